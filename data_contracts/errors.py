@@ -1,0 +1,227 @@
+"""The error tree: one class per cause, with its exit code, its retry budget's key and what to do about it.
+
+    TrainwrightError              1   internal error (a bug of ours)
+    ├── UsageError                2   bad usage or spec
+    │   └── SpecError             2   a field of the spec, with file and line
+    ├── ContractRejected          3   the data broke its contract
+    ├── GateNotMet                4   gate not met, insufficient evidence, approval refused
+    ├── Interrupted               5   try again
+    │   ├── Preempted             5   `preempted`: at once
+    │   ├── NodeLost              5   `node_lost`: with what is left
+    │   ├── Hung                  5   `hung`: after killing it
+    │   ├── StorageUnavailable    5   `storage`: with backoff
+    │   ├── GangIncomplete        5   `admission`: if asked
+    │   └── Fenced                5   never: a newer generation or run owns this
+    ├── CorruptError              6   corrupt or tampered
+    ├── OverBudget                7   when the budget is raised
+    ├── UserCodeError             8   the user's code raised, also on import
+    │   ├── OutOfMemory           8   `oom`: once, smaller micro-batch
+    │   └── Diverged              8   `diverged`: from the last committed, skipping batches
+    ├── ApprovalPending           9   goes on when answered
+    └── Cancelled               130
+
+An error carries one sentence (what, where) and one remedy (what to do). A child process answers with
+`to_json()`; its parent raises the same class again with `from_json()`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TrainwrightError(Exception):
+    """Root of the tree; raised itself only for a bug of ours.
+
+    Args:
+        message: one sentence that says what happened and where (file, line or field).
+        remedy: one sentence that says what to do; the class's own if omitted.
+        user_traceback: the traceback of the user's code, shown once, or "".
+        details: JSON-able facts for programs (counts, names, ids).
+    """
+
+    cause: ClassVar[str] = "internal"
+    exit_code: ClassVar[int] = 1
+    retry_key: ClassVar[str | None] = None
+    default_remedy: ClassVar[str] = "This is a bug in Trainwright; please report it with the log."
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str | None = None,
+        user_traceback: str = "",
+        details: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = self.default_remedy if remedy is None else remedy
+        self.user_traceback = user_traceback
+        self.details = details or {}
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".strip()
+
+    def to_json(self) -> dict[str, Any]:
+        """The error as a JSON object that `from_json` turns back into the same class."""
+        return {
+            "cause": self.cause,
+            "message": self.message,
+            "remedy": self.remedy,
+            "user_traceback": self.user_traceback,
+            "details": self.details,
+        }
+
+
+class UsageError(TrainwrightError):
+    """The command or its arguments cannot be carried out as given."""
+
+    cause = "usage"
+    exit_code = 2
+    default_remedy = ""
+
+
+class SpecError(UsageError):
+    """A field of the spec is wrong. `message` begins with `file:line: field:`."""
+
+    cause = "spec"
+
+
+class ContractRejected(TrainwrightError):
+    """The data broke its contract; nothing after validate ran."""
+
+    cause = "contract_rejected"
+    exit_code = 3
+    default_remedy = "Mend the data, or change the suite if the data is right."
+
+
+class GateNotMet(TrainwrightError):
+    """The candidate was not promoted; the alias stays where it was."""
+
+    cause = "gate_not_met"
+    exit_code = 4
+    default_remedy = "The alias was not moved; change the training or the gate and run again."
+
+
+class Interrupted(TrainwrightError):
+    """Something outside the user's code stopped the work; the same run may go on."""
+
+    cause = "interrupted"
+    exit_code = 5
+    default_remedy = "Run `trainwright resume` to go on from the last committed checkpoint."
+
+
+class Preempted(Interrupted):
+    """A node was asked to leave (SIGTERM without a cancel marker)."""
+
+    cause = "preempted"
+    retry_key = "preempted"
+
+
+class NodeLost(Interrupted):
+    """A process or machine of the gang ended without an answer."""
+
+    cause = "node_lost"
+    retry_key = "node_lost"
+
+
+class Hung(Interrupted):
+    """Processes live but the step counter stood still."""
+
+    cause = "hung"
+    retry_key = "hung"
+
+
+class StorageUnavailable(Interrupted):
+    """The store, a source or a server did not answer."""
+
+    cause = "storage"
+    retry_key = "storage"
+    default_remedy = "Check that it is reachable and that the credentials may use it, then resume."
+
+
+class GangIncomplete(Interrupted):
+    """Not every node had answered the roll-call at its deadline."""
+
+    cause = "gang_incomplete"
+    retry_key = "admission"
+
+
+class Fenced(Interrupted):
+    """A newer generation or another run owns this training."""
+
+    cause = "fenced"
+    default_remedy = "Another run has taken this training over; follow it with `trainwright status`."
+
+
+class CorruptError(TrainwrightError):
+    """Stored bytes are not what was sealed."""
+
+    cause = "corrupt"
+    exit_code = 6
+    default_remedy = "Do not use it; run again to make it anew, or restore the file from a copy."
+
+
+class OverBudget(TrainwrightError):
+    """The run's budget is spent."""
+
+    cause = "over_budget"
+    exit_code = 7
+    default_remedy = "Raise the budget and resume."
+
+
+class UserCodeError(TrainwrightError):
+    """The user's code raised; `user_traceback` holds its traceback."""
+
+    cause = "user_code"
+    exit_code = 8
+    default_remedy = "Mend the code shown above and run again."
+
+
+class OutOfMemory(UserCodeError):
+    """A device or the machine ran out of memory."""
+
+    cause = "out_of_memory"
+    retry_key = "oom"
+    default_remedy = "Lower train.micro_batch_size; the global batch stays the same."
+
+
+class Diverged(UserCodeError):
+    """The loss is not a number, or it jumped."""
+
+    cause = "diverged"
+    retry_key = "diverged"
+    default_remedy = "Lower the learning rate or look at the batches named."
+
+
+class ApprovalPending(TrainwrightError):
+    """The run waits for a person."""
+
+    cause = "waiting"
+    exit_code = 9
+    default_remedy = "It goes on when the approval is answered."
+
+
+class Cancelled(TrainwrightError):
+    """A person cancelled the run; no process is left."""
+
+    cause = "cancelled"
+    exit_code = 130
+    default_remedy = "Run `trainwright resume` to go on."
+
+
+def _tree(root: type[TrainwrightError]) -> dict[str, type[TrainwrightError]]:
+    found = {root.cause: root}
+    for child in root.__subclasses__():
+        found.update(_tree(child))
+    return found
+
+
+def from_json(answer: dict[str, Any]) -> TrainwrightError:
+    """The error that `to_json` wrote, as an instance of its own class; an unknown cause is an internal error."""
+    kind = _tree(TrainwrightError).get(answer.get("cause", ""), TrainwrightError)
+    return kind(
+        answer.get("message", "a child process failed without saying why."),
+        remedy=answer.get("remedy"),
+        user_traceback=answer.get("user_traceback", ""),
+        details=answer.get("details"),
+    )

@@ -1,0 +1,301 @@
+"""The hand-offs: small frozen records that pass between stages and are written as JSON.
+
+They carry ids, URIs, digests and counts; never tensors or frames. A URI is relative to the store's root, so a
+store can be moved.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from data_contracts.errors import UsageError
+
+SCHEMA = 1
+
+StageStatus = Literal["ran", "reused", "rejected", "failed", "skipped", "cancelled", "waiting"]
+Verdict = Literal[
+    "promoted", "unchanged", "not_promoted", "rejected", "failed", "cancelled", "waiting", "over_budget"
+]
+Trigger = Literal["cli", "schedule", "ci", "ui", "automation"]
+
+
+class Record(BaseModel):
+    """A frozen JSON record; unknown keys are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON-able Python objects."""
+        return self.model_dump(mode="json")
+
+
+class HandOff(Record):
+    """A record with a schema number of its own, written to the store or to a file."""
+
+    schema_version: int = SCHEMA
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Any:
+        """Read what `to_json` wrote; UsageError for a schema newer than this code's."""
+        version = value.get("schema_version", SCHEMA)
+        if version > SCHEMA:
+            raise UsageError(
+                f"This {cls.__name__} has schema {version}, newer than the {SCHEMA} that this Trainwright reads.",
+                remedy="Upgrade Trainwright.",
+            )
+        return cls.model_validate(value)
+
+
+class Ref(Record):
+    """What points at a sealed directory: where it is, what it is, and that it was not changed since.
+
+    Attributes:
+        uri: path of the directory below the store's root, such as `datasets/<key>-0`.
+        id: SHA-256 of its canonical content.
+        seal: SHA-256 of its manifest up to the seal.
+    """
+
+    uri: str
+    id: str
+    seal: str
+
+
+class FileEntry(Record):
+    """One file of a sealed directory: path below it, size in bytes, BLAKE3 digest in hexadecimal."""
+
+    path: str
+    bytes: int
+    blake3: str
+
+
+class SourceFile(Record):
+    """One raw file, as looked up once at the start of a run.
+
+    Attributes:
+        uri: absolute path or `s3://` address; for a DVC-tracked file the path below its repository.
+        bytes: size.
+        blake3: digest of its bytes, its identity.
+        format: how it is read.
+        columns: values taken from its path by a pattern (format `files`).
+        source: index of its entry in `data.source`.
+        rev: the Git commit its DVC revision resolved to, or None.
+    """
+
+    uri: str
+    bytes: int
+    blake3: str
+    format: Literal["csv", "jsonl", "parquet", "files"]
+    columns: dict[str, str] = {}
+    source: int = 0
+    rev: str | None = None
+
+
+class Failure(Record):
+    """One expectation that did not hold.
+
+    Attributes:
+        rows: number of rows that broke it; 0 when it speaks of the whole column or table.
+        row_numbers: first few row numbers, counted from 0 over all source files in order.
+        values: the values in those rows, or "•••" each where the column is sensitive.
+        observed: what an expectation on the whole column saw, as text, "" when sensitive.
+    """
+
+    expectation: str
+    column: str | None
+    severity: Literal["critical", "warning", "info"]
+    rows: int
+    row_numbers: list[int] = []
+    values: list[str] = []
+    observed: str = ""
+    sentence: str
+
+
+class ContractReport(HandOff):
+    """What validate found. `accepted` is False when a failure has a severity that `contract.fail_on` names."""
+
+    ref: Ref | None = None
+    key: str
+    accepted: bool
+    rows: int
+    expectations: int
+    failures: list[Failure] = []
+    suite_digest: str
+
+
+class ShardFile(Record):
+    """One shard of a dataset: its sealed directory, path in it, rows, bytes and digest."""
+
+    uri: str
+    path: str
+    rows: int
+    bytes: int
+    blake3: str
+
+
+class Dataset(HandOff):
+    """A sealed set of shards.
+
+    Attributes:
+        splits: shards of each split in order; `train`, `val`, `test` or what the split column says.
+        columns: name → type, as text (`int64`, `string`, `tensor<uint8>[8,8]`, …).
+        dropped_rows: rows left out at sharding, by reason (such as `gap`).
+    """
+
+    ref: Ref
+    key: str
+    format: Literal["parquet", "tfrecord"]
+    splits: dict[str, list[ShardFile]]
+    columns: dict[str, str]
+    dropped_rows: dict[str, int] = {}
+
+    def rows(self, split: str) -> int:
+        """Number of rows in a split (0 if there is no such split)."""
+        return sum(shard.rows for shard in self.splits.get(split, []))
+
+
+class Checkpoint(HandOff):
+    """A committed checkpoint of a training.
+
+    Attributes:
+        training: directory of the training below the store's root, `trainings/<key>-<n>`.
+        step: optimizer steps done.
+        metrics: what the module had logged when it was written (last value of each).
+        dropped_rows: rows of the last, incomplete global batch of an epoch that training left out.
+        state: `committed`, or `verified` once the verify stage passed.
+    """
+
+    ref: Ref
+    key: str
+    training: str
+    step: int
+    epoch: int
+    generation: int
+    world_size: int
+    metrics: dict[str, float] = {}
+    dropped_rows: int = 0
+    state: Literal["committed", "verified"] = "committed"
+
+
+class MetricValue(Record):
+    """A metric over one dataset.
+
+    Attributes:
+        mode: whether larger (`max`) or smaller (`min`) is better.
+        rows: rows it was computed over.
+        unit: what one outcome is: a `row`, a `batch`, or the whole `dataset` where the metric is no mean over rows.
+    """
+
+    value: float
+    mode: Literal["max", "min"]
+    rows: int
+    unit: Literal["row", "batch", "dataset"]
+
+
+class Evaluation(HandOff):
+    """One checkpoint scored on one run's sets. Metrics of a named set other than the first are `<set>/<metric>`.
+
+    `outcomes` in the sealed directory keeps one line per row (or batch): see docs/evaluate.md.
+    """
+
+    ref: Ref
+    key: str
+    checkpoint_id: str
+    dataset_ids: dict[str, str]
+    metrics: dict[str, MetricValue]
+
+
+class GateResult(Record):
+    """One gate: whether it was met, and one sentence that says by how much."""
+
+    metric: str
+    met: bool
+    value: float
+    bound: float
+    champion_value: float | None = None
+    sentence: str
+
+
+class ModelVersion(HandOff):
+    """A sealed version of a model; it points to its checkpoint and copies nothing."""
+
+    ref: Ref
+    name: str
+    version: int
+    checkpoint: Checkpoint
+    evaluation: Ref
+
+
+class Receipt(HandOff):
+    """What promote decided and why.
+
+    Attributes:
+        decision: `promoted`, `unchanged` (the candidate already is the champion) or `not_promoted`.
+        version: the version that the alias names now, or None if there is none.
+        previous: the version it named before.
+    """
+
+    ref: Ref | None = None
+    decision: Literal["promoted", "unchanged", "not_promoted"]
+    model: str
+    alias: str
+    version: int | None
+    previous: int | None
+    gates: list[GateResult] = []
+    candidate: Ref | None = None
+    evaluation: Ref | None = None
+    champion: Ref | None = None
+    sentence: str
+
+
+class Cost(Record):
+    """What a run used: node-seconds from launch to release times the catalogue's dated price."""
+
+    node_seconds: float = 0.0
+    usd: float = 0.0
+    machine: str = "local"
+    usd_per_hour: float = 0.0
+    price_date: str = ""
+
+
+class StageResult(Record):
+    """How one stage ended. `id` is the id of what it made or reused; `reused_from` says what was reused."""
+
+    name: str
+    status: StageStatus
+    seconds: float
+    id: str | None = None
+    reused_from: str | None = None
+    sentence: str = ""
+
+
+class ModelName(Record):
+    """A model as a report names it."""
+
+    name: str
+    version: int | None
+    alias: str | None
+
+
+class RunReport(HandOff):
+    """One page about one run; what `trainwright run --json` prints."""
+
+    run_id: str
+    pipeline: str
+    verdict: Verdict
+    exit_code: int
+    sentence: str
+    stages: list[StageResult]
+    dataset_id: str | None = None
+    checkpoint_id: str | None = None
+    model: ModelName | None = None
+    metrics: dict[str, float] = {}
+    cost: Cost = Cost()
+    tags: dict[str, str] = {}
+    trigger: Trigger = "cli"
+    actor: str = ""
+    commit: str | None = None
+    dirty: bool = False
+    started: str = ""
+    finished: str = ""

@@ -1,0 +1,67 @@
+"""Reads a pipeline spec: YAML and `--set` overrides to a typed `PipelineSpec`, or one sentence with file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from data_contracts.document import Document, Problem, parse, read_document
+from data_contracts.errors import SpecError
+from data_contracts.lightning_config import check_lightning, config_problems, inline_lightning
+from data_contracts.sentences import problems
+from data_contracts.spec import VERSION, PipelineSpec
+
+__all__ = ["check_lightning", "inline_lightning", "json_schema", "load_spec"]
+
+
+def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
+    """Read the spec at `path`, with overrides such as `train.seed=3` (the value is read as YAML).
+
+    Raises:
+        SpecError: with a line `file:line: field: what; what to do` for each thing that is wrong.
+    """
+    advice = "`trainwright init DIR` writes a pipeline that runs as it is"
+    document = read_document(Path(path), "a pipeline spec", advice)
+    for override in overrides:
+        _override(document, override)
+    version = document.value.get("version")
+    if isinstance(version, int) and version > VERSION:
+        sentence = f"{version} is newer than the {VERSION} that this Trainwright reads; upgrade Trainwright"
+        raise document.error([Problem(("version",), sentence)])
+    try:
+        spec = PipelineSpec.model_validate(document.value)
+    except ValidationError as error:
+        raise document.error(problems(error, PipelineSpec, document.value)) from None
+    if isinstance(spec.train.lightning, dict):
+        found = config_problems(spec.train.lightning, spec)
+        if found:
+            inline = ("train", "lightning")
+            raise document.error(Problem((*inline, *problem.field), problem.sentence) for problem in found)
+    return spec
+
+
+def _override(document: Document, text: str) -> None:
+    field, equals, value = text.partition("=")
+    parts = tuple(field.strip().split("."))
+    if not equals or not all(parts):
+        raise SpecError(f"--set {field}: write it as field=value, such as --set train.seed=3.")
+    lightning = document.value.get("train", {}) if isinstance(document.value.get("train"), dict) else {}
+    if parts[:2] == ("train", "lightning") and len(parts) > 2 and isinstance(lightning.get("lightning"), str):
+        raise SpecError(
+            f"--set: {field}: train.lightning names the file {lightning['lightning']}, which --set does not reach; "
+            f"change the file, or write its content in the spec."
+        )
+    document.override(parts, parse(value, f"--set {field}", place="--set"))
+
+
+def json_schema() -> dict[str, Any]:
+    """The spec's JSON Schema, for editors: every field with its description, shorthands included."""
+    schema = PipelineSpec.model_json_schema()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": f"Trainwright pipeline spec, version {VERSION}",
+    }

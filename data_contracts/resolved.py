@@ -1,0 +1,55 @@
+"""What was looked up once at the start of a run; nothing later looks it up again (`runs/<run_id>/resolved.json`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_contracts.handoffs import HandOff, Record, Ref, SourceFile, Trigger
+from data_contracts.spec import PipelineSpec
+
+
+class Price(Record):
+    """A machine's price as the catalogue had it at the start."""
+
+    machine: str
+    usd_per_hour: float
+    price_date: str
+
+
+class Resolved(HandOff):
+    """The inputs of a run.
+
+    Attributes:
+        spec: the spec after overrides, as JSON.
+        root: the spec's folder, from which relative paths are read.
+        window: start and end in ISO, or None.
+        files: the raw files, in reading order; `sets` has those of the named evaluation sets.
+        suite: the contract's suite, loaded; `lightning`: the LightningCLI config, loaded.
+        code: the sealed bundle of the user's project; `code_digest` is what keys contain of it.
+        champion: the alias' model version at the start.
+    """
+
+    run_id: str
+    spec: dict[str, Any]
+    spec_path: str
+    root: str
+    store: str
+    window: tuple[str, str] | None
+    files: list[SourceFile]
+    sets: dict[str, list[SourceFile]]
+    suite: dict[str, Any] | None
+    lightning: dict[str, Any]
+    code: Ref
+    code_digest: str
+    champion: Ref | None
+    price: Price
+    trigger: Trigger
+    actor: str
+    commit: str | None
+    dirty: bool
+    lock_digest: str
+    started: str
+
+    def pipeline(self) -> PipelineSpec:
+        """The spec as a typed object."""
+        return PipelineSpec.model_validate(self.spec)

@@ -1,0 +1,202 @@
+"""`data`, `contract` and `shards`: where the rows come from, what must hold of them, how they are stored."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from data_contracts.canonical import Name
+from data_contracts.spec.base import CallableSpec, FieldError, Section, Shorthand
+
+_SECRET = re.compile(r"(?i)key|username|.*(secret|token|passw|access_key|credential).*")
+_NAMED = ("env:", "profile:")
+_PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
+
+
+def named_credentials(options: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a credential that is written out instead of named (FieldError, which does not repeat it)."""
+    for name, value in options.items():
+        if isinstance(value, dict):
+            try:
+                named_credentials(value)
+            except FieldError as error:
+                raise FieldError((name, *error.field), error.sentence) from None
+        elif value is not None and _SECRET.fullmatch(name) and not str(value).startswith(_NAMED):
+            raise FieldError(name, "must name a credential (env:NAME or profile:NAME), not hold one")
+    return options
+
+
+def _address(uri: str) -> str:
+    if not uri.strip():
+        raise ValueError("must not be empty")
+    scheme, _, rest = uri.partition("://")
+    if rest and scheme != "s3":
+        raise ValueError(f"{scheme}:// is not read here; give a path or an s3:// address")
+    if "@" in rest.partition("/")[0]:
+        raise ValueError("must not hold credentials; name them in storage_options (env:NAME or profile:NAME)")
+    return uri
+
+
+Uri = Annotated[str, AfterValidator(_address)]
+StorageOptions = Annotated[dict[str, Any], AfterValidator(named_credentials)]
+
+
+class SourceSpec(Shorthand):
+    """One or more raw files; a plain string is short for `uri`."""
+
+    short_for: ClassVar[str] = "uri"
+
+    uri: Uri
+    """Path (from the spec's folder), `s3://` address, or a glob of either; may hold `{{ start }}` and `{{ end }}`."""
+    format: Literal["auto", "csv", "jsonl", "parquet", "files"] = "auto"
+    """How it is read; `auto` goes by the ending (.csv, .jsonl, .ndjson, .json, .parquet, then .gz, .bz2, .xz, .zst)."""
+    pattern: str | None = None
+    """For `files`: the end of the path with `{column}` parts, such as `{label}/{name}.png`; default none."""
+    columns: list[str] | None = None
+    """For `csv` without a header line: the column names; default: the first line has them."""
+    rev: str | None = None
+    """For a DVC-tracked file: the Git revision whose version is meant; default: the file as it lies there."""
+    storage_options: StorageOptions = Field(default_factory=dict)
+    """For `s3://`: options of s3fs. Credentials are named (`env:NAME`, `profile:NAME`), never written here."""
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) or value is None else [value]
+
+
+Sources = Annotated[
+    list[SourceSpec],
+    Field(min_length=1),
+    BeforeValidator(_listed, json_schema_input_type=Annotated[list[SourceSpec], Field(min_length=1)] | SourceSpec),
+]
+
+
+class WindowSpec(Section):
+    """The part of the data that a run reads, START..END (half open), given by `--window` or the schedule."""
+
+    column: str | None = None
+    """Column with a time; rows with start <= time < end are kept."""
+    path: str | None = None
+    """Instead: strftime format that fills `{{ start }}` and `{{ end }}` in the sources' URIs, such as `%Y-%m-%d`."""
+
+    @model_validator(mode="after")
+    def _one(self) -> WindowSpec:
+        if (self.column is None) == (self.path is None):
+            raise ValueError("give either column or path, and not both")
+        return self
+
+
+class DataSpec(Section):
+    """The raw data."""
+
+    source: Sources
+    """Files or globs, read in this order (files of a glob by name); a single one may stand without a list."""
+    window: WindowSpec | None = None
+    """Which part of it a run reads; default all."""
+    sensitive: list[str] = Field(default_factory=list)
+    """Columns whose values never reach an artifact, a log or a report (row numbers do); default none."""
+
+    @model_validator(mode="after")
+    def _window_is_used(self) -> DataSpec:
+        by_path = self.window is not None and self.window.path is not None
+        windowed = [index for index, source in enumerate(self.source) if _PLACEHOLDER.search(source.uri)]
+        if by_path and not windowed:
+            raise FieldError(("window", "path"), "fills {{ start }} and {{ end }}, but no data.source.uri has either")
+        if windowed and not by_path:
+            sentence = "has {{ start }} or {{ end }}, which data.window.path must say how to write (such as %Y-%m-%d)"
+            raise FieldError(("source", windowed[0], "uri"), sentence)
+        return self
+
+
+class ContractSpec(Section):
+    """What must hold of the data before anything is made from it."""
+
+    suite: str | dict[str, Any]
+    """A Great Expectations suite: path of its JSON, or the suite inline."""
+    fail_on: Literal["critical", "warning", "info"] = "critical"
+    """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
+
+
+class SplitSpec(Section):
+    """Which rows go to train, val and test: by hash of a key, by time, or by an existing column."""
+
+    key: str | list[str] | None = None
+    """Column (or columns) whose hash decides. With `time` or `column`: checked not to stand on two sides."""
+    time: str | None = None
+    """Column with a time: the oldest rows train, the newest test."""
+    column: str | None = None
+    """Column whose values name the splits."""
+    fractions: dict[Name, float] = Field(default_factory=lambda: {"train": 0.8, "val": 0.1, "test": 0.1})
+    """Share of each split, in order; must add up to 1; unused with `column`."""
+    boundaries: dict[Name, str] = Field(default_factory=dict)
+    """With `time`: ISO time at which each later split begins, such as {val: 2026-01-01, test: 2026-02-01}."""
+    gap_s: float = Field(default=0.0, ge=0)
+    """With `time`: seconds before each boundary whose rows are left out (counted); default 0."""
+    seed: int = 0
+    """Seed of the hash; default 0."""
+
+    @property
+    def names(self) -> list[str] | None:
+        """The splits in order; None where a column's values name them."""
+        if self.column is not None:
+            return None
+        return ["train", *self.boundaries] if self.boundaries else list(self.fractions)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SplitSpec:
+        if self.time is not None and self.column is not None:
+            raise FieldError("column", "and time exclude each other; keep one")
+        if self.time is None and self.column is None and not self.key:
+            raise ValueError("does not say how to split; give key, time or column")
+        for name in ("boundaries", "gap_s"):
+            if self.time is None and getattr(self, name):
+                raise FieldError(name, "needs time; add shards.split.time, or leave it out")
+        if self.boundaries:
+            self._check_boundaries()
+        elif self.column is None:
+            self._check_fractions()
+        return self
+
+    def _check_fractions(self) -> None:
+        for name, share in self.fractions.items():
+            if not 0 <= share <= 1:
+                raise FieldError(("fractions", name), f"must be a share between 0 and 1, got {share:g}")
+        total = sum(self.fractions.values())
+        if abs(total - 1) > 1e-9:
+            raise FieldError("fractions", f"must add up to 1, but adds up to {total:g}")
+        if not self.fractions.get("train"):
+            raise FieldError("fractions", "leaves nothing for train; give it a share")
+
+    def _check_boundaries(self) -> None:
+        before: datetime | None = None
+        for name, text in self.boundaries.items():
+            field = ("boundaries", name)
+            if name == "train":
+                raise FieldError(field, "train is what comes before the first boundary; name the later splits only")
+            try:
+                moment = datetime.fromisoformat(text)
+            except ValueError:
+                raise FieldError(field, f"must be an ISO time such as 2026-01-31T12:00:00, got {text!r}") from None
+            if before is not None and (moment.tzinfo is None) != (before.tzinfo is None):
+                raise FieldError(field, "must have a time zone if the one before has one, and none if it has none")
+            if before is not None and moment <= before:
+                raise FieldError(field, "must be later than the boundary before it")
+            before = moment
+
+
+class ShardsSpec(Section):
+    """How the rows are stored for training."""
+
+    format: Literal["parquet", "tfrecord"] = "parquet"
+    """File format; default parquet."""
+    target_size_bytes: int = Field(default=64 * 2**20, ge=1024)
+    """Size that a shard aims at, in bytes; default 64 MiB."""
+    split: SplitSpec
+    """Which rows go where."""
+    seed: int = 0
+    """Seed of the shuffle at writing; default 0."""
+    transform: CallableSpec | None = None
+    """Maps a pyarrow RecordBatch to a RecordBatch, after the split was decided; default none."""

@@ -1,0 +1,134 @@
+"""The command line: which commands there are and what they take. Each is carried out in `flows/commands/`.
+
+Only the standard library is imported before a command is chosen, so `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "quickstart": ("quickstart", "run the digits example end to end: rejected, promoted, unchanged, not promoted"),
+    "init": ("project", "write a pipeline that runs as it is into a folder"),
+    "doctor": ("machine", "check this machine"),
+    "up": ("machine", "start the local Prefect server, the pool and a worker"),
+    "down": ("machine", "stop them"),
+    "run": ("lines", "run a pipeline from raw data to promotion"),
+    "resume": ("lines", "go on with a run that was stopped or failed"),
+    "status": ("looking", "the server, the runs and the models of a store"),
+    "plan": ("looking", "what a run would reuse, and why not"),
+    "validate": ("stages", "check the raw data against its contract"),
+    "shard": ("stages", "make the dataset"),
+    "train": ("stages", "train, or reuse a training"),
+    "verify": ("stages", "verify the checkpoint that train handed over"),
+    "evaluate": ("stages", "score the checkpoint"),
+    "promote": ("stages", "move the alias if the gates are met"),
+    "rollback": ("looking", "move an alias back to an earlier version"),
+    "show": ("looking", "show a model version, an alias or a run"),
+    "prove": ("looking", "re-read every byte from a model back to the raw data"),
+    "schema": ("project", "print the spec's JSON Schema"),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The argument parser with every command."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print one JSON object on stdout; logs go to stderr")
+    common.add_argument("--no-color", action="store_true", help="no colours")
+    top = argparse.ArgumentParser(
+        prog="trainwright", description="From raw data to a promoted model, with proof at each joint."
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (_, line) in SUBCOMMANDS.items():
+        command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", parents=[common])
+        _ARGUMENTS.get(name, lambda _: None)(command)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out one command; returns its exit code (see docs/exit-codes.md)."""
+    arguments = parser().parse_args(argv)
+    module, _ = SUBCOMMANDS[arguments.command]
+    guard = importlib.import_module("flows.commands.guard")
+    command = importlib.import_module(f"flows.commands.{module}")
+    return guard.carry_out(getattr(command, arguments.command), arguments)
+
+
+def _spec(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", help="the pipeline spec (YAML)")
+    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")
+    command.add_argument("--window", help="START..END (ISO, half open) or a length such as 7d that ends now")
+    command.add_argument("--store", help="store to use instead of the spec's")
+    command.add_argument("--rehash", action="store_true", help="read every raw file again to take its digest")
+
+
+def _stage(command: argparse.ArgumentParser) -> None:
+    _spec(command)
+    command.add_argument("--out", metavar="FILE", help="also write the stage's hand-off as JSON")
+
+
+def _training(command: argparse.ArgumentParser) -> None:
+    _stage(command)
+    command.add_argument("--curves", metavar="FILE", help="also write what was logged, step by step, as JSON")
+    command.add_argument("--new", action="store_true", help="begin a new training of the same key")
+
+
+def _run(command: argparse.ArgumentParser) -> None:
+    _spec(command)
+    command.add_argument("--new", action="store_true", help="begin a new training of the same key")
+    command.add_argument("--key", help="idempotency key: two runs with one key are one run")
+    command.add_argument(
+        "--trigger", choices=("cli", "ci"), default="cli", help="ci: the key is commit + spec + window unless --key is given"
+    )
+
+
+def _named(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME[@ALIAS]", help="model, with an alias or a version (NAME@3)")
+    _store(command)
+
+
+def _store(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--store", help="store to look in; default: .trainwright here, then those used before")
+
+
+def _resume(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", metavar="RUN", help="run id")
+    _store(command)
+
+
+def _init(command: argparse.ArgumentParser) -> None:
+    command.add_argument("folder", metavar="DIR", help="folder to write into; made if absent")
+
+
+def _show(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME[@ALIAS]|RUN", help="model, alias, version or run id")
+    _store(command)
+
+
+def _rollback(command: argparse.ArgumentParser) -> None:
+    _named(command)
+    command.add_argument("--to", type=int, metavar="VERSION", help="version to go back to; default: the one before")
+
+
+_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "init": _init,
+    "run": _run,
+    "resume": _resume,
+    "status": _store,
+    "plan": _spec,
+    "validate": _stage,
+    "shard": _stage,
+    "train": _training,
+    "verify": _stage,
+    "evaluate": _stage,
+    "promote": _stage,
+    "rollback": _rollback,
+    "show": _show,
+    "prove": _named,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""`run` and `resume`: the whole line as a Prefect flow in this process, waited for."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from pathlib import Path
+from typing import Any
+
+from data_contracts.handoffs import RunReport
+from data_contracts.load import load_spec
+from flows.commands.guard import Answer, coloured, log
+
+QUIET = {
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+    "PREFECT_CLI_PROMPT": "false",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+}
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """The `run` command: waits for the verdict; a second run with the same key attaches to the first."""
+    report = run_line(
+        arguments.spec,
+        window=arguments.window,
+        overrides=arguments.set,
+        key=arguments.key,
+        store=arguments.store,
+        new=arguments.new,
+        rehash=arguments.rehash,
+        trigger=arguments.trigger,
+    )
+    return answer(report, arguments)
+
+
+def resume(arguments: argparse.Namespace) -> Answer:
+    """The `resume` command: goes on from what is sealed, with the inputs that were resolved at the start."""
+    from tasks.run import reopen_run
+
+    reopen_run(arguments.run, arguments.store)
+    connect("cli")
+    from flows.retrain import resume as resume_flow
+
+    return answer(report_of(resume_flow(run_id=arguments.run, store=arguments.store, return_state=True)), arguments)
+
+
+def run_line(
+    spec: str,
+    *,
+    window: str | None = None,
+    overrides: list[str] | tuple[str, ...] = (),
+    key: str | None = None,
+    store: str | None = None,
+    new: bool = False,
+    rehash: bool = False,
+    trigger: str = "cli",
+) -> RunReport:
+    """Run a spec's whole line in this process and wait for its report."""
+    load_spec(Path(spec).resolve(), overrides)  # a wrong spec is refused before any server is started
+    connect(trigger)
+    from flows.retrain import retrain
+
+    state = retrain(
+        spec=spec,
+        window=window,
+        set=shlex.join(overrides),
+        key=key,
+        store=store,
+        new=new,
+        rehash=rehash,
+        return_state=True,
+    )
+    return report_of(state)
+
+
+def connect(trigger: str) -> str:
+    """Point this process at the Prefect server (started if need be) before Prefect is imported; returns its UI."""
+    from infra.orchestrator.server import ensure_server
+
+    os.environ.update({**QUIET, "TRAINWRIGHT_TRIGGER": trigger})
+    server = ensure_server()
+    log.info("Prefect UI: %s", server.ui_url)
+    return server.ui_url
+
+
+def report_of(state: Any) -> RunReport:
+    """The report that a flow's last state carries; raises what stopped the flow before there was a run."""
+    data = state.result(raise_on_failure=False)
+    if isinstance(data, BaseException):
+        raise data
+    return RunReport.from_json(data)
+
+
+def answer(report: RunReport, arguments: argparse.Namespace) -> Answer:
+    """A run's report for a person (one screen, verdict first) and for a program."""
+    return Answer(text(report, coloured(arguments)), report.to_json(), report.exit_code)
+
+
+def text(report: RunReport, colour: bool) -> str:
+    """One screen about a run."""
+    shade = {"promoted": 32, "unchanged": 32, "not_promoted": 33}.get(report.verdict, 31)
+    verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
+    lines = [f"{verdict}: {report.sentence}", ""]
+    for one in report.stages:
+        reused = f" ← {one.reused_from}" if one.reused_from else ""
+        lines.append(f"  {one.name:<9} {one.status:<9} {one.seconds:6.1f} s  {one.sentence}{reused}")
+    if report.metrics:
+        lines += ["", "  metrics   " + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())]
+    cost = report.cost
+    lines.append(
+        f"  cost      {cost.usd:.4f} USD ({cost.node_seconds:.0f} node-seconds on {cost.machine}, "
+        f"{cost.usd_per_hour:g} USD/h as of {cost.price_date})"
+    )
+    lines.append(f"  run       {report.run_id}")
+    return "\n".join(lines)

@@ -1,0 +1,140 @@
+"""`status`, `plan`, `show`, `prove` and `rollback`: what there is, what would be done, and the proof of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import RunReport
+from flows.commands.guard import Answer, log
+from flows.commands.lines import answer as report_answer
+from infra import audit, registry
+from infra.store import Store, layout
+from tasks.planning import plan as plan_run
+from tasks.promote import rollback as roll_back
+from tasks.proof import Link, find_version
+from tasks.proof import prove as prove_version
+from tasks.report import latest_report
+from tasks.run import known_store_list, open_run, reopen_run
+
+
+def plan(arguments: argparse.Namespace) -> Answer:
+    """The `plan` command."""
+    run = open_run(
+        arguments.spec,
+        window=arguments.window,
+        overrides=arguments.set,
+        store_uri=arguments.store,
+        rehash=arguments.rehash,
+        recorded=False,
+    )
+    steps = plan_run(run)
+    lines = [f"{step.name:<9} {step.action:<7} {step.why}" for step in steps]
+    return Answer("\n".join(lines), {"stages": [vars(step) for step in steps]})
+
+
+def status(arguments: argparse.Namespace) -> Answer:
+    """The `status` command."""
+    from infra.orchestrator.server import server_status
+
+    server = server_status()
+    lines = [f"server    {server.ui_url if server else 'not running (`trainwright up` starts it)'}"]
+    value: dict[str, Any] = {"server": server.ui_url if server else None, "stores": []}
+    for store in known_store_list(arguments.store):
+        runs = [_run_line(store, run_id) for run_id in store.list(layout.RUNS)[-10:]]
+        models = _models(store)
+        lines.append(f"store     {store.uri}")
+        lines += [f"  model   {m['name']}@{m['alias']} is version {m['version']}" for m in models]
+        lines += [f"  run     {one['run_id']}  {one['pipeline']:<16} {one['verdict']}" for one in runs]
+        value["stores"].append({"uri": store.uri, "runs": runs, "models": models})
+    return Answer("\n".join(lines), value)
+
+
+def show(arguments: argparse.Namespace) -> Answer:
+    """The `show` command: a run by its id, else a model by name, alias or version."""
+    for store in known_store_list(arguments.store):
+        if store.exists(layout.run_resolved(arguments.name)):
+            report = latest_report(store, arguments.name)
+            if report is None:
+                run = reopen_run(arguments.name, arguments.store)
+                return Answer(f"{run.run_id} of {run.spec.name} has not ended.", run.resolved.to_json())
+            found = report_answer(report, arguments)
+            return Answer(found.text, found.value)
+    store = _store_with(arguments)
+    version, alias = find_version(store, arguments.name)
+    history = registry.history(store, version.name, alias) if alias else []
+    checkpoint = version.checkpoint
+    lines = [
+        f"{version.name}{f'@{alias}' if alias else ''} is version {version.version}",
+        f"  checkpoint  {checkpoint.ref.uri} (step {checkpoint.step:,}, {checkpoint.state})",
+        f"  evaluation  {version.evaluation.uri}",
+        *(f"  receipt     {receipt.sentence}" for receipt in history),
+    ]
+    return Answer("\n".join(lines), {**version.to_json(), "alias": alias, "history": [r.to_json() for r in history]})
+
+
+def prove(arguments: argparse.Namespace) -> Answer:
+    """The `prove` command; exit code 6 if a byte differs anywhere."""
+
+    def say(link: Link) -> None:
+        log.info("ok  %-11s %s  %d files, %s bytes, id %s", link.kind, link.uri, link.files, f"{link.bytes:,}", link.id[:16])
+
+    proof = prove_version(_store_with(arguments), arguments.name, say)
+    lines = [f"{proof.name} version {proof.version}: {len(proof.links)} sealed parts read again, every byte as sealed."]
+    lines += [f"  raw file re-hashed: {uri}" for uri in proof.raw_checked]
+    lines += [f"  raw file not there any more: {uri}" for uri in proof.gone]
+    if proof.external:
+        lines.append("  the data is external: it was read by the user's data module and is not part of the proof")
+    return Answer("\n".join(lines), proof.to_json())
+
+
+def rollback(arguments: argparse.Namespace) -> Answer:
+    """The `rollback` command."""
+    model, _, alias = arguments.name.partition("@")
+    store = _store_with(arguments)
+    commit, dirty = audit.revision(Path.cwd())
+    provenance = {
+        "parents": [],
+        "run_id": f"rollback-{secrets.token_hex(4)}",
+        "code": {"commit": commit, "dirty": dirty},
+        "started": audit.now(),
+        "finished": audit.now(),
+        "actor": audit.actor(),
+        "trigger": "cli",
+        "tags": {},
+    }
+    receipt = roll_back(store, model, alias or "champion", arguments.to, provenance)
+    return Answer(receipt.sentence, receipt.to_json())
+
+
+def _store_with(arguments: argparse.Namespace) -> Store:
+    """The store that has the named model, of those known here."""
+    model = arguments.name.partition("@")[0]
+    stores = known_store_list(arguments.store)
+    for store in stores:
+        if store.list(f"{layout.ALIASES}/{model}") or store.list(f"{layout.MODELS}/{model}"):
+            return store
+    looked = ", ".join(store.uri for store in stores) or "none"
+    raise UsageError(f"No model {model} in the stores known here ({looked}).", remedy="Name its store with --store.")
+
+
+def _run_line(store: Store, run_id: str) -> dict[str, Any]:
+    report: RunReport | None = latest_report(store, run_id)
+    if report is not None:
+        return {"run_id": run_id, "pipeline": report.pipeline, "verdict": report.verdict}
+    resolved = json.loads(store.read(layout.run_resolved(run_id)))
+    return {"run_id": run_id, "pipeline": resolved["spec"]["name"], "verdict": "unfinished"}
+
+
+def _models(store: Store) -> list[dict[str, Any]]:
+    found = []
+    for model in store.list(layout.ALIASES):
+        for alias in store.list(f"{layout.ALIASES}/{model}"):
+            named = registry.read_alias(store, model, alias)
+            if named is not None:
+                found.append({"name": model, "alias": alias, "version": named[1]})
+    return found

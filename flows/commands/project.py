@@ -1,0 +1,47 @@
+"""`init` and `schema`: a pipeline to begin with, and the spec's JSON Schema for editors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from data_contracts.canonical import valid_name
+from data_contracts.errors import UsageError
+from data_contracts.load import json_schema
+from flows.commands.guard import Answer
+
+TEMPLATE = Path(__file__).parents[2] / "examples" / "digits"
+FILES = ("pyproject.toml", "pipeline.yaml", "lightning.yaml", "suite.json", "model.py")
+
+
+def init(arguments: argparse.Namespace) -> Answer:
+    """The `init` command: the digits pipeline under the folder's name, with its data, ready to be changed."""
+    folder = Path(arguments.folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty.", remedy="Name a folder that does not exist yet.")
+    name = re.sub(r"[^a-z0-9._-]", "-", folder.resolve().name.lower()).lstrip("._-")
+    try:
+        valid_name(name)
+    except ValueError as error:
+        raise UsageError(f"{folder}: {error}.", remedy="Name the folder otherwise.") from error
+    subprocess.run([sys.executable, str(TEMPLATE / "prepare.py")], check=True, stdout=sys.stderr)
+    (folder / "data").mkdir(parents=True)
+    for file in FILES:
+        shutil.copy(TEMPLATE / file, folder / file)
+    shutil.copy(TEMPLATE / "data" / "digits.parquet", folder / "data")
+    spec = folder / "pipeline.yaml"
+    spec.write_text(re.sub(r"(?m)^name: .*$", f"name: {name}", spec.read_text()))
+    (folder / ".gitignore").write_text(".trainwright/\ndata/\n")
+    told = f"{spec} is a pipeline that runs as it is.\nNext: trainwright run {spec}"
+    return Answer(told, {"spec": str(spec), "name": name})
+
+
+def schema(arguments: argparse.Namespace) -> Answer:
+    """The `schema` command."""
+    value = json_schema()
+    return Answer(json.dumps(value, indent=2), value)

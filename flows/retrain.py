@@ -1,0 +1,65 @@
+"""The whole line: from raw data to a promoted model. Read from top to bottom, it is the table of contents."""
+
+from __future__ import annotations
+
+import shlex
+
+from prefect import flow
+from prefect.states import State
+
+from data_contracts.errors import TrainwrightError
+from data_contracts.handoffs import RunReport
+from flows.states import as_state, flow_name, started_by, tagged
+from tasks.orchestrated import evaluate, promote, shard, train, validate, verify
+from tasks.report import finished_report, report
+from tasks.run import Run, open_run, reopen_run
+
+
+@flow(name="retrain", flow_run_name=flow_name)
+def retrain(
+    spec: str,
+    window: str | None = None,
+    set: str = "",
+    key: str | None = None,
+    store: str | None = None,
+    new: bool = False,
+    rehash: bool = False,
+) -> State:
+    """Validate, shard, train, verify, evaluate and promote what a pipeline spec names.
+
+    Args:
+        spec: path of the spec, from the working directory.
+        window: `START..END`, or a length such as `7d` that ends at the scheduled time.
+        set: overrides, separated by spaces, such as `train.seed=1 tags.team=vision`.
+        key: idempotency key; two runs with one key are one run.
+        store: store to use instead of the spec's.
+        new: begin a new training even if an unfinished one has the same key.
+        rehash: read every raw file again to take its digest.
+    """
+    asked = {"window": window, "overrides": shlex.split(set), "store_uri": store, "fresh": new, "rehash": rehash}
+    run = open_run(spec, **asked, **started_by(key))
+    return as_state(run, line(run))
+
+
+@flow(name="resume", flow_run_name="resume-{run_id}")
+def resume(run_id: str, store: str | None = None) -> State:
+    """Go on with a run that was stopped or failed: its inputs stay as they were resolved."""
+    run = reopen_run(run_id, store)
+    return as_state(run, line(run))
+
+
+def line(run: Run) -> RunReport:
+    """The stages in order; the report of a run that has its final verdict already is returned as it is."""
+    if done := finished_report(run):
+        return done
+    made: dict = {}
+    try:
+        with tagged(run):
+            contract = validate(run)
+            dataset = made["dataset"] = shard(run, contract)
+            checkpoint = made["checkpoint"] = verify(run, train(run, dataset))
+            evaluation = made["evaluation"] = evaluate(run, checkpoint, dataset)
+            receipt = promote(run, checkpoint, dataset, evaluation)
+        return report(run, receipt=receipt, **made)
+    except TrainwrightError as error:
+        return report(run, error=error, **made)

@@ -1,0 +1,37 @@
+"""Settings of this machine: Trainwright's own state folder, and the stores that were used from here."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+
+def state_folder() -> Path:
+    """The folder for state of this machine: `TRAINWRIGHT_HOME`, else `~/.local/state/trainwright`; made if absent."""
+    named = os.environ.get("TRAINWRIGHT_HOME")
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = Path(named) if named else Path(base) / "trainwright"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def remember_store(uri: str, storage_options: dict[str, str]) -> None:
+    """Note that a store was used from this machine, so that a run can be found by its id alone."""
+    known = {entry["uri"]: entry for entry in known_stores()}
+    if known.get(uri, {}).get("storage_options") == storage_options:
+        return
+    known.pop(uri, None)
+    entries = [*known.values(), {"uri": uri, "storage_options": storage_options}][-50:]
+    path = state_folder() / "stores.json"
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps(entries))
+    draft.replace(path)
+
+
+def known_stores() -> list[dict]:
+    """Stores used from this machine, the latest last: `{"uri", "storage_options"}` each."""
+    try:
+        return json.loads((state_folder() / "stores.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return []

@@ -1,0 +1,91 @@
+"""evaluate: score one checkpoint on the run's sets and keep the outcomes; the champion is scored on the same rows."""
+
+from __future__ import annotations
+
+from data_contracts.canonical import reuse_key
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
+from infra import registry
+from infra.handoffs import read_handoff
+from infra.launch.child import run_child
+from tasks.run import Run
+from tasks.shard import shard_files
+from tasks.stage import Done, stage
+from tasks.trained import TrainedWith, trained_with
+
+VERSION = 1
+
+
+@stage("evaluate")
+def evaluate(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> Done[Evaluation]:
+    """Score the candidate, and the champion as the alias names it now, on the same rows.
+
+    Raises:
+        UsageError: a metric or split that does not exist.
+        UserCodeError: the module or the metric raised.
+    """
+    evaluation, reused = score(run, checkpoint, dataset)
+    champion = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
+    if champion is not None:
+        score(run, champion_checkpoint(run, champion[1]), dataset)
+    values = ", ".join(f"{name} {metric.value:.4f}" for name, metric in evaluation.metrics.items())
+    reused_from = evaluation.ref.uri if reused else None
+    return Done(evaluation, "reused" if reused else "ran", values, evaluation.ref, reused_from)
+
+
+def champion_checkpoint(run: Run, version: int) -> Checkpoint:
+    """The checkpoint behind a version of this pipeline's model."""
+    return registry.read_version(run.store, run.spec.model_name, version).checkpoint
+
+
+Sets = dict[str, tuple[Dataset, str]]
+
+
+def score(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> tuple[Evaluation, bool]:
+    """The evaluation of a checkpoint on this run's sets, and whether it was reused."""
+    sets = sets_to_score(run, dataset)
+    told = trained_with(run, checkpoint)
+    key = evaluation_key(run, checkpoint, told, sets)
+    found = run.store.newest("evaluations", key)
+    if found is not None:
+        return read_handoff(run.store, found, Evaluation), True
+    parents: list[Ref] = [checkpoint.ref, *(d.ref for d, _ in sets.values())]
+    request = {
+        **run.store_request(),
+        "uri": run.store.next_attempt("evaluations", key),
+        "key": key,
+        "checkpoint": checkpoint.to_json(),
+        "train": told.train,
+        "evaluate": run.spec.evaluate.model_dump(mode="json"),
+        "sets": {
+            name: {"dataset": d.to_json(), "path": str(run.store.local(d.ref)), "split": split}
+            for name, (d, split) in sets.items()
+        },
+        "data_external": run.external,
+        "project": str(run.project(told.code)),
+        "settings": {"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, s] for name, (d, s) in sets.items()}},
+        "provenance": run.provenance(*parents),
+    }
+    return Evaluation.from_json(run_child("training.evaluator", request, project=run.project(told.code))), False
+
+
+def evaluation_key(run: Run, checkpoint: Checkpoint, told: TrainedWith, sets: Sets) -> str:
+    """Reuse key of an evaluation: the metrics, how batches are made, the checkpoint, the sets and the user's code."""
+    wanted = run.spec.evaluate.model_dump(mode="json")
+    inputs = {"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, split] for name, (d, split) in sets.items()}}
+    settings = {"evaluate": {**wanted, "sets": sorted(wanted["sets"])}, "batch": told.train["batch"]}
+    return reuse_key("evaluate", VERSION, settings, inputs, told.code.id)
+
+
+def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:
+    """The sets to score by name ("" is the spec's own split), each a dataset and the split of it."""
+    if dataset is None:
+        return {}
+    wanted = run.spec.evaluate
+    sets = {"": (dataset, wanted.split)}
+    for name, one in wanted.sets.items():
+        if one.split is not None:
+            sets[name] = (dataset, one.split)
+        else:
+            own, _ = shard_files(run, run.resolved.sets[name], None, set_name=name)
+            sets[name] = (own, "test")
+    return sets

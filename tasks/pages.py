@@ -1,0 +1,98 @@
+"""What people read in the Prefect UI: one small Markdown page per stage and one per run, verdict first."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from data_contracts.errors import TrainwrightError
+from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, Receipt, RunReport
+from tasks.run import Run
+
+
+def artifact_key(run: Run, stage: str) -> str:
+    """The Prefect artifact key of a stage: `<pipeline>-<stage>`, where `_` and `.` become `-`."""
+    return re.sub(r"[._]", "-", f"{run.spec.name}-{stage}")
+
+
+def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightError | None = None) -> str:
+    """The page of one stage, from its hand-off or from the error that ended it."""
+    result = run.results.get(stage)
+    status = result.status if result else "failed"
+    sentence = error.message if error else (result.sentence if result else "")
+    lines = [f"# {stage}: {status}", "", sentence]
+    if error is not None:
+        lines += ["", error.remedy]
+        if error.details.get("failures"):
+            lines += ["", *_failures([Failure.model_validate(one) for one in error.details["failures"]])]
+        if error.details.get("gates"):
+            lines += ["", *_rows("Gate", "Met", [(g["sentence"], "yes" if g["met"] else "**no**") for g in error.details["gates"]])]
+        if error.user_traceback:
+            lines += ["", "```", error.user_traceback.rstrip(), "```"]
+    lines += ["", *_facts(handoff)]
+    reused = f" Reused from `{result.reused_from}`." if result and result.reused_from else ""
+    seconds = f"{result.seconds:.1f} s" if result else ""
+    return "\n".join([*lines, "", f"Run `{run.run_id}`, {seconds}.{reused}"])
+
+
+def run_page(report: RunReport) -> str:
+    """The page of a run."""
+    stages = [(stage.name, f"{stage.status}, {stage.seconds:.1f} s: {stage.sentence}") for stage in report.stages]
+    metrics = [(name, f"{value:.4f}") for name, value in report.metrics.items()]
+    cost = report.cost
+    money = f"{cost.node_seconds:.0f} node-seconds × {cost.usd_per_hour:g} USD/h ({cost.machine}, price of {cost.price_date})"
+    return "\n".join(
+        [
+            f"# {report.verdict}",
+            "",
+            report.sentence,
+            "",
+            *_rows("Stage", "How it ended", stages),
+            "",
+            *(_rows("Metric", "Value", metrics) if metrics else []),
+            "",
+            f"Cost: {cost.usd:.4f} USD = {money}.",
+            "",
+            f"Run `{report.run_id}` of `{report.pipeline}`, by {report.actor} ({report.trigger}).",
+        ]
+    )
+
+
+def _facts(handoff: Any) -> list[str]:
+    match handoff:
+        case ContractReport():
+            return _failures(handoff.failures)
+        case Dataset():
+            rows = [(name, f"{handoff.rows(name):,} rows in {len(s)} shards") for name, s in handoff.splits.items()]
+            return [*_rows("Split", "Rows", rows), "", f"Dataset `{handoff.ref.id}`."]
+        case Checkpoint():
+            metrics = [(name, f"{value:.4g}") for name, value in handoff.metrics.items()]
+            return [*_rows("Logged", "Last value", metrics), "", f"Checkpoint `{handoff.ref.id}`, {handoff.state}."]
+        case Evaluation():
+            rows = [(name, f"{m.value:.4f} over {m.rows:,} rows (per {m.unit})") for name, m in handoff.metrics.items()]
+            return _rows("Metric", "Value", rows)
+        case Receipt():
+            return _rows("Gate", "Met", [(gate.sentence, "yes" if gate.met else "**no**") for gate in handoff.gates])
+    return []
+
+
+def _failures(failures: list[Failure]) -> list[str]:
+    lines = []
+    for failure in failures:
+        lines.append(f"- **{failure.severity}** {_escape(failure.sentence)}")
+        if failure.row_numbers:
+            shown = ", ".join(
+                f"row {row}: `{_escape(value)}`" for row, value in zip(failure.row_numbers, failure.values, strict=False)
+            )
+            lines.append(f"  - {shown}")
+    return lines
+
+
+def _rows(left: str, right: str, rows: list[tuple[str, str]]) -> list[str]:
+    if not rows:
+        return []
+    return [f"| {left} | {right} |", "|---|---|", *(f"| {_escape(a)} | {_escape(b)} |" for a, b in rows)]
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("`", "'").replace("\n", " ")

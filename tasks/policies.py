@@ -1,0 +1,29 @@
+"""Every retry, timeout, concurrency limit and tag that Prefect is told, in one place.
+
+A stage's causes and budgets are ours (`retry` in the spec, carried out where the work is done), so Prefect itself
+retries nothing: a second try by it would only repeat what the budget already decided. Its task cache is off, because
+reuse is by key in the store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect.cache_policies import NO_CACHE
+
+
+def task_policy(stage: str) -> dict[str, Any]:
+    """Keyword arguments of `@task` for a stage."""
+    return {
+        "name": stage,
+        "task_run_name": stage + " {run.spec.name}",
+        "retries": 0,
+        "cache_policy": NO_CACHE,
+        "persist_result": False,
+        "tags": ["trainwright", f"stage:{stage}"],
+    }
+
+
+def run_tags(tags: dict[str, str]) -> list[str]:
+    """A spec's cost tags as Prefect tags: `key:value`."""
+    return [f"{key}:{value}" for key, value in sorted(tags.items())]

@@ -1,0 +1,128 @@
+"""promote: the gate is computed, a version made, and the alias moved by compare-and-set, with a sealed receipt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_contracts.errors import GateNotMet, UsageError
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, ModelVersion, Receipt, Ref
+from infra import registry
+from infra.store import PointerMoved, Store
+from tasks.evaluate import champion_checkpoint, score
+from tasks.gates import judge
+from tasks.run import Run
+from tasks.stage import Done, stage
+
+
+@stage("promote")
+def promote(run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation) -> Done[Receipt]:
+    """Make the candidate the champion if every gate is met; a candidate that already is the champion is `unchanged`.
+
+    If the alias moved meanwhile, the new champion is evaluated and the gate computed again.
+
+    Raises:
+        GateNotMet: a gate was not met; the sentence says by how much. The alias stays.
+    """
+    if checkpoint.state != "verified":
+        raise UsageError(f"The checkpoint {checkpoint.ref.uri} is not verified.", remedy="Run `verify` first.")
+    while True:
+        try:
+            return _promote(run, checkpoint, dataset, evaluation)
+        except PointerMoved:
+            continue
+
+
+def rollback(store: Store, model: str, alias: str, to: int | None, provenance: dict[str, Any]) -> Receipt:
+    """Move an alias back to version `to`, or to the one it named before; its receipt is kept like any other.
+
+    Raises:
+        UsageError: there is no such alias or version, or nothing to go back to.
+    """
+    found = registry.read_alias(store, model, alias)
+    if found is None:
+        raise UsageError(f"The model {model} has no alias {alias}.", remedy="See `trainwright status`.")
+    current, version = found
+    target = to if to is not None else _previous(store, model, alias, version)
+    if target is None or target == version:
+        raise UsageError(f"{model}@{alias} has no other version to go back to.", remedy="Name one with --to.")
+    back = registry.read_version(store, model, target)
+    store.verify(back.checkpoint.ref)
+    receipt = Receipt(
+        decision="promoted",
+        model=model,
+        alias=alias,
+        version=target,
+        previous=version,
+        candidate=back.ref,
+        evaluation=back.evaluation,
+        champion=Ref.model_validate(current.value["model_version"]),
+        sentence=f"{model}@{alias} went back from version {version} to version {target}",
+    )
+    return registry.move_alias(store, model, alias, current, back, receipt, provenance)
+
+
+def _previous(store: Store, model: str, alias: str, version: int) -> int | None:
+    for receipt in reversed(registry.history(store, model, alias)):
+        if receipt.version == version:
+            return receipt.previous
+    return None
+
+
+def _promote(run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation) -> Done[Receipt]:
+    store, model, alias = run.store, run.spec.model_name, run.spec.promote.alias
+    found = registry.read_alias(store, model, alias)
+    previous = found[1] if found else None
+    champion, champion_ref = None, None
+    if found is not None and previous is not None:
+        champion_ref = Ref.model_validate(found[0].value["model_version"])
+        theirs = champion_checkpoint(run, previous)
+        if theirs.ref.id == checkpoint.ref.id:
+            receipt = Receipt(
+                decision="unchanged",
+                model=model,
+                alias=alias,
+                version=previous,
+                previous=previous,
+                candidate=champion_ref,
+                evaluation=evaluation.ref,
+                champion=champion_ref,
+                sentence=f"{model}@{alias} already is this candidate (version {previous})",
+            )
+            return Done(receipt, "reused", receipt.sentence, champion_ref, champion_ref.uri)
+        champion, _ = score(run, theirs, dataset)
+    gates = judge(run.spec.promote.gates, evaluation, champion)
+    if missed := [gate for gate in gates if not gate.met]:
+        raise GateNotMet(_refusal(run, gates, missed, previous), details={"gates": [gate.to_json() for gate in gates]})
+    version = _version(run, checkpoint, evaluation)
+    receipt = Receipt(
+        decision="promoted",
+        model=model,
+        alias=alias,
+        version=version.version,
+        previous=previous,
+        gates=gates,
+        candidate=version.ref,
+        evaluation=evaluation.ref,
+        champion=champion_ref,
+        sentence=f"{model}@{alias} is version {version.version}" + (f", was {previous}" if previous else ""),
+    )
+    provenance = run.provenance(version.ref, evaluation.ref, champion_ref)
+    receipt = registry.move_alias(store, model, alias, found[0] if found else None, version, receipt, provenance)
+    return Done(receipt, "ran", receipt.sentence, version.ref)
+
+
+def _refusal(run: Run, gates: list[GateResult], missed: list[GateResult], previous: int | None) -> str:
+    stays = f"{run.spec.model_name}@{run.spec.promote.alias} stays at version {previous}" if previous else "no version was made"
+    return f"Not promoted, {len(missed)} of {len(gates)} gates not met: " + "; ".join(g.sentence for g in missed) + f"; {stays}."
+
+
+def _version(run: Run, checkpoint: Checkpoint, evaluation: Evaluation) -> ModelVersion:
+    """The version that already holds this candidate and evaluation, or a new one."""
+    store, name = run.store, run.spec.model_name
+    for number in registry.versions(store, name):
+        known = registry.read_version(store, name, number)
+        if known.checkpoint.ref == checkpoint.ref and known.evaluation == evaluation.ref:
+            return known
+    settings = {"model": name, "checkpoint": checkpoint.ref.id, "evaluation": evaluation.ref.id}
+    provenance = run.provenance(checkpoint.ref, evaluation.ref)
+    return registry.write_version(store, name, checkpoint, evaluation.ref, settings, provenance)

@@ -1,0 +1,125 @@
+"""The proof: every byte from a model version back to the raw data's digests, read again and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import ModelVersion, Ref
+from infra import registry
+from infra.digests import file_digest
+from infra.store import Manifest, Store
+
+
+@dataclass(frozen=True)
+class Link:
+    """One joint of the chain: a sealed directory whose bytes were read again."""
+
+    kind: str
+    uri: str
+    id: str
+    files: int
+    bytes: int
+
+
+@dataclass
+class Proof:
+    """The chain of a model version. `gone`: raw files that are no longer there; `external`: data we never saw."""
+
+    name: str
+    version: int
+    alias: str | None
+    links: list[Link] = field(default_factory=list)
+    raw_checked: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    external: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """The proof as JSON-able objects."""
+        return asdict(self)
+
+
+def find_version(store: Store, name: str) -> tuple[ModelVersion, str | None]:
+    """The version that `model`, `model@alias` or `model@3` names (default alias: champion), and the alias."""
+    model, _, which = name.partition("@")
+    if which.isdigit():
+        return registry.read_version(store, model, int(which)), None
+    alias = which or "champion"
+    found = registry.read_alias(store, model, alias)
+    if found is None:
+        raise UsageError(f"There is no {model}@{alias} in {store.uri}.", remedy="See `trainwright status`.")
+    return registry.read_version(store, model, found[1]), alias
+
+
+def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: None) -> Proof:
+    """Read every byte again, from the model version back to the raw files.
+
+    Raises:
+        CorruptError: a byte differs anywhere; the file is named.
+        UsageError: there is no such model.
+    """
+    version, alias = find_version(store, name)
+    proof = Proof(version.name, version.version, alias)
+    starts: list[tuple[str, Ref]] = [("alias", version.ref)]
+    if alias is not None:
+        starts += [(f"receipt of {alias}", one.ref) for one in registry.history(store, version.name, alias) if one.ref]
+        _check_alias(store, version, alias)
+    seen: set[str] = set()
+    waiting = list(starts)
+    while waiting:
+        pointed_by, ref = waiting.pop(0)
+        if ref.uri in seen:
+            continue
+        seen.add(ref.uri)
+        manifest = _read_again(store, ref, pointed_by)
+        link = Link(manifest.kind, ref.uri, ref.id, len(manifest.files), sum(file.bytes for file in manifest.files))
+        proof.links.append(link)
+        on_link(link)
+        waiting += [(ref.uri, parent) for parent in _parents(manifest)]
+        for raw in manifest.provenance.get("raw", []):
+            _check_raw(raw, proof)
+    proof.external = not any(link.kind == "dataset" for link in proof.links)
+    return proof
+
+
+def _check_alias(store: Store, version: ModelVersion, alias: str) -> None:
+    found = registry.read_alias(store, version.name, alias)
+    if found is None or found[0].value["model_version"] != version.ref.to_json():
+        raise CorruptError(f"aliases/{version.name}/{alias} does not point to what version {version.version} is sealed as.")
+
+
+def _read_again(store: Store, ref: Ref, pointed_by: str) -> Manifest:
+    try:
+        return store.verify(ref)
+    except FileNotFoundError as error:
+        raise CorruptError(f"{ref.uri}, which {pointed_by} points to, is gone.") from error
+
+
+def _parents(manifest: Manifest) -> list[Ref]:
+    parents = [Ref.model_validate(parent) for parent in manifest.provenance.get("parents", [])]
+    code = (manifest.provenance.get("code") or {}).get("ref")
+    return [*parents, Ref.model_validate(code)] if code else parents
+
+
+def _check_raw(raw: dict[str, Any], proof: Proof) -> None:
+    uri = raw["uri"]
+    if uri in proof.raw_checked or uri in proof.gone:
+        return
+    digest = None if raw.get("rev") else _digest_if_there(uri)
+    if digest is None:
+        proof.gone.append(uri)
+    elif digest != raw["blake3"]:
+        raise CorruptError(
+            f"The raw file {uri} has changed: BLAKE3 {digest[:16]}… is not the {raw['blake3'][:16]}… that was validated.",
+            remedy="Restore the file, or run again to train on what it is now.",
+        )
+    else:
+        proof.raw_checked.append(uri)
+
+
+def _digest_if_there(uri: str) -> str | None:
+    path = Path(uri)
+    return file_digest(path) if "://" not in uri and path.is_file() else None

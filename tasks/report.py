@@ -1,0 +1,113 @@
+"""report: one page about one run, with its verdict first."""
+
+from __future__ import annotations
+
+from data_contracts.errors import TrainwrightError
+from data_contracts.handoffs import Checkpoint, Cost, Dataset, Evaluation, ModelName, Receipt, RunReport, Verdict
+from infra import registry
+from infra.audit import now
+from infra.store import Store, layout
+from tasks.run import Run
+
+FINAL: tuple[Verdict, ...] = ("promoted", "unchanged", "not_promoted", "rejected")
+VERDICTS: dict[int, Verdict] = {3: "rejected", 4: "not_promoted", 7: "over_budget", 9: "waiting", 130: "cancelled"}
+
+
+def report(
+    run: Run,
+    *,
+    dataset: Dataset | None = None,
+    checkpoint: Checkpoint | None = None,
+    evaluation: Evaluation | None = None,
+    receipt: Receipt | None = None,
+    error: TrainwrightError | None = None,
+) -> RunReport:
+    """Make the run's report and keep it: a final verdict as `report.json`, one that may go on as an attempt.
+
+    Returns:
+        The report that stands; of two processes that end one run, both return the first one's.
+    """
+    if error is not None:
+        verdict: Verdict = VERDICTS.get(error.exit_code, "failed")
+        sentence = str(error)
+    else:
+        assert receipt is not None
+        verdict, sentence = receipt.decision, receipt.sentence
+    told = run.resolved
+    page = RunReport(
+        run_id=run.run_id,
+        pipeline=run.spec.name,
+        verdict=verdict,
+        exit_code=error.exit_code if error else 0,
+        sentence=sentence,
+        stages=list(run.results.values()),
+        dataset_id=dataset.ref.id if dataset else None,
+        checkpoint_id=checkpoint.ref.id if checkpoint else None,
+        model=_model(run, receipt),
+        metrics={name: metric.value for name, metric in evaluation.metrics.items()} if evaluation else {},
+        cost=_total(run),
+        tags=run.spec.tags,
+        trigger=told.trigger,
+        actor=told.actor,
+        commit=told.commit,
+        dirty=told.dirty,
+        started=told.started,
+        finished=now(),
+    )
+    return _keep(run, page) if run.recorded else page
+
+
+def finished_report(run: Run) -> RunReport | None:
+    """The run's report if it has a final verdict."""
+    path = layout.run_report(run.run_id)
+    return RunReport.from_json(run.store.read_json(path)) if run.store.exists(path) else None
+
+
+def latest_report(store: Store, run_id: str) -> RunReport | None:
+    """The run's report, or its newest attempt's if it has no final verdict yet."""
+    if store.exists(layout.run_report(run_id)):
+        return RunReport.from_json(store.read_json(layout.run_report(run_id)))
+    attempts = len(store.list(layout.run_attempts(run_id)))
+    if not attempts:
+        return None
+    return RunReport.from_json(store.read_json(layout.run_attempt(run_id, attempts - 1)))
+
+
+def _keep(run: Run, page: RunReport) -> RunReport:
+    if page.verdict in FINAL:
+        try:
+            run.store.create_json(layout.run_report(run.run_id), page.to_json())
+            return page
+        except FileExistsError:
+            return RunReport.from_json(run.store.read_json(layout.run_report(run.run_id)))
+    attempt = len(run.store.list(layout.run_attempts(run.run_id)))
+    while True:
+        try:
+            run.store.create_json(layout.run_attempt(run.run_id, attempt), page.to_json())
+            return page
+        except FileExistsError:
+            attempt += 1
+
+
+def _total(run: Run) -> Cost:
+    price = run.resolved.price
+    return Cost(
+        node_seconds=round(sum(cost.node_seconds for cost in run.spent), 3),
+        usd=round(sum(cost.usd for cost in run.spent), 6),
+        machine=price.machine,
+        usd_per_hour=price.usd_per_hour,
+        price_date=price.price_date,
+    )
+
+
+def _model(run: Run, receipt: Receipt | None) -> ModelName | None:
+    """The model as the registry has it now: the alias if it names a version."""
+    if receipt is not None:
+        return ModelName(name=receipt.model, version=receipt.version, alias=receipt.alias)
+    try:
+        found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
+    except TrainwrightError:
+        return None
+    alias = run.spec.promote.alias if found else None
+    return ModelName(name=run.spec.model_name, version=found[1] if found else None, alias=alias)
+

@@ -1,0 +1,102 @@
+"""Resolve once: globs, windows, DVC revisions, aliases, code and prices are looked up here and nowhere later."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from data_contracts.canonical import digest
+from data_contracts.engine import load_suite
+from data_contracts.errors import SpecError
+from data_contracts.handoffs import Ref, SourceFile, Trigger
+from data_contracts.lightning_config import check_lightning, inline_lightning
+from data_contracts.resolved import Price, Resolved
+from data_contracts.spec import PipelineSpec, SourceSpec
+from infra import audit, code, machines, registry, settings
+from infra.sources import Window, parse_window, resolve_sources
+from infra.store import Store
+
+
+def resolve(
+    spec: PipelineSpec,
+    path: Path,
+    store: Store,
+    *,
+    run_id: str,
+    window: str | None,
+    trigger: Trigger,
+    scheduled: datetime | None = None,
+    rehash: bool = False,
+) -> Resolved:
+    """Look up everything that a run of `spec` depends on; UsageError in one sentence for what is not there."""
+    root = path.parent
+    span = _window(spec, path, window, scheduled or datetime.now(UTC))
+    lightning = inline_lightning(spec, root)
+    check_lightning(lightning, spec)
+
+    def files(sources: list[SourceSpec]) -> list[SourceFile]:
+        pattern = None if isinstance(spec.data, str) or spec.data.window is None else spec.data.window.path
+        cache = settings.state_folder() / "digests"
+        return resolve_sources(sources, root=root, window=span, window_path=pattern, cache=cache, rehash=rehash)
+
+    bundle = code.pack(root, store)
+    for name in _named_code(spec, lightning):
+        code.find_class(bundle.root, name)
+    machine = machines.machine(spec.train.machine)
+    commit, dirty = audit.revision(root)
+    return Resolved(
+        run_id=run_id,
+        spec=spec.model_dump(mode="json"),
+        spec_path=str(path),
+        root=str(root),
+        store=store.uri,
+        window=None if span is None else (span.start.isoformat(), span.end.isoformat()),
+        files=[] if isinstance(spec.data, str) else files(spec.data.source),
+        sets={name: files(one.source) for name, one in spec.evaluate.sets.items() if one.source is not None},
+        suite=None if spec.contract is None else load_suite(spec.contract.suite, root),
+        lightning=lightning,
+        code=bundle.ref,
+        code_digest=bundle.digest,
+        champion=champion(store, spec),
+        price=Price(machine=machine.name, usd_per_hour=machine.usd_per_hour, price_date=machine.price_date),
+        trigger=trigger,
+        actor=audit.actor(),
+        commit=commit,
+        dirty=dirty,
+        lock_digest=audit.lock_digest(),
+        started=audit.now(),
+    )
+
+
+def champion(store: Store, spec: PipelineSpec) -> Ref | None:
+    """The model version that the spec's alias names now."""
+    found = registry.read_alias(store, spec.model_name, spec.promote.alias)
+    return None if found is None else Ref.model_validate(found[0].value["model_version"])
+
+
+def ci_key(resolved: Resolved) -> str:
+    """The idempotency key of a run that CI triggers: commit, spec and resolved data window."""
+    return digest({"commit": resolved.commit, "spec": resolved.spec, "window": resolved.window, "dirty": resolved.dirty})
+
+
+def _window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -> Window | None:
+    wanted = not isinstance(spec.data, str) and spec.data.window is not None
+    if wanted and window is None:
+        raise SpecError(
+            f"{path}: data.window: the spec reads a window and none was given.",
+            remedy="Give --window START..END, or a length such as --window 7d.",
+        )
+    if not wanted and window is not None:
+        raise SpecError(
+            f"{path}: data.window: --window {window} was given, but the spec has no window.",
+            remedy="Add data.window to the spec or leave --window out.",
+        )
+    return None if window is None else parse_window(window, now)
+
+
+def _named_code(spec: PipelineSpec, lightning: dict) -> list[str]:
+    """Dotted paths of the user's (or a library's) classes and functions."""
+    calls = [spec.train.transform, spec.shards.transform if spec.shards else None]
+    classes = [lightning.get(part, {}).get("class_path") for part in ("model", "data") if lightning.get(part)]
+    metrics = [metric.class_path for metric in spec.evaluate.metrics.values()]
+    return [*(call.call for call in calls if call), *(name for name in [*classes, *metrics] if name)]

@@ -1,0 +1,110 @@
+"""validate: does the raw data keep its contract? Great Expectations decides, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from data_contracts.canonical import reuse_key
+from data_contracts.engine import check, suite_digest
+from data_contracts.errors import ContractRejected
+from data_contracts.handoffs import ContractReport, Failure
+from infra.handoffs import put_handoff, read_handoff
+from infra.sources import read_batches
+from tasks.run import Run
+from tasks.stage import Done, stage
+
+VERSION = 1
+
+
+def contract_key(run: Run) -> str:
+    """Reuse key of the contract report: the suite, what it fails on, what is masked, the window and the raw bytes."""
+    spec = run.spec
+    assert spec.contract is not None and not isinstance(spec.data, str) and run.resolved.suite is not None
+    settings = {
+        "suite": suite_digest(run.resolved.suite),
+        "fail_on": spec.contract.fail_on,
+        "sensitive": sorted(spec.data.sensitive),
+        **reading(run),
+    }
+    return reuse_key("validate", VERSION, settings, raw_inputs(run), None)
+
+
+@stage("validate")
+def validate(run: Run) -> Done[ContractReport | None]:
+    """Check the raw data against its contract.
+
+    Returns:
+        The report; None with `data: external`.
+
+    Raises:
+        ContractRejected: a failure has a severity that `contract.fail_on` names; the report is kept all the same.
+    """
+    if run.external:
+        return Done(None, "skipped", "data is external: the user's data module reads it")
+    store, key = run.store, contract_key(run)
+    found = store.newest("contracts", key)
+    if found is None:
+        report, status = _check(run, key), "ran"
+    else:
+        report, status = read_handoff(store, found, ContractReport), "reused"
+    if not report.accepted:
+        raise ContractRejected(rejection(report), details=report.to_json())
+    milder = f", {len(report.failures)} milder findings" if report.failures else ""
+    sentence = f"{report.rows:,} rows keep {report.expectations} expectations{milder}"
+    return Done(report, status, _said(sentence, found), report.ref, found.uri if found else None)
+
+
+def rejection(report: ContractReport) -> str:
+    """One sentence that says what broke, where and in how many rows."""
+    worst = report.failures[0].sentence if report.failures else "no expectation was checked"
+    more = len(report.failures) - 1
+    return f"The contract rejects the data: {worst}" + (f" (and {more} more)" if more > 0 else "") + "."
+
+
+def reading(run: Run) -> dict[str, object]:
+    """The settings that decide which rows the raw files give."""
+    spec = run.spec
+    assert not isinstance(spec.data, str)
+    column = spec.data.window.column if spec.data.window else None
+    named = [{"pattern": one.pattern, "columns": one.columns} for one in spec.data.source]
+    return {"window": run.resolved.window if column else None, "window_column": column, "sources": named}
+
+
+def raw_inputs(run: Run) -> list[dict[str, object]]:
+    """The raw files by what they are, not by where they lie; columns taken from paths count."""
+    return [
+        {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source}
+        for file in run.resolved.files
+    ]
+
+
+def _said(sentence: str, found: object) -> str:
+    return f"{sentence} (reused)" if found else sentence
+
+
+def _check(run: Run, key: str) -> ContractReport:
+    spec, told = run.spec, run.resolved
+    assert spec.contract is not None and not isinstance(spec.data, str) and told.suite is not None
+
+    def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
+        return read_batches(told.files, spec.data.source, columns=columns, **run.reading_options())
+
+    outcome = check(told.suite, read, fail_on=spec.contract.fail_on, sensitive=spec.data.sensitive)
+    failures: list[Failure] = list(outcome.failures)
+    fields = {
+        "schema_version": 1,
+        "key": key,
+        "accepted": outcome.accepted,
+        "rows": outcome.rows,
+        "expectations": outcome.expectations,
+        "failures": [failure.to_json() for failure in failures],
+        "suite_digest": suite_digest(told.suite),
+    }
+    writer = run.store.writer(run.store.next_attempt("contracts", key))
+    put_handoff(writer, fields)
+    raw = [{"uri": file.uri, "blake3": file.blake3, "bytes": file.bytes, "rev": file.rev} for file in told.files]
+    settings = {"suite": told.suite, "fail_on": spec.contract.fail_on, "files": [one["blake3"] for one in raw]}
+    ref = writer.seal("contract", settings, {**run.provenance(), "raw": raw})
+    return read_handoff(run.store, ref, ContractReport)
