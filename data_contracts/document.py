@@ -1,46 +1,14 @@
-"""A YAML file as plain values that remember where each was written, so that an error can name file, line and field.
-
-Values are those a LightningCLI config has: `1e-3` is a number and a bare date is text; keys are always text. Nothing
-but text, numbers, true, false, null, lists and mappings comes out.
-"""
+"""A YAML document as plain values that remember where each was written, so an error can name file, line and field."""
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from data_contracts.errors import SpecError
 
 FieldPath = tuple[str | int, ...]
-
-# Aliases are written out in full, so a few lines of them can stand for billions of values.
-MAX_VALUES = 100_000
-_MERGE = "tag:yaml.org,2002:merge"
-_FLOAT = re.compile(
-    r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*(?:[eE][-+]?\d+)?"
-    r"|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
-)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but for two habits that surprise: `1e-3` read as text, and `2026-01-01` read as a date object."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [
-        (tag, pattern)
-        for tag, pattern in resolvers
-        if tag not in ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-    ]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
 @dataclass(frozen=True)
@@ -100,6 +68,8 @@ class Document:
         for old in [place for place in self.places if place[: len(full)] == full]:
             del self.places[old]
         self.places.update({full + inner: place for inner, place in new.places.items()})
+        for depth in range(1, len(full)):
+            self.places.setdefault(full[:depth], new.places[()])
 
     def _step(self, here: Any, part: str | int, above: FieldPath) -> Any:
         if isinstance(here, list):
@@ -140,133 +110,6 @@ def shown(value: Any) -> str:
         return "a mapping" if isinstance(value, dict) else "a list"
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:56]}…{text[-1]}"
-
-
-def read_document(path: Path, what: str, when_missing: str) -> Document:
-    """Read a YAML file that holds a mapping.
-
-    Args:
-        what: what the file is, for errors: `a pipeline spec`.
-        when_missing: what to do about a missing or empty file.
-
-    Raises:
-        SpecError: no such file, unreadable, empty, not YAML, a key written twice, or no mapping.
-    """
-    try:
-        text = path.read_text("utf-8-sig")
-    except FileNotFoundError as error:
-        raise SpecError(f"{path}: there is no such file; {when_missing}.") from error
-    except IsADirectoryError as error:
-        raise SpecError(f"{path}: is a folder; name the YAML file in it that is {what}.") from error
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: is no text in UTF-8 (byte {error.start}); name {what}.") from error
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read ({error.strerror}); check its permissions.") from error
-    document = parse(text, str(path))
-    if document.value is None:
-        raise SpecError(f"{path}: is empty; {when_missing}.")
-    if not isinstance(document.value, dict):
-        raise SpecError(f"{document.place(())}: {what} is a mapping (`key: value` lines), not {shown(document.value)}.")
-    return document
-
-
-def parse(text: str, name: str, place: str | None = None) -> Document:
-    """Parse YAML text; SpecError with the line where it is wrong.
-
-    Args:
-        name: what stands before the line number in places.
-        place: instead, the one place of everything in it.
-    """
-    loader = None
-    try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
-        walk = _Walk(loader, name, place)
-        walk.places[()] = place or name
-        value = None if root is None else walk.value(root, ())
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise SpecError(f"{place or f'{name}:{mark.line + 1 if mark else 1}'}: {_syntax(error)}.") from error
-    except yaml.reader.ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        raise SpecError(f"{place or f'{name}:{line}'}: is not valid YAML: a control character; take it out.") from error
-    except RecursionError as error:
-        raise SpecError(f"{place or name}: nests too deeply, or an alias contains itself; write it out.") from error
-    finally:
-        if loader is not None:
-            loader.dispose()
-    return Document(name, value, walk.places)
-
-
-def _syntax(error: yaml.MarkedYAMLError) -> str:
-    problem = error.problem or error.context or "it cannot be parsed"
-    if "'\\t'" in problem:
-        return "is not valid YAML: a tab stands where YAML wants spaces; indent with spaces"
-    if "but found another document" in problem:
-        return "is not valid here: a second document begins (`---`); keep one"
-    return f"is not valid YAML: {problem}; look at this line and the one before (indentation, colons, quotes)"
-
-
-class _Walk:
-    """Turns YAML nodes into plain values, and notes the line of each."""
-
-    def __init__(self, loader: _Loader, name: str, place: str | None) -> None:
-        self._loader, self._name, self._place = loader, name, place
-        self._seen = 0
-        self.places: dict[FieldPath, str] = {}
-
-    def value(self, node: yaml.Node, field: FieldPath) -> Any:
-        self._seen += 1
-        if self._seen > MAX_VALUES:
-            raise SpecError(f"{self._at(node)}: stands for more than {MAX_VALUES} values; use fewer aliases.")
-        if not field or isinstance(field[-1], int):
-            self.places[field] = self._at(node)  # a key's own line stands already
-        if isinstance(node, yaml.SequenceNode):
-            return [self.value(item, (*field, index)) for index, item in enumerate(node.value)]
-        if isinstance(node, yaml.MappingNode):
-            values = {}
-            for key, (key_node, value_node) in self._pairs(node, field).items():
-                self.places[(*field, key)] = self._at(key_node)
-                values[key] = self.value(value_node, (*field, key))
-            return values
-        return self._scalar(node, field)
-
-    def _pairs(self, node: yaml.MappingNode, field: FieldPath) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-        for key_node, value_node in node.value:
-            if key_node.tag == _MERGE:
-                for base in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-                    if not isinstance(base, yaml.MappingNode):
-                        raise self._wrong(key_node, field, "`<<` merges mappings only; give it one")
-                    for key, pair in self._pairs(base, field).items():
-                        merged.setdefault(key, pair)
-                continue
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise self._wrong(key_node, field, "a key must be text, not a list or mapping; put quotes around it")
-            key = key_node.value
-            if key in own:
-                first = own[key][0].start_mark.line + 1
-                raise self._wrong(key_node, (*field, key), f"stands twice, first in line {first}; keep one")
-            own[key] = (key_node, value_node)
-        return {**merged, **own}
-
-    def _scalar(self, node: yaml.Node, field: FieldPath) -> str | int | float | bool | None:
-        try:
-            value = self._loader.construct_object(node)
-        except (yaml.constructor.ConstructorError, ValueError) as error:
-            raise self._wrong(node, field, f"{node.value!r} cannot be read as {node.tag}; quote it as text") from error
-        if value is not None and not isinstance(value, str | int | float | bool):
-            raise self._wrong(node, field, f"{node.value!r} is a {node.tag} value; quote it as text")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise self._wrong(node, field, f"must be a finite number, got {node.value}")
-        return value
-
-    def _wrong(self, node: yaml.Node, field: FieldPath, sentence: str) -> SpecError:
-        return Document(self._name, None, {field: self._at(node)}).error([Problem(field, sentence)])
-
-    def _at(self, node: yaml.Node) -> str:
-        return self._place or f"{self._name}:{node.start_mark.line + 1}"
 
 
 def _numbered(value: Any, field: FieldPath) -> FieldPath:

@@ -15,9 +15,7 @@ from data_contracts.errors import UsageError
 SCHEMA = 1
 
 StageStatus = Literal["ran", "reused", "rejected", "failed", "skipped", "cancelled", "waiting"]
-Verdict = Literal[
-    "promoted", "unchanged", "not_promoted", "rejected", "failed", "cancelled", "waiting", "over_budget"
-]
+Verdict = Literal["promoted", "unchanged", "not_promoted", "rejected", "failed", "cancelled", "waiting", "over_budget"]
 Trigger = Literal["cli", "schedule", "ci", "ui", "automation"]
 
 
@@ -40,9 +38,9 @@ class HandOff(Record):
     def from_json(cls, value: dict[str, Any]) -> Any:
         """Read what `to_json` wrote; UsageError for a schema newer than this code's."""
         version = value.get("schema_version", SCHEMA)
-        if version > SCHEMA:
+        if not isinstance(version, int) or version > SCHEMA:
             raise UsageError(
-                f"This {cls.__name__} has schema {version}, newer than the {SCHEMA} that this Trainwright reads.",
+                f"This {cls.__name__} has schema {version!r}, newer than the {SCHEMA} that this Trainwright reads.",
                 remedy="Upgrade Trainwright.",
             )
         return cls.model_validate(value)

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_contracts.document import Document, FieldPath, Problem, dotted, read_document, shown
+from data_contracts.document import Document, FieldPath, Problem, dotted, shown
 from data_contracts.spec import DataSpec, PipelineSpec
+from data_contracts.yaml_text import read_document
 
 _SECTIONS = ("model", "data", "trainer", "optimizer", "lr_scheduler", "seed_everything", "ckpt_path")
 _COMMANDS = ("fit", "validate", "test", "predict")
@@ -75,7 +76,7 @@ def _shape(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
             continue
         class_path = value.get("class_path") if isinstance(value, dict) else None
         if not isinstance(class_path, str) or "." not in class_path.strip("."):
-            field = (section, "class_path") if isinstance(value, dict) else (section,)
+            field: FieldPath = (section, "class_path") if isinstance(value, dict) else (section,)
             got = f", got {shown(class_path)}" if class_path is not None else ""
             how = f"must name the {what} as module.Class{got}; write {section}: {{class_path: …}}"
             yield Problem(field, f"{section}.class_path {how}")
@@ -169,12 +170,18 @@ def trainer_arguments() -> tuple[str, ...]:
     source = Path(package.origin).parent / "pytorch" / "trainer" / "trainer.py"
     if not source.is_file():
         return ()
-    for node in ast.walk(ast.parse(source.read_text("utf-8"))):
-        if isinstance(node, ast.ClassDef) and node.name == "Trainer":
-            for item in node.body:
-                if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                    return tuple(argument.arg for argument in [*item.args.args, *item.args.kwonlyargs][1:])
-    return ()
+    trainers = (
+        node
+        for node in ast.walk(ast.parse(source.read_text("utf-8")))
+        if isinstance(node, ast.ClassDef) and node.name == "Trainer"
+    )
+    makers = (
+        item.args
+        for trainer in trainers
+        for item in trainer.body
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__"
+    )
+    return tuple(argument.arg for maker in makers for argument in [*maker.args, *maker.kwonlyargs][1:])
 
 
 def _without_effect(config: dict[str, Any], spec: PipelineSpec) -> Iterator[str]:

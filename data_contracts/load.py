@@ -8,11 +8,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data_contracts.document import Document, Problem, parse, read_document
+from data_contracts.document import Document, Problem
 from data_contracts.errors import SpecError
 from data_contracts.lightning_config import check_lightning, config_problems, inline_lightning
 from data_contracts.sentences import problems
 from data_contracts.spec import VERSION, PipelineSpec
+from data_contracts.yaml_text import parse, read_document
 
 __all__ = ["check_lightning", "inline_lightning", "json_schema", "load_spec"]
 

@@ -99,8 +99,7 @@ def _sentence(entry: Any, field: FieldPath, model: type[BaseModel]) -> _Found:
     if kind == "extra_forbidden":
         return _unknown(field, model)
     if kind == "missing":
-        about = _description(model, field)
-        return _Found(Problem(field, f"is missing; add it{f' ({about})' if about else ''}"), missing=True)
+        return _Found(Problem(field, f"is missing; add it ({_description(model, field)})"), missing=True)
     if kind == "value_error":
         cause = ctx["error"]
         if isinstance(cause, FieldError):
@@ -111,14 +110,14 @@ def _sentence(entry: Any, field: FieldPath, model: type[BaseModel]) -> _Found:
         sentence = f"must be {'text or ' * short}{_KINDS[kind]}, {_got(value, field)}{_quotes(kind, value)}"
     elif kind == "literal_error":
         allowed = [part.strip("'") for part in ctx["expected"].replace(" or ", ", ").split(", ")]
-        near = difflib.get_close_matches(str(value), allowed, 1)
+        near = difflib.get_close_matches(str(value), allowed, 1) if str(value) not in allowed else []
         one_of = "one of " if len(allowed) > 2 else ""
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f"; did you mean {near[0]}?" if near else "; take the quotes off" * (value in allowed)
         sentence = f"must be {one_of}{_listed(allowed, 'or')}, {_got(value, field)}{hint}"
     elif kind in _BOUNDS:
         bound = ctx[_BOUNDS[kind]]
         sentence = f"must be {_BOUND_WORDS[_BOUNDS[kind]]} {bound:g}, {_got(value, field)}"
-    elif kind in ("too_short", "string_too_short"):
+    elif kind == "too_short":
         sentence = "must not be empty"
     else:
         sentence = f"{entry['msg'][:1].lower()}{entry['msg'][1:]}, {_got(value, field)}"
@@ -168,11 +167,9 @@ def _known(model: type[BaseModel], field: FieldPath) -> set[str]:
 
 
 def _description(model: type[BaseModel], field: FieldPath) -> str:
-    for branch in _branches(model, field[:-1]):
-        if _is_model(branch) and field[-1] in branch.model_fields:
-            text = branch.model_fields[field[-1]].description or ""
-            return " ".join(text.split()).rstrip(".")
-    return ""
+    branches = [branch for branch in _branches(model, field[:-1]) if _is_model(branch)]
+    texts = [branch.model_fields[field[-1]].description for branch in branches if field[-1] in branch.model_fields]
+    return " ".join(str(texts[0]).split()).rstrip(".")
 
 
 def _sections(model: type[BaseModel], above: FieldPath = ()) -> typing.Iterator[FieldPath]:

@@ -80,9 +80,8 @@ def _run(command: argparse.ArgumentParser) -> None:
     _spec(command)
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
     command.add_argument("--key", help="idempotency key: two runs with one key are one run")
-    command.add_argument(
-        "--trigger", choices=("cli", "ci"), default="cli", help="ci: the key is commit + spec + window unless --key is given"
-    )
+    help_ = "ci: the key is commit + spec + window unless --key is given"
+    command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)
 
 
 def _named(command: argparse.ArgumentParser) -> None:

@@ -28,7 +28,7 @@ def actor() -> str:
 
 
 def revision(folder: Path) -> tuple[str | None, bool]:
-    """Git commit of the working tree that holds `folder`, and whether it has uncommitted changes; (None, False) outside."""
+    """Git commit of the tree that holds `folder`, and whether that has uncommitted changes; (None, False) outside."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None, False

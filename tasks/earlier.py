@@ -42,7 +42,7 @@ def earlier_checkpoint(run: Run, *, verified: bool) -> Checkpoint:
         raise _first("train", "no finished training for this dataset and these settings")
     if not verified:
         return checkpoint
-    if not run.store.exists(layout.mark(checkpoint.ref.uri, "verified")):
+    if not run.store.exists(layout.verified(checkpoint.ref.uri)):
         raise _first("verify", f"the checkpoint {checkpoint.ref.uri} is not verified")
     return checkpoint.model_copy(update={"state": "verified"})
 

@@ -73,7 +73,7 @@ def evaluation_key(run: Run, checkpoint: Checkpoint, told: TrainedWith, sets: Se
     wanted = run.spec.evaluate.model_dump(mode="json")
     inputs = {"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, split] for name, (d, split) in sets.items()}}
     settings = {"evaluate": {**wanted, "sets": sorted(wanted["sets"])}, "batch": told.train["batch"]}
-    return reuse_key("evaluate", VERSION, settings, inputs, told.code.id)
+    return reuse_key("evaluate", VERSION, settings, inputs, told.code_digest)
 
 
 def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:

@@ -28,11 +28,13 @@ def _judge(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None) -
     name, value = gate.metric, metric.value
     if gate.min is not None:
         met = value >= gate.min
-        sentence = f"{name} is {value:.4f}, {'at least' if met else f'{gate.min - value:.4f} below'} the {gate.min:g} asked for"
+        side = "at least" if met else f"{gate.min - value:.4f} below"
+        sentence = f"{name} is {value:.4f}, {side} the {gate.min:g} asked for"
         return GateResult(metric=name, met=met, value=value, bound=gate.min, sentence=sentence)
     if gate.max is not None:
         met = value <= gate.max
-        sentence = f"{name} is {value:.4f}, {'at most' if met else f'{value - gate.max:.4f} above'} the {gate.max:g} asked for"
+        side = "at most" if met else f"{value - gate.max:.4f} above"
+        sentence = f"{name} is {value:.4f}, {side} the {gate.max:g} asked for"
         return GateResult(metric=name, met=met, value=value, bound=gate.max, sentence=sentence)
     assert gate.min_gain is not None
     if champion is None:

@@ -6,7 +6,16 @@ import re
 from typing import Any
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, Receipt, RunReport
+from data_contracts.handoffs import (
+    Checkpoint,
+    ContractReport,
+    Dataset,
+    Evaluation,
+    Failure,
+    GateResult,
+    Receipt,
+    RunReport,
+)
 from tasks.run import Run
 
 
@@ -26,7 +35,7 @@ def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightE
         if error.details.get("failures"):
             lines += ["", *_failures([Failure.model_validate(one) for one in error.details["failures"]])]
         if error.details.get("gates"):
-            lines += ["", *_rows("Gate", "Met", [(g["sentence"], "yes" if g["met"] else "**no**") for g in error.details["gates"]])]
+            lines += ["", *_gates([GateResult.model_validate(one) for one in error.details["gates"]])]
         if error.user_traceback:
             lines += ["", "```", error.user_traceback.rstrip(), "```"]
     lines += ["", *_facts(handoff)]
@@ -40,7 +49,7 @@ def run_page(report: RunReport) -> str:
     stages = [(stage.name, f"{stage.status}, {stage.seconds:.1f} s: {stage.sentence}") for stage in report.stages]
     metrics = [(name, f"{value:.4f}") for name, value in report.metrics.items()]
     cost = report.cost
-    money = f"{cost.node_seconds:.0f} node-seconds × {cost.usd_per_hour:g} USD/h ({cost.machine}, price of {cost.price_date})"
+    money = f"{cost.node_seconds:.0f} node-seconds × {cost.usd_per_hour:g} USD/h ({cost.machine}, {cost.price_date})"
     return "\n".join(
         [
             f"# {report.verdict}",
@@ -72,8 +81,12 @@ def _facts(handoff: Any) -> list[str]:
             rows = [(name, f"{m.value:.4f} over {m.rows:,} rows (per {m.unit})") for name, m in handoff.metrics.items()]
             return _rows("Metric", "Value", rows)
         case Receipt():
-            return _rows("Gate", "Met", [(gate.sentence, "yes" if gate.met else "**no**") for gate in handoff.gates])
+            return _gates(handoff.gates)
     return []
+
+
+def _gates(gates: list[GateResult]) -> list[str]:
+    return _rows("Gate", "Met", [(gate.sentence, "yes" if gate.met else "**no**") for gate in gates])
 
 
 def _failures(failures: list[Failure]) -> list[str]:
@@ -81,9 +94,8 @@ def _failures(failures: list[Failure]) -> list[str]:
     for failure in failures:
         lines.append(f"- **{failure.severity}** {_escape(failure.sentence)}")
         if failure.row_numbers:
-            shown = ", ".join(
-                f"row {row}: `{_escape(value)}`" for row, value in zip(failure.row_numbers, failure.values, strict=False)
-            )
+            examples = zip(failure.row_numbers, failure.values, strict=False)
+            shown = ", ".join(f"row {row}: `{_escape(value)}`" for row, value in examples)
             lines.append(f"  - {shown}")
     return lines
 

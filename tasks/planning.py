@@ -80,7 +80,7 @@ def _found(run: Run, stage: str) -> str:
         case "train":
             return earlier.earlier_checkpoint(run, verified=False).ref.uri
         case "verify":
-            return layout.mark(earlier.earlier_checkpoint(run, verified=True).ref.uri, "verified")
+            return layout.verified(earlier.earlier_checkpoint(run, verified=True).ref.uri)
     checkpoint, dataset = earlier.earlier_checkpoint(run, verified=True), earlier.earlier_dataset(run)
     sets = sets_to_score(run, dataset)
     found = run.store.newest("evaluations", evaluation_key(run, checkpoint, trained_with(run, checkpoint), sets))
@@ -119,8 +119,8 @@ def _changes(run: Run) -> list[str]:
 
 
 def _last_resolved(run: Run) -> Resolved | None:
-    for run_id in reversed(run.store.list(layout.RUNS)):
-        path = layout.run_resolved(run_id)
+    for run_id in reversed(run.store.list(layout.runs())):
+        path = layout.resolved(run_id)
         if run.store.exists(path):
             resolved = Resolved.from_json(run.store.read_json(path))
             if resolved.spec["name"] == run.spec.name:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from data_contracts.errors import GateNotMet, UsageError
-from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, ModelVersion, Receipt, Ref
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, Receipt, Ref
 from infra import registry
 from infra.store import PointerMoved, Store
 from tasks.evaluate import champion_checkpoint, score
@@ -93,7 +93,8 @@ def _promote(run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluati
     gates = judge(run.spec.promote.gates, evaluation, champion)
     if missed := [gate for gate in gates if not gate.met]:
         raise GateNotMet(_refusal(run, gates, missed, previous), details={"gates": [gate.to_json() for gate in gates]})
-    version = _version(run, checkpoint, evaluation)
+    provenance = run.provenance(checkpoint.ref, evaluation.ref)
+    version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, provenance)
     receipt = Receipt(
         decision="promoted",
         model=model,
@@ -112,17 +113,7 @@ def _promote(run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluati
 
 
 def _refusal(run: Run, gates: list[GateResult], missed: list[GateResult], previous: int | None) -> str:
-    stays = f"{run.spec.model_name}@{run.spec.promote.alias} stays at version {previous}" if previous else "no version was made"
-    return f"Not promoted, {len(missed)} of {len(gates)} gates not met: " + "; ".join(g.sentence for g in missed) + f"; {stays}."
-
-
-def _version(run: Run, checkpoint: Checkpoint, evaluation: Evaluation) -> ModelVersion:
-    """The version that already holds this candidate and evaluation, or a new one."""
-    store, name = run.store, run.spec.model_name
-    for number in registry.versions(store, name):
-        known = registry.read_version(store, name, number)
-        if known.checkpoint.ref == checkpoint.ref and known.evaluation == evaluation.ref:
-            return known
-    settings = {"model": name, "checkpoint": checkpoint.ref.id, "evaluation": evaluation.ref.id}
-    provenance = run.provenance(checkpoint.ref, evaluation.ref)
-    return registry.write_version(store, name, checkpoint, evaluation.ref, settings, provenance)
+    name = f"{run.spec.model_name}@{run.spec.promote.alias}"
+    stays = f"{name} stays at version {previous}" if previous else "no version was made"
+    why = "; ".join(gate.sentence for gate in missed)
+    return f"Not promoted, {len(missed)} of {len(gates)} gates not met: {why}; {stays}."

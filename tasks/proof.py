@@ -88,7 +88,8 @@ def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: N
 def _check_alias(store: Store, version: ModelVersion, alias: str) -> None:
     found = registry.read_alias(store, version.name, alias)
     if found is None or found[0].value["model_version"] != version.ref.to_json():
-        raise CorruptError(f"aliases/{version.name}/{alias} does not point to what version {version.version} is sealed as.")
+        where = f"aliases/{version.name}/{alias}"
+        raise CorruptError(f"{where} does not point to what version {version.version} is sealed as.")
 
 
 def _read_again(store: Store, ref: Ref, pointed_by: str) -> Manifest:
@@ -113,7 +114,7 @@ def _check_raw(raw: dict[str, Any], proof: Proof) -> None:
         proof.gone.append(uri)
     elif digest != raw["blake3"]:
         raise CorruptError(
-            f"The raw file {uri} has changed: BLAKE3 {digest[:16]}… is not the {raw['blake3'][:16]}… that was validated.",
+            f"The raw file {uri} has changed: BLAKE3 {digest[:16]}…, but {raw['blake3'][:16]}… was validated.",
             remedy="Restore the file, or run again to train on what it is now.",
         )
     else:

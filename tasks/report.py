@@ -59,14 +59,14 @@ def report(
 
 def finished_report(run: Run) -> RunReport | None:
     """The run's report if it has a final verdict."""
-    path = layout.run_report(run.run_id)
+    path = layout.report(run.run_id)
     return RunReport.from_json(run.store.read_json(path)) if run.store.exists(path) else None
 
 
 def latest_report(store: Store, run_id: str) -> RunReport | None:
     """The run's report, or its newest attempt's if it has no final verdict yet."""
-    if store.exists(layout.run_report(run_id)):
-        return RunReport.from_json(store.read_json(layout.run_report(run_id)))
+    if store.exists(layout.report(run_id)):
+        return RunReport.from_json(store.read_json(layout.report(run_id)))
     attempts = len(store.list(layout.run_attempts(run_id)))
     if not attempts:
         return None
@@ -76,10 +76,10 @@ def latest_report(store: Store, run_id: str) -> RunReport | None:
 def _keep(run: Run, page: RunReport) -> RunReport:
     if page.verdict in FINAL:
         try:
-            run.store.create_json(layout.run_report(run.run_id), page.to_json())
+            run.store.create_json(layout.report(run.run_id), page.to_json())
             return page
         except FileExistsError:
-            return RunReport.from_json(run.store.read_json(layout.run_report(run.run_id)))
+            return RunReport.from_json(run.store.read_json(layout.report(run.run_id)))
     attempt = len(run.store.list(layout.run_attempts(run.run_id)))
     while True:
         try:
@@ -110,4 +110,3 @@ def _model(run: Run, receipt: Receipt | None) -> ModelName | None:
         return None
     alias = run.spec.promote.alias if found else None
     return ModelName(name=run.spec.model_name, version=found[1] if found else None, alias=alias)
-

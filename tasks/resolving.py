@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime
 from pathlib import Path
 
 from data_contracts.canonical import digest
-from data_contracts.engine import load_suite
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Ref, SourceFile, Trigger
 from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.resolved import Price, Resolved
 from data_contracts.spec import PipelineSpec, SourceSpec
+from data_contracts.suites import load_suite
 from infra import audit, code, machines, registry, settings
 from infra.sources import Window, parse_window, resolve_sources
 from infra.store import Store
+
+log = logging.getLogger("trainwright")
 
 
 def resolve(
@@ -32,7 +35,8 @@ def resolve(
     root = path.parent
     span = _window(spec, path, window, scheduled or datetime.now(UTC))
     lightning = inline_lightning(spec, root)
-    check_lightning(lightning, spec)
+    for idle in check_lightning(lightning, spec):
+        log.warning("%s", idle)
 
     def files(sources: list[SourceSpec]) -> list[SourceFile]:
         pattern = None if isinstance(spec.data, str) or spec.data.window is None else spec.data.window.path
@@ -76,7 +80,8 @@ def champion(store: Store, spec: PipelineSpec) -> Ref | None:
 
 def ci_key(resolved: Resolved) -> str:
     """The idempotency key of a run that CI triggers: commit, spec and resolved data window."""
-    return digest({"commit": resolved.commit, "spec": resolved.spec, "window": resolved.window, "dirty": resolved.dirty})
+    told = resolved
+    return digest({"commit": told.commit, "dirty": told.dirty, "spec": told.spec, "window": told.window})
 
 
 def _window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -> Window | None:

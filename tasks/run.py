@@ -43,10 +43,12 @@ class Run:
 
     @property
     def run_id(self) -> str:
+        """Our id; Prefect's flow runs are its attempts."""
         return self.resolved.run_id
 
     @cached_property
     def spec(self) -> PipelineSpec:
+        """The spec after overrides."""
         return self.resolved.pipeline()
 
     @property
@@ -56,6 +58,7 @@ class Run:
 
     @property
     def root(self) -> Path:
+        """The spec's folder."""
         return Path(self.resolved.root)
 
     @cached_property
@@ -151,7 +154,7 @@ def open_run(
 def reopen_run(run_id: str, store_uri: str | None = None) -> Run:
     """The run with this id, as it was resolved; UsageError if no store known here has it."""
     for store in known_store_list(store_uri):
-        path = layout.run_resolved(run_id)
+        path = layout.resolved(run_id)
         if store.exists(path):
             return Run(Resolved.from_json(store.read_json(path)), store)
     raise UsageError(
@@ -195,7 +198,7 @@ def known_store_list(store_uri: str | None = None) -> list[Store]:
 
 def _claim(store: Store, key: str, run_id: str) -> str:
     """The run id that owns this idempotency key: ours, or the first one's."""
-    path = layout.trigger(digest(key)[:40])
+    path = layout.trigger(key)
     try:
         store.create_json(path, {"schema_version": 1, "run_id": run_id})
         return run_id
@@ -204,7 +207,7 @@ def _claim(store: Store, key: str, run_id: str) -> str:
 
 
 def _record(store: Store, resolved: Resolved) -> Resolved:
-    path = layout.run_resolved(resolved.run_id)
+    path = layout.resolved(resolved.run_id)
     try:
         store.create_json(path, resolved.to_json())
         return resolved

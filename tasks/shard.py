@@ -62,7 +62,8 @@ def _request(
     run: Run, files: list[SourceFile], key: str, contract: ContractReport | None, set_name: str | None
 ) -> dict[str, Any]:
     spec = run.spec
-    assert spec.shards is not None and not isinstance(spec.data, str)
+    assert spec.shards is not None
+    assert not isinstance(spec.data, str)
     sources = spec.data.source if set_name is None else spec.evaluate.sets[set_name].source or []
     return {
         **run.store_request(),

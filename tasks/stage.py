@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import time
@@ -83,7 +84,5 @@ def _record(run: Run, result: StageResult) -> None:
     """Keep how the stage ended; the first record of a run's stage stands, a resumed run's later one does not."""
     if not run.recorded:
         return
-    try:
-        run.store.create_json(layout.run_stage(run.run_id, result.name), result.to_json())
-    except FileExistsError:
-        pass
+    with contextlib.suppress(FileExistsError):
+        run.store.create_json(layout.stage(run.run_id, result.name), result.to_json())

@@ -6,11 +6,11 @@ import logging
 from typing import Any
 
 from data_contracts.canonical import reuse_key
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Dataset
 from infra.cost import cost
-from infra.launch.conductor import Progress, conduct
-from infra.machines import machine
+from infra.launch.conductor import conduct
+from infra.launch.generation import Progress
 from infra.store import layout
 from tasks.run import Run
 from tasks.stage import Done, stage
@@ -18,14 +18,21 @@ from tasks.stage import Done, stage
 VERSION = 1
 log = logging.getLogger("trainwright")
 
-PLACEMENT = ("launcher", "nodes", "devices", "machine", "micro_batch_size", "rollcall_timeout_s", "collective_timeout_s")
+# Where a training runs, and how long it waits, decides nothing of its result.
+PLACEMENT = {
+    "launcher",
+    "nodes",
+    "devices",
+    "machine",
+    "micro_batch_size",
+    "rollcall_timeout_s",
+    "collective_timeout_s",
+}
 
 
 def training_key(run: Run, dataset: Dataset | None) -> str:
     """Reuse key of a training: what decides its result; never where it ran."""
-    settings = run.train_settings()
-    for field in PLACEMENT:
-        settings.pop(field)
+    settings = {name: value for name, value in run.train_settings().items() if name not in PLACEMENT}
     settings["checkpoint"] = {"every_steps": settings["checkpoint"]["every_steps"]}
     inputs = None if dataset is None else dataset.ref.id
     return reuse_key("train", VERSION, settings, inputs, run.resolved.code_digest)
@@ -61,22 +68,27 @@ def train(run: Run, dataset: Dataset | None) -> Done[Checkpoint]:
         "provenance": run.provenance(dataset.ref if dataset else None, run.resolved.code),
         "store_options": run.spec.store.storage_options,
     }
-    outcome = conduct(
-        run.store,
-        training,
-        launch,
-        holder=run.run_id,
-        retry=run.spec.retry,
-        keep=spec.checkpoint.keep,
-        select=spec.select,
-        rollcall_timeout_s=spec.rollcall_timeout_s,
-        on_progress=_Reporter(),
-    )
-    run.spent.append(cost(outcome.node_seconds, machine(spec.machine)))
+    price = run.resolved.price
+    try:
+        outcome = conduct(
+            run.store,
+            training,
+            launch,
+            holder=run.run_id,
+            retry=run.spec.retry,
+            keep=spec.checkpoint.keep,
+            select=spec.select,
+            rollcall_timeout_s=spec.rollcall_timeout_s,
+            on_progress=_Reporter(),
+        )
+    except TrainwrightError as error:
+        run.spent.append(cost(error.details.get("node_seconds", 0.0), price))
+        raise
+    run.spent.append(cost(outcome.node_seconds, price))
     checkpoint = outcome.checkpoint
     ranks = f"{spec.world_size} ranks" if spec.world_size > 1 else "1 rank"
-    dropped = f", {checkpoint.dropped_rows} rows of the last incomplete batch left out" if checkpoint.dropped_rows else ""
-    sentence = f"step {checkpoint.step:,} on {ranks} ({spec.strategy}){dropped}"
+    left_out = f", {outcome.dropped_rows} rows of an incomplete last batch left out" if outcome.dropped_rows else ""
+    sentence = f"step {checkpoint.step:,} on {ranks} ({spec.strategy}){left_out}"
     return Done(checkpoint, "ran", sentence, checkpoint.ref)
 
 
@@ -86,8 +98,8 @@ def find_training(run: Run, key: str) -> tuple[str, Checkpoint | None, bool]:
     while run.store.list(layout.attempt("trainings", key, attempt + 1)):
         attempt += 1
     training = layout.attempt("trainings", key, attempt)
-    if run.store.exists(layout.training_result(training)):
-        checkpoint = Checkpoint.from_json(run.store.read_json(layout.training_result(training)))
+    if run.store.exists(layout.result(training)):
+        checkpoint = Checkpoint.from_json(run.store.read_json(layout.result(training)))
         if not run.fresh and _whole(run, checkpoint):
             return training, checkpoint, True
         return layout.attempt("trainings", key, attempt + 1), None, False
@@ -107,13 +119,18 @@ def _whole(run: Run, checkpoint: Checkpoint) -> bool:
 
 
 class _Reporter:
-    """Logs progress when it tells something new: a generation, an epoch, a checkpoint."""
+    """Logs progress when it tells something new: a generation, an epoch, a checkpoint, a sentence."""
 
     def __init__(self) -> None:
-        self._said: tuple[int, int, int] = (-1, -1, -1)
+        self._said: tuple[int, int, int, str] | None = None
 
     def __call__(self, progress: Progress) -> None:
-        if (said := (progress.generation, progress.epoch, progress.checkpoint_step)) != self._said:
-            self._said = said
+        said = (progress.generation, progress.epoch, progress.checkpoint_step, progress.sentence)
+        if said == self._said:
+            return
+        self._said = said
+        if progress.sentence:
+            log.info("  train: %s", progress.sentence)
+        elif progress.phase == "training":
             metrics = "".join(f"  {name} {value:.4g}" for name, value in sorted(progress.metrics.items()))
-            log.info("  train: generation %d, epoch %d, step %d%s", progress.generation, progress.epoch, progress.step, metrics)
+            log.info("  train: epoch %d, step %d%s", progress.epoch, progress.step, metrics)

@@ -15,10 +15,11 @@ from tasks.run import Run
 
 @dataclass(frozen=True)
 class TrainedWith:
-    """Train settings with the Lightning config inlined, the code bundle, and the dataset (None: external)."""
+    """Settings with the Lightning config inlined, the code and its digest in keys, the dataset (None: external)."""
 
     train: dict[str, Any]
     code: Ref
+    code_digest: str
     dataset: Dataset | None
 
 
@@ -26,4 +27,5 @@ def trained_with(run: Run, checkpoint: Checkpoint) -> TrainedWith:
     """Read what the checkpoint's generation was told at its launch."""
     launch = run.store.read_json(layout.launch(checkpoint.training, checkpoint.generation))
     dataset = None if launch["dataset"] is None else Dataset.from_json(launch["dataset"])
-    return TrainedWith(launch["train"], Ref.model_validate(launch["code"]), dataset)
+    code = Ref.model_validate(launch["code"])
+    return TrainedWith(launch["train"], code, launch["code_digest"], dataset)

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from data_contracts.canonical import reuse_key
-from data_contracts.engine import check, suite_digest
 from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure
+from data_contracts.suites import suite_digest
 from infra.handoffs import put_handoff, read_handoff
 from infra.sources import read_batches
 from tasks.run import Run
@@ -21,7 +21,9 @@ VERSION = 1
 def contract_key(run: Run) -> str:
     """Reuse key of the contract report: the suite, what it fails on, what is masked, the window and the raw bytes."""
     spec = run.spec
-    assert spec.contract is not None and not isinstance(spec.data, str) and run.resolved.suite is not None
+    assert spec.contract is not None
+    assert not isinstance(spec.data, str)
+    assert run.resolved.suite is not None
     settings = {
         "suite": suite_digest(run.resolved.suite),
         "fail_on": spec.contract.fail_on,
@@ -86,7 +88,11 @@ def _said(sentence: str, found: object) -> str:
 
 def _check(run: Run, key: str) -> ContractReport:
     spec, told = run.spec, run.resolved
-    assert spec.contract is not None and not isinstance(spec.data, str) and told.suite is not None
+    assert spec.contract is not None
+    assert not isinstance(spec.data, str)
+    assert told.suite is not None
+
+    from data_contracts.engine import check  # four seconds to import: only when there is something to check
 
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
         return read_batches(told.files, spec.data.source, columns=columns, **run.reading_options())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
 from infra.launch.child import run_child
@@ -21,7 +23,7 @@ def verify(run: Run, checkpoint: Checkpoint) -> Done[Checkpoint]:
         CorruptError: its bytes, names, shapes, types or values are not what training sealed.
     """
     verified = checkpoint.model_copy(update={"state": "verified"})
-    mark = layout.mark(checkpoint.ref.uri, "verified")
+    mark = layout.verified(checkpoint.ref.uri)
     store = run.store
     if store.exists(mark):
         _check_bytes(run, checkpoint)
@@ -41,7 +43,8 @@ def verify(run: Run, checkpoint: Checkpoint) -> Done[Checkpoint]:
         raise
     fact = {"schema_version": 1, "checkpoint": checkpoint.ref.to_json(), "stage_version": VERSION, **answer}
     _create(run, mark, {**fact, "provenance": run.provenance(checkpoint.ref)})
-    sentence = f"step {checkpoint.step:,}: {answer['tensors']} tensors, {answer['bytes']:,} bytes re-read, loaded, finite"
+    read = f"{answer['bytes']:,} bytes re-read, {answer['tensors']} tensors loaded, all finite"
+    sentence = f"step {checkpoint.step:,}: {read}"
     return Done(verified, "ran", sentence, checkpoint.ref)
 
 
@@ -54,11 +57,9 @@ def _check_bytes(run: Run, checkpoint: Checkpoint) -> None:
 
 
 def _quarantine(run: Run, checkpoint: Checkpoint, error: CorruptError) -> None:
-    _create(run, layout.mark(checkpoint.ref.uri, "quarantined"), {"schema_version": 1, "reason": error.message})
+    _create(run, layout.quarantined(checkpoint.ref.uri), {"schema_version": 1, "reason": error.message})
 
 
 def _create(run: Run, path: str, value: dict) -> None:
-    try:
+    with contextlib.suppress(FileExistsError):
         run.store.create_json(path, value)
-    except FileExistsError:
-        pass

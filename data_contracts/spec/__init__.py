@@ -114,7 +114,7 @@ class PipelineSpec(Section):
 
     def _check_splits(self) -> None:
         splits = None if self.shards is None else self.shards.split.names
-        used = {("evaluate", "split"): self.evaluate.split}
+        used: dict[tuple[str, ...], str] = {("evaluate", "split"): self.evaluate.split}
         for name, one in self.evaluate.sets.items():
             if one.source is not None and self.data == "external":
                 sentence = "needs shards, and with data: external there are none; name a split instead"

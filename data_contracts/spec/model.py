@@ -188,3 +188,10 @@ class PromoteSpec(Section):
     """Alias that moves; default `champion`."""
     gates: list[GateSpec] = Field(default_factory=list)
     """All must be met; default none: every candidate is promoted."""
+
+    @field_validator("alias")
+    @classmethod
+    def _free(cls, alias: str) -> str:
+        if alias == "history":
+            raise ValueError("history cannot be an alias: the store keeps the receipts under that name; choose another")
+        return alias

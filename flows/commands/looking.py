@@ -45,7 +45,7 @@ def status(arguments: argparse.Namespace) -> Answer:
     lines = [f"server    {server.ui_url if server else 'not running (`trainwright up` starts it)'}"]
     value: dict[str, Any] = {"server": server.ui_url if server else None, "stores": []}
     for store in known_store_list(arguments.store):
-        runs = [_run_line(store, run_id) for run_id in store.list(layout.RUNS)[-10:]]
+        runs = [_run_line(store, run_id) for run_id in store.list(layout.runs())[-10:]]
         models = _models(store)
         lines.append(f"store     {store.uri}")
         lines += [f"  model   {m['name']}@{m['alias']} is version {m['version']}" for m in models]
@@ -57,7 +57,7 @@ def status(arguments: argparse.Namespace) -> Answer:
 def show(arguments: argparse.Namespace) -> Answer:
     """The `show` command: a run by its id, else a model by name, alias or version."""
     for store in known_store_list(arguments.store):
-        if store.exists(layout.run_resolved(arguments.name)):
+        if store.exists(layout.resolved(arguments.name)):
             report = latest_report(store, arguments.name)
             if report is None:
                 run = reopen_run(arguments.name, arguments.store)
@@ -81,7 +81,8 @@ def prove(arguments: argparse.Namespace) -> Answer:
     """The `prove` command; exit code 6 if a byte differs anywhere."""
 
     def say(link: Link) -> None:
-        log.info("ok  %-11s %s  %d files, %s bytes, id %s", link.kind, link.uri, link.files, f"{link.bytes:,}", link.id[:16])
+        size = f"{link.files} files, {link.bytes:,} bytes"
+        log.info("ok  %-11s %s  %s, id %s", link.kind, link.uri, size, link.id[:16])
 
     proof = prove_version(_store_with(arguments), arguments.name, say)
     lines = [f"{proof.name} version {proof.version}: {len(proof.links)} sealed parts read again, every byte as sealed."]
@@ -116,7 +117,7 @@ def _store_with(arguments: argparse.Namespace) -> Store:
     model = arguments.name.partition("@")[0]
     stores = known_store_list(arguments.store)
     for store in stores:
-        if store.list(f"{layout.ALIASES}/{model}") or store.list(f"{layout.MODELS}/{model}"):
+        if store.list(layout.models(model)):
             return store
     looked = ", ".join(store.uri for store in stores) or "none"
     raise UsageError(f"No model {model} in the stores known here ({looked}).", remedy="Name its store with --store.")
@@ -126,15 +127,9 @@ def _run_line(store: Store, run_id: str) -> dict[str, Any]:
     report: RunReport | None = latest_report(store, run_id)
     if report is not None:
         return {"run_id": run_id, "pipeline": report.pipeline, "verdict": report.verdict}
-    resolved = json.loads(store.read(layout.run_resolved(run_id)))
+    resolved = json.loads(store.read(layout.resolved(run_id)))
     return {"run_id": run_id, "pipeline": resolved["spec"]["name"], "verdict": "unfinished"}
 
 
 def _models(store: Store) -> list[dict[str, Any]]:
-    found = []
-    for model in store.list(layout.ALIASES):
-        for alias in store.list(f"{layout.ALIASES}/{model}"):
-            named = registry.read_alias(store, model, alias)
-            if named is not None:
-                found.append({"name": model, "alias": alias, "version": named[1]})
-    return found
+    return [{"name": model, "alias": alias, "version": version} for model, alias, version in registry.aliases(store)]

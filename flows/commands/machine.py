@@ -51,7 +51,7 @@ def inspect_machine() -> list[Check]:
     version = sys.version_info
     memory, disk = psutil.virtual_memory(), shutil.disk_usage(state_folder())
     return [
-        Check("python", version >= (3, 11), f"Python {version.major}.{version.minor}.{version.micro}", "Use Python 3.11."),
+        Check("python", version >= (3, 11), f"Python {'.'.join(map(str, version[:3]))}", "Use Python 3.11."),
         Check("cores", True, f"{os.cpu_count()} cores"),
         Check("memory", memory.total >= 3 * GIB, f"{memory.total / GIB:.0f} GiB memory", "Training needs 3 GiB."),
         Check("disk", disk.free >= GIB, f"{disk.free / GIB:.0f} GiB disk free", "Free 1 GiB."),
@@ -85,7 +85,7 @@ def _gpus() -> str:
 
 def up(arguments: argparse.Namespace) -> Answer:
     """The `up` command."""
-    from infra.orchestrator.server import up as start
+    from infra.orchestrator.lifecycle import up as start
 
     server = start()
     told = f"Prefect server and worker are up; UI: {server.ui_url}\nDeploy with: prefect deploy --all"
@@ -94,7 +94,7 @@ def up(arguments: argparse.Namespace) -> Answer:
 
 def down(arguments: argparse.Namespace) -> Answer:
     """The `down` command."""
-    from infra.orchestrator.server import down as stop
+    from infra.orchestrator.lifecycle import down as stop
 
     stopped = stop()
     return Answer(f"stopped: {', '.join(stopped)}" if stopped else "nothing of ours was running", {"stopped": stopped})

@@ -29,11 +29,12 @@ class Step:
     exit_code: int
 
 
+FAULTY = "data.source=data/digits_faulty.parquet"
 STEPS = (
-    Step("data with planted faults: the contract rejects it", ("data.source=data/digits_faulty.parquet",), ("rejected",), 3),
+    Step("data with planted faults: the contract rejects it", (FAULTY,), ("rejected",), 3),
     Step("the true data: from raw rows to digits@champion", (), ("promoted", "unchanged"), 0),
     Step("the same again: everything is reused", (), ("unchanged",), 0),
-    Step("a worse setting: trained, but not promoted", ("train.lightning=lightning_worse.yaml",), ("not_promoted",), 4),
+    Step("a worse setting: trained, but not promoted", ("train.lightning=worse.yaml",), ("not_promoted",), 4),
 )
 
 

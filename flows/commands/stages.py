@@ -9,8 +9,8 @@ from typing import Any
 
 from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
-from tasks.evaluate import evaluate as evaluate_stage
 from tasks.earlier import earlier_checkpoint, earlier_contract, earlier_dataset, earlier_evaluation
+from tasks.evaluate import evaluate as evaluate_stage
 from tasks.history import logged_metrics
 from tasks.promote import promote as promote_stage
 from tasks.run import Run, open_run

@@ -1,0 +1,284 @@
+"""The conductor of a training: holds its lease, launches one generation after another, commits checkpoints.
+
+It starts no process itself: `start` does, on this machine or elsewhere, and everything else goes through the store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
+from data_contracts.handoffs import Checkpoint
+from data_contracts.spec import RetrySpec
+from data_contracts.spec.model import SelectSpec
+from infra.launch.generation import Generation, Progress
+from infra.launch.local import Start, local
+from infra.launch.processes import terminable, uninterrupted
+from infra.launch.trail import Trail
+from infra.store import Lease, Store, layout
+
+RENEW_S = 10.0
+WAIT_S = 0.2
+MAX_BACKOFF_S = 30.0
+# What a launch says unless its caller says otherwise; see `conduct`.
+DEFAULTS: dict[str, Any] = {
+    "schema_version": 1,
+    "entry": "training.rank",
+    "heartbeat_s": 1.0,
+    "poll_s": 0.1,
+    "silence_s": 60.0,
+    "grace_s": 30.0,
+    "code": None,
+    "dataset": None,
+}
+
+
+@dataclass(frozen=True)
+class GangOutcome:
+    """What conducting a training came to.
+
+    Attributes:
+        checkpoint: the one handed over.
+        node_seconds: from launch to release, over the nodes of every generation that this conductor launched.
+        generations: how many there have been, other conductors' included.
+        dropped_rows: rows of the last incomplete global batch that training left out.
+    """
+
+    checkpoint: Checkpoint
+    node_seconds: float
+    generations: int
+    dropped_rows: int
+
+
+def conduct(
+    store: Store,
+    training: str,
+    launch: dict[str, Any],
+    *,
+    holder: str,
+    retry: RetrySpec,
+    keep: int,
+    select: SelectSpec | None,
+    rollcall_timeout_s: float,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    start: Start | None = None,
+    patience_s: float = 30.0,
+) -> GangOutcome:
+    """Train to the end, over as many generations as the causes' budgets allow; a finished training's result is returned.
+
+    While another conductor holds the lease this one waits, and returns the other's result.
+
+    Args:
+        launch: what each generation is told: `nodes`, `devices`, `train`, `dataset` (Dataset or None), `code` (Ref of
+            the bundle or None), `code_digest`, `data_external`, `provenance`. Optional: `entry` (module of a
+            rank), `heartbeat_s`, `poll_s`, `grace_s` (for a checkpoint after SIGTERM), `silence_s` (of a
+            node's beats or the conductor's lease, after which the other side gives up).
+        holder: who conducts, as another conductor that waits is told; made unique here.
+        keep: how many of the newest checkpoints stay, besides the one that `select` prefers.
+        start: launches a node; default: as a process on this machine.
+        patience_s: how long the lease of another must stand still before it is taken over.
+
+    Raises:
+        Cancelled: KeyboardInterrupt, SIGTERM, or another signal's exception; no process is left, the lease is free.
+        TrainwrightError: the cause, once its budget is spent; `details["node_seconds"]` says what was used.
+    """
+    launch = {**DEFAULTS, **launch, "training": training}
+    start = start or local(store.uri, store.storage_options, training)
+    conductor = _Conductor(store, training, launch, f"{holder}/{uuid.uuid4().hex[:12]}", start, on_progress)
+    try:
+        with terminable():
+            return conductor.run(retry, keep, select, rollcall_timeout_s, patience_s)
+    except TrainwrightError as error:
+        error.details.setdefault("node_seconds", conductor.node_seconds)
+        raise
+    except Exception:
+        raise
+    except BaseException as signal:
+        # KeyboardInterrupt, or what an orchestrator raises for a signal of its own: someone wants this to end.
+        details = {"node_seconds": conductor.node_seconds}
+        raise Cancelled(f"{training} was cancelled; no process is left.", details=details) from signal
+
+
+class _Conductor:
+    def __init__(
+        self,
+        store: Store,
+        training: str,
+        launch: dict[str, Any],
+        holder: str,
+        start: Start,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self.store, self.training, self.launch = store, training, launch
+        self.holder, self.start, self.on_progress = holder, start, on_progress
+        self.node_seconds = 0.0
+
+    def run(
+        self,
+        retry: RetrySpec,
+        keep: int,
+        select: SelectSpec | None,
+        rollcall_timeout_s: float,
+        patience_s: float,
+    ) -> GangOutcome:
+        if self._result() is not None:
+            return self._attached()
+        keeper = _Keeper(self.store, self.training, self.holder, patience_s, float(self.launch["silence_s"]))
+        try:
+            keeper.start()
+            while (token := keeper.token(WAIT_S)) is None:
+                if self._result() is not None:
+                    return self._attached()
+                sentence = "another run trains this; waiting for it"
+                self.on_progress(Progress(self._next() - 1, "waiting", sentence=sentence))
+            if self._result() is not None:
+                return self._attached()
+            trail = Trail(self.store, self.training, token)
+            answer = self._generations(trail, keeper, retry, keep, select, rollcall_timeout_s)
+            checkpoint = trail.chosen(select)
+            trail.retire(keep, select, by=self.holder)
+            trail.confirm()
+            self.store.create_json(layout.result(self.training), checkpoint.to_json())
+            dropped = int((answer.get("plan") or {}).get("dropped_rows", checkpoint.dropped_rows))
+            return GangOutcome(checkpoint, self.node_seconds, self._next(), dropped)
+        finally:
+            with uninterrupted():
+                keeper.stop()
+
+    def _generations(
+        self,
+        trail: Trail,
+        keeper: _Keeper,
+        retry: RetrySpec,
+        keep: int,
+        select: SelectSpec | None,
+        rollcall_timeout_s: float,
+    ) -> dict[str, Any]:
+        """Launch generations until one is done; rank 0's answer. Raises the cause whose budget is spent."""
+        used: Counter[str] = Counter()
+
+        def commit(checkpoint: Checkpoint) -> None:
+            if trail.commit(checkpoint):
+                trail.retire(keep, select, by=self.holder)
+
+        while True:
+            number = self._next()
+            resume = trail.resume_from()
+            told = {
+                **self.launch,
+                "generation": number,
+                "token": trail.token,
+                "resume": None if resume is None else resume.to_json(),
+            }
+            self.store.create_json(layout.launch(self.training, number), told)
+            generation = Generation(
+                self.store, told, self.start, commit=commit, check=keeper.check, on_progress=self.on_progress
+            )
+            try:
+                return generation.run(rollcall_timeout_s)
+            except TrainwrightError as error:
+                key = error.retry_key
+                budget = getattr(retry, key, 0) if key else 0
+                used[key or ""] += 1
+                if used[key or ""] > budget:
+                    raise
+                at = trail.newest.step if trail.newest else 0
+                sentence = f"generation {number} ended ({error.cause}): {error.message} Going on from step {at}."
+                self.on_progress(Progress(number, "ended", step=at, sentence=sentence))
+                if isinstance(error, StorageUnavailable):
+                    self._back_off(min(MAX_BACKOFF_S, 2.0 ** used[key or ""]), keeper)
+            finally:
+                self.node_seconds += generation.node_seconds
+
+    def _result(self) -> Checkpoint | None:
+        try:
+            return Checkpoint.from_json(self.store.read_json(layout.result(self.training)))
+        except FileNotFoundError:
+            return None
+
+    def _attached(self) -> GangOutcome:
+        checkpoint = self._result()
+        assert checkpoint is not None, "only called once result.json is there"
+        return GangOutcome(checkpoint, 0.0, self._next(), checkpoint.dropped_rows)
+
+    def _next(self) -> int:
+        """The first number that no generation has."""
+        names = self.store.list(self.training)
+        return 1 + max((int(name[1:]) for name in names if name[:1] == "g" and name[1:].isdigit()), default=-1)
+
+    def _back_off(self, seconds: float, keeper: _Keeper) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            keeper.check()
+            time.sleep(0.1)
+
+
+class _Keeper(threading.Thread):
+    """Takes the lease, renews it and gives it back, in a thread of its own.
+
+    So neither a slow store nor a slow caller lets it lapse, and a signal, which reaches only the main thread, cannot
+    come between the taking and the note that it was taken.
+    """
+
+    def __init__(self, store: Store, training: str, holder: str, patience_s: float, silence_s: float) -> None:
+        super().__init__(daemon=True)
+        self._store, self._path, self._holder = store, layout.lease(training), holder
+        self._patience_s = patience_s
+        # Nodes give up after `silence_s`; four beats within it.
+        self._renew_s = min(RENEW_S, silence_s / 4)
+        self._known, self._stopped = threading.Event(), threading.Event()
+        self._token: int | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            lease = Lease.take(self._store, self._path, self._holder, patience_s=self._patience_s, sleep=self._sleep)
+        except _Stopped:
+            return
+        except BaseException as error:
+            self._error = error
+            self._known.set()
+            return
+        self._token = lease.token
+        self._known.set()
+        try:
+            while not self._stopped.wait(self._renew_s):
+                # While the store is away nobody else can take the lease either.
+                with contextlib.suppress(StorageUnavailable):
+                    lease.renew()
+            with contextlib.suppress(Fenced, StorageUnavailable):
+                lease.release()
+        except BaseException as error:
+            self._error = error
+
+    def token(self, timeout_s: float) -> int | None:
+        """The lease's fencing token once it is ours; None if it is not within `timeout_s`."""
+        self._known.wait(timeout_s)
+        self.check()
+        return self._token
+
+    def check(self) -> None:
+        """Raise Fenced if the lease was lost, or whatever else went wrong with it."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Give the lease back, or stop waiting for it, and end the thread."""
+        self._stopped.set()
+        if self.is_alive():
+            self.join()
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stopped.wait(seconds):
+            raise _Stopped
+
+
+class _Stopped(Exception):
+    """The conductor no longer wants the lease."""

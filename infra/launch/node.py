@@ -1,0 +1,318 @@
+"""The supervisor of one node of a gang: `python -m infra.launch.node STORE TRAINING GENERATION NODE`.
+
+It answers the roll-call, lays code and dataset out, starts torchrun, publishes one numbered heartbeat per interval,
+and ends everything it started: at the end, on a cancel marker, on SIGTERM, and when its conductor is gone. It knows
+neither torch nor the orchestrator. TRAINWRIGHT_STORE_OPTIONS (JSON) and TRAINWRIGHT_ADDRESS complete its arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import Cancelled, Fenced, NodeLost, Preempted, TrainwrightError
+from data_contracts.handoffs import Ref
+from infra.code import unpack
+from infra.launch import ranks
+from infra.launch.child import log_tail
+from infra.launch.patience import ConductorWatch, patiently
+from infra.launch.processes import kill_marked, marked_env, new_mark, uninterrupted
+from infra.launch.ranks import RankWatch, read_json
+from infra.store import Store, layout, open_store
+
+STORE_OPTIONS = "TRAINWRIGHT_STORE_OPTIONS"
+ADDRESS = "TRAINWRIGHT_ADDRESS"
+LOG_BYTES = 2**20
+# After a rank failed, its peers get this long to end by themselves, so that their logs say why.
+SETTLE_S = 2.0
+
+
+def run_node(
+    store_uri: str,
+    store_options: Mapping[str, Any],
+    training: str,
+    generation: int,
+    node: int,
+    *,
+    address: str = "127.0.0.1",
+) -> int:
+    """Supervise node `node` of a generation until it is over; the exit code of what ended it, 0 when done.
+
+    SIGTERM asks the ranks for a checkpoint and ends with Preempted; a cancel marker, a newer fencing token or a lease
+    that stood still for `silence_s` end everything at once. What happened is written to the node's `exit.json`.
+    """
+    store = open_store(store_uri, store_options, create=False)
+    supervisor = _Supervisor(store, dict(store_options), training, generation, node, address)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
+    return supervisor.run()
+
+
+class _Supervisor:
+    def __init__(
+        self, store: Store, store_options: dict[str, Any], training: str, generation: int, node: int, address: str
+    ) -> None:
+        self.store, self.store_options, self.training = store, store_options, training
+        self.generation, self.node, self.address = generation, node, address
+        self.place = (training, generation, node)
+        self.launch: dict[str, Any] = patiently(lambda: store.read_json(layout.launch(training, generation)))
+        self.poll_s = float(self.launch["poll_s"])
+        self.grace_s = float(self.launch["grace_s"])
+        devices = int(self.launch["devices"])
+        self.ranks = range(node * devices, (node + 1) * devices)
+        self.conductor = ConductorWatch(store, self.launch)
+        self.mark = new_mark()
+        self.scratch = Path(tempfile.mkdtemp(prefix="trainwright-node-"))
+        self.stop_asked: float | None = None
+        self.beats = 0
+        self.next_beat = 0.0
+
+    def ask_to_stop(self) -> None:
+        """Ask the ranks for one consistent checkpoint; from a signal handler, so it only leaves a note."""
+        self.stop_asked = self.stop_asked or time.monotonic()
+
+    def run(self) -> int:
+        """Everything from the roll-call to `exit.json`."""
+        started = time.time()
+        error: TrainwrightError | None = None
+        try:
+            meeting = self._roll_call()
+            self._train(*meeting)
+        except TrainwrightError as caught:
+            error = caught
+        except KeyboardInterrupt:
+            error = Cancelled(f"Node {self.node} was interrupted.")
+        except Exception as caught:
+            traceback.print_exc()
+            error = TrainwrightError(f"The supervisor of node {self.node} failed: {type(caught).__name__}: {caught}.")
+        finally:
+            with uninterrupted():
+                kill_marked(self.mark)
+        if error is not None:
+            error.details.setdefault("node", self.node)
+        self._report(started, error)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        return 0 if error is None else error.exit_code
+
+    def _roll_call(self) -> tuple[dict[str, Any], Path, Path | None]:
+        """Answer the roll-call and lay out code and dataset at the same time; where the nodes meet, and both folders."""
+        mine = {
+            "schema_version": 1,
+            "node": self.node,
+            "address": self.address,
+            "port": ranks.free_port(self.address),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "instance": self.mark,
+            "time": time.time(),
+        }
+        path = layout.joined(*self.place)
+        try:
+            patiently(lambda: self.store.create_json(path, mine))
+        except FileExistsError:
+            # Ours if only the answer was lost; else this node was started twice and the first one runs.
+            if self.store.read_json(path)["instance"] != self.mark:
+                message = f"Node {self.node} of generation {self.generation} of {self.training} runs already."
+                raise Fenced(message) from None
+        layouts = _Background(self._lay_out)
+        rollcall = layout.rollcall(self.training, self.generation)
+        meeting: dict[str, Any] | None = None
+        while meeting is None or not layouts.done:
+            self._tick()
+            if self.stop_asked is not None:
+                raise Preempted(f"Node {self.node} was asked to leave before it had begun.")
+            if meeting is None:
+                with contextlib.suppress(FileNotFoundError):
+                    meeting = self.store.read_json(rollcall)
+            if meeting is None or not layouts.done:
+                time.sleep(self.poll_s)
+        project, dataset = layouts.result()
+        return meeting, project, dataset
+
+    def _lay_out(self) -> tuple[Path, Path | None]:
+        project = self.scratch / "project"
+        project.mkdir()
+        if self.launch["code"] is not None:
+            ref = Ref.model_validate(self.launch["code"])
+            patiently(lambda: unpack(self.store, ref, project))
+        dataset = self.launch["dataset"]
+        if dataset is None:
+            return project, None
+        return project, patiently(lambda: self.store.local(Ref.model_validate(dataset["ref"])))
+
+    def _train(self, meeting: dict[str, Any], project: Path, dataset: Path | None) -> None:
+        command = ranks.torchrun(self.launch, meeting, self.node, self.address, self.grace_s)
+        log = self.scratch / "torchrun.txt"
+        watch = RankWatch(self.scratch, self.ranks)
+        watch.start()
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    cwd=project,
+                    env=marked_env(self.mark, self._env(project, dataset)),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            self._follow(process, watch)
+        finally:
+            with uninterrupted():
+                kill_marked(self.mark)
+                watch.stop()
+        process.wait()
+        self._judge(process.returncode, watch, log)
+
+    def _follow(self, process: subprocess.Popen[bytes], watch: RankWatch) -> None:
+        """Tick until torchrun ended, or until what remains after a failure, a stop or the answers had its time."""
+        deadline: float | None = None
+        while process.poll() is None:
+            self._tick()
+            if deadline is None and self.stop_asked is not None:
+                ranks.stop_file(self.scratch).touch()
+                deadline = self.stop_asked + self.grace_s
+            if watch.first is not None and not isinstance(watch.first, Preempted):
+                deadline = min(deadline or float("inf"), time.monotonic() + SETTLE_S)
+            elif watch.first is not None:
+                # Peers are still at the same checkpoint.
+                deadline = deadline or time.monotonic() + self.grace_s
+            elif self._all_done():
+                deadline = deadline or time.monotonic() + self.grace_s
+                # Without other nodes nobody needs this torchrun any more; its own end would take half a second.
+                if int(self.launch["nodes"]) == 1 and not watch.running():
+                    return
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(self.poll_s)
+
+    def _judge(self, returncode: int, watch: RankWatch, log: Path) -> None:
+        """Raise what ended the ranks, if they did not end well."""
+        first = watch.first
+        if first is None and self._all_done():
+            return
+        if self.stop_asked is not None and (first is None or isinstance(first, NodeLost)):
+            raise Preempted(f"Node {self.node} was asked to leave and its ranks wrote no checkpoint in time.")
+        if first is not None:
+            raise first
+        raise NodeLost(
+            f"torchrun on node {self.node} ended with exit code {returncode} before its ranks had answered.",
+            details={"log": log_tail(log)},
+        )
+
+    def _all_done(self) -> bool:
+        return all(ranks.done_file(self.scratch, rank).exists() for rank in self.ranks)
+
+    def _env(self, project: Path, dataset: Path | None) -> dict[str, str]:
+        launch = self.scratch / "launch.json"
+        launch.write_text(json.dumps(self.launch))
+        inherited = {} if "OMP_NUM_THREADS" in os.environ else {
+            "OMP_NUM_THREADS": str(ranks.threads_per_rank(len(self.ranks)))
+        }
+        return {
+            **inherited,
+            **ranks.network_env(self.address),
+            "TRAINWRIGHT_LAUNCH": str(launch),
+            "TRAINWRIGHT_STORE": self.store.uri,
+            STORE_OPTIONS: json.dumps(self.store_options),
+            ranks.SCRATCH: str(self.scratch),
+            "TRAINWRIGHT_PROJECT": str(project),
+            "TRAINWRIGHT_DATASET": str(dataset or ""),
+        }
+
+    def _tick(self) -> None:
+        """One round: see whether the conductor wants this to go on, and publish a heartbeat if one is due."""
+        self.conductor.look()
+        if time.monotonic() >= self.next_beat:
+            self.next_beat = time.monotonic() + float(self.launch["heartbeat_s"])
+            self._beat()
+
+    def _beat(self) -> None:
+        path = layout.beat(*self.place, self.beats)
+        reports = [read_json(ranks.report_file(self.scratch, rank)) for rank in self.ranks]
+        beat = {"schema_version": 1, "time": time.time(), "ranks": [report for report in reports if report is not None]}
+        # A store that is away does not end training: the same number is tried again with the next beat.
+        if self.conductor.tolerantly(lambda: self._create_once(path, beat)):
+            self.beats += 1
+
+    def _report(self, started: float, error: TrainwrightError | None) -> None:
+        """Keep the ranks' logs, then write `exit.json`, last: whoever reads it finds everything else."""
+        answers = []
+        for rank in self.ranks:
+            report, done = ranks.report_file(self.scratch, rank), ranks.done_file(self.scratch, rank)
+            answers.append({"rank": rank, "report": read_json(report), "done": read_json(done)})
+            log = ranks.log_file(self.scratch, rank)
+            if log.exists():
+                text = log_tail(log, LOG_BYTES).encode()
+                path = layout.rank_log(*self.place, rank)
+                with contextlib.suppress(TrainwrightError, FileExistsError):
+                    self.store.create(path, text)
+        record = {
+            "schema_version": 1,
+            "status": "done" if error is None else "failed",
+            "error": None if error is None else error.to_json(),
+            "started": started,
+            "released": time.time(),
+            "ranks": answers,
+        }
+        path = layout.node_exit(*self.place)
+        if not isinstance(error, Fenced):
+            patiently(lambda: self._create_once(path, record))
+
+    def _create_once(self, path: str, value: Any) -> None:
+        with contextlib.suppress(FileExistsError):
+            self.store.create_json(path, value)
+
+
+class _Background:
+    """Work in a daemon thread, so that the supervisor goes on watching meanwhile."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self) -> Any:
+        """What the work returned; raises what it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _run(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:
+            self._error = error
+
+
+def main() -> None:
+    """Run the node named on the command line."""
+    store, training, generation, node = sys.argv[1:]
+    options = json.loads(os.environ.get(STORE_OPTIONS, "{}"))
+    address = os.environ.get(ADDRESS, "127.0.0.1")
+    sys.exit(run_node(store, options, training, int(generation), int(node), address=address))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Waiting and watching against a store: it may be away for a while, and only while it answers does silence count."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable
+from infra.store import Store, layout
+
+T = TypeVar("T")
+# A store that is away for longer does not come back by itself; holding machines any longer only costs.
+STORE_PATIENCE_S = 900.0
+RETRY_S = 0.5
+
+
+def patiently(work: Callable[[], T], patience_s: float = STORE_PATIENCE_S) -> T:
+    """`work()`, tried again while the store is away; StorageUnavailable when that lasts longer than `patience_s`."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return work()
+        except StorageUnavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_S)
+
+
+class Outage:
+    """How long the store has been away, over attempts that may fail."""
+
+    def __init__(self, patience_s: float = STORE_PATIENCE_S) -> None:
+        self.patience_s = patience_s
+        self.since: float | None = None
+        self.error: StorageUnavailable | None = None
+
+    def tolerate(self, work: Callable[[], object]) -> bool:
+        """Whether `work()` reached the store; raises StorageUnavailable once it has been away for too long."""
+        try:
+            work()
+        except StorageUnavailable as error:
+            self.since = self.since if self.since is not None else time.monotonic()
+            self.error = error
+            if time.monotonic() - self.since > self.patience_s:
+                raise
+            return False
+        self.since = self.error = None
+        return True
+
+
+class ConductorWatch:
+    """A node's view of its conductor: its cancel marker, its token, and whether its lease's beat moves."""
+
+    def __init__(self, store: Store, launch: dict[str, Any]) -> None:
+        self.store = store
+        self.training, self.generation = str(launch["training"]), int(launch["generation"])
+        self.token, self.silence_s = int(launch["token"]), float(launch["silence_s"])
+        # Asking a bucket costs money, asking a folder does not.
+        self.interval_s = float(launch["poll_s"]) if store.is_local else float(launch["heartbeat_s"])
+        self.outage = Outage()
+        self._next = 0.0
+        self._beat: Any = None
+        self._heard = time.monotonic()
+
+    def tolerantly(self, work: Callable[[], object]) -> bool:
+        """Whether `work()` reached the store."""
+        return self.outage.tolerate(work)
+
+    def look(self) -> None:
+        """Raise Cancelled, Fenced, or NodeLost when the lease stood still for `silence_s` while the store answered."""
+        if time.monotonic() < self._next:
+            return
+        if not self.tolerantly(self._look):
+            self._heard = time.monotonic()
+        self._next = time.monotonic() + self.interval_s
+
+    def _look(self) -> None:
+        if self.store.exists(layout.cancel(self.training, self.generation)):
+            raise Cancelled(f"Generation {self.generation} of {self.training} was cancelled.")
+        lease = self.store.pointer(layout.lease(self.training)).read()
+        beat = None if lease is None else lease.value
+        if beat is not None and beat["token"] > self.token:
+            raise Fenced(f"Generation {self.generation} of {self.training} is over: the lease has a newer owner.")
+        if beat != self._beat:
+            self._beat, self._heard = beat, time.monotonic()
+        elif time.monotonic() - self._heard > self.silence_s:
+            raise NodeLost(f"The conductor of {self.training} has not renewed its lease for {self.silence_s:g} s.")

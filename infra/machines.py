@@ -1,0 +1,94 @@
+"""The machine catalogue: devices, memory and dated price of each kind of node.
+
+The bundled `machines.yaml` has list prices; a file of the same form that TRAINWRIGHT_MACHINES names adds entries and
+replaces those of the same name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import Record
+
+VARIABLE = "TRAINWRIGHT_MACHINES"
+BUNDLED = Path(__file__).with_name("machines.yaml")
+
+
+class Machine(Record):
+    """One kind of node.
+
+    Attributes:
+        devices: accelerators it has; 0 for CPU only.
+        memory_bytes: memory of one accelerator; 0 where the catalogue does not know it.
+        usd_per_hour: price of the whole node.
+        price_date: ISO date of that price, "" where there is none.
+        source: where the price was read.
+    """
+
+    name: str
+    devices: int
+    memory_bytes: int
+    usd_per_hour: float
+    price_date: str
+    source: str = ""
+
+
+def catalogue() -> dict[str, Machine]:
+    """Every machine by name; UsageError for a file that cannot be read as a catalogue."""
+    named = os.environ.get(VARIABLE)
+    found = _read(BUNDLED)
+    if named:
+        found.update(_read(Path(named)))
+    return found
+
+
+def machine(name: str) -> Machine:
+    """The machine called `name`; UsageError that names the nearest one if there is none."""
+    known = catalogue()
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(sorted(known))}."
+    raise UsageError(
+        f"train.machine: the machine catalogue has no {name!r}.",
+        remedy=f"{hint} A file named by {VARIABLE} can add machines.",
+    )
+
+
+def _read(path: Path) -> dict[str, Machine]:
+    import yaml
+    from pydantic import ValidationError
+
+    try:
+        entries = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: the machine catalogue cannot be read: {error}.") from error
+    if not isinstance(entries, dict):
+        raise UsageError(f"{path}: a machine catalogue maps names to machines.")
+    found = {}
+    for name, fields in entries.items():
+        try:
+            found[str(name)] = Machine(name=str(name), **_dated(fields))
+        except (ValidationError, TypeError) as error:
+            raise UsageError(f"{path}: {name}: {_first(error)}.") from error
+    return found
+
+
+def _dated(fields: Any) -> dict[str, Any]:
+    if not isinstance(fields, dict):
+        raise TypeError("a machine is a mapping of devices, memory_bytes, usd_per_hour and price_date")
+    # YAML reads a bare 2026-01-31 as a date.
+    return {**fields, "price_date": str(fields.get("price_date", ""))}
+
+
+def _first(error: Exception) -> str:
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return str(error)

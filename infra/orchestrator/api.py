@@ -1,0 +1,136 @@
+"""Which Prefect API this process talks to.
+
+The order is the one a Prefect user expects: `PREFECT_API_URL` in the environment, else the server that the person's
+active Prefect profile names, else Trainwright's own (`server.py`). Their profiles are read, never written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+from data_contracts.errors import StorageUnavailable, UsageError
+from infra.settings import state_folder
+
+REACH_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A Prefect server that answers.
+
+    Attributes:
+        url: address of its API; ui_url: of its pages.
+        started: whether this call started it.
+        ours: whether it is the one that `trainwright up` starts and `down` stops.
+    """
+
+    url: str
+    ui_url: str
+    started: bool
+    ours: bool = True
+
+
+def named(own_url: str | None) -> tuple[str, str] | None:
+    """The server that the person chose: its address and where they named it; None: then it is ours at `own_url`."""
+    for url, where in (_from_environment(), _from_profile()):
+        if url:
+            # Child processes inherit our own address; it is no choice of the person's.
+            return None if url.rstrip("/") == own_url else (url.rstrip("/"), where)
+    return None
+
+
+def reach(url: str, where: str) -> Server:
+    """The person's own server, if it answers as a Prefect API that takes our credentials.
+
+    Raises:
+        StorageUnavailable: it does not answer, or with an error.
+        UsageError: it refuses the credentials, or is no Prefect API.
+    """
+    _expect(url)
+    import httpx
+    from prefect.client.base import ServerType
+    from prefect.client.orchestration import get_client
+    from prefect.settings import get_current_settings
+
+    shown = f"The Prefect server at {_without_password(url)} (from {where})"
+    try:
+        with get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client:
+            if problem := client.api_healthcheck():
+                raise problem
+            if client.server_type == ServerType.SERVER:
+                # /health asks for no credentials, and any web server may have one.
+                client.api_version()
+    except httpx.HTTPStatusError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise UsageError(
+                f"{shown} refuses the credentials ({status}).",
+                remedy="Set PREFECT_API_KEY (Prefect Cloud) or PREFECT_API_AUTH_STRING.",
+            ) from error
+        if status < 500:
+            raise UsageError(f"{shown} is no Prefect API ({status}).", remedy="Its address ends in /api.") from error
+        raise StorageUnavailable(f"{shown} answers with an error ({status}).", remedy="Look at its log.") from error
+    except (httpx.TransportError, OSError) as error:
+        raise StorageUnavailable(
+            f"{shown} does not answer: {error}.",
+            remedy="Start it, or take the setting away: Trainwright then starts a server of its own.",
+        ) from error
+    except (ValueError, httpx.InvalidURL) as error:
+        raise UsageError(f"{shown} is no Prefect API.", remedy="Its address ends in /api.") from error
+    return Server(url, get_current_settings().ui_url or pages(url), started=False, ours=False)
+
+
+def use(url: str) -> None:
+    """Make Prefect in this process and its children talk to our own server at `url`; to be called before its import."""
+    _expect(url)
+    host = urlsplit(url).hostname or ""
+    direct = [part for part in os.environ.get("NO_PROXY", os.environ.get("no_proxy", "")).split(",") if part]
+    if host not in direct:
+        # HTTP_PROXY would send what is meant for this machine elsewhere.
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join([*direct, host])
+    os.environ["PREFECT_API_URL"] = url
+    # A home of its own: a key in the person's profile is not for this server.
+    os.environ["PREFECT_HOME"] = str(state_folder() / "prefect")
+    os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+    os.environ["DO_NOT_TRACK"] = "1"
+    if password := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", password)
+
+
+def pages(url: str) -> str:
+    """Address of the pages of a self-hosted server."""
+    return url.removesuffix("/api")
+
+
+def _from_environment() -> tuple[str | None, str]:
+    return os.environ.get("PREFECT_API_URL"), "PREFECT_API_URL"
+
+
+def _from_profile() -> tuple[str | None, str]:
+    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
+    path = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+    try:
+        known = tomllib.loads(path.read_text())
+        active = os.environ.get("PREFECT_PROFILE") or known["active"]
+        return known["profiles"][active].get("PREFECT_API_URL"), f"the active Prefect profile {active!r}"
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None, ""
+
+
+def _expect(url: str) -> None:
+    """Prefect reads its settings once: imported before the server was known, it would start one of its own."""
+    settings = sys.modules.get("prefect.settings")
+    if settings is not None:
+        known = settings.get_current_settings().api.url
+        assert known is not None, "Prefect was imported before its server was known"
+        assert known.rstrip("/") == url, f"Prefect in this process already talks to {known}, not to {url}"
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

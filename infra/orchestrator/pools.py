@@ -1,0 +1,122 @@
+"""The work pool that deployments name, and the worker of this machine that carries out its runs.
+
+A stopped worker kills its flow runs at once and leaves their children alive, and the server believes them running for
+ever after. So the runs are cancelled first, which gives each flow the time to end what it started; then the worker is
+stopped; and what still carries the worker's mark is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from datetime import datetime
+
+from data_contracts.errors import StorageUnavailable, UsageError
+from infra.launch.processes import new_mark, uninterrupted
+from infra.orchestrator import runs, services
+from infra.orchestrator.services import Service
+
+POOL = "trainwright"
+POLL_S = 1
+ONLINE_TIMEOUT_S = 60.0
+STOP_GRACE_S = 10.0
+
+
+def ensure_pool(name: str = POOL) -> None:
+    """Create the process pool unless it is there; UsageError if a pool of that name runs something else.
+
+    The server must be known (`ensure_server`), as for `start_worker`.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+    from prefect.workers.process import ProcessWorker
+
+    template = ProcessWorker.get_default_base_job_template()
+    with get_client(sync_client=True) as client:
+        try:
+            client.create_work_pool(WorkPoolCreate(name=name, type="process", base_job_template=template))
+        except ObjectAlreadyExists:
+            kind = client.read_work_pool(name).type
+            if kind != "process":
+                raise UsageError(
+                    f"The work pool {name} on this Prefect server is of type {kind}, not process.",
+                    remedy="Rename that pool, or point PREFECT_API_URL at another server.",
+                ) from None
+
+
+def start_worker(url: str, pool: str = POOL) -> Service:
+    """The worker of this machine for the pool on the server at `url`, started if it is not there, and online.
+
+    Raises:
+        StorageUnavailable: it ended while starting, or did not report to the server.
+    """
+    with services.locked():
+        worker = services.running("worker")
+        if worker is not None and worker.url != url:
+            # It works for a server that is no longer the one in use.
+            worker.stop(STOP_GRACE_S)
+            worker = None
+        if worker is None:
+            mark, before = new_mark(), _last_heartbeat(pool)
+            worker = services.start("worker", _command(pool), mark=mark, env=_environment(mark), url=url)
+            try:
+                _wait_until_online(worker, pool, before)
+            except BaseException:
+                with uninterrupted():
+                    worker.stop(grace_s=0)
+                raise
+        return worker
+
+
+def stop_worker() -> list[str]:
+    """Cancel the flow runs of our worker, stop it and all its descendants; what was stopped."""
+    with services.locked():
+        worker = services.read("worker")
+        if worker is None:
+            return []
+        cancelled = [f"flow run {name}" for name in runs.cancel_runs_of(worker)]
+        return [*cancelled, "worker"] if worker.stop(STOP_GRACE_S) else []
+
+
+def _command(pool: str) -> list[str]:
+    worker = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process"]
+    return [*worker, "--pool", pool, "--name", _worker_name()]
+
+
+def _worker_name() -> str:
+    return platform.node() or "local"
+
+
+def _environment(mark: str) -> dict[str, str]:
+    env = services.environment(mark)
+    # Flow runs find this environment's programs (dvc, torchrun) also when it is not activated.
+    paths = [os.path.dirname(sys.executable), env.get("PATH", os.defpath)]
+    return {**env, "PATH": os.pathsep.join(paths), "PREFECT_WORKER_QUERY_SECONDS": str(POLL_S)}
+
+
+def _last_heartbeat(pool: str) -> datetime | None:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        workers = client.read_workers_for_work_pool(pool)
+    return next((worker.last_heartbeat_time for worker in workers if worker.name == _worker_name()), None)
+
+
+def _wait_until_online(worker: Service, pool: str, before: datetime | None) -> None:
+    """Until the server has heard of it: its heartbeat is another than `before` it was started (no clock is compared)."""
+    deadline = time.monotonic() + ONLINE_TIMEOUT_S
+    while _last_heartbeat(pool) == before:
+        if not worker.is_running():
+            raise StorageUnavailable(
+                f"The worker ended while starting: {worker.last_words() or 'it said nothing'}",
+                remedy=f"Its log is {worker.log}.",
+            )
+        if time.monotonic() > deadline:
+            raise StorageUnavailable(
+                f"The worker (pid {worker.pid}) did not report to {worker.url} within {ONLINE_TIMEOUT_S:.0f} s.",
+                remedy=f"Its log is {worker.log}.",
+            )
+        time.sleep(0.1)

@@ -1,0 +1,81 @@
+"""Reads Parquet, and files that are rows themselves (texts, images): only the columns that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import SourceFile
+from infra.sources.places import Place
+from infra.sources.streams import whole
+
+# Bytes of files in one batch; a larger file is a batch of its own.
+_FILES_BYTES = 1 << 25
+_LARGEST = 2**31 - 1
+
+
+def parquet_schema(opened: BinaryIO, file: SourceFile) -> pa.Schema:
+    """Column names and types of a Parquet file."""
+    schema = _parquet(opened, file).schema_arrow
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{file.uri} has the column {twice[0]} twice.", remedy="Rename one of them.")
+    return schema.remove_metadata()
+
+
+def parquet_batches(
+    opened: BinaryIO, file: SourceFile, columns: list[str], batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a Parquet file, of these columns."""
+    parquet = _parquet(opened, file)
+    if not columns:
+        for start in range(0, parquet.metadata.num_rows, batch_rows):
+            yield without_columns(min(batch_rows, parquet.metadata.num_rows - start))
+        return
+    try:
+        yield from parquet.iter_batches(batch_size=batch_rows, columns=columns)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"{file.uri} cannot be read as Parquet ({error}).", remedy="Write it again.") from error
+
+
+def rows_of_files(
+    run: list[SourceFile], place: Place, columns: list[str], batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """One row per file: `path`, the pattern's columns, `bytes`; a file is opened only if `bytes` is asked for."""
+    waiting: list[SourceFile] = []
+    size = 0
+    for file in run:
+        if file.bytes > _LARGEST and "bytes" in columns:
+            raise UsageError(f"{file.uri} is larger than a row can be (2 GiB).", remedy="Cut it into several files.")
+        added = file.bytes if "bytes" in columns else 0
+        if waiting and (len(waiting) == batch_rows or size + added > _FILES_BYTES):
+            yield _file_batch(waiting, place, columns)
+            waiting, size = [], 0
+        waiting.append(file)
+        size += added
+    if waiting:
+        yield _file_batch(waiting, place, columns)
+
+
+def without_columns(rows: int) -> pa.RecordBatch:
+    """A batch that has rows but no columns."""
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa.RecordBatch:
+    named = [name for name in files[0].columns if name in columns]
+    arrays = {name: pa.array([file.columns[name] for file in files], pa.string()) for name in named}
+    if "bytes" in columns:
+        arrays["bytes"] = pa.array([whole(file, place) for file in files], pa.binary())
+    return pa.RecordBatch.from_pydict(arrays) if arrays else without_columns(len(files))
+
+
+def _parquet(opened: BinaryIO, file: SourceFile) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(opened)
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"{file.uri} is no Parquet file ({error}).", remedy="Write it again, or set format.") from error

@@ -1,0 +1,166 @@
+"""Where raw files lie: a folder, an S3 bucket, or a DVC repository at a revision. Each place finds files and opens them."""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from data_contracts.errors import UsageError
+from data_contracts.spec import SourceSpec
+from infra.store.credentials import resolve as look_up_credentials
+from infra.store.s3_errors import translate
+
+WILDCARDS = "*?["
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file as a place lists it.
+
+    Attributes:
+        stamp: changes when the bytes do: (size, mtime, inode), (ETag, version) or DVC's digest.
+        settled: whether the stamp may be trusted already; a file written just now may change within one tick.
+        md5: the digest that DVC recorded, or None.
+    """
+
+    uri: str
+    bytes: int
+    stamp: str
+    settled: bool = True
+    md5: str | None = None
+
+
+class Place(Protocol):
+    """What `resolve_sources` and `read_batches` ask of a place."""
+
+    rev: str | None
+
+    def find(self, pattern: str) -> list[Found]:
+        """Files that a path or glob names, by name; [] if there are none."""
+        ...
+
+    def open(self, uri: str) -> BinaryIO:
+        """The file's bytes from the beginning; FileNotFoundError if it is gone."""
+        ...
+
+
+def place_of(source: SourceSpec, root: Path, rev: str | None = None) -> Place:
+    """The place that a source's URI names; `rev` is the commit already resolved, else `source.rev` is looked up."""
+    if source.uri.startswith("s3://"):
+        return Bucket(source.uri, source.storage_options)
+    if "://" in source.uri and not source.uri.startswith("file://"):
+        raise UsageError(
+            f"{source.uri} cannot be read: Trainwright reads paths and s3:// addresses.", remedy="Copy the data to one."
+        )
+    if source.rev is not None:
+        from infra.sources.dvc_tracked import Tracked
+
+        return Tracked(root, rev or source.rev)
+    return Folder(root)
+
+
+class Folder:
+    """Local files; paths are taken from `root`."""
+
+    rev = None
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, pattern: str) -> list[Found]:
+        path = os.path.abspath(self.root / Path(pattern.removeprefix("file://")).expanduser())
+        if os.path.exists(path):
+            names = [path]
+        else:
+            names = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
+        return [self._found(name) for name in names]
+
+    def open(self, uri: str) -> BinaryIO:
+        try:
+            return open(uri, "rb")
+        except PermissionError as error:
+            raise UsageError(f"{uri} may not be read by this user.", remedy="Give read permission on it.") from error
+
+    def _found(self, name: str) -> Found:
+        if os.path.isdir(name):
+            raise UsageError(f"{name} is a folder.", remedy=f"Name its files with a glob, such as {name}/*.csv.")
+        facts = os.stat(name)
+        stamp = f"{facts.st_size}:{facts.st_mtime_ns}:{facts.st_ino}"
+        # A file system's clock ticks in milliseconds: bytes changed within the tick leave the stamp as it is.
+        return Found(name, facts.st_size, stamp, settled=time.time_ns() - facts.st_mtime_ns > 2 * 10**9)
+
+
+class Bucket:
+    """Objects on an S3 server; keys are taken whole (`s3://bucket/key`)."""
+
+    rev = None
+
+    def __init__(self, uri: str, options: dict[str, Any]) -> None:
+        self.uri = uri
+        self.bucket = uri.removeprefix("s3://").partition("/")[0]
+        with self._translated():
+            self._filesystem = _s3(look_up_credentials(options))
+
+    def find(self, pattern: str) -> list[Found]:
+        with self._translated():
+            found = self._info(pattern)
+            if not found and any(sign in pattern for sign in WILDCARDS):
+                found = list(self._filesystem.glob(pattern, detail=True).values())
+            files = [one for one in found if one["type"] == "file" and not one["name"].endswith("/")]
+        if found and not files and not any(sign in pattern for sign in WILDCARDS):
+            raise UsageError(f"{pattern} is a folder.", remedy=f"Name its files with a glob, such as {pattern}/*.csv.")
+        return sorted((self._found(one) for one in files), key=lambda one: one.uri)
+
+    def open(self, uri: str) -> BinaryIO:
+        with self._translated(uri):
+            return _Guarded(self._filesystem.open(uri, "rb"), lambda: self._translated(uri))
+
+    def _info(self, pattern: str) -> list[dict[str, Any]]:
+        try:
+            return [self._filesystem.info(pattern)]
+        except FileNotFoundError:
+            return []
+
+    def _found(self, one: dict[str, Any]) -> Found:
+        stamp = f"{one['size']}:{one.get('ETag', '')}:{one.get('VersionId') or ''}"
+        return Found(f"s3://{one['name']}", one["size"], stamp, settled=bool(one.get("ETag")))
+
+    def _translated(self, uri: str | None = None) -> Any:
+        return translate(uri or self.uri, self.bucket)
+
+
+def _s3(options: dict[str, Any]) -> Any:
+    import s3fs
+
+    config = {"connect_timeout": 10, "retries": {"mode": "standard", "max_attempts": 3}}
+    config.update(options.pop("config_kwargs", {}))
+    # Listings are never remembered: a run looks once, and must see what is there then.
+    filesystem = s3fs.S3FileSystem(**options, config_kwargs=config, use_listings_cache=False, skip_instance_cache=True)
+    filesystem.retries = 2
+    return filesystem
+
+
+class _Guarded:
+    """A remote file whose reading raises our errors."""
+
+    def __init__(self, file: BinaryIO, guard: Callable[[], Any]) -> None:
+        self._file, self._guard = file, guard
+
+    def read(self, size: int = -1) -> bytes:
+        with self._guard():
+            return self._file.read(size)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def gone(uri: str) -> UsageError:
+    """The error for a file that was there when the run was resolved."""
+    return UsageError(
+        f"{uri} is no longer there, though it was when the run was resolved.", remedy="Put it back, or start a new run."
+    )

@@ -1,0 +1,200 @@
+"""Reads rows of CSV and JSON Lines: types found over the whole file, not its first block, in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+
+from data_contracts.errors import UsageError
+from infra.sources.types import Guess, common, from_texts, plain
+
+_BLOCK = 1 << 23
+_HEADER_BYTES = 1 << 20
+# Arrow's own list, and what pandas adds to it. In quotes they are texts.
+_MISSING = [
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+    "NULL", "NaN", "None", "n/a", "nan", "null",
+]  # fmt: skip
+
+
+def csv_schema(stream: BinaryIO, name: str, columns: list[str] | None) -> tuple[pa.Schema, dict[str, int]]:
+    """Column names and types of a CSV file, and from which row (from 0) on a column is text though it was not before."""
+    guesses: dict[str, Guess] = {}
+    row = 0
+    for batch in _texts(stream, name, columns, None):
+        for column, texts in zip(batch.schema.names, batch.columns, strict=True):
+            guesses.setdefault(column, Guess()).show(texts, row)
+        row += batch.num_rows
+    schema = pa.schema([(column, guess.kind) for column, guess in guesses.items()])
+    return schema, {column: guess.text_from for column, guess in guesses.items() if guess.text_from is not None}
+
+
+def csv_batches(
+    stream: BinaryIO, name: str, columns: list[str] | None, types: dict[str, pa.DataType]
+) -> Iterator[pa.RecordBatch]:
+    """Rows of a CSV file, of the columns in `types` that it has, with these types."""
+    for batch in _texts(stream, name, columns, list(types)):
+        arrays = [from_texts(texts, types[column]) for column, texts in zip(batch.schema.names, batch.columns, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names) if arrays else batch
+
+
+def _texts(stream: BinaryIO, name: str, columns: list[str] | None, wanted: list[str] | None) -> Iterator[pa.RecordBatch]:
+    """All values as text; missing ones are null, an empty string in quotes is an empty string."""
+    head = stream.read(_HEADER_BYTES)
+    if not head:
+        raise UsageError(f"{name} is empty.", remedy="Write it again or leave it out.")
+    names, lines = (columns, 0) if columns else _header(head, name)
+    chosen = [column for column in names if wanted is None or column in wanted]
+    bad: list[Any] = []
+
+    def refuse(row: Any) -> str:
+        bad.append(row)
+        return "error"
+
+    # One column must be read for the rows to be counted.
+    read = chosen or names[:1]
+    try:
+        reader = pyarrow.csv.open_csv(
+            io.BufferedReader(_Rejoined(head, stream), _BLOCK),
+            # Row numbers in errors are known to a single thread only.
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=names, skip_rows=lines, block_size=_BLOCK, use_threads=False
+            ),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types={column: pa.string() for column in names},
+                include_columns=read,
+                null_values=_MISSING,
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
+        for batch in reader:
+            yield batch.select(chosen)
+    except pa.ArrowInvalid as error:
+        raise _csv_error(error, name, bad, lines) from error
+
+
+def _header(head: bytes, name: str) -> tuple[list[str], int]:
+    """Column names, and how many lines they take with what is above them."""
+    try:
+        text = head.decode("utf-8-sig", errors="strict" if len(head) < _HEADER_BYTES else "ignore")
+        reader = csv.reader(io.StringIO(text, newline=""))
+        names = next((row for row in reader if row), [])
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{name} is no CSV file in UTF-8 ({error}).", remedy="Convert it to UTF-8.") from error
+    names = [column or f"Unnamed: {i}" for i, column in enumerate(names)]  # what pandas calls them
+    twice = sorted({column for column in names if names.count(column) > 1})
+    if twice:
+        raise UsageError(f"{name} has the column {twice[0]} twice.", remedy="Rename one of them.")
+    return names, reader.line_num
+
+
+def _csv_error(error: pa.ArrowInvalid, name: str, bad: list[Any], lines: int) -> UsageError:
+    """Arrow's messages hold the row's text, which may be sensitive: they are said again without it."""
+    if bad:
+        where = f"line {bad[0].number + lines}" if bad[0].number is not None else "a line"
+        return UsageError(
+            f"{name}: {where} has {bad[0].actual_columns} values, but there are {bad[0].expected_columns} columns.",
+            remedy="Mend the line; a value with a comma in it stands in double quotes.",
+        )
+    if "UTF8" in str(error):
+        return UsageError(f"{name} is not UTF-8.", remedy="Convert it to UTF-8.")
+    return UsageError(f"{name} cannot be read as CSV.", remedy="Check its quotes, and that no row is larger than 8 MiB.")
+
+
+def json_schema(stream: BinaryIO, name: str) -> pa.Schema:
+    """Column names and types of a JSON Lines file; UsageError where one column has two kinds of value."""
+    types: dict[str, pa.DataType] = {}
+    for first, chunk in _lines(stream):
+        for field in _parsed(chunk, name, first, None).schema:
+            both = _json_common(types.get(field.name, pa.null()), plain(field.type))
+            if both is None:
+                raise UsageError(
+                    f"{name}: the column {field.name} is {types[field.name]} at first and {field.type} from about row"
+                    f" {first} on.",
+                    remedy="Give it one type.",
+                )
+            types[field.name] = both
+    return pa.schema(list(types.items()))
+
+
+def json_batches(stream: BinaryIO, name: str, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    """Rows of a JSON Lines file, of the columns in `types`, with these types."""
+    schema = pa.schema(list(types.items()))
+    for first, chunk in _lines(stream):
+        table = _parsed(chunk, name, first, schema)
+        yield from table.select(schema.names).combine_chunks().to_batches()
+
+
+def _json_common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    # Arrow takes a text for a time where it looks like one; among other texts it is a text.
+    kinds = {pa.types.is_timestamp(one) or pa.types.is_string(one), pa.types.is_timestamp(other) or pa.types.is_string(other)}
+    return pa.string() if kinds == {True} and one != other else common(one, other)
+
+
+def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Pieces of whole lines, each with the number of its first line that is not blank."""
+    first, rest = 0, b""
+    while piece := stream.read(_BLOCK):
+        chunk, newline, rest_now = (rest + piece).rpartition(b"\n")
+        if newline:
+            yield first, chunk
+            first += sum(1 for line in chunk.split(b"\n") if line.strip())
+        rest = rest_now
+    if rest.strip():
+        yield first, rest
+
+
+def _parsed(chunk: bytes, name: str, first: int, schema: pa.Schema | None) -> pa.Table:
+    if not chunk.strip():
+        return pa.table({})
+    unexpected = "infer" if schema is None else "ignore"
+    try:
+        return pyarrow.json.read_json(
+            pa.BufferReader(chunk),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(chunk) + 1),
+            parse_options=pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
+        )
+    except pa.ArrowInvalid as error:
+        raise _json_error(error, name, first) from error
+
+
+def _json_error(error: pa.ArrowInvalid, name: str, first: int) -> UsageError:
+    """As for CSV, without the values that Arrow repeats: only the kinds and the row's number."""
+    text = str(error)
+    row = text.rpartition(" in row ")[2]
+    where = f"row {first + int(row)}" if row.isdigit() else f"a row from {first} on"
+    if "changed from" in text and "Column()" not in text:
+        what = text[text.index("Column(") : text.rindex(" in row ")]
+        column = what.removeprefix("Column(/").partition(")")[0]
+        kinds = what.partition(" changed from ")[2]
+        return UsageError(f"{name}: the column {column} changes from {kinds} in {where}.", remedy="Give it one type.")
+    return UsageError(
+        f"{name}: {where} is no JSON object on a line of its own.", remedy="Write JSON Lines, one object a line."
+    )
+
+
+class _Rejoined(io.RawIOBase):
+    """A stream from its beginning again, after some of it was read."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        super().__init__()
+        self._head, self._read_rest = memoryview(head), rest.read
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        piece = self._head[: len(buffer)] if self._head else self._read_rest(len(buffer))
+        self._head = self._head[len(piece) :] if self._head else self._head
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+

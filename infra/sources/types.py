@@ -1,0 +1,147 @@
+"""Which Arrow type a column has: what a text in a CSV file means, and what two files' types have in common."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_DAY = pa.date32()
+_SECONDS, _MICROS, _NANOS, _ZONED = pa.timestamp("s"), pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC")
+# What a text may be, the narrowest first. After a type, only those that hold all of its values come into question.
+_LADDER = [pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), _DAY, _SECONDS, _MICROS, _NANOS, _ZONED, pa.string()]
+_WIDER: dict[pa.DataType, list[pa.DataType]] = {
+    pa.int64(): [pa.float64()],
+    pa.uint64(): [],
+    pa.float64(): [],
+    pa.bool_(): [],
+    _DAY: [_SECONDS, _MICROS, _NANOS],
+    _SECONDS: [_MICROS, _NANOS],
+    _MICROS: [_NANOS],
+    _NANOS: [],
+    _ZONED: [],
+    pa.string(): [],
+}
+_WHOLE = r"^[+-]?\d+$"
+_EXACT = 2**53
+
+
+class Guess:
+    """The type of a CSV column, found by showing it the column's texts in order.
+
+    Attributes:
+        text_from: row of the first text that made it a string although others before were not, or None.
+    """
+
+    def __init__(self) -> None:
+        self.text_from: int | None = None
+        self._kind: pa.DataType = pa.null()
+        self._blank = False  # there was an empty string in quotes, which is a value only among texts
+        self._wide = False  # a whole number that float64 would round was among them
+        self._signed = False
+
+    @property
+    def kind(self) -> pa.DataType:
+        """The narrowest type that holds every text so far; null if all were missing."""
+        return pa.string() if pa.types.is_null(self._kind) and self._blank else self._kind
+
+    def show(self, texts: pa.Array, first_row: int) -> None:
+        """Look at some more texts; null is missing."""
+        if self._kind == pa.string():
+            return
+        values = _trimmed(texts)
+        if values.null_count == len(values):
+            self._blank |= texts.null_count < len(texts)
+            return
+        ladder = _LADDER if pa.types.is_null(self._kind) else [self._kind, *_WIDER[self._kind], pa.string()]
+        if self._kind == pa.int64() and not self._signed:
+            ladder = [pa.int64(), pa.uint64(), *ladder[1:]]
+        before = self._kind
+        self._kind = next(kind for kind in ladder if self._holds(values, kind))
+        if self._kind == pa.string() and not pa.types.is_null(before):
+            self.text_from = first_row + _first_refused(values, before)
+
+    def _holds(self, values: pa.Array, kind: pa.DataType) -> bool:
+        if kind == pa.string():
+            return True
+        try:
+            cast = _cast(values, kind)
+        except pa.ArrowInvalid:
+            return False
+        if pa.types.is_integer(kind):
+            span = pc.min_max(cast).as_py()
+            self._signed |= span["min"] < 0
+            self._wide |= span["min"] < -_EXACT or span["max"] > _EXACT
+        if kind == pa.float64():
+            # 12345678901234567890 among 0.5s: a float would change its digits, so the column stays as written.
+            return not self._wide and not _rounds(values, cast)
+        return True
+
+
+def from_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """CSV texts as values of `kind`, a type that `Guess` found for them (or a wider one)."""
+    if kind == pa.string():
+        return texts
+    return pa.nulls(len(texts), kind) if pa.types.is_null(kind) else _cast(_trimmed(texts), kind)
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """The type without the way it is encoded: a dictionary's values, text and bytes with one kind of offset."""
+    if pa.types.is_dictionary(kind):
+        return plain(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    return kind
+
+
+def common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that holds the values of both, or None: numbers widen, dates become times, nothing becomes text."""
+    if one == other:
+        return one
+    for a, b in ((one, other), (other, one)):
+        if pa.types.is_null(a):
+            return b
+        if pa.types.is_date(a) and pa.types.is_timestamp(b) and b.tz is None:
+            return b
+    if pa.uint64() in (one, other) and pa.types.is_integer(one) and pa.types.is_integer(other):
+        return pa.uint64()  # Arrow would say int64; a negative number is refused when it is read
+    apart = (pa.types.is_string, pa.types.is_binary, pa.types.is_boolean)
+    if any(kind(one) != kind(other) for kind in apart):
+        return None
+    try:
+        both = [pa.schema([pa.field("x", kind)]) for kind in (one, other)]
+        return pa.unify_schemas(both, promote_options="permissive").field("x").type
+    except pa.ArrowTypeError:
+        return None
+
+
+def _trimmed(texts: pa.Array) -> pa.Array:
+    stripped = pc.utf8_trim_whitespace(texts)
+    return pc.if_else(pc.equal(stripped, ""), None, stripped)
+
+
+def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    if kind == pa.bool_() and pc.any(pc.match_substring_regex(values, r"^[01]$")).as_py():
+        raise pa.ArrowInvalid("0 and 1 are numbers")  # else the type would hang on which rows a block holds
+    if pa.types.is_integer(kind) and pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
+        raise pa.ArrowInvalid("Arrow reads 0x10 as 16; here it is a text")
+    return values.cast(kind)
+
+
+def _rounds(values: pa.Array, cast: pa.Array) -> bool:
+    suspect = pc.and_(pc.match_substring_regex(values, _WHOLE), pc.greater(pc.abs(cast), _EXACT))
+    return bool(pc.any(suspect).as_py())
+
+
+def _first_refused(values: pa.Array, kind: pa.DataType) -> int:
+    """Index of the first text that cannot be cast to `kind`; by halves, since only a whole cast is fast."""
+    low, high = 0, len(values)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _cast(values[low:middle], kind)
+            low = middle
+        except pa.ArrowInvalid:
+            high = middle
+    return low

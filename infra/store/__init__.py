@@ -1,0 +1,24 @@
+"""The store: sealed directories, pointers and leases, in a folder or on S3; nobody else builds a path."""
+
+from __future__ import annotations
+
+from infra.store import layout
+from infra.store.lease import Lease
+from infra.store.opening import open_store
+from infra.store.pointers import Pointer, PointerMoved, Versioned
+from infra.store.seal import AlreadySealed, Manifest
+from infra.store.store import Store
+from infra.store.writer import Writer
+
+__all__ = [
+    "AlreadySealed",
+    "Lease",
+    "Manifest",
+    "Pointer",
+    "PointerMoved",
+    "Store",
+    "Versioned",
+    "Writer",
+    "layout",
+    "open_store",
+]

@@ -1,0 +1,45 @@
+"""Turns `storage_options` as a spec has them, with credentials named, into what s3fs wants.
+
+`env:NAME` is read from the environment, `profile:NAME` is a profile of the AWS configuration files. What is
+resolved here is never written anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from data_contracts.errors import UsageError
+
+
+def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
+    """`options` with every named credential looked up; UsageError names one that is not there."""
+    resolved: dict[str, Any] = {}
+    for field, value in options.items():
+        if isinstance(value, str) and value.startswith("profile:"):
+            resolved["profile"] = value.removeprefix("profile:")
+        else:
+            resolved[field] = _value(field, value)
+    return resolved
+
+
+def _value(field: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _value(f"{field}.{key}", inner) for key, inner in value.items()}
+    if not isinstance(value, str):
+        return value
+    kind, _, name = value.partition(":")
+    if kind == "env":
+        if name not in os.environ:
+            raise UsageError(
+                f"storage_options.{field} names the environment variable {name}, which is not set.",
+                remedy=f"Set {name}, or name another credential (env:NAME or profile:NAME).",
+            )
+        return os.environ[name]
+    if kind == "block":
+        raise UsageError(
+            f"storage_options.{field} names the Prefect block {name}, which cannot be read outside a flow.",
+            remedy="Name the credential as env:NAME or profile:NAME.",
+        )
+    return value

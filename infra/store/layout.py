@@ -1,0 +1,245 @@
+"""Every path in a store, as pure functions; nobody else builds one.
+
+Paths are relative to the store's root, with `/`. A directory that is sealed is named by its URI, such as
+`datasets/<key>-0`; the functions that take a `training` want such a URI (`trainings/<key>-<n>`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from data_contracts.canonical import digest, valid_name
+from data_contracts.errors import UsageError
+
+STORE = "store.json"
+MANIFEST = "manifest.json"
+SEALED_AREAS = ("contracts", "datasets", "evaluations")
+_ATTEMPT = re.compile(r"(.+)-(0|[1-9][0-9]*)")
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
+
+
+def check_path(path: str, what: str = "path in a store") -> str:
+    """`path`, if it stays below the folder it is relative to; else UsageError.
+
+    Refused: empty, absolute, `.` or `..` as a part, backslashes, control characters, parts over 255 bytes.
+    """
+    parts = path.split("/")
+    if _UNSAFE.search(path) or any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts):
+        raise UsageError(
+            f"{path!r} cannot be a {what}.",
+            remedy="Use a relative path with '/' and without '..', backslashes or control characters.",
+        )
+    return path
+
+
+def _name(text: str) -> str:
+    try:
+        return valid_name(text)
+    except ValueError as error:
+        raise UsageError(f"{error}.") from error
+
+
+def _number(value: int) -> int:
+    if value < 0:
+        raise UsageError(f"{value} cannot be a number in a store's path: it is negative.")
+    return value
+
+
+def attempt(area: str, key: str, n: int) -> str:
+    """Attempt `n` (from 0) of reuse key `key` in `contracts`, `datasets`, `evaluations` or `trainings`."""
+    return f"{_name(area)}/{_name(key)}-{_number(n)}"
+
+
+def split_attempt(name: str) -> tuple[str, int] | None:
+    """`<key>-<n>` as (key, n); None for another name."""
+    match = _ATTEMPT.fullmatch(name)
+    return (match[1], int(match[2])) if match else None
+
+
+def manifest(uri: str) -> str:
+    """The manifest of a sealed directory."""
+    return f"{uri}/{MANIFEST}"
+
+
+def tombstone(uri: str) -> str:
+    """What was deleted at `uri`, why and by whom."""
+    return f"tombstones/{check_path(uri)}.json"
+
+
+def code(code_digest: str) -> str:
+    """Sealed bundle of a user's code."""
+    return f"code/{_name(code_digest)}"
+
+
+def imported(content_digest: str) -> str:
+    """Sealed weights from outside."""
+    return f"imports/{_name(content_digest)}"
+
+
+# Models, versions and aliases.
+
+
+def models(name: str) -> str:
+    """Folder of a model's versions."""
+    return f"models/{_name(name)}"
+
+
+def model(name: str, version: int) -> str:
+    """Sealed version of a model, from 1."""
+    return f"{models(name)}/{_number(version)}"
+
+
+def alias(model_name: str, alias_name: str) -> str:
+    """Pointer of a model's alias; `history` cannot be an alias, it is the folder beside them."""
+    if alias_name == "history":
+        raise UsageError("'history' cannot be an alias: receipts are kept under that name.", remedy="Choose another.")
+    return f"aliases/{_name(model_name)}/{_name(alias_name)}"
+
+
+def history(model_name: str, alias_name: str) -> str:
+    """Folder of an alias' sealed receipts."""
+    return f"aliases/{_name(model_name)}/history/{_name(alias_name)}"
+
+
+def receipt(model_name: str, alias_name: str, k: int) -> str:
+    """Sealed receipt `k` of an alias, from 0."""
+    return f"{history(model_name, alias_name)}/{_number(k)}"
+
+
+def aliases(model_name: str | None = None) -> str:
+    """Folder of a model's aliases, or of all models that have any."""
+    return "aliases" if model_name is None else f"aliases/{_name(model_name)}"
+
+
+# Runs.
+
+
+def trigger(idempotency_key: str) -> str:
+    """What an idempotency key started; a key that is no name stands under its digest."""
+    try:
+        return f"triggers/{valid_name(idempotency_key)}"
+    except ValueError:
+        return f"triggers/{digest(idempotency_key)}"
+
+
+def runs() -> str:
+    """Folder of all runs, named by their ids, which sort by time."""
+    return "runs"
+
+
+def run(run_id: str) -> str:
+    """Folder of a run."""
+    return f"runs/{_name(run_id)}"
+
+
+def resolved(run_id: str) -> str:
+    """What was looked up once at a run's start."""
+    return f"{run(run_id)}/resolved.json"
+
+
+def stage(run_id: str, stage_name: str) -> str:
+    """How a stage of a run ended."""
+    return f"{run(run_id)}/stages/{_name(stage_name)}.json"
+
+
+def report(run_id: str) -> str:
+    """A run's report."""
+    return f"{run(run_id)}/report.json"
+
+
+def run_attempts(run_id: str) -> str:
+    """Folder of the attempts (Prefect's flow runs) of a run."""
+    return f"{run(run_id)}/attempts"
+
+
+def run_attempt(run_id: str, n: int) -> str:
+    """One attempt of a run."""
+    return f"{run_attempts(run_id)}/{_number(n)}.json"
+
+
+# Trainings. `training` is `trainings/<key>-<n>`.
+
+
+def training(key: str, n: int) -> str:
+    """Directory of a training."""
+    return attempt("trainings", key, n)
+
+
+def lease(training: str) -> str:
+    """Pointer: who conducts the training."""
+    return f"{check_path(training)}/lease"
+
+
+def latest(training: str) -> str:
+    """Pointer: its newest committed checkpoint."""
+    return f"{check_path(training)}/latest"
+
+
+def result(training: str) -> str:
+    """The checkpoint it handed over."""
+    return f"{check_path(training)}/result.json"
+
+
+def generation(training: str, g: int) -> str:
+    """Folder of generation `g`."""
+    return f"{check_path(training)}/g{_number(g)}"
+
+
+def launch(training: str, g: int) -> str:
+    """What generation `g` was told."""
+    return f"{generation(training, g)}/launch.json"
+
+
+def cancel(training: str, g: int) -> str:
+    """Marker that cancels generation `g`."""
+    return f"{generation(training, g)}/cancel"
+
+
+def rollcall(training: str, g: int) -> str:
+    """Who takes part in generation `g`, and its rendezvous."""
+    return f"{generation(training, g)}/rollcall.json"
+
+
+def node(training: str, g: int, k: int) -> str:
+    """Folder in which node `k` reports."""
+    return f"{generation(training, g)}/node-{_number(k)}"
+
+
+def joined(training: str, g: int, k: int) -> str:
+    """Node `k`'s answer to the roll-call."""
+    return f"{node(training, g, k)}/joined.json"
+
+
+def beat(training: str, g: int, k: int, i: int) -> str:
+    """Heartbeat `i` of node `k`."""
+    return f"{node(training, g, k)}/beat-{_number(i)}.json"
+
+
+def node_exit(training: str, g: int, k: int) -> str:
+    """How node `k` ended."""
+    return f"{node(training, g, k)}/exit.json"
+
+
+def rank_log(training: str, g: int, k: int, rank: int) -> str:
+    """The end of a rank's log, kept by node `k`."""
+    return f"{node(training, g, k)}/log-rank-{_number(rank)}.txt"
+
+
+def checkpoints(training: str) -> str:
+    """Folder of a training's checkpoints and their marks."""
+    return f"{check_path(training)}/checkpoints"
+
+
+def checkpoint(training: str, step: int, g: int) -> str:
+    """Sealed checkpoint of a step, written by generation `g`."""
+    return f"{checkpoints(training)}/{_number(step)}-g{_number(g)}"
+
+
+def verified(checkpoint_uri: str) -> str:
+    """Mark: the verify stage passed."""
+    return f"{check_path(checkpoint_uri)}.verified"
+
+
+def quarantined(checkpoint_uri: str) -> str:
+    """Mark: kept aside, with its reason."""
+    return f"{check_path(checkpoint_uri)}.quarantined"

@@ -1,0 +1,99 @@
+"""The lease on a training: one conductor at a time, each with a higher fencing token than the one before.
+
+The holder renews a beat by compare-and-set. A taker waits until the beat stood still for its patience, on the taker's
+own clock and counting only time in which the store answered: a store that is away silences the holder, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.errors import Fenced
+from infra.store.pointers import Pointer, PointerMoved, Versioned
+
+if TYPE_CHECKING:
+    from infra.store.store import Store
+
+RENEW_EVERY_S = 10.0
+_POLL_S = 1.0
+
+
+class Lease:
+    """A lease that is held. `token` is its fencing token, from 0, one higher with each take."""
+
+    def __init__(self, pointer: Pointer, held: Versioned) -> None:
+        self._pointer = pointer
+        self._held = held
+        self.token: int = held.value["token"]
+        self.holder: str = held.value["holder"]
+
+    @classmethod
+    def take(
+        cls,
+        store: Store,
+        path: str,
+        holder: str,
+        *,
+        patience_s: float = 30,
+        on_wait: Callable[[str, float], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Lease:
+        """Take the lease at `path`, waiting while another's beat moves.
+
+        Args:
+            holder: who takes it, as others will be told.
+            patience_s: how long the beat must stand still before the lease is taken over.
+            on_wait: called about once a second while waiting, with the holder and how long the beat stood still.
+
+        Raises: StorageUnavailable; a later call begins to count anew.
+        """
+        pointer = store.pointer(path)
+        poll_s = min(_POLL_S, patience_s / 10)
+        seen: Versioned | None = None
+        still_s, answered = 0.0, clock()
+        while True:
+            current = pointer.read()
+            now = clock()
+            # A gap much longer than the poll is time without an answer (or this machine slept): it does not count.
+            still_s = still_s + min(now - answered, 2 * poll_s) if current == seen else 0.0
+            seen, answered = current, now
+            if current is None or current.value["released"] or still_s >= patience_s:
+                token = 0 if current is None else current.value["token"] + 1
+                try:
+                    return cls(pointer, pointer.swap(current, _value(holder, token, 0)))
+                except PointerMoved:
+                    continue  # another taker was faster, or the holder came back
+            if on_wait is not None:
+                on_wait(current.value["holder"], still_s)
+            sleep(poll_s)
+
+    def renew(self) -> None:
+        """Move the beat. Fenced if another owns the lease; StorageUnavailable."""
+        self._move(released=False)
+
+    def release(self) -> None:
+        """Give it back, so that the next one takes it at once; nothing if another owns it. StorageUnavailable."""
+        try:
+            self._move(released=True)
+        except Fenced:
+            return
+
+    def _move(self, *, released: bool) -> None:
+        beat = self._held.value["beat"] + 1
+        try:
+            self._held = self._pointer.swap(self._held, _value(self.holder, self.token, beat, released))
+        except PointerMoved as error:
+            current = error.current
+            if current is None or current.value["token"] != self.token:
+                owner = "nobody" if current is None else current.value["holder"]
+                raise Fenced(f"{self._pointer.path} is owned by {owner} now, no longer by {self.holder}.") from error
+            # A beat of ours that had seemed to fail did arrive: go on from it.
+            self._held = current
+            self._move(released=released)
+
+
+def _value(holder: str, token: int, beat: int, released: bool = False) -> dict[str, Any]:
+    return {"beat": beat, "holder": holder, "released": released, "token": token}

@@ -1,0 +1,241 @@
+"""A store under an S3 prefix: conditional PUTs through s3fs, whole reads only.
+
+Every conditional write carries a nonce in the object's metadata. When the answer is lost, or a retry below us meets
+the object that the first try had written, the nonce says whether the write that landed is ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import CorruptError
+from infra.store.backend import CHUNK_BYTES, Readable, Stale, hash_stream
+from infra.store.credentials import resolve
+from infra.store.s3_errors import is_transient, status_of, translate
+
+_TRIES = 4
+_CONFLICT_TRIES = 8
+_ANSWER_UNKNOWN = (404, 412, None)
+
+
+class S3Backend:
+    """A prefix of a bucket on a server that honours conditional writes (see `Backend` for the methods)."""
+
+    is_local = False
+
+    def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
+        self.bucket, _, prefix = uri.removeprefix("s3://").strip("/").partition("/")
+        self.prefix = f"{prefix}/" if prefix else ""
+        self.uri = f"s3://{self.bucket}/{prefix}".rstrip("/")
+        self._options = resolve(storage_options)
+        self._owner_pid = 0
+        self._filesystem: Any = None
+
+    def create(self, path: str, data: bytes) -> str:
+        """Store `data` once, by If-None-Match."""
+
+        def put(nonce: str) -> str:
+            answer = self._fs.pipe_file(self._full(path), data, mode="create", Metadata={"nonce": nonce})
+            return (answer or self._head(path))["ETag"]  # a multipart upload gives no answer
+
+        return self._conditional(path, put, FileExistsError(path))
+
+    def create_file(self, path: str, source: Path) -> None:
+        """Store a file's bytes once, by If-None-Match on the PUT or on the end of the multipart upload."""
+
+        def put(nonce: str) -> str:
+            self._fs.put_file(str(source), self._full(path), mode="create", Metadata={"nonce": nonce})
+            return ""
+
+        self._conditional(path, put, FileExistsError(path))
+
+    def read(self, path: str) -> tuple[bytes, str]:
+        """All bytes; the tag is the ETag."""
+
+        def whole(body: Readable) -> bytes:
+            return body.read(-1)
+
+        return self._get(path, whole)
+
+    def replace(self, path: str, data: bytes, tag: str) -> str:
+        """Overwrite by If-Match."""
+
+        def put(nonce: str) -> str:
+            # One PUT, never a multipart upload: that drops the condition and overwrites.
+            return self._call("put_object", path, Body=data, IfMatch=tag, Metadata={"nonce": nonce})["ETag"]
+
+        return self._conditional(path, put, Stale(path))
+
+    def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
+        """Size and BLAKE3 of one whole GET."""
+
+        def consume(body: Readable) -> tuple[int, str]:
+            if copy is None:
+                return hash_stream(body)
+            with copy.open("wb") as sink:
+                return hash_stream(body, sink)
+
+        return self._get(path, consume)[0]
+
+    def exists(self, path: str) -> bool:
+        """Whether an object is there."""
+        try:
+            with self._translated(path):
+                self._head(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, folder: str, starting: str = "") -> list[str]:
+        """Sorted names; the store's own, which begin with a dot, are left out."""
+        base = f"{folder}/" if folder else ""
+        keys = self._keys(folder, f"{base}{starting}", Delimiter="/")
+        found = {key.removeprefix(base).rstrip("/") for key in keys}
+        return sorted(name for name in found if name and (folder or not name.startswith(".")))
+
+    def walk(self, folder: str) -> list[str]:
+        """Sorted paths of all objects."""
+        # A key that ends in '/' is what consoles show a folder by; it holds nothing.
+        names = [name for name in self._keys(folder, f"{folder}/") if not name.endswith("/")]
+        return sorted(name.removeprefix(f"{folder}/") for name in names)
+
+    def delete(self, path: str) -> None:
+        """Remove an object."""
+        with self._translated(path):
+            self._call("delete_object", path)
+
+    def local(self, uri: str) -> Path | None:
+        """None: nothing lies on this machine."""
+        return None
+
+    def creates_large_once(self, path: str) -> bool:
+        """Whether the end of a multipart upload honours If-None-Match."""
+        with self._translated(path):
+            upload = {"UploadId": self._call("create_multipart_upload", path)["UploadId"]}
+            part = self._call("upload_part", path, PartNumber=1, Body=b"large", **upload)
+            parts = {"Parts": [{"PartNumber": 1, "ETag": part["ETag"]}]}
+            try:
+                self._call("complete_multipart_upload", path, MultipartUpload=parts, IfNoneMatch="*", **upload)
+            except OSError as error:
+                if status_of(error) != 412:
+                    raise
+                self._call("abort_multipart_upload", path, **upload)
+                return True
+        return False
+
+    @property
+    def _fs(self) -> Any:
+        if self._owner_pid != os.getpid():  # s3fs' event loop does not survive a fork
+            import s3fs
+
+            options = dict(self._options)
+            config = {"retries": {"mode": "standard", "max_attempts": 3}, **options.pop("config_kwargs", {})}
+            with self._translated(""):
+                self._filesystem = s3fs.S3FileSystem(
+                    **options, config_kwargs=config, use_listings_cache=False, skip_instance_cache=True
+                )
+            # s3fs tries again around botocore's own tries; 5 times 3 would hold a lease's beat for minutes.
+            self._filesystem.retries = 2
+            self._owner_pid = os.getpid()
+        return self._filesystem
+
+    def _full(self, path: str) -> str:
+        return f"{self.bucket}/{self.prefix}{path}"
+
+    def _call(self, method: str, path: str, **arguments: Any) -> Any:
+        return self._fs.call_s3(method, Bucket=self.bucket, Key=f"{self.prefix}{path}", **arguments)
+
+    def _head(self, path: str) -> Any:
+        return self._call("head_object", path)
+
+    def _translated(self, path: str) -> contextlib.AbstractContextManager[None]:
+        return translate(f"{path} in the store {self.uri}" if path else f"The store {self.uri}", self.bucket)
+
+    def _conditional(self, path: str, put: Callable[[str], str], lost: Exception) -> str:
+        nonce = uuid.uuid4().hex
+        for tries_left in reversed(range(_CONFLICT_TRIES)):
+            with self._translated(path):
+                try:
+                    return put(nonce)
+                except Exception as error:
+                    status = status_of(error)
+                    if status == 409 and tries_left:  # another conditional write is under way: S3 wants it sent again
+                        time.sleep(random.uniform(0, 0.05) * 2 ** (_CONFLICT_TRIES - tries_left))
+                        continue
+                    if status not in _ANSWER_UNKNOWN and status < 500:
+                        raise
+                    landed = self._landed(path, nonce)
+                    if landed:
+                        return landed
+                    if status == 412 or (status == 404 and isinstance(lost, Stale)):
+                        raise lost from error
+                    raise
+        raise AssertionError("unreachable")
+
+    def _landed(self, path: str, nonce: str) -> str:
+        try:
+            head = self._head(path)
+        except FileNotFoundError:
+            return ""
+        return head["ETag"] if head["Metadata"].get("nonce") == nonce else ""
+
+    def _get(self, path: str, consume: Callable[[Readable], Any]) -> tuple[Any, str]:
+        from botocore.exceptions import FlexibleChecksumError
+
+        for tries_left in reversed(range(_TRIES)):
+            with self._translated(path):
+                try:
+                    # A whole GET: s3fs' open() reads ranges, in which a flipped bit passes unseen.
+                    answer = self._call("get_object", path)
+                    with contextlib.closing(_Body(self._fs, answer["Body"])) as body:
+                        return consume(body), answer["ETag"]
+                except FlexibleChecksumError as error:
+                    if not tries_left:
+                        raise CorruptError(
+                            f"{path} in the store {self.uri} does not match the checksum that the server keeps.",
+                            details={"file": path},
+                        ) from error
+                except Exception as error:
+                    if not tries_left or not is_transient(error):
+                        raise
+        raise AssertionError("unreachable")
+
+    def _keys(self, folder: str, starting: str, **arguments: Any) -> Iterator[str]:
+        token: dict[str, str] = {}
+        while True:
+            with self._translated(folder):
+                page = self._fs.call_s3(
+                    "list_objects_v2", Bucket=self.bucket, Prefix=f"{self.prefix}{starting}", **arguments, **token
+                )
+            for entry in page.get("Contents", []):
+                yield entry["Key"].removeprefix(self.prefix)
+            for entry in page.get("CommonPrefixes", []):
+                yield entry["Prefix"].removeprefix(self.prefix)
+            if not page.get("IsTruncated"):
+                return
+            token = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+class _Body:
+    """s3fs' asynchronous body, read as a plain stream."""
+
+    def __init__(self, filesystem: Any, body: Any) -> None:
+        self._filesystem = filesystem
+        self._body = body
+
+    def read(self, size: int = CHUNK_BYTES) -> bytes:
+        from fsspec.asyn import sync
+
+        return sync(self._filesystem.loop, self._body.read, *(() if size < 0 else (size,)))
+
+    def close(self) -> None:
+        from fsspec.asyn import sync
+
+        sync(self._filesystem.loop, self._body.aclose)

@@ -1,0 +1,138 @@
+"""The seal: what a manifest says, how it is written, and how it is read and checked.
+
+    {"content":{…},"id":"…","provenance":{…},"seal":"…"}
+
+is canonical JSON without white space. `content` is kind, schema, files and settings; the id is the SHA-256 of its
+canonical form, so the same bytes from the same settings have the same id anywhere. The seal is the SHA-256 of all
+bytes before `,"seal":`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from data_contracts.canonical import canonical, digest
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import FileEntry, Ref
+from infra.store import layout
+
+SCHEMA = 1
+_TAIL = re.compile(rb',"seal":"([0-9a-f]{64})"}\Z')
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+class AlreadySealed(CorruptError):
+    """The directory was sealed before with other content."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A manifest that was read and found whole.
+
+    Attributes:
+        uri: the sealed directory, below the store's root.
+        content: kind, schema, files and settings; provenance: parents, code, times, actor, trigger, tags.
+    """
+
+    uri: str
+    content: dict[str, Any]
+    provenance: dict[str, Any]
+    id: str
+    seal: str
+
+    @property
+    def ref(self) -> Ref:
+        """What points at the directory."""
+        return Ref(uri=self.uri, id=self.id, seal=self.seal)
+
+    @property
+    def kind(self) -> str:
+        """What it holds, such as `dataset`."""
+        return self.content["kind"]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that shaped it."""
+        return self.content["settings"]
+
+    @property
+    def files(self) -> list[FileEntry]:
+        """Its files, sorted by path."""
+        return [FileEntry(**entry) for entry in self.content["files"]]
+
+
+def write_manifest(
+    kind: str, settings: dict[str, Any], provenance: dict[str, Any], files: Iterable[FileEntry]
+) -> tuple[bytes, str]:
+    """The bytes of a manifest, and its id. ValueError for what is not JSON (NaN, infinities)."""
+    entries = [entry.to_json() for entry in sorted(files, key=lambda entry: entry.path)]
+    # Through JSON and back: an integer key becomes the string under which it will be read.
+    content = json.loads(canonical({"kind": kind, "schema": SCHEMA, "files": entries, "settings": settings}))
+    identity = digest(content)
+    body = canonical({"content": content, "id": identity, "provenance": json.loads(canonical(provenance))})[:-1]
+    return body + b',"seal":"' + hashlib.sha256(body).hexdigest().encode() + b'"}', identity
+
+
+def read_manifest(uri: str, data: bytes, expected: Ref | None = None) -> Manifest:
+    """The manifest of `uri` from its bytes.
+
+    Raises: CorruptError naming the manifest if the seal, the id or the form is not right, or if it is not what
+    `expected` points at; UsageError if it has a newer schema.
+    """
+    path = layout.manifest(uri)
+    tail = _TAIL.search(data)
+    if tail is None:
+        raise _corrupt(path, "does not end with a seal")
+    body, seal = data[: tail.start()], tail[1].decode()
+    if hashlib.sha256(body).hexdigest() != seal:
+        raise _corrupt(path, "was changed after it was sealed")
+    try:
+        value = json.loads(body + b"}")
+        schema = value["content"]["schema"]
+        if schema > SCHEMA:
+            raise UsageError(
+                f"{path} has schema {schema}, newer than the {SCHEMA} that this Trainwright reads.",
+                remedy="Upgrade Trainwright.",
+            )
+        manifest = Manifest(uri=uri, seal=seal, **value)
+        well_formed = canonical(value) == body + b"}" and _well_formed(manifest)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _corrupt(path, "is not a manifest") from error
+    if not well_formed:
+        raise _corrupt(path, "is not a manifest in canonical form")
+    if digest(manifest.content) != manifest.id:
+        raise _corrupt(path, "carries an id that is not the digest of its content")
+    if expected is not None and (expected.id, expected.seal) != (manifest.id, seal):
+        raise _corrupt(path, "is whole, but not the one that was pointed at")
+    return manifest
+
+
+def _well_formed(manifest: Manifest) -> bool:
+    content = manifest.content
+    if content.keys() != {"kind", "schema", "files", "settings"} or not isinstance(content["settings"], dict):
+        return False
+    if not isinstance(content["kind"], str) or not isinstance(manifest.provenance, dict):
+        return False
+    paths = [check_file_name(entry.path) for entry in manifest.files]
+    sane = all(entry.bytes >= 0 and _HEX.fullmatch(entry.blake3) for entry in manifest.files)
+    return sane and paths == sorted(set(paths))
+
+
+def check_file_name(name: str) -> str:
+    """`name`, if a file of a sealed directory may have it; else ValueError."""
+    try:
+        layout.check_path(name, "file name in a sealed directory")
+    except UsageError as error:
+        raise ValueError(error.message) from error
+    if name == layout.MANIFEST:
+        raise ValueError(f"{name} is the manifest's own name; put the file in a folder below.")
+    return name
+
+
+def _corrupt(path: str, what: str) -> CorruptError:
+    return CorruptError(f"{path} {what}.", details={"file": path})

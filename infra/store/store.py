@@ -1,0 +1,196 @@
+"""The store: everything durable goes through it, with the same behaviour in a folder and on S3."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Ref
+from infra.settings import state_folder
+from infra.store import layout
+from infra.store.backend import Backend, hash_stream
+from infra.store.pointers import Pointer
+from infra.store.seal import Manifest, read_manifest
+from infra.store.writer import Writer
+
+Names = list[str]  # inside the class, `list` is the method
+
+
+class Store:
+    """An open store; made by `open_store`.
+
+    Every method may raise UsageError (not permitted, or a path that leaves the store) and StorageUnavailable.
+
+    Attributes:
+        uri: absolute folder, or `s3://bucket/prefix`.
+        storage_options: as given, credentials still named; may be handed to a child process.
+    """
+
+    def __init__(self, backend: Backend, storage_options: Mapping[str, Any]) -> None:
+        self._backend = backend
+        self.uri = backend.uri
+        self.is_local = backend.is_local
+        self.storage_options = dict(storage_options)
+
+    def create(self, path: str, data: bytes) -> None:
+        """Store `data` at `path`, whole or not at all, durably, once. FileExistsError if something is there."""
+        self._backend.create(layout.check_path(path), data)
+
+    def create_json(self, path: str, value: Any) -> None:
+        """`create` with canonical JSON."""
+        self.create(path, canonical(value))
+
+    def read(self, path: str) -> bytes:
+        """All bytes of a file. FileNotFoundError."""
+        return self._backend.read(layout.check_path(path))[0]
+
+    def read_json(self, path: str) -> Any:
+        """A JSON file. FileNotFoundError; CorruptError if it is no JSON."""
+        try:
+            return json.loads(self.read(path))
+        except ValueError as error:
+            raise CorruptError(f"{path} is not JSON.", details={"file": path}) from error
+
+    def exists(self, path: str) -> bool:
+        """Whether a file is at `path`; a folder is none."""
+        return self._backend.exists(layout.check_path(path))
+
+    def list(self, folder: str) -> Names:
+        """Sorted names of the files and folders directly below `folder` ("" is the root); [] if there is none."""
+        return self._backend.names(layout.check_path(folder) if folder else "")
+
+    def writer(self, uri: str) -> Writer:
+        """What writes and seals the directory `uri`."""
+        return Writer(self._backend, uri)
+
+    def pointer(self, path: str) -> Pointer:
+        """The pointer at `path`."""
+        return Pointer(self._backend, path)
+
+    def manifest(self, ref: Ref | str) -> Manifest:
+        """The manifest of a sealed directory, its seal checked, its files not.
+
+        Raises: FileNotFoundError if it is not sealed; CorruptError if the seal is broken or is not `ref`'s.
+        """
+        expected = ref if isinstance(ref, Ref) else None
+        uri = layout.check_path(ref.uri if isinstance(ref, Ref) else ref)
+        return read_manifest(uri, self._backend.read(layout.manifest(uri))[0], expected)
+
+    def verify(self, ref: Ref | str) -> Manifest:
+        """The manifest, after every stored byte was read again and found to be what was sealed.
+
+        Raises: FileNotFoundError if it is not sealed; CorruptError naming a file that is changed, missing, extra or
+        a link.
+        """
+        manifest = self.manifest(ref)
+        present = set(self._backend.walk(manifest.uri)) - {layout.MANIFEST}
+        sealed = {entry.path: entry for entry in manifest.files}
+        for name in sorted(present - sealed.keys()):
+            raise _corrupt(f"{manifest.uri}/{name}", "is extra: it was not there when the directory was sealed")
+        for name, entry in sealed.items():
+            path = f"{manifest.uri}/{name}"
+            try:
+                found = self._backend.digest(path)
+            except FileNotFoundError as error:
+                raise _corrupt(path, "is missing") from error
+            if found != (entry.bytes, entry.blake3):
+                raise _corrupt(path, "does not hold the bytes that were sealed")
+        return manifest
+
+    def local(self, ref: Ref | str, *, cache: Path | None = None) -> Path:
+        """A folder on this machine with the files of a sealed directory.
+
+        In a folder store it is the directory itself (`verify` reads its bytes); from S3 it is a copy below `cache`
+        (default: Trainwright's state folder), every byte checked. Raises as `verify`.
+        """
+        manifest = self.manifest(ref)
+        folder = self._backend.local(manifest.uri)
+        if folder is not None:
+            return folder
+        base = cache if cache is not None else state_folder() / "cache"
+        target = base / manifest.seal
+        if target.is_dir() and not _is_copy(target, manifest):
+            shutil.rmtree(target)
+        if not target.is_dir():
+            base.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=base) as scratch:
+                copy = Path(scratch) / "copy"
+                self._download(manifest, copy)
+                with contextlib.suppress(OSError):  # another process was faster with the same bytes
+                    os.rename(copy, target)
+        return target
+
+    def newest(self, area: str, key: str) -> Ref | None:
+        """The newest attempt at `key` that is sealed and whole, every byte read; deleted and corrupt ones are passed.
+
+        UsageError if a manifest has a newer schema.
+        """
+        for n in sorted(self._attempts(area, key), reverse=True):
+            uri = layout.attempt(area, key, n)
+            if self.exists(layout.tombstone(uri)):
+                continue
+            with contextlib.suppress(FileNotFoundError, CorruptError):
+                return self.verify(uri).ref
+        return None
+
+    def next_attempt(self, area: str, key: str) -> str:
+        """The directory to write: the newest attempt if it is neither sealed nor deleted, else the one after it."""
+        numbers = self._attempts(area, key)
+        if not numbers:
+            return layout.attempt(area, key, 0)
+        uri = layout.attempt(area, key, max(numbers))
+        if self.exists(layout.manifest(uri)) or self.exists(layout.tombstone(uri)):
+            return layout.attempt(area, key, max(numbers) + 1)
+        return uri
+
+    def remove(self, uri: str, *, why: str, by: str) -> None:
+        """Delete a directory: a tombstone says so first, then manifests go, then files. May be repeated if cut off."""
+        names = self._backend.walk(layout.check_path(uri))
+        with contextlib.suppress(FileExistsError):
+            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+            self.create_json(layout.tombstone(uri), {"by": by, "schema": 1, "time": now, "uri": uri, "why": why})
+        for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
+            self._backend.delete(f"{uri}/{name}")
+
+    def _attempts(self, area: str, key: str) -> set[int]:
+        first = layout.attempt(area, key, 0).removesuffix("0").rpartition("/")[2]
+        names = self._backend.names(area, first)
+        names += [name.removesuffix(".json") for name in self._backend.names(f"tombstones/{area}", first)]
+        parts = filter(None, map(layout.split_attempt, names))
+        return {n for found, n in parts if found == key}
+
+    def _download(self, manifest: Manifest, folder: Path) -> None:
+        folder.mkdir()
+        for entry in manifest.files:
+            (folder / entry.path).parent.mkdir(parents=True, exist_ok=True)
+            path = f"{manifest.uri}/{entry.path}"
+            try:
+                found = self._backend.digest(path, folder / entry.path)
+            except FileNotFoundError as error:
+                raise _corrupt(path, "is missing") from error
+            if found != (entry.bytes, entry.blake3):
+                raise _corrupt(path, "does not hold the bytes that were sealed")
+
+
+def _is_copy(folder: Path, manifest: Manifest) -> bool:
+    for entry in manifest.files:
+        try:
+            with (folder / entry.path).open("rb") as file:
+                if hash_stream(file) != (entry.bytes, entry.blake3):
+                    return False
+        except OSError:
+            return False
+    return True
+
+
+def _corrupt(path: str, what: str) -> CorruptError:
+    return CorruptError(f"{path} {what}.", details={"file": path})

@@ -1,0 +1,103 @@
+"""Writes a sealed directory: files one by one, each created once, and the manifest last."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import FileEntry, Ref
+from infra.store import layout
+from infra.store.backend import Backend, hash_stream
+from infra.store.seal import AlreadySealed, check_file_name, read_manifest, write_manifest
+
+
+class Writer:
+    """A directory that is not sealed yet; several processes may write different files of it."""
+
+    def __init__(self, backend: Backend, uri: str) -> None:
+        self._backend = backend
+        self.uri = layout.check_path(uri)
+        self._entries: dict[str, FileEntry] = {}
+
+    def existing(self) -> dict[str, FileEntry]:
+        """The files that are there already, by name, each read anew and hashed."""
+        names = [name for name in self._backend.walk(self.uri) if name != layout.MANIFEST]
+        return {name: self._entry(name) for name in names}
+
+    def put(self, name: str, data: bytes | Path) -> FileEntry:
+        """Store a file, whole or not at all.
+
+        The same bytes again are fine. CorruptError if the name holds other bytes, or if the directory is sealed
+        without it; UsageError for a name that could leave the directory.
+        """
+        try:
+            path = f"{self.uri}/{check_file_name(name)}"
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        if isinstance(data, Path):
+            with data.open("rb") as file:
+                size, digest = hash_stream(file)
+        else:
+            size, digest = hash_stream(io.BytesIO(data))
+        entry = FileEntry(path=name, bytes=size, blake3=digest)
+        if self._backend.exists(layout.manifest(self.uri)) and not self._backend.exists(path):
+            raise CorruptError(f"{path} cannot be added: {self.uri} is sealed.", details={"file": path})
+        try:
+            if isinstance(data, Path):
+                self._backend.create_file(path, data)
+            else:
+                self._backend.create(path, data)
+        except FileExistsError as error:
+            if self._entry(name) != entry:
+                raise CorruptError(
+                    f"{path} is there already with other bytes than are to be written.", details={"file": path}
+                ) from error
+        self._entries[name] = entry
+        return entry
+
+    def seal(
+        self,
+        kind: str,
+        settings: dict[str, Any],
+        provenance: dict[str, Any],
+        files: Iterable[FileEntry] | None = None,
+    ) -> Ref:
+        """Seal the directory with exactly the files in it.
+
+        Args:
+            kind: what it holds, such as `dataset`.
+            settings: what shaped the result; part of its id.
+            provenance: parents, code, times, actor, trigger, tags; not part of its id.
+            files: its files, if others wrote some of them; default: all that are there, those not put here re-hashed.
+
+        Returns: what points at it; where another sealed the same content first, that one's, with its provenance.
+        Raises: CorruptError naming a file that is missing or not among `files`; AlreadySealed for other content.
+        """
+        present = {name for name in self._backend.walk(self.uri) if name != layout.MANIFEST}
+        if files is None:
+            entries = {name: self._entries.get(name) or self._entry(name) for name in present}
+        else:
+            entries = {entry.path: entry for entry in files}
+        for name in sorted(present ^ entries.keys()):
+            problem = "is missing" if name in entries else "does not belong to it"
+            path = f"{self.uri}/{name}"
+            raise CorruptError(f"{self.uri} cannot be sealed: {path} {problem}.", details={"file": path})
+        data, identity = write_manifest(kind, settings, provenance, entries.values())
+        try:
+            self._backend.create(layout.manifest(self.uri), data)
+        except FileExistsError as error:
+            data, _ = self._backend.read(layout.manifest(self.uri))
+            first = read_manifest(self.uri, data)
+            if first.id != identity:
+                raise AlreadySealed(
+                    f"{self.uri} is sealed already, with other content.", details={"file": layout.manifest(self.uri)}
+                ) from error
+            return first.ref
+        return read_manifest(self.uri, data).ref
+
+    def _entry(self, name: str) -> FileEntry:
+        size, digest = self._backend.digest(f"{self.uri}/{name}")
+        return FileEntry(path=name, bytes=size, blake3=digest)

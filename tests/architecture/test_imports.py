@@ -1,0 +1,64 @@
+"""Imports go one way, and what is fenced stays inside: read from the sources, and seen in fresh interpreters."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
+
+
+def _python(code: str, repository: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=False)
+
+
+def test_layers_and_fences(repository: Path) -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([linter, "--no-cache"], cwd=repository, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "never"),
+    [
+        ("flows.retrain", ("torch", "lightning", "great_expectations")),
+        ("flows.cli", ("torch", "lightning", "prefect", "great_expectations", "pandas", "s3fs")),
+        ("training.rank", ("prefect", "great_expectations")),
+        ("training.shard_worker", ("torch", "lightning", "prefect")),
+        ("infra.launch.node", ("torch", "lightning", "prefect")),
+    ],
+)
+def test_importing_a_module_loads_nothing_heavy_by_accident(
+    module: str, never: tuple[str, ...], repository: Path
+) -> None:
+    code = f"import sys, {module}; print(*sorted(name for name in {never!r} if name in sys.modules))"
+    done = _python(code, repository)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "", f"importing {module} loads {done.stdout.strip()}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_installed_distribution_owns_our_names(room: str, repository: Path) -> None:
+    others = set(importlib.metadata.packages_distributions().get(room, [])) - {"trainwright"}
+    assert not others, f"{room} belongs to {', '.join(sorted(others))} too"
+    found = importlib.util.find_spec(room)
+    assert found is not None, f"{room} cannot be imported"
+    places = {Path(place).resolve() for place in found.submodule_search_locations or []}
+    assert places == {repository / room}, f"{room} is found in {places}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_file_inside_a_folder_shadows_a_room(room: str, repository: Path) -> None:
+    # A script puts its own folder first on sys.path: flows/tasks.py would then be `tasks`.
+    shadows = [
+        path.relative_to(repository)
+        for parent in ROOMS
+        for path in (repository / parent).rglob("*")
+        if path.stem == room and path != repository / room and (path.suffix == ".py" or path.is_dir())
+    ]
+    assert not shadows

@@ -1,0 +1,79 @@
+"""What lies where: small files, a top level of known names, nothing that only one machine has, a whole lock."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+MAX_LINES = 400
+TOP_LEVEL = {
+    ".ci", ".dvc", ".dvcignore", ".gitattributes", ".github", ".gitignore",
+    "CHANGELOG.md", "Makefile", "README.md", "pyproject.toml", "requirements.lock",
+    "dvc.lock", "dvc.yaml", "prefect.yaml",
+    "benchmarks", "data_contracts", "docs", "examples", "flows", "infra", "tasks", "tests", "training",
+}  # fmt: skip
+# Spelt in pieces, or this file would be found.
+MACHINE_PATHS = re.compile(
+    "|".join(["/" + "work/", "/" + "tmp/w/", "/" + "root/", "/" + "opt/wheels", "/" + "opt/pypi"])
+)
+LEFT_BY_RUNS = {".git", ".venv", ".trainwright", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+
+
+@pytest.fixture(scope="module")
+def files(repository: Path) -> list[Path]:
+    """The repository's own files, relative to it: what Git tracks or would, or all but what runs leave behind."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=repository, capture_output=True, check=False
+    )
+    if listed.returncode == 0:
+        names = [Path(name) for name in listed.stdout.decode().split("\0") if name]
+        return [name for name in names if (repository / name).is_file()]
+    found = (path.relative_to(repository) for path in repository.rglob("*") if path.is_file())
+    return [path for path in found if not LEFT_BY_RUNS & set(path.parts) and "data" not in path.parts]
+
+
+def test_no_source_file_is_longer_than_400_lines(files: list[Path], repository: Path) -> None:
+    long = {
+        str(path): lines
+        for path in files
+        if path.suffix in {".py", ".yaml", ".md"}
+        and (lines := len((repository / path).read_text().splitlines())) > MAX_LINES
+    }
+    assert not long
+
+
+def test_nothing_names_one_machine(files: list[Path], repository: Path) -> None:
+    found = [
+        f"{path}:{number}: {line.strip()[:100]}"
+        for path in files
+        if b"\0" not in (content := (repository / path).read_bytes())
+        for number, line in enumerate(content.decode(errors="replace").splitlines(), 1)
+        if MACHINE_PATHS.search(line)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_top_level_holds_only_what_belongs_there(files: list[Path]) -> None:
+    assert {path.parts[0] for path in files} <= TOP_LEVEL
+
+
+def test_every_package_has_an_init(files: list[Path], repository: Path) -> None:
+    # A folder without one is left out of the installed package.
+    rooms = {"flows", "tasks", "training", "infra", "data_contracts"}
+    folders = {path.parent for path in files if path.suffix == ".py" and path.parts[0] in rooms}
+    assert not [str(folder) for folder in sorted(folders) if not (repository / folder / "__init__.py").is_file()]
+
+
+def test_the_lock_pins_every_dependency_and_names_no_place(repository: Path) -> None:
+    lines = [line for line in (repository / "requirements.lock").read_text().splitlines() if line[:1] != "#"]
+    assert not [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+(\[[a-z,-]+\])?==[A-Za-z0-9.]+", line)]
+    pinned = {re.split(r"[\[=]", line)[0].lower().replace("_", "-") for line in lines}
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["dev"]
+    names = {re.split(r"[\[<>=]", requirement)[0].lower() for requirement in wanted}
+    assert not names - pinned, "run `make lock`"
+    assert [line for line in lines if line.startswith("torch==")] == ["torch==2.13.0"]

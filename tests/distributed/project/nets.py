@@ -1,0 +1,132 @@
+"""Modules as people write them, without a thought of Trainwright."""
+
+import lightning as L
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width, dropout):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.drop = nn.Dropout(dropout)
+
+    def forward(self, x):
+        return x + self.drop(torch.relu(self.linear(x)))
+
+
+class Classifier(L.LightningModule):
+    """Calls itself in its step; dropout, a schedule, a metric over validation."""
+
+    def __init__(self, width: int = 8, dropout: float = 0.2, lr: float = 0.05):
+        super().__init__()
+        self.save_hyperparameters()
+        self.inlet = nn.Linear(4, width)
+        self.blocks = nn.Sequential(Block(width, dropout), Block(width, dropout))
+        self.norm = nn.BatchNorm1d(width)
+        self.outlet = nn.Linear(width, 2)
+
+    def forward(self, x):
+        return self.outlet(self.norm(self.blocks(self.inlet(x))))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self(x), y)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val_loss", F.cross_entropy(self(x), y))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=self.hparams.lr)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5, threshold=10.0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "val_loss"}}
+
+
+class Direct(Classifier):
+    """Never calls itself: its steps go to the submodules."""
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        hidden = self.norm(self.blocks(self.inlet(x)))
+        loss = F.cross_entropy(self.outlet(hidden), y)
+        self.log("loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val_loss", F.cross_entropy(self.outlet(self.norm(self.blocks(self.inlet(x)))), y))
+
+
+class TwoSteps(Classifier):
+    """Draws in its step from all generators, so that a resumed run is equal only if they are restored."""
+
+    def training_step(self, batch, batch_idx):
+        import random
+
+        import numpy as np
+
+        x, y = batch
+        noise = random.random() + float(np.random.rand()) + torch.rand(())
+        loss = F.cross_entropy(self(x) * (1 + 0.01 * noise), y)
+        self.log("loss", loss)
+        return loss
+
+
+class Raises(Classifier):
+    def training_step(self, batch, batch_idx):
+        if self.global_step == 2:
+            self.helper()
+        return super().training_step(batch, batch_idx)
+
+    def helper(self):
+        raise RuntimeError("the third step is too much")
+
+
+class RaisesOnOneRank(Raises):
+    def helper(self):
+        if self.global_rank == 1:
+            raise RuntimeError("rank one alone")
+
+
+class TurnsNan(Classifier):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss * float("nan") if self.global_step == 4 and self.global_rank == 1 else loss
+
+
+class Unsavable(Classifier):
+    def on_save_checkpoint(self, checkpoint):
+        checkpoint["handle"] = {"of": [1, object()]}
+
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, rows):
+        draw = torch.Generator().manual_seed(7)
+        self.x = torch.randn(rows, 4, generator=draw)
+        self.y = (self.x.sum(1) > 0).long()
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, at):
+        return self.x[at], self.y[at]
+
+
+class RowsModule(L.LightningDataModule):
+    def __init__(self, path: str = "", batch_size: int = 8):
+        super().__init__()
+        self.path = path
+        self.batch_size = batch_size
+
+    def setup(self, stage):
+        self.rows = Rows(96)
+
+    def train_dataloader(self):
+        return torch.utils.data.DataLoader(self.rows, self.batch_size, shuffle=True)
+
+    def val_dataloader(self):
+        return torch.utils.data.DataLoader(Rows(20), self.batch_size)

@@ -1,0 +1,16 @@
+"""One real Prefect server for all integration tests, in the state folder that the root conftest made for this session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.tiny import trainwright
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stop_servers() -> Iterator[None]:
+    """Whatever server or worker the tests started is stopped at the end; the first `run` starts it."""
+    yield
+    trainwright("down")

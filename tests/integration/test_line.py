@@ -1,0 +1,163 @@
+"""The whole line through the command line, on a tiny pipeline: what a run promises, in the order people meet it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.tiny import answer, trainwright, write_project, write_rows
+
+STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose first run has promoted version 1."""
+    spec = write_project(tmp_path_factory.mktemp("tiny"))
+    done = trainwright("run", spec, "--json")
+    assert done.returncode == 0, done.stderr
+    (spec.parent / "first.json").write_text(done.stdout)
+    return spec.parent
+
+
+def statuses(report: dict) -> dict[str, str]:
+    return {stage["name"]: stage["status"] for stage in report["stages"]}
+
+
+def test_the_first_run_promotes(project: Path) -> None:
+    report = json.loads((project / "first.json").read_text())
+    assert report["verdict"] == "promoted"
+    assert statuses(report) == dict.fromkeys(STAGES, "ran")
+    assert all(stage["id"] and stage["seconds"] >= 0 for stage in report["stages"])
+    assert report["model"] == {"name": "tiny", "version": 1, "alias": "champion"}
+    assert report["metrics"]["accuracy"] >= 0.8
+    assert report["cost"]["node_seconds"] > 0
+    assert len(report["dataset_id"]) == len(report["checkpoint_id"]) == 64
+
+
+def test_the_same_again_reuses_everything_and_is_unchanged(project: Path) -> None:
+    first = json.loads((project / "first.json").read_text())
+    done = trainwright("run", project / "pipeline.yaml", "--json")
+    report = answer(done)
+    assert (done.returncode, report["verdict"]) == (0, "unchanged")
+    assert statuses(report) == dict.fromkeys(STAGES, "reused")
+    assert all(stage["reused_from"] for stage in report["stages"])
+    assert report["cost"]["node_seconds"] == 0
+    assert (report["dataset_id"], report["checkpoint_id"]) == (first["dataset_id"], first["checkpoint_id"])
+    assert len(list((project / ".trainwright" / "trainings").iterdir())) == 1
+
+
+def test_a_worse_setting_is_trained_and_not_promoted(project: Path) -> None:
+    worse = "train.lightning.model.init_args.lr=0.0000001"
+    for expected in ("ran", "reused"):
+        done = trainwright("run", project / "pipeline.yaml", "--set", worse, "--json")
+        report = answer(done)
+        assert (done.returncode, report["verdict"]) == (4, "not_promoted")
+        assert statuses(report)["train"] == expected
+        assert "on the same" in report["sentence"]
+        assert "loses" in report["sentence"]
+        assert report["model"] == {"name": "tiny", "version": 1, "alias": "champion"}
+
+
+def test_broken_data_is_rejected_with_column_count_and_examples(project: Path) -> None:
+    bad = project / "bad.csv"
+    lines = (project / "rows.csv").read_text().splitlines()
+    lines[3] = "2,17.5,0.1,0.1,1"
+    lines[9] = "8,-3.25,0.1,0.1,1"
+    bad.write_text("\n".join(lines) + "\n")
+    done = trainwright("run", project / "pipeline.yaml", "--set", "data.source=bad.csv", "--json")
+    report = answer(done)
+    assert (done.returncode, report["verdict"]) == (3, "rejected")
+    assert statuses(report) == {"validate": "rejected"}
+    for word in ("expect_column_values_to_be_between", "column a", "2 of 600 rows", "17.5", "-3.25"):
+        assert word in report["sentence"]
+
+
+def test_plan_says_what_would_be_reused_and_why_not(project: Path) -> None:
+    same = answer(trainwright("plan", project / "pipeline.yaml", "--json"))["stages"]
+    assert {step["name"]: step["action"] for step in same} == dict.fromkeys(STAGES, "reuse")
+    changed = answer(trainwright("plan", project / "pipeline.yaml", "--set", "train.seed=8", "--json"))["stages"]
+    actions = {step["name"]: step["action"] for step in changed}
+    assert actions == {**dict.fromkeys(STAGES, "run"), "validate": "reuse", "shard": "reuse"}
+    assert "train.seed" in next(step["why"] for step in changed if step["name"] == "train")
+
+
+def test_show_status_and_prove_agree(project: Path) -> None:
+    store = project / ".trainwright"
+    shown = answer(trainwright("show", "tiny@champion", "--store", store, "--json"))
+    assert (shown["name"], shown["version"], shown["alias"]) == ("tiny", 1, "champion")
+    first = json.loads((project / "first.json").read_text())
+    assert answer(trainwright("show", first["run_id"], "--store", store, "--json")) == first
+    status = answer(trainwright("status", "--store", store, "--json"))
+    assert status["stores"][0]["models"] == [{"name": "tiny", "alias": "champion", "version": 1}]
+    proof = answer(trainwright("prove", "tiny@champion", "--store", store, "--json"))
+    kinds = {link["kind"] for link in proof["links"]}
+    assert {"model", "checkpoint", "dataset", "contract", "evaluation", "code", "receipt"} <= kinds
+    assert proof["raw_checked"] == [str(project / "rows.csv")]
+    assert proof["gone"] == []
+
+
+def test_the_tags_of_the_spec_are_in_every_manifest(project: Path) -> None:
+    manifests = list((project / ".trainwright").rglob("manifest.json"))
+    assert len(manifests) >= 6
+    for path in manifests:
+        assert json.loads(path.read_text())["provenance"]["tags"] == {"team": "tests"}, path
+
+
+def test_a_changed_byte_anywhere_is_named_by_prove(project: Path) -> None:
+    store = project / ".trainwright"
+    proof = answer(trainwright("prove", "tiny@champion", "--store", store, "--json"))
+    for link in proof["links"]:
+        path = max((p for p in (store / link["uri"]).rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
+        original = path.read_bytes()
+        path.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
+        try:
+            done = trainwright("prove", "tiny@champion", "--store", store)
+        finally:
+            path.write_bytes(original)
+        assert done.returncode == 6, (link, done.stderr)
+        assert path.name in done.stderr, (path, done.stderr)
+
+
+def test_a_changed_raw_file_exits_6_and_a_missing_one_is_listed(project: Path) -> None:
+    raw, store = project / "rows.csv", project / ".trainwright"
+    original = raw.read_bytes()
+    try:
+        raw.write_bytes(original.replace(b"0", b"1", 1))
+        done = trainwright("prove", "tiny@champion", "--store", store)
+        assert (done.returncode, "rows.csv" in done.stderr) == (6, True)
+        raw.unlink()
+        done = trainwright("prove", "tiny@champion", "--store", store, "--json")
+        assert (done.returncode, answer(done)["gone"]) == (0, [str(raw)])
+    finally:
+        raw.write_bytes(original)
+
+
+def test_stage_verbs_take_earlier_hand_offs_by_key(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "verbs")
+    write_rows(tmp_path / "verbs" / "rows.csv", seed=2)
+    for verb, first in [("shard", "validate"), ("evaluate", "train"), ("promote", "train")]:
+        done = trainwright(verb, spec)
+        assert done.returncode == 2, (verb, done.stderr)
+        assert "Run `trainwright " in done.stderr, first
+    for stage in STAGES:
+        out = tmp_path / f"{stage}.json"
+        done = trainwright(stage, spec, "--out", out, "--json")
+        assert done.returncode == 0, done.stderr
+        assert answer(done)["handoff"] == json.loads(out.read_text())
+    assert json.loads((tmp_path / "promote.json").read_text())["decision"] == "promoted"
+
+
+def test_rollback_moves_the_alias_back(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "back")
+    store = tmp_path / "back" / ".trainwright"
+    for seed in (1, 2):
+        gates = "promote.gates=[]"
+        assert trainwright("run", spec, "--set", f"train.seed={seed}", "--set", gates).returncode == 0
+    assert answer(trainwright("show", "tiny@champion", "--store", store, "--json"))["version"] == 2
+    assert trainwright("rollback", "tiny@champion", "--store", store).returncode == 0
+    shown = answer(trainwright("show", "tiny@champion", "--store", store, "--json"))
+    assert (shown["version"], len(shown["history"])) == (1, 3)
+    assert trainwright("rollback", "tiny@champion", "--store", store, "--to", "9").returncode == 2

@@ -1,0 +1,131 @@
+"""A rank without torch for tests of the launchers: speaks the ranks' file protocol and fails where it is told to.
+
+`launch["train"]["fake"]`: `steps`, `every` (steps between checkpoints), `step_s`, `trace` (a file that gets one line
+`<generation> <rank> <step>` per step), and `faults`: a list of {"generation", "rank", "step", "kind"}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import Preempted, StorageUnavailable, TrainwrightError, UserCodeError
+from data_contracts.handoffs import Checkpoint
+from infra.launch import ranks
+from infra.launch.child import write_atomically
+from infra.store import layout, open_store
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+SCRATCH = Path(os.environ["TRAINWRIGHT_SCRATCH"])
+LAUNCH = json.loads(Path(os.environ["TRAINWRIGHT_LAUNCH"]).read_text())
+FAKE = LAUNCH["train"]["fake"]
+STORE = open_store(os.environ["TRAINWRIGHT_STORE"], json.loads(os.environ["TRAINWRIGHT_STORE_OPTIONS"]), create=False)
+
+stopping = False
+checkpoints: list[Checkpoint] = []
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, note_stop)
+    step = LAUNCH["resume"]["step"] if LAUNCH["resume"] else 0
+    report("starting", step)
+    print(f"rank {RANK} of {WORLD} in {os.getcwd()} with {os.environ['OMP_NUM_THREADS']} threads", flush=True)
+    while step < FAKE["steps"]:
+        for fault in FAKE.get("faults", []):
+            if (fault["generation"], fault["rank"], fault["step"]) == (LAUNCH["generation"], RANK, step):
+                fail(fault["kind"])
+        if stopping or ranks.stop_file(SCRATCH).exists():
+            if RANK == 0:
+                checkpoint(step)
+                report("training", step)
+            raise Preempted("asked to stop.")
+        time.sleep(FAKE.get("step_s", 0.01))
+        step += 1
+        with open(FAKE["trace"], "a") as trace:
+            trace.write(f"{LAUNCH['generation']} {RANK} {step}\n")
+        if RANK == 0 and step % FAKE["every"] == 0:
+            checkpoint(step)
+        report("training", step)
+    if RANK == 0 and (not checkpoints or checkpoints[-1].step < step):
+        checkpoint(step)
+    report("done", step)
+    last = checkpoints[-1].to_json() if RANK == 0 else None
+    write_atomically(ranks.done_file(SCRATCH, RANK), {"checkpoint": last, "plan": {"dropped_rows": 3}})
+
+
+def report(phase: str, step: int) -> None:
+    value = {
+        "rank": RANK,
+        "phase": phase,
+        "step": step,
+        "epoch": 0,
+        "samples": step * 8,
+        "metrics": {"loss": 1.0 / (1 + step)},
+        "checkpoints": [checkpoint.to_json() for checkpoint in checkpoints],
+    }
+    write_atomically(ranks.report_file(SCRATCH, RANK), value)
+
+
+def checkpoint(step: int) -> None:
+    uri = layout.checkpoint(LAUNCH["training"], step, LAUNCH["generation"])
+    writer = STORE.writer(uri)
+    writer.put("state.json", json.dumps({"step": step}).encode())
+    ref = writer.seal("checkpoint", {"step": step}, {})
+    metrics = {"score": FAKE["scores"][str(step)]} if "scores" in FAKE else {}
+    fields: dict[str, Any] = {"training": LAUNCH["training"], "step": step, "epoch": 0, "metrics": metrics}
+    checkpoints.append(
+        Checkpoint(ref=ref, key="k", generation=LAUNCH["generation"], world_size=WORLD, dropped_rows=3, **fields)
+    )
+
+
+def note_stop(*_: Any) -> None:
+    global stopping
+    stopping = True
+
+
+def fail(kind: str) -> None:
+    match kind:
+        case "user":
+            raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
+        case "bug":
+            raise ZeroDivisionError("a bug of ours")
+        case "storage":
+            raise StorageUnavailable("the store is away.")
+        case "exit":
+            os._exit(0)
+        case "sigterm":
+            os.kill(os.getpid(), signal.SIGTERM)
+        case "sigkill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "kill agent":
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(600)
+        case "terminate agent":
+            os.kill(os.getppid(), signal.SIGTERM)
+        case "kill node" | "terminate node" | "stop node":
+            number = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}[kind.split()[0]]
+            os.kill(parent_of(os.getppid()), number)
+        case "hang":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            subprocess.Popen([sys.executable, "-c", "import os, time; os.setsid(); time.sleep(600)"])
+            time.sleep(600)
+        case _:
+            raise AssertionError(kind)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except TrainwrightError as error:
+        write_atomically(ranks.error_file(SCRATCH, RANK), error.to_json())
+        sys.exit(error.exit_code)

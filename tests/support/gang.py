@@ -1,0 +1,151 @@
+"""Ranks on this machine as the launcher starts them: torchrun, a dataset in shards, a project, a store, a scratch folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from infra.launch.processes import module_command
+from infra.store import open_store
+from training import formats
+from training.formats.normal import normalise
+from training.formats.schema import FILE, columns_of, to_json
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 240
+KEY = "k" * 40
+TRAINING = f"trainings/{KEY}-0"
+
+
+def make_dataset(folder: Path, rows: dict[str, int], *, shards: int = 2, form: str = "parquet") -> dict[str, Any]:
+    """A small regression dataset in shards: `x` (tensor of 4), `a`, `b`, `y`. Returns the hand-off as JSON."""
+    folder.mkdir(parents=True)
+    splits: dict[str, list[dict[str, Any]]] = {}
+    schema = None
+    for split, count in rows.items():
+        draw = np.random.RandomState(len(split))
+        x = draw.standard_normal((count, 4)).astype(np.float32)
+        table = normalise(
+            pa.table(
+                {
+                    "id": pa.array(range(count), pa.int64()),
+                    "x": pa.array(list(x), pa.list_(pa.float32())),
+                    "a": pa.array(x[:, 0].astype(np.float64)),
+                    "b": pa.array(x[:, 1].astype(np.float64)),
+                    "y": pa.array((x.sum(1) > 0).astype(np.int64)),
+                }
+            )
+        )
+        schema = table.schema
+        splits[split] = []
+        bounds = [round(count * at / shards) for at in range(shards + 1)]
+        for number in range(shards):
+            name = f"{split}-{number:05}{formats.get(form).SUFFIX}"
+            part = table.slice(bounds[number], bounds[number + 1] - bounds[number])
+            formats.get(form).write_shard(part, folder / name)
+            splits[split].append({"uri": "", "path": name, "rows": part.num_rows, "bytes": 0, "blake3": ""})
+    assert schema is not None
+    (folder / FILE).write_text(json.dumps(to_json(schema)))
+    ref = {"uri": "datasets/d-0", "id": "d" * 64, "seal": "s" * 64}
+    return {"ref": ref, "key": "d", "format": form, "splits": splits, "columns": columns_of(schema)}
+
+
+@dataclass
+class Gang:
+    """One training on this machine, generation after generation.
+
+    Attributes:
+        train: the spec's `train` section, with the Lightning config inlined.
+    """
+
+    folder: Path
+    train: dict[str, Any]
+    project: Path
+    dataset: dict[str, Any] | None = None
+    dataset_folder: Path | None = None
+    ranks: int = 2
+    environment: dict[str, str] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.store = open_store(str(self.folder / "store"))
+
+    def scratch(self, generation: int) -> Path:
+        """The folder in which the ranks of a generation report."""
+        return self.folder / f"g{generation}"
+
+    def start(self, generation: int = 0, resume: dict[str, Any] | None = None) -> subprocess.Popen[bytes]:
+        """Start the ranks of a generation and return torchrun's process."""
+        scratch = self.scratch(generation)
+        scratch.mkdir(parents=True)
+        told = {
+            "schema_version": 1,
+            "training": TRAINING,
+            "generation": generation,
+            "token": generation,
+            "nodes": 1,
+            "devices": self.ranks,
+            "dataset": self.dataset,
+            "train": {"devices": self.ranks, **self.train},
+            "data_external": self.dataset is None,
+            "resume": resume,
+            "code_digest": "",
+            "provenance": self.provenance,
+            "heartbeat_s": 0.0,
+        }
+        (scratch / "launch.json").write_text(json.dumps(told))
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY),
+            "OMP_NUM_THREADS": "1",
+            "TRAINWRIGHT_LAUNCH": str(scratch / "launch.json"),
+            "TRAINWRIGHT_STORE": self.store.uri,
+            "TRAINWRIGHT_STORE_OPTIONS": "{}",
+            "TRAINWRIGHT_SCRATCH": str(scratch),
+            "TRAINWRIGHT_PROJECT": str(self.project),
+            "TRAINWRIGHT_DATASET": str(self.dataset_folder or ""),
+            **self.environment,
+        }
+        options = ["--standalone", f"--nproc-per-node={self.ranks}", "--no-python"]
+        command = [*module_command("torch.distributed.run"), *options, *module_command("training.rank")]
+        with (scratch / "log.txt").open("wb") as log:
+            return subprocess.Popen(
+                command, env=environment, cwd=self.project, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def run(self, generation: int = 0, resume: dict[str, Any] | None = None) -> Path:
+        """Run a generation to its end and return its scratch folder."""
+        process = self.start(generation, resume)
+        try:
+            process.wait(timeout=TIMEOUT_S)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        return self.scratch(generation)
+
+    def train_to_end(self, generation: int = 0, resume: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Run a generation that must succeed and return the checkpoint that it ended with."""
+        scratch = self.run(generation, resume)
+        done = answer(scratch, 0, "done")
+        assert done is not None, (scratch / "log.txt").read_text()[-8000:]
+        return done["checkpoint"]
+
+    def checkpoint_folder(self, checkpoint: dict[str, Any]) -> Path:
+        """A sealed checkpoint's files, every byte checked."""
+        manifest = self.store.verify(checkpoint["ref"]["uri"])
+        return self.store.local(manifest.ref)
+
+
+def answer(scratch: Path, rank: int, kind: str = "") -> Any:
+    """What a rank wrote: its progress, or with `kind` its `error` or `done`; None if it did not."""
+    path = scratch / (f"rank-{rank}.{kind}.json" if kind else f"rank-{rank}.json")
+    return json.loads(path.read_text()) if path.exists() else None
+

@@ -1,0 +1,141 @@
+"""An S3 protocol server for tests: moto's, as a process of its own, made atomic and able to fail on demand.
+
+    from tests.support.s3 import s3_server   # a session fixture; import it in a conftest.py
+
+moto looks at a condition and writes in two steps; one lock around every request makes that one step, as S3 does.
+The process ends when its parent does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CREDENTIALS = {"TRAINWRIGHT_TEST_S3_KEY": "an-access-key", "TRAINWRIGHT_TEST_S3_SECRET": "a-secret-key"}
+
+
+class S3Server:
+    """A running server. `options` are storage options for it, credentials named."""
+
+    def __init__(self) -> None:
+        os.environ.update(CREDENTIALS)
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        self.options: dict[str, Any] = {
+            "key": "env:TRAINWRIGHT_TEST_S3_KEY",
+            "secret": "env:TRAINWRIGHT_TEST_S3_SECRET",
+            "endpoint_url": self.url,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+        self._numbers = itertools.count()
+
+    def bucket(self) -> str:
+        """A new bucket's name."""
+        name = f"bucket-{next(self._numbers)}"
+        urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT"), timeout=30).close()
+        return name
+
+    def fault(self, do: str, *, method: str = "", match: str = "", times: int = 1, **about: Any) -> None:
+        """Make the next `times` requests with this method and text in the path fail.
+
+        do: `lose` (carry it out, then hang up), `refuse` (answer `status` and `code`), `ignore` (carry it out without
+        its conditions), `flip` (change a bit of the answer's body).
+        """
+        self._post("/_faults", {"do": do, "method": method, "match": match, "times": times, **about})
+
+    def clear(self) -> list[dict[str, Any]]:
+        """Forget all faults; those that were not used up."""
+        return self._post("/_clear", {})
+
+    def stop(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(timeout=30)
+        self._process.stdout.close()
+
+    def _post(self, path: str, value: Any) -> Any:
+        request = urllib.request.Request(self.url + path, data=json.dumps(value).encode(), method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """One server for the session."""
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+class _Faulty:
+    """moto's application, one request at a time, with the faults that a test asked for."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._faults: list[dict[str, Any]] = []
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        with self._lock:
+            path = environ["PATH_INFO"]
+            if path in ("/_faults", "/_clear"):
+                left = [fault for fault in self._faults if fault["times"]]
+                body = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+                self._faults = [*left, body] if path == "/_faults" else []
+                start_response("200 OK", [("Content-Type", "application/json")])
+                return [json.dumps(left).encode()]
+            fault = self._next(environ["REQUEST_METHOD"], f"{path}?{environ.get('QUERY_STRING', '')}")
+            if fault.get("do") == "refuse":
+                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                start_response(f"{fault['status']} No", [("Content-Type", "application/xml")])
+                return [f"<Error><Code>{fault['code']}</Code><Message>as asked</Message></Error>".encode()]
+            if fault.get("do") == "ignore":
+                environ.pop("HTTP_IF_MATCH", None)
+                environ.pop("HTTP_IF_NONE_MATCH", None)
+            answer = list(self._app(environ, start_response))
+            if fault.get("do") == "lose":
+                environ["werkzeug.socket"].close()
+                raise ConnectionAbortedError
+            if fault.get("do") == "flip":
+                answer = [bytes([b"".join(answer)[0] ^ 1]) + b"".join(answer)[1:]]
+            return answer
+
+    def _next(self, method: str, path: str) -> dict[str, Any]:
+        for fault in self._faults:
+            if fault["times"] and fault["method"] in ("", method) and fault["match"] in path:
+                fault["times"] -= 1
+                return fault
+        return {}
+
+
+def _serve() -> None:
+    import logging
+
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").disabled = True
+    server = make_server("127.0.0.1", 0, _Faulty(DomainDispatcherApplication(create_backend_app)), threaded=True)
+    os.environ["MOTO_PORT"] = str(server.port)
+    print(server.port, flush=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,124 @@
+"""A tiny pipeline in a folder of its own: 600 rows of a table, a small network, a few seconds from data to promotion."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MODEL = """\
+import lightning as L
+import torch
+from torch import nn
+
+
+class Net(L.LightningModule):
+    def __init__(self, hidden: int = 16, lr: float = 0.05):
+        super().__init__()
+        self.lr = lr
+        self.net = nn.Sequential(nn.Linear(3, hidden), nn.ReLU(), nn.Linear(hidden, 2))
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = nn.functional.cross_entropy(self(x), y)
+        self.log("train_loss", loss)
+        return loss
+
+    def test_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("test_loss", nn.functional.cross_entropy(self(x), y))
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=self.lr)
+"""
+
+SUITE = {
+    "name": "tiny",
+    "expectations": [
+        {"type": "expect_column_values_to_be_between", "kwargs": {"column": "a", "min_value": -1, "max_value": 1}},
+        {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "label", "value_set": [0, 1]}},
+        {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "b"}},
+    ],
+}
+
+SPEC: dict[str, Any] = {
+    "version": 1,
+    "name": "tiny",
+    "tags": {"team": "tests"},
+    "data": {"source": "rows.csv"},
+    "contract": {"suite": "suite.json"},
+    "shards": {"split": {"key": "id"}},
+    "train": {
+        "lightning": {
+            "model": {"class_path": "net.Net", "init_args": {"lr": 0.05}},
+            "trainer": {"max_epochs": 3},
+        },
+        "global_batch_size": 32,
+        "strategy": "single",
+        "batch": [["a", "b", "c"], "label"],
+        "seed": 7,
+    },
+    "evaluate": {
+        "metrics": {
+            "accuracy": {
+                "class_path": "torchmetrics.classification.MulticlassAccuracy",
+                "init_args": {"num_classes": 2, "average": "micro"},
+                "target": "label",
+                "mode": "max",
+            }
+        }
+    },
+    "promote": {"gates": [{"metric": "accuracy", "min": 0.8}, {"metric": "accuracy", "min_gain": 0}]},
+}
+
+
+def write_rows(path: Path, rows: int = 600, seed: int = 1) -> None:
+    """Rows whose label is whether a + b > c: a CSV with a header."""
+    draw = random.Random(seed)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "a", "b", "c", "label"])
+        for number in range(rows):
+            a, b, c = (round(draw.uniform(-1, 1), 6) for _ in range(3))
+            writer.writerow([number, a, b, c, int(a + b > c)])
+
+
+def write_project(folder: Path, spec: Mapping[str, Any] | None = None) -> Path:
+    """Write the tiny project into `folder` and return the path of its spec; `spec` replaces whole top-level sections."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text('[project]\nname = "tiny"\nversion = "0"\n')
+    (folder / "net.py").write_text(MODEL)
+    (folder / "suite.json").write_text(json.dumps(SUITE))
+    write_rows(folder / "rows.csv")
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump({**SPEC, **(spec or {})}, sort_keys=False))
+    return path
+
+
+def trainwright(
+    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a process of its own and wait for it."""
+    command = [sys.executable, "-m", "flows.cli", *map(str, arguments)]
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root), **(env or {})}
+    return subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
+
+
+def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The JSON object that a command with `--json` printed, and nothing else on stdout."""
+    assert done.stdout.count("\n") == 1, done.stdout + done.stderr
+    return json.loads(done.stdout)

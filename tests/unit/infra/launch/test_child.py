@@ -1,0 +1,141 @@
+"""A child answers through its file; whatever happens on either side, no process is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import (
+    Cancelled,
+    CorruptError,
+    Hung,
+    NodeLost,
+    OutOfMemory,
+    TrainwrightError,
+    UserCodeError,
+)
+from infra.launch import child
+from infra.launch.child import run_child
+from infra.launch.processes import find_marked, kill_marked, marked_env, new_mark
+
+MODULE = "tests.support.child_module"
+
+
+@pytest.fixture(autouse=True)
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A mark that everything started by this test carries."""
+    mark = new_mark()
+    monkeypatch.setenv("TRAINWRIGHT_MARK", mark)
+    return mark
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def test_it_answers_reports_and_runs_in_the_project(tmp_path: Path) -> None:
+    (tmp_path / "infra.py").write_text("raise SystemExit('the wrong infra')")
+    records: list[dict] = []
+    request = {"report": [{"step": 1}, {"step": 2}], "text": "für"}
+    answer = run_child(MODULE, request, project=tmp_path, on_progress=records.append)
+    assert answer["got"] == request
+    assert answer["cwd"] == answer["project"] == str(tmp_path)
+    assert answer["path0"] != str(tmp_path), "the user's folder comes first only once our modules are loaded"
+    assert records == request["report"]
+    assert run_child(MODULE, {})["project"] == ""
+
+
+CASES = [
+    ({"do": "raise", "error": "UserCodeError"}, UserCodeError, "as asked."),
+    ({"do": "raise", "error": "CorruptError"}, CorruptError, "as asked."),
+    ({"do": "raise", "error": "Cancelled"}, Cancelled, "as asked."),
+    ({"do": "memory"}, OutOfMemory, f"{MODULE} ran out of memory."),
+    ({"do": "bug"}, TrainwrightError, f"{MODULE} failed: ZeroDivisionError: a bug of ours."),
+    ({"do": "exit", "code": 3}, TrainwrightError, f"{MODULE} ended with exit code 3 and no answer."),
+    ({"do": "exit", "code": 0}, TrainwrightError, f"{MODULE} ended with exit code 0 and no answer."),
+    ({"do": "signal", "signal": "SIGKILL"}, NodeLost, f"{MODULE} was ended by SIGKILL."),
+    ({"do": "signal", "signal": "SIGSEGV"}, NodeLost, f"{MODULE} was ended by SIGSEGV."),
+    ({"do": "hang", "timeout": True}, Hung, f"{MODULE} had not ended after 0.5 s and was killed."),
+]
+
+
+@pytest.mark.parametrize(("request_", "kind", "message"), CASES)
+@pytest.mark.parametrize("stray", [False, True])
+def test_a_failure_is_raised_as_its_class_and_nothing_is_left(
+    request_: dict, kind: type[TrainwrightError], message: str, stray: bool, tmp_path: Path, mark: str
+) -> None:
+    if stray:
+        request_ = {**request_, "stray": str(tmp_path / "stray")}
+    with pytest.raises(TrainwrightError) as caught:
+        run_child(MODULE, request_, timeout_s=0.5 if request_.get("timeout") else None)
+    assert type(caught.value) is kind
+    assert caught.value.message == message
+    assert find_marked(mark) == []
+    if request_["do"] == "raise":
+        assert caught.value.user_traceback == "Traceback: here"
+    if request_["do"] == "bug":
+        assert "what was printed before the bug" in caught.value.details["log"]
+        assert "ZeroDivisionError" in caught.value.details["log"]
+
+
+def test_a_kill_for_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = iter([4, 5])
+    monkeypatch.setattr(child, "oom_kills", lambda: next(counts))
+    with pytest.raises(OutOfMemory, match="the machine ran out of memory"):
+        run_child(MODULE, {"do": "signal", "signal": "SIGKILL"})
+
+
+def test_a_child_that_ends_well_leaves_no_descendant(tmp_path: Path, mark: str) -> None:
+    run_child(MODULE, {"stray": str(tmp_path / "stray")})
+    assert find_marked(mark) == []
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
+def test_an_exception_in_the_parent_kills_the_tree(kind: type[BaseException], tmp_path: Path, mark: str) -> None:
+    def stop(record: dict) -> None:
+        raise kind
+
+    with pytest.raises(kind):
+        run_child(MODULE, {"do": "hang", "stray": str(tmp_path / "stray")}, on_progress=stop)
+    assert find_marked(mark) == []
+
+
+PARENT = """import sys
+from infra.launch.child import run_child
+run_child("tests.support.child_module", {"do": "hang", "stray": sys.argv[1]}, on_progress=lambda record: print("up", flush=True))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("to_group", [False, True])
+def test_a_signal_to_the_parent_leaves_no_process(number: int, to_group: bool, tmp_path: Path) -> None:
+    mark = new_mark()
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path / "stray")],
+        env=marked_env(mark),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "up\n"
+        assert len(find_marked(mark)) == 3
+        (os.killpg if to_group else os.kill)(parent.pid, number)
+        parent.wait()
+        parent.stdout.close()
+        # After SIGKILL of the parent it is the child that notices and ends itself.
+        until(lambda: find_marked(mark) == [], "all have ended")
+    finally:
+        kill_marked(mark)

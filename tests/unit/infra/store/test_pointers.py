@@ -1,0 +1,83 @@
+"""Pointers move by compare-and-set, and a value that comes back is not the one that was read before."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from data_contracts.errors import CorruptError, UsageError
+from infra.store import PointerMoved, Store, Versioned
+
+
+def test_life_of_a_pointer(store: Store) -> None:
+    pointer = store.pointer("aliases/m/champion")
+    assert pointer.path == "aliases/m/champion"
+    assert pointer.read() is None
+    first = pointer.create({"version": 1})
+    assert pointer.read() == first
+    assert (first.value, first.version) == ({"version": 1}, 1)
+    second = pointer.swap(first, {"version": 2})
+    assert (second.value, second.version) == ({"version": 2}, 2)
+    assert store.pointer("aliases/m/champion").read() == second
+    assert store.read_json("aliases/m/champion") == {"schema": 1, "value": {"version": 2}, "version": 2}
+
+
+def test_a_late_create_or_swap_loses(store: Store) -> None:
+    pointer = store.pointer("p")
+    first = pointer.swap(None, "a")
+    second = pointer.swap(first, "b")
+    for late in (lambda: pointer.create("c"), lambda: pointer.swap(None, "c"), lambda: pointer.swap(first, "c")):
+        with pytest.raises(PointerMoved, match="^p was moved by another$") as raised:
+            late()
+        assert raised.value.current == second
+        assert raised.value.path == "p"
+    assert pointer.read() == second
+
+
+def test_a_value_that_comes_back_is_another_version(store: Store) -> None:
+    pointer = store.pointer("p")
+    first = pointer.create("a")
+    back = pointer.swap(pointer.swap(first, "b"), "a")
+    with pytest.raises(PointerMoved):
+        pointer.swap(first, "c")
+    assert pointer.read() == back
+
+
+def test_only_the_tag_counts(store: Store) -> None:
+    pointer = store.pointer("p")
+    held = pointer.create("a")
+    with pytest.raises(PointerMoved):
+        pointer.swap(dataclasses.replace(held, tag='"0"'), "b")
+    assert pointer.read() == held
+
+
+def test_a_pointer_that_is_gone(store: Store) -> None:
+    with pytest.raises(PointerMoved) as raised:
+        store.pointer("p").swap(Versioned("a", 1, '"0"'), "b")
+    assert raised.value.current is None
+    assert store.pointer("p").read() is None
+
+
+def test_a_version_is_frozen(store: Store) -> None:
+    held = store.pointer("p").create("a")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        held.value = "b"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "3", '{"schema":1,"value":1}', '{"value":1,"version":1}', '{"schema":"1","value":1,"version":1}']
+)
+def test_what_is_no_pointer(store: Store, text: str) -> None:
+    store.create("p", text.encode())
+    with pytest.raises(CorruptError, match=r"^p is not a pointer\.") as raised:
+        store.pointer("p").read()
+    assert raised.value.details == {"file": "p"}
+
+
+def test_a_newer_schema(store: Store) -> None:
+    store.create("p", json.dumps({"schema": 2, "value": 1, "version": 1}).encode())
+    with pytest.raises(UsageError) as raised:
+        store.pointer("p").read()
+    assert str(raised.value) == "p has schema 2, newer than the 1 that this Trainwright reads. Upgrade Trainwright."

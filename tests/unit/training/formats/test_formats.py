@@ -1,0 +1,153 @@
+"""Both formats: what one writes the other end reads, and what cannot be held is refused with column and reason."""
+
+from __future__ import annotations
+
+import importlib.util
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data_contracts.errors import CorruptError, UsageError
+from training import formats
+from training.formats import schema
+from training.formats.normal import normalise
+
+_spec = importlib.util.spec_from_file_location("rows_of_every_kind", Path(__file__).with_name("rows.py"))
+rows = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(rows)
+
+BOTH = pytest.mark.parametrize("name", ["parquet", "tfrecord"])
+
+
+def _write(name: str, table: pa.Table, folder: Path) -> Path:
+    path = folder / f"shard{formats.get(name).SUFFIX}"
+    formats.get(name).write_shard(table, path)
+    return path
+
+
+@pytest.mark.parametrize(("array", "text"), {**rows.COLUMNS, **rows.PARQUET_ONLY}.values())
+def test_each_kind_of_column_has_one_form(array, text):
+    table = normalise(pa.table({"x": array}))
+    assert schema.columns_of(table.schema) == {"x": text}
+    assert schema.from_json(schema.to_json(table.schema)).equals(table.schema, check_metadata=True)
+    assert normalise(table).equals(table)
+
+
+@BOTH
+def test_what_is_written_is_read(name, tmp_path):
+    table = normalise(rows.every_kind())
+    formats.get(name).refuse(table)
+    read = formats.get(name).read_shard(_write(name, table, tmp_path), table.schema)
+    read.validate(full=True)
+    assert read.schema.equals(table.schema, check_metadata=True)
+    for column in table.column_names:
+        assert read[column].equals(table[column]), column
+
+
+@BOTH
+def test_columns_are_read_in_the_order_asked_for(name, tmp_path):
+    table = normalise(rows.every_kind())
+    path = _write(name, table, tmp_path)
+    read = formats.get(name).read_shard(path, table.schema, ["string", "int8"])
+    assert read.equals(table.select(["string", "int8"]))
+    with pytest.raises(UsageError, match="no column 'nope'"):
+        formats.get(name).read_shard(path, table.schema, ["nope"])
+
+
+@BOTH
+def test_a_file_without_rows_is_read(name, tmp_path):
+    table = normalise(rows.every_kind()).slice(0, 0)
+    assert formats.get(name).read_shard(_write(name, table, tmp_path), table.schema).equals(table)
+
+
+@BOTH
+@settings(deadline=None, max_examples=40)
+@given(cuts=st.lists(st.integers(0, 12), max_size=5), offset=st.integers(0, 3))
+def test_the_bytes_do_not_depend_on_chunks(name, cuts, offset, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    table = pa.concat_tables([normalise(rows.every_kind())] * 4)
+    plain = _write(name, table.combine_chunks(), folder).read_bytes()
+    bounds = sorted({0, *cuts, 12})
+    pieces = [table.slice(a, b - a) for a, b in pairwise(bounds)]
+    padded = pa.concat_tables([table.slice(0, offset), *pieces]).slice(offset)
+    assert _write(name, padded, folder).read_bytes() == plain
+
+
+@pytest.mark.parametrize("column", rows.PARQUET_ONLY)
+def test_what_parquet_alone_holds_is_refused_for_tfrecord_with_column_and_reason(column, tmp_path):
+    table = normalise(pa.table({column: rows.PARQUET_ONLY[column][0]}))
+    formats.get("parquet").refuse(table)
+    read = formats.get("parquet").read_shard(_write("parquet", table, tmp_path), table.schema)
+    assert str(read[column].to_pylist()) == str(table[column].to_pylist())
+    with pytest.raises(
+        UsageError, match=f"Column '{column}' cannot be stored as TFRecord: it holds|is float64|nothing"
+    ):
+        formats.get("tfrecord").refuse(table)
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        (pa.table({"x": [{"a": 1}]}), "Column 'x' has the type struct<a: int64>, which a shard cannot hold"),
+        (pa.table({"x": [[["a"], []]]}), "Column 'x' has the type list<item: list<item: string>>"),
+        (pa.table([[1], [2]], names=["x", "x"]), "Two columns are called 'x'"),
+        (
+            pa.table([pa.array([b"abc"], pa.binary(3))], schema=pa.schema([pa.field(
+                "x", pa.binary(3), metadata={b"shape": b"[2,2]", b"dtype": b"uint8"})])),
+            "Column 'x' says shape .2, 2. of uint8, but its rows have 3 bytes",
+        ),
+    ],
+)  # fmt: skip
+def test_what_no_shard_holds_is_refused(table, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        normalise(table)
+
+
+def test_lists_that_differ_in_length_in_another_chunk_are_no_tensor():
+    ragged = pa.table({"x": pa.chunked_array([pa.array([[1, 2]]), pa.array([[1]])])})
+    assert schema.columns_of(normalise(ragged).schema) == {"x": "list<int64>"}
+    even = pa.table({"x": pa.chunked_array([pa.array([[1, 2]]), pa.array([None, [3, 4]], pa.list_(pa.int64()))])})
+    table = normalise(even)
+    assert schema.columns_of(table.schema) == {"x": "tensor<int64>[2]"}
+    assert table["x"].to_pylist()[1:] == [None, (3).to_bytes(8, "little") + (4).to_bytes(8, "little")]
+
+
+def test_a_newer_schema_is_refused():
+    with pytest.raises(UsageError, match=f"version {schema.VERSION + 1}, newer"):
+        schema.from_json({"schema_version": schema.VERSION + 1, "columns": []})
+    with pytest.raises(CorruptError, match="unknown column type 'tensor<nope>'"):
+        schema.from_json({"schema_version": 1, "columns": [{"name": "x", "type": "tensor<nope>"}]})
+
+
+@BOTH
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.99])
+def test_a_truncated_file_is_named(name, keep, tmp_path):
+    table = normalise(rows.every_kind())
+    path = _write(name, table, tmp_path)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    if name == "tfrecord" and keep == 0:
+        assert formats.get(name).read_shard(path, table.schema).num_rows == 0  # nothing tells it from an empty one
+        return
+    with pytest.raises(CorruptError, match=path.name):
+        formats.get(name).read_shard(path, table.schema)
+
+
+def test_a_parquet_file_of_another_schema_is_refused(tmp_path):
+    path = _write("parquet", pa.table({"x": [1]}), tmp_path)
+    with pytest.raises(CorruptError, match="holds 'x' as int64, but its dataset's schema says int32"):
+        formats.get("parquet").read_shard(path, pa.schema([pa.field("x", pa.int32())]))
+    with pytest.raises(CorruptError, match="has no column 'y'"):
+        formats.get("parquet").read_shard(path, pa.schema([pa.field("y", pa.int32())]))
+
+
+def test_pandas_reads_our_parquet(tmp_path):
+    import pandas as pd
+
+    table = normalise(pa.table({"x": [1, 2], "s": ["a", None]}))
+    frame = pd.read_parquet(_write("parquet", table, tmp_path))
+    assert frame["x"].tolist() == [1, 2]
+    assert frame["s"].isna().tolist() == [False, True]

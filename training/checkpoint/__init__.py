@@ -1,0 +1,15 @@
+"""A checkpoint's form: tensors as safetensors with a JSON index of pieces, all else as tagged JSON; no pickle.
+
+    weights-<r>.safetensors   the module's parameters and buffers that rank r holds, under their own names
+    state-<r>.safetensors     what else rank r holds: optimizer, callbacks, generators
+    index.json                every tensor's global shape and dtype, and the pieces that make it up
+    state.json                the rest of Lightning's checkpoint, with references to tensors
+    rank-<r>.json             the state of rank r's random number generators
+
+Any number of ranks writes one, any other number reads it, with or without a process group.
+"""
+
+from training.checkpoint.state import UnsupportedState
+from training.checkpoint.tensors import Index, load_module_weights, read_index, read_tensors
+
+__all__ = ["Index", "UnsupportedState", "load_module_weights", "read_index", "read_tensors"]

@@ -1,0 +1,133 @@
+"""What a rank puts into a checkpoint: copies of its tensors in host memory, and the pieces that they are.
+
+Capturing is all that a training step waits for; writing takes the capture and touches neither device nor module.
+A tensor that every rank holds whole is kept by rank 0; of a sharded one each rank keeps its own part.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from training.checkpoint.state import UnsupportedState, encode
+from training.checkpoint.tensors import WEIGHTS, Entry, Index, Piece
+
+# Lightning writes hyper-parameters for load_from_checkpoint, which rebuilds a class from them; we build from the spec.
+LEFT_OUT = (
+    "hyper_parameters",
+    "hparams_name",
+    "hparams_type",
+    "datamodule_hyper_parameters",
+    "datamodule_hparams_name",
+    "datamodule_hparams_type",
+)
+_STORABLE = {
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    torch.bool,
+}
+
+
+class Capture:
+    """One rank's part of a checkpoint.
+
+    Attributes:
+        state: the rest of the checkpoint as tagged JSON (the same on every rank; rank 0 writes it).
+        files: file name → key → tensor on the host.
+        entries: name → what this rank holds of the tensor.
+    """
+
+    def __init__(self, rank: int, *, dry: bool = False) -> None:
+        self.rank = rank
+        self.state: dict[str, Any] = {}
+        self.files: dict[str, dict[str, torch.Tensor]] = {}
+        self.entries: dict[str, Entry] = {}
+        self._dry = dry
+        self._held: dict[tuple[Any, ...], str] = {}
+
+    def put(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy what this rank has to keep of a tensor; UnsupportedState if safetensors cannot hold it."""
+        value = tensor.detach()
+        if value.layout is not torch.strided or value.dtype not in _STORABLE or value.is_meta:
+            kind = "meta" if value.is_meta else f"{value.layout} {value.dtype}".replace("torch.", "")
+            raise UnsupportedState(name, f"{kind} tensor")
+        if self._dry:
+            return
+        sharded = isinstance(value, DTensor)
+        local, offset, keeps = _part(value, self.rank)
+        pieces = []
+        if keeps and local.numel():
+            file, key = self._place(name)
+            pieces = [Piece(file=file, key=self._keep(file, key, local), offset=offset, shape=tuple(local.shape))]
+        dtype = str(value.dtype).removeprefix("torch.")
+        self.entries[name] = Entry(shape=tuple(value.shape), dtype=dtype, sharded=sharded, pieces=pieces)
+
+    def _place(self, name: str) -> tuple[str, str]:
+        if name.startswith(f"{WEIGHTS}/"):
+            # Under their own names, so that any reader of safetensors finds the weights.
+            return f"weights-{self.rank}.safetensors", name.removeprefix(f"{WEIGHTS}/")
+        return f"state-{self.rank}.safetensors", name
+
+    def _keep(self, file: str, key: str, local: torch.Tensor) -> str:
+        # Tied parameters share one storage: it is stored once and found under both names.
+        identity = (file, local.device, local.data_ptr(), local.dtype, tuple(local.shape), local.stride())
+        if identity not in self._held:
+            self._held[identity] = key
+            self.files.setdefault(file, {})[key] = local.to("cpu", copy=True, memory_format=torch.contiguous_format)
+        return self._held[identity]
+
+
+def capture(checkpoint: dict[str, Any], rank: int, *, dry: bool = False) -> Capture:
+    """Take this rank's part of Lightning's checkpoint dictionary.
+
+    Args:
+        dry: only find out whether everything has a form; nothing is copied.
+
+    Raises:
+        UnsupportedState: a value can be held by neither safetensors nor JSON.
+    """
+    taken = Capture(rank, dry=dry)
+    wanted = {key: value for key, value in checkpoint.items() if key not in LEFT_OUT}
+    taken.state = encode(wanted, taken.put)
+    return taken
+
+
+def write_tensors(taken: Capture, folder: Path) -> list[Path]:
+    """Write a capture's tensors into `folder` and return the files, in order of name."""
+    paths = []
+    for name in sorted(taken.files):
+        # No metadata: safetensors writes its keys in an order that differs from process to process.
+        save_file(taken.files[name], folder / name)
+        paths.append(folder / name)
+    return paths
+
+
+def merge(parts: list[dict[str, Entry]]) -> Index:
+    """The index of the whole checkpoint from the entries of all ranks, in order of rank."""
+    tensors: dict[str, Entry] = {}
+    for part in parts:
+        for name, entry in part.items():
+            known = tensors.get(name)
+            pieces = [*(known.pieces if known else []), *entry.pieces]
+            tensors[name] = entry.model_copy(update={"pieces": pieces})
+    return Index(tensors=dict(sorted(tensors.items())))
+
+
+def _part(value: torch.Tensor, rank: int) -> tuple[torch.Tensor, tuple[int, ...], bool]:
+    """This rank's part of a tensor, its offset in the whole, and whether this rank is the one that keeps it."""
+    if not isinstance(value, DTensor):
+        return value, (0,) * value.dim(), rank == 0
+    if any(placement.is_partial() for placement in value.placements):
+        value = value.redistribute(
+            placements=[Replicate() if placement.is_partial() else placement for placement in value.placements]
+        )
+    _, offset = compute_local_shape_and_global_offset(value.shape, value.device_mesh, value.placements)
+    coordinate = value.device_mesh.get_coordinate()
+    assert coordinate is not None, "a rank outside of a tensor's mesh cannot capture it"
+    replicas = [at for at, placement in zip(coordinate, value.placements, strict=True) if placement.is_replicate()]
+    return value.to_local(), tuple(offset), not any(replicas)

@@ -1,0 +1,131 @@
+"""Writing a checkpoint from all ranks: each puts its own files, rank 0 adds the index and the state, and seals.
+
+Collective: every rank calls `save` at the same step. A rank that fails tells the others before it raises, so that
+none is left waiting in a collective.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import StorageUnavailable, TrainwrightError, from_json
+from data_contracts.handoffs import FileEntry, Ref
+from infra.store import Store, Writer
+from training.checkpoint.capture import Capture, merge, write_tensors
+from training.checkpoint.state import decode, encode
+from training.checkpoint.tensors import INDEX, STATE, Entry
+
+KIND = "checkpoint"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a checkpoint goes and what is said of it.
+
+    Attributes:
+        uri: a directory that nobody wrote before.
+        settings: part of its id; the same for the same training on as many ranks, whatever the generation.
+        provenance: not part of its id.
+        scratch: local folder for files on their way to the store.
+    """
+
+    store: Store
+    uri: str
+    settings: dict[str, Any]
+    provenance: dict[str, Any]
+    scratch: Path
+
+
+def save(place: Place, taken: Capture, rank_state: dict[str, Any], world_size: int) -> Ref:
+    """Store one rank's capture together with all others' and seal them; every rank gets what points at it.
+
+    Args:
+        rank_state: what belongs to this rank alone, as values that `encode` takes, without tensors.
+
+    Raises:
+        StorageUnavailable: a file could not be written, on whichever rank.
+    """
+    writer = place.store.writer(place.uri)
+    mine = _try(lambda: _put(writer, taken, rank_state, place.scratch))
+    parts = _all(_gather(mine, world_size))
+    answer = _try(lambda: _seal(writer, taken, parts, place)) if taken.rank == 0 else None
+    return Ref.model_validate(_all(_share(answer, world_size))[0])
+
+
+def read_rank_state(folder: Path, rank: int) -> dict[str, Any] | None:
+    """What `save` was given as a rank's own state; None if the checkpoint has none for that rank."""
+    path = folder / _rank_file(rank)
+    return decode(json.loads(path.read_text()), _no_tensor) if path.exists() else None
+
+
+def _put(writer: Writer, taken: Capture, rank_state: dict[str, Any], scratch: Path) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch) as folder:
+        entries = [writer.put(path.name, path) for path in write_tensors(taken, Path(folder))]
+    entries.append(writer.put(_rank_file(taken.rank), _dumps(encode(rank_state, _no_tensor))))
+    return {
+        "files": [entry.to_json() for entry in entries],
+        "tensors": {name: entry.to_json() for name, entry in taken.entries.items()},
+    }
+
+
+def _seal(writer: Writer, taken: Capture, parts: list[dict[str, Any]], place: Place) -> dict[str, Any]:
+    index = merge([{name: Entry.model_validate(entry) for name, entry in part["tensors"].items()} for part in parts])
+    entries = [FileEntry.model_validate(entry) for part in parts for entry in part["files"]]
+    entries.append(writer.put(INDEX, canonical(index.to_json())))
+    entries.append(writer.put(STATE, _dumps(taken.state)))
+    return writer.seal(KIND, place.settings, place.provenance, entries).to_json()
+
+
+def _dumps(value: Any) -> bytes:
+    # Not canonical JSON: that sorts keys, and the order of a dictionary is part of the state.
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _rank_file(rank: int) -> str:
+    return f"rank-{rank}.json"
+
+
+def _no_tensor(name: str, *_: Any) -> Any:
+    raise AssertionError(f"{name}: a rank's own state holds no tensors")
+
+
+def _try(work: Callable[[], T]) -> dict[str, Any]:
+    """`{"value": …}`, or `{"error": …}` for what other ranks must hear of."""
+    try:
+        return {"value": work()}
+    except TrainwrightError as error:
+        return {"error": error.to_json()}
+    except OSError as error:
+        failed = StorageUnavailable(f"A checkpoint could not be written: {error.strerror or error}.")
+        return {"error": failed.to_json()}
+
+
+def _all(answers: list[dict[str, Any]]) -> list[Any]:
+    for answer in answers:
+        if "error" in answer:
+            raise from_json(answer["error"])
+    return [answer["value"] for answer in answers]
+
+
+def _gather(answer: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
+    if world_size == 1:
+        return [answer]
+    answers: list[Any] = [None] * world_size
+    dist.all_gather_object(answers, answer)
+    return answers
+
+
+def _share(answer: dict[str, Any] | None, world_size: int) -> list[dict[str, Any]]:
+    box: list[Any] = [answer]
+    if world_size > 1:
+        dist.broadcast_object_list(box, src=0)
+    return box

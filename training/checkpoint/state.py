@@ -1,0 +1,152 @@
+"""Tagged JSON: Python values that plain JSON would lose (tuples, sets, integer keys, infinities, …) and back.
+
+A tensor or array leaves through `put`, which stores it under the path of its place in the value; only a reference
+stays. Dictionaries keep their order. What has no form here raises UnsupportedState: nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+TAG = "$"
+Put = Callable[[str, torch.Tensor], None]
+Get = Callable[[str], torch.Tensor]
+
+
+class UnsupportedState(Exception):
+    """A value that a checkpoint cannot hold without pickle.
+
+    Attributes:
+        path: where it stands, such as `callbacks/Ema/shadow`.
+        kind: its type, as text.
+    """
+
+    def __init__(self, path: str, kind: str) -> None:
+        super().__init__(f"{path} is a {kind}")
+        self.path = path
+        self.kind = kind
+
+
+def encode(value: Any, put: Put, path: str = "") -> Any:
+    """`value` as JSON-able objects.
+
+    Args:
+        put: called with the name (its path) and value of each tensor inside.
+        path: name of `value` itself.
+
+    Raises:
+        UnsupportedState: a value inside has no form here.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, np.generic):
+        return _tagged("scalar", [value.dtype.str, encode(value.item(), put, path)])
+    # Subclasses, such as Lightning's string enums, compare equal to the plain value that comes back.
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else _tagged("float", repr(float(value)))
+    if isinstance(value, torch.Tensor):
+        put(path, value)
+        return _tagged("tensor", path)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        put(path, torch.from_numpy(np.ascontiguousarray(value)).reshape(value.shape))
+        return _tagged("ndarray", path)
+    return _encode_container(value, put, path)
+
+
+def decode(value: Any, get: Get) -> Any:
+    """The value that `encode` wrote; `get` gives the tensor of a name. ValueError for an unknown tag."""
+    if isinstance(value, list):
+        return [decode(item, get) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if TAG not in value:
+        return {key: decode(item, get) for key, item in value.items()}
+    tag, inner = value[TAG], value.get("value")
+    if tag == "tensor":
+        return get(inner)
+    if tag == "ndarray":
+        return get(inner).numpy()
+    if tag not in _DECODERS:
+        raise ValueError(f"unknown tag {tag!r}")
+    return _DECODERS[tag](decode(inner, get))
+
+
+def _encode_container(value: Any, put: Put, path: str) -> Any:
+    kind = type(value)
+
+    def items(values: Any) -> list[Any]:
+        return [encode(item, put, _join(path, position)) for position, item in enumerate(values)]
+
+    def pairs(mapping: Any) -> list[Any]:
+        return [
+            [encode(key, put, _join(path, f"key {position}")), encode(item, put, _join(path, key))]
+            for position, (key, item) in enumerate(mapping.items())
+        ]
+
+    if kind is dict:
+        if all(type(key) is str for key in value) and TAG not in value:
+            return {key: encode(item, put, _join(path, key)) for key, item in value.items()}
+        return _tagged("dict", pairs(value))
+    if kind is list:
+        return items(value)
+    if kind is OrderedDict or kind is Counter:
+        return _tagged(kind.__name__, pairs(value))
+    if kind is tuple or kind is torch.Size:
+        return _tagged("tuple" if kind is tuple else "Size", items(value))
+    if kind is set or kind is frozenset:
+        # Sets have no order of their own; sorting by text makes the bytes the same in every process.
+        return _tagged(kind.__name__, items(sorted(value, key=lambda item: (type(item).__name__, repr(item)))))
+    if kind is deque:
+        return _tagged("deque", [value.maxlen, items(value)])
+    if kind is bytes or kind is bytearray:
+        return _tagged(kind.__name__, base64.b64encode(value).decode())
+    if kind is complex:
+        return _tagged("complex", items([value.real, value.imag]))
+    if kind is torch.dtype or kind is torch.device:
+        return _tagged(kind.__name__, str(value).removeprefix("torch."))
+    raise UnsupportedState(path, f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins."))
+
+
+def _tagged(tag: str, value: Any) -> dict[str, Any]:
+    return {TAG: tag, "value": value}
+
+
+def _join(path: str, part: Any) -> str:
+    return f"{path}/{part}" if path else str(part)
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"unknown dtype {name!r}")
+    return found
+
+
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "float": float,
+    "scalar": lambda parts: np.dtype(parts[0]).type(parts[1]),
+    "dict": lambda pairs: dict(pairs),
+    "OrderedDict": lambda pairs: OrderedDict(pairs),
+    "Counter": lambda pairs: Counter(dict(pairs)),
+    "tuple": tuple,
+    "Size": torch.Size,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": lambda parts: deque(parts[1], maxlen=parts[0]),
+    "bytes": base64.b64decode,
+    "bytearray": lambda text: bytearray(base64.b64decode(text)),
+    "complex": lambda parts: complex(*parts),
+    "dtype": _dtype,
+    "device": torch.device,
+}

@@ -1,0 +1,218 @@
+"""The tensors of a checkpoint: which pieces make up each, and reading them on any number of ranks or on none.
+
+A reader trusts nothing in the folder beyond what the seal promises: file names are ours by pattern, a tensor's
+pieces must cover it exactly once, and shape and dtype in the file must be those of the index.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import nn
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import HandOff, Record
+from training.checkpoint.state import decode
+
+INDEX = "index.json"
+STATE = "state.json"
+WEIGHTS = "state_dict"
+_FILE = re.compile(r"(weights|state)-\d+\.safetensors")
+
+
+class Piece(Record):
+    """A box of a tensor: the file and key that hold it, and its offset and shape in the whole."""
+
+    file: str
+    key: str
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class Entry(Record):
+    """A tensor: global shape, dtype as torch names it, and pieces. `sharded` says that ranks held parts of it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    sharded: bool = False
+    pieces: list[Piece]
+
+
+class Index(HandOff):
+    """All tensors of a checkpoint by name: `state_dict/<parameter>` for the module's, else the path in the state."""
+
+    tensors: dict[str, Entry]
+
+
+def read_index(folder: Path) -> Index:
+    """The index of a checkpoint's folder, checked to cover each tensor; CorruptError if it does not."""
+    try:
+        index = Index.from_json(json.loads((folder / INDEX).read_text()))
+    except (OSError, ValueError, ValidationError) as error:
+        raise CorruptError(f"{folder.name}/{INDEX} cannot be read: {type(error).__name__}.") from error
+    for name, entry in index.tensors.items():
+        fault = _fault(entry)
+        if fault:
+            raise CorruptError(f"{folder.name}/{INDEX}: tensor {name} {fault}.")
+    return index
+
+
+def read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a checkpoint, whole and on the CPU, one at a time, by name."""
+    with TensorReader(folder) as reader:
+        for name in sorted(reader.index.tensors):
+            yield name, reader.read(name)
+
+
+def load_module_weights(module: nn.Module, folder: Path, index: Index | None = None) -> int:
+    """Load the module's parameters and buffers, in a single process, and return how many tensors that were.
+
+    A LightningModule's `on_load_checkpoint` sees the state first, without what only training needs.
+
+    Raises:
+        CorruptError: names, shapes or dtypes are not those of the module.
+    """
+    with TensorReader(folder, index) as reader:
+        state = read_state(folder, reader, leave_out=("optimizer_states", "lr_schedulers", "loops", "callbacks"))
+    if hasattr(module, "on_load_checkpoint"):
+        module.on_load_checkpoint(state)
+    weights = state[WEIGHTS]
+    strict = getattr(module, "strict_loading", True)
+    fault = _misfit(module.state_dict(), weights, strict)
+    if fault:
+        raise CorruptError(
+            f"The checkpoint {folder.name} does not fit {type(module).__name__}: {fault}.",
+            remedy="Evaluate it with the code and spec that trained it.",
+        )
+    module.load_state_dict(weights, strict=strict)
+    return sum(isinstance(value, torch.Tensor) for value in weights.values())
+
+
+def read_state(folder: Path, reader: Any, leave_out: Sequence[str] = ()) -> dict[str, Any]:
+    """Lightning's checkpoint as a dictionary, without the keys in `leave_out`; tensors are `reader.read(name)`."""
+    try:
+        state = json.loads((folder / STATE).read_text())
+        return {key: decode(value, reader.read) for key, value in state.items() if key not in leave_out}
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CorruptError(f"{folder.name}/{STATE} cannot be read: {type(error).__name__}: {error}.") from error
+
+
+class TensorReader:
+    """Reads tensors, whole or in part, from the files that hold their pieces; files are mapped, not loaded."""
+
+    def __init__(self, folder: Path, index: Index | None = None) -> None:
+        self.folder = folder
+        self.index = index or read_index(folder)
+        self._files: dict[str, Any] = {}
+
+    def __enter__(self) -> TensorReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.__exit__(kind, error, trace)
+        self._files.clear()
+
+    def entry(self, name: str) -> Entry:
+        """What the index says of a tensor; CorruptError if it has none of that name."""
+        if name not in self.index.tensors:
+            raise CorruptError(f"{self.folder.name}/{INDEX} has no tensor {name}.")
+        return self.index.tensors[name]
+
+    def read(self, name: str) -> torch.Tensor:
+        """The whole tensor, on the CPU, in memory of its own."""
+        entry = self.entry(name)
+        return self.read_part(name, (0,) * len(entry.shape), entry.shape)
+
+    def read_part(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
+        """The box of a tensor that begins at `offset` and has `shape`; CorruptError if a file does not hold it."""
+        entry = self.entry(name)
+        found = []
+        for piece in entry.pieces:
+            starts = [max(a, b) for a, b in zip(offset, piece.offset, strict=True)]
+            ends = [min(a + n, b + m) for a, n, b, m in zip(offset, shape, piece.offset, piece.shape, strict=True)]
+            if any(start >= end for start, end in zip(starts, ends, strict=True)):
+                continue
+            source = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, piece.offset, strict=True))
+            target = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, offset, strict=True))
+            found.append((target, self._read_piece(name, entry, piece, source)))
+        # Allocated only now that the files were seen to hold as much as the index claims.
+        result = torch.empty(tuple(shape), dtype=getattr(torch, entry.dtype))
+        for target, part in found:
+            result[target] = part
+        return result
+
+    def _read_piece(self, name: str, entry: Entry, piece: Piece, box: tuple[slice, ...]) -> torch.Tensor:
+        try:
+            if piece.file not in self._files:
+                self._files[piece.file] = safe_open(self.folder / piece.file, framework="pt").__enter__()
+            held = self._files[piece.file].get_slice(piece.key)
+            shape = tuple(held.get_shape())
+            found = self._files[piece.file].get_tensor(piece.key) if not shape else held[box]
+        except (OSError, SafetensorError) as error:
+            raise CorruptError(f"{self.folder.name}/{piece.file} cannot be read: {error}.") from error
+        if shape != piece.shape or found.dtype != getattr(torch, entry.dtype):
+            raise CorruptError(
+                f"{self.folder.name}/{piece.file}: {piece.key} is {found.dtype} {list(shape)}, "
+                f"but the index says {entry.dtype} {list(piece.shape)} of {name}."
+            )
+        return found
+
+
+def _fault(entry: Entry) -> str:
+    """What is wrong with an entry, or "". Pieces must lie inside the tensor, apart, and make up its size."""
+    if not isinstance(getattr(torch, entry.dtype, None), torch.dtype):
+        return f"has the unknown dtype {entry.dtype}"
+    if any(size < 0 for size in entry.shape):
+        return "has a negative size"
+    for piece in entry.pieces:
+        if not _FILE.fullmatch(piece.file):
+            return f"lies in {piece.file!r}, which is no file of a checkpoint"
+        if len(piece.offset) != len(entry.shape) or len(piece.shape) != len(entry.shape):
+            return "has a piece with another number of dimensions"
+        sides = zip(piece.offset, piece.shape, entry.shape, strict=True)
+        if any(start < 0 or length < 1 or start + length > size for start, length, size in sides):
+            return "has a piece outside of it"
+    if sum(math.prod(piece.shape) for piece in entry.pieces) != math.prod(entry.shape):
+        return "is not made up by its pieces"
+    return "has pieces that overlap" if _overlap(entry.pieces) else ""
+
+
+def _overlap(pieces: list[Piece]) -> bool:
+    ordered = sorted(pieces, key=lambda piece: piece.offset)
+    for position, a in enumerate(ordered):
+        for b in ordered[position + 1 :]:
+            if b.offset[0] >= a.offset[0] + a.shape[0]:
+                break
+            if all(i < j + m and j < i + n for i, n, j, m in zip(a.offset, a.shape, b.offset, b.shape, strict=True)):
+                return True
+    return False
+
+
+def _misfit(wanted: dict[str, Any], found: dict[str, Any], strict: bool) -> str:
+    missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+    if strict and missing:
+        return f"it has no {missing[0]}" + (f" (and {len(missing) - 1} more)" if missing[1:] else "")
+    if strict and extra:
+        return f"the module has no {extra[0]}" + (f" (and {len(extra) - 1} more)" if extra[1:] else "")
+    for name in sorted(set(wanted) & set(found)):
+        ours, theirs = wanted[name], found[name]
+        tensors = isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)
+        if tensors and (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
+            return f"{name} is {_kind(theirs)}, the module's {_kind(ours)}"
+    return ""
+
+
+def _kind(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,0 +1,103 @@
+"""What a rank was told: the launch file of its generation and its environment, read once, before torch is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import TrainwrightError
+from data_contracts.handoffs import Checkpoint, Dataset
+from data_contracts.spec import TrainSpec
+from infra.store import Store, open_store
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Context:
+    """A rank's place in its gang and what it trains.
+
+    Attributes:
+        training: the training's directory below the store's root.
+        lightning: the LightningCLI config, inlined.
+        dataset_path: local folder of the sealed dataset; None with `data: external`.
+        resume: the checkpoint to go on from; `resume_path` is its local, verified folder.
+        scratch: folder shared by this node's ranks and their supervisor.
+        project: root of the user's unpacked code.
+        heartbeat_s: least seconds between two reports.
+    """
+
+    training: str
+    generation: int
+    train: TrainSpec
+    lightning: dict[str, Any]
+    dataset: Dataset | None
+    dataset_path: Path | None
+    resume: Checkpoint | None
+    provenance: dict[str, Any]
+    heartbeat_s: float
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    devices: int
+    nodes: int
+    scratch: Path
+    project: Path
+    store_uri: str
+    store_options: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        """The training's reuse key."""
+        return self.training.rsplit("/", 1)[-1].rsplit("-", 1)[0]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """`train` as JSON, with the Lightning config inlined."""
+        return self.train.model_dump(mode="json")
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches per optimizer step and rank, as the spec has them; our own plan may take smaller ones."""
+        per_rank = self.train.global_batch_size // self.world_size
+        return per_rank // min(self.train.micro_batch_size or per_rank, per_rank)
+
+    def open_store(self) -> Store:
+        """The store that the launcher named."""
+        return open_store(self.store_uri, self.store_options, create=False)
+
+
+def read_context(env: Mapping[str, str] = os.environ) -> Context:
+    """The context of the rank that this process is; TrainwrightError for a launch file of a newer schema."""
+    told = json.loads(Path(env["TRAINWRIGHT_LAUNCH"]).read_text())
+    if told["schema_version"] > SCHEMA:
+        raise TrainwrightError(f"launch.json has schema {told['schema_version']}, newer than the {SCHEMA} read here.")
+    train = TrainSpec.model_validate(told["train"])
+    assert isinstance(train.lightning, dict), "the launcher inlines the Lightning config"
+    folder = env.get("TRAINWRIGHT_DATASET", "")
+    return Context(
+        training=told["training"],
+        generation=told["generation"],
+        train=train,
+        lightning=train.lightning,
+        dataset=Dataset.from_json(told["dataset"]) if told["dataset"] else None,
+        dataset_path=Path(folder) if folder else None,
+        resume=Checkpoint.from_json(told["resume"]) if told["resume"] else None,
+        provenance=told["provenance"],
+        heartbeat_s=told["heartbeat_s"],
+        rank=int(env["RANK"]),
+        local_rank=int(env["LOCAL_RANK"]),
+        world_size=int(env["WORLD_SIZE"]),
+        local_world_size=int(env.get("LOCAL_WORLD_SIZE", env["WORLD_SIZE"])),
+        devices=told["devices"],
+        nodes=told["nodes"],
+        scratch=Path(env["TRAINWRIGHT_SCRATCH"]),
+        project=Path(env["TRAINWRIGHT_PROJECT"]).resolve(),
+        store_uri=env["TRAINWRIGHT_STORE"],
+        store_options=json.loads(env.get("TRAINWRIGHT_STORE_OPTIONS") or "{}"),
+    )

@@ -1,0 +1,264 @@
+"""The child process of the evaluate stage: scores one checkpoint on one or more sets, every row once.
+
+Run as `python -m training.evaluator REQUEST ANSWER` by `infra.launch.child`. Lightning's own Trainer runs
+`predict_step` and `test_step`; the outcomes are sealed beside the metrics as `outcomes.parquet`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation
+from data_contracts.spec import EvaluateSpec, MetricSpec
+from infra.handoffs import put_handoff
+from infra.launch.child import child_main
+from infra.store import open_store
+from training.assemble import batch_transform, build_datamodule, build_module, plain_trainer
+from training.checkpoint import load_module_weights
+from training.loader import OrderedLoader, Split
+from training.scoring import LoggedScore, PredictionScore, Scored
+from training.user_code import user_code
+
+OUTCOMES = "outcomes.parquet"
+
+
+def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Score the checkpoint that a request names, and seal the evaluation.
+
+    Args:
+        request: `store`, `store_options`, `uri` (directory to write), `key`, `checkpoint`, `train`, `evaluate`,
+            `sets` (name → `dataset`, `path`, `split`; empty with external data), `data_external`, `project`,
+            `settings`, `provenance`.
+
+    Raises:
+        UsageError: a metric, a target or a split that does not exist.
+        UserCodeError: the module raised.
+    """
+    checkpoint = Checkpoint.from_json(request["checkpoint"])
+    store = open_store(request["store"], request["store_options"], create=False)
+    wanted = EvaluateSpec.model_validate(request["evaluate"])
+    project, train = Path(request["project"]), request["train"]
+    paths = [one["path"] for one in request["sets"].values()]
+    module = build_module(train, project, paths[0] if paths else "")
+    store.verify(checkpoint.ref)
+    load_module_weights(module, store.local(checkpoint.ref))
+    scored: dict[str, Scored] = {}
+    for name, batches in _sets(request, wanted, train, project):
+        prefix = f"{name}/" if name else ""
+        found = score(module, batches, wanted.metrics, train, project)
+        scored |= {f"{prefix}{metric}": value for metric, value in found.items()}
+    fields = {
+        "schema_version": 1,
+        "key": request["key"],
+        "checkpoint_id": checkpoint.ref.id,
+        "dataset_ids": {name: one["dataset"]["ref"]["id"] for name, one in request["sets"].items()},
+        "metrics": {name: one.value.to_json() for name, one in scored.items()},
+    }
+    writer = store.writer(request["uri"])
+    with tempfile.TemporaryDirectory(prefix="trainwright-outcomes-") as scratch:
+        path = Path(scratch) / OUTCOMES
+        pq.write_table(outcomes_table(scored), path)
+        writer.put(OUTCOMES, path)
+    put_handoff(writer, fields)
+    ref = writer.seal("evaluation", {**request["settings"], "evaluate": request["evaluate"]}, request["provenance"])
+    return Evaluation.from_json({**fields, "ref": ref.to_json()}).to_json()
+
+
+def score(
+    module: L.LightningModule,
+    batches: Any,
+    metrics: dict[str, MetricSpec],
+    train: dict[str, Any],
+    project: Path,
+) -> dict[str, Scored]:
+    """Every metric over the batches (a loader, or a data module whose test and predict loaders are used)."""
+    found: dict[str, Scored] = {}
+    predicted = {name: metric for name, metric in metrics.items() if metric.class_path}
+    logged = {name: metric for name, metric in metrics.items() if metric.logged}
+    if predicted:
+        found |= _predict(module, batches, predicted, train, project)
+    if logged:
+        found |= _test(module, batches, logged, train, project)
+    return {name: found[name] for name in metrics}
+
+
+def outcomes_table(scored: dict[str, Scored]) -> pa.Table:
+    """All outcomes, one line each: metric, unit, position in the set, rows it stands for, value."""
+    lines = [
+        (name, one.outcomes.unit, position, rows, value)
+        for name, one in scored.items()
+        for position, (value, rows) in enumerate(zip(one.outcomes.values, one.outcomes.rows, strict=True))
+    ]
+    columns = list(zip(*lines, strict=True)) if lines else [[], [], [], [], []]
+    types = [pa.string(), pa.string(), pa.int64(), pa.int64(), pa.float64()]
+    names = ["metric", "unit", "position", "rows", "value"]
+    return pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})
+
+
+def _sets(
+    request: dict[str, Any], wanted: EvaluateSpec, train: dict[str, Any], project: Path
+) -> Iterable[tuple[str, Any]]:
+    if request["data_external"]:
+        yield "", build_datamodule(train, project, "")
+        return
+    for name, one in request["sets"].items():
+        dataset = Dataset.from_json(one["dataset"])
+        if not dataset.rows(one["split"]):
+            field = f"evaluate.sets.{name}.split" if name else "evaluate.split"
+            raise UsageError(
+                f"{field}: the dataset has no rows in a split {one['split']}; it has {', '.join(dataset.splits)}.",
+                remedy="Name one of these.",
+            )
+        rows = Split(Path(one["path"]), dataset, one["split"], train["batch"], batch_transform(train, project))
+        yield name, OrderedLoader(rows, wanted.batch_size)
+
+
+class _Predictions(L.Callback):
+    """Feeds each batch's predictions to the scores."""
+
+    def __init__(self, scores: dict[str, PredictionScore], specs: dict[str, MetricSpec], train: dict[str, Any]) -> None:
+        self._scores, self._specs, self._train = scores, specs, train
+
+    def on_predict_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, loader: int = 0
+    ) -> None:
+        for name, one in self._scores.items():
+            spec = self._specs[name]
+            one.update(_prediction(name, spec, outputs), _target(name, spec, batch, self._train["batch"]))
+
+
+def _predict(
+    module: L.LightningModule, batches: Any, metrics: dict[str, MetricSpec], train: dict[str, Any], project: Path
+) -> dict[str, Scored]:
+    scores = {name: PredictionScore(name, spec) for name, spec in metrics.items()}
+    if not is_overridden("predict_step", module, L.LightningModule):
+        targets = {spec.target for spec in metrics.values()}
+
+        def predict_step(batch: Any, *_: Any) -> Any:
+            return module(_inputs(batch, targets))
+
+        module.predict_step = predict_step  # type: ignore[method-assign]
+    trainer = plain_trainer(train, [_Predictions(scores, metrics, train)])
+    with user_code("the module's predict_step", project):
+        if isinstance(batches, L.LightningDataModule):
+            loader = _test_loader(batches)
+            trainer.predict(module, dataloaders=loader, return_predictions=False)
+        else:
+            trainer.predict(module, dataloaders=batches, return_predictions=False)
+    return {name: one.result() for name, one in scores.items()}
+
+
+class _Logged(L.Callback):
+    """Notes the rows of each batch, for outcomes captured at `self.log`."""
+
+    def __init__(self, scores: dict[str, LoggedScore]) -> None:
+        self._scores = scores
+        self.num_rows = 0
+
+    def on_test_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, loader: int = 0
+    ) -> None:
+        size = _size(batch)
+        self.num_rows += size
+        for one in self._scores.values():
+            one.end_batch(size)
+
+
+def _test(
+    module: L.LightningModule, batches: Any, metrics: dict[str, MetricSpec], train: dict[str, Any], project: Path
+) -> dict[str, Scored]:
+    if not is_overridden("test_step", module, L.LightningModule):
+        raise UsageError(
+            f"evaluate.metrics.{next(iter(metrics))}.logged: {type(module).__name__} has no test_step.",
+            remedy="Write one that logs the metric, or name a torchmetrics class.",
+        )
+    scores = {name: LoggedScore(name, spec) for name, spec in metrics.items()}
+    names: set[str] = set()
+    original = module.log
+
+    def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        names.add(name)
+        for one in scores.values():
+            if one.spec.logged == name:
+                one.capture(value)
+        original(name, value, *args, **kwargs)
+
+    module.log = log  # type: ignore[method-assign]
+    counter = _Logged(scores)
+    trainer = plain_trainer(train, [counter])
+    try:
+        with user_code("the module's test_step", project):
+            loader = _test_loader(batches) if isinstance(batches, L.LightningDataModule) else batches
+            trainer.test(module, dataloaders=loader, verbose=False)
+    finally:
+        del module.log
+    return {name: one.result(names, counter.num_rows) for name, one in scores.items()}
+
+
+def _test_loader(datamodule: L.LightningDataModule) -> Any:
+    datamodule.prepare_data()
+    datamodule.setup("test")
+    return datamodule.test_dataloader()
+
+
+def _prediction(name: str, spec: MetricSpec, outputs: Any) -> torch.Tensor:
+    if isinstance(outputs, dict):
+        if spec.prediction not in outputs:
+            raise UsageError(
+                f"evaluate.metrics.{name}.prediction: predict_step returns {', '.join(map(str, outputs))}.",
+                remedy="Name one of these.",
+            )
+        outputs = outputs[spec.prediction]
+    if not isinstance(outputs, torch.Tensor):
+        raise UsageError(
+            f"evaluate.metrics.{name}: predict_step returns a {type(outputs).__name__}, a tensor is needed.",
+            remedy="Return a tensor, or a dictionary and name its key in prediction.",
+        )
+    return outputs
+
+
+def _target(name: str, spec: MetricSpec, batch: Any, columns: Any) -> torch.Tensor:
+    """The truth in a batch: a key, a position, or a column's name where `train.batch` lists columns."""
+    wanted = spec.target
+    assert wanted is not None
+    if isinstance(batch, dict) and wanted in batch:
+        return batch[wanted]
+    if isinstance(batch, (tuple, list)):
+        if isinstance(columns, list) and wanted in columns:
+            return batch[columns.index(wanted)]
+        if wanted.lstrip("-").isdigit() and -len(batch) <= int(wanted) < len(batch):
+            return batch[int(wanted)]
+    there = ", ".join(map(str, batch)) if isinstance(batch, dict) else f"positions 0 to {len(batch) - 1}"
+    what = f"evaluate.metrics.{name}.target: a batch has no {wanted}; it has {there}."
+    raise UsageError(what, remedy="Name one of these.")
+
+
+def _inputs(batch: Any, targets: set[str | None]) -> Any:
+    """What a module without a predict_step of its own is called with: the batch without the truth."""
+    if isinstance(batch, (tuple, list)):
+        return batch[0]
+    if isinstance(batch, dict):
+        left = {key: value for key, value in batch.items() if key not in targets}
+        return next(iter(left.values())) if len(left) == 1 else left
+    return batch
+
+
+def _size(batch: Any) -> int:
+    if isinstance(batch, torch.Tensor):
+        return len(batch)
+    values = batch.values() if isinstance(batch, dict) else batch
+    return next(_size(value) for value in values if isinstance(value, (torch.Tensor, dict, tuple, list)))
+
+
+if __name__ == "__main__":
+    child_main(main)

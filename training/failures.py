@@ -1,0 +1,65 @@
+"""From any exception of a training to the error tree: whose fault it was, and which cause decides what follows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from data_contracts.errors import Cancelled, Hung, NodeLost, OutOfMemory, TrainwrightError, UsageError, UserCodeError
+from training.user_code import describe, raised_in_project, user_traceback
+
+# What gloo and NCCL say when the other side is gone, and when it stays silent. Both are plain RuntimeErrors in gloo.
+_PEER_GONE = re.compile(
+    r"connection (was )?(closed|reset|refused)|closed by peer|broken pipe|socket (error|timeout)|unhandled system error"
+    r"|remote process exited|ncclremoteerror|store.*(closed|broken)|gloo connectfullmesh failed",
+    re.IGNORECASE,
+)
+_PEER_SILENT = re.compile(r"timed out|timeout|wait timeout", re.IGNORECASE)
+_TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
+
+
+def classify(error: BaseException, project: Path, *, timeout_s: float) -> TrainwrightError:
+    """The error of the tree that `error` stands for.
+
+    Args:
+        project: root of the user's code; an exception with a frame there is the user's.
+        timeout_s: how long a collective waits, for the sentence.
+    """
+    if isinstance(error, TrainwrightError):
+        return error
+    # Lightning answers Ctrl-C with sys.exit.
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+        return Cancelled("The rank was interrupted.")
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return OutOfMemory(
+            f"A rank ran out of memory: {describe(error)}.", user_traceback=user_traceback(error, project)
+        )
+    # Before the user's frames are looked at: a peer's death surfaces in whatever collective the user's step called.
+    transport = _transport(error, timeout_s)
+    if transport is not None:
+        return transport
+    if raised_in_project(error, project):
+        return UserCodeError(
+            f"The user's code raised {describe(error)}.", user_traceback=user_traceback(error, project)
+        )
+    if isinstance(error, MisconfigurationException):
+        return UsageError(f"train.lightning: {describe(error)}.", remedy="Correct the Lightning config or the module.")
+    if isinstance(error, SystemExit):
+        return UserCodeError("The training ended the process.", user_traceback=user_traceback(error, project))
+    return TrainwrightError(f"The training failed: {describe(error)}.", user_traceback=user_traceback(error, project))
+
+
+def _transport(error: BaseException, timeout_s: float) -> TrainwrightError | None:
+    text = str(error)
+    known = isinstance(error, dist.DistError)
+    if not known and not (isinstance(error, RuntimeError | OSError) and _TRANSPORT.search(text)):
+        return None
+    if _PEER_GONE.search(text):
+        return NodeLost(f"The connection to another rank was lost: {describe(error)}.")
+    if _PEER_SILENT.search(text):
+        return Hung(f"Another rank did not answer for {timeout_s:g} s: {describe(error)}.")
+    return NodeLost(f"A collective failed: {describe(error)}.") if known else None

@@ -1,0 +1,145 @@
+"""Brings any Arrow table to the types that a shard holds: one form for each kind of column, whoever made it.
+
+Large, view, dictionary and run-end encodings are undone; numbers in lists of one equal length (nested or not,
+fixed-size lists and Arrow's tensor type included) become tensors. What remains is refused by `schema.type_text`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data_contracts.errors import UsageError
+from training.formats.schema import NUMBERS, tensor_field, tensor_of, type_text
+
+_NUMPY_NAMES = {type_: name for name, type_ in NUMBERS.items()}
+Found = tuple[str, tuple[int, ...]]
+
+
+def normalise(table: pa.Table) -> pa.Table:
+    """The same rows with every column in the one form that shards have, all fields nullable.
+
+    Whether a list column becomes a tensor depends on all its rows, so this takes the rows of all splits at once.
+
+    Raises:
+        UsageError: a column's type is one that shards cannot hold, or two columns have one name.
+    """
+    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    if twice:
+        raise UsageError(f"Two columns are called {twice[0]!r}.", remedy="Rename one of them in shards.transform.")
+    fields, columns = [], []
+    for field, column in zip(table.schema, table.columns, strict=True):
+        field, column = _column(field, column)
+        type_text(field)
+        fields.append(field)
+        columns.append(column)
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _column(field: pa.Field, column: pa.ChunkedArray) -> tuple[pa.Field, pa.ChunkedArray]:
+    tensor = tensor_of(field)
+    if tensor is not None:
+        dtype, shape = tensor
+        kept = tensor_field(field.name, dtype.name, shape)
+        if kept.type != field.type:
+            raise UsageError(
+                f"Column {field.name!r} says shape {list(shape)} of {dtype.name}, but its rows have "
+                f"{field.type.byte_width} bytes.",
+                remedy="Mend the metadata that shards.transform gives the field.",
+            )
+        return kept, column
+    type_ = field.type
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return _arrow_tensor(field, column)
+    if isinstance(type_, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=type_.storage_type)
+        return _column(pa.field(field.name, type_.storage_type), column)
+    if _is_list(type_):
+        found = [_tensor_chunk(chunk) for chunk in column.chunks if len(chunk) > chunk.null_count]
+        if found and found[0] is not None and len({one and one[0] for one in found}) == 1:
+            return _assemble(field.name, found[0][0], column, [one[1] for one in found if one is not None])
+        plain = pa.list_(_plain(type_.value_type))
+        return pa.field(field.name, plain), column.cast(plain)
+    plain = _plain(type_)
+    return pa.field(field.name, plain), column if plain == type_ else column.cast(plain)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+
+
+def _plain(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+        return _plain(type_.value_type)
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
+        return pa.string()
+    if pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_) or pa.types.is_fixed_size_binary(type_):
+        return pa.binary()
+    if pa.types.is_date64(type_):
+        return pa.timestamp("ms")
+    # Parquet has no whole seconds: they would come back as milliseconds.
+    if pa.types.is_timestamp(type_) and type_.unit == "s":
+        return pa.timestamp("ms", type_.tz)
+    if pa.types.is_time32(type_):
+        return pa.time32("ms")
+    if pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):
+        return pa.decimal128(type_.precision, type_.scale)
+    return type_
+
+
+def _tensor_chunk(lists: pa.Array) -> tuple[Found, np.ndarray] | None:
+    """Type and shape of the rows that are not null, and their values as one array; None if they are no tensors."""
+    shape: list[int] = []
+    values = lists
+    while _is_list(values.type):
+        if shape and values.null_count:
+            return None
+        spread = pc.min_max(pc.list_value_length(values)).as_py()
+        if not spread["min"] or spread["min"] != spread["max"]:
+            return None
+        shape.append(int(spread["min"]))
+        values = values.flatten()
+    if values.type not in _NUMPY_NAMES or values.null_count:
+        return None
+    flat = values.to_numpy(zero_copy_only=False)
+    return (_NUMPY_NAMES[values.type], tuple(shape)), flat
+
+
+def _arrow_tensor(field: pa.Field, column: pa.ChunkedArray) -> tuple[pa.Field, pa.ChunkedArray]:
+    type_ = field.type
+    if type_.permutation is not None and list(type_.permutation) != sorted(type_.permutation):
+        raise UsageError(
+            f"Column {field.name!r} is a tensor whose dimensions are permuted.",
+            remedy="Return it row-major from shards.transform.",
+        )
+    storage = pa.chunked_array([chunk.storage for chunk in column.chunks], type=type_.storage_type)
+    found = [_tensor_chunk(chunk) for chunk in storage.chunks if len(chunk) > chunk.null_count]
+    if type_.value_type not in _NUMPY_NAMES or None in found:
+        raise UsageError(
+            f"Column {field.name!r} has the type {type_} with values that are null or no numbers.",
+            remedy="Return plain numbers from shards.transform.",
+        )
+    kind = (_NUMPY_NAMES[type_.value_type], tuple(type_.shape))
+    return _assemble(field.name, kind, storage, [one[1] for one in found if one is not None])
+
+
+def _assemble(
+    name: str, kind: Found, column: pa.ChunkedArray, values: Sequence[np.ndarray]
+) -> tuple[pa.Field, pa.ChunkedArray]:
+    """A tensor column from the values of its chunks; a chunk with nulls alone has no values."""
+    field = tensor_field(name, *kind)
+    width = field.type.byte_width
+    remaining = iter(values)
+    chunks = []
+    for chunk in column.chunks:
+        there = chunk.is_valid().to_numpy(zero_copy_only=False)
+        rows = np.zeros((len(chunk), width), np.uint8)
+        if there.any():
+            flat = np.ascontiguousarray(next(remaining), np.dtype(kind[0]).newbyteorder("<"))
+            rows[there] = flat.view(np.uint8).reshape(-1, width)
+        validity = None if there.all() else pa.py_buffer(np.packbits(there, bitorder="little"))
+        chunks.append(pa.Array.from_buffers(field.type, len(chunk), [validity, pa.py_buffer(rows)]))
+    return field, pa.chunked_array(chunks, type=field.type)

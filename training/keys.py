@@ -1,0 +1,76 @@
+"""Stable digests of key values: the same key gives the same digest on any machine, in any file, in any width."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from blake3 import blake3
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+class UnusableKey(ValueError):
+    """A column whose type cannot be a key; `column` is its index among the key's columns."""
+
+    def __init__(self, column: int, type_: pa.DataType) -> None:
+        super().__init__(f"is {type_}, which cannot be a key")
+        self.column = column
+
+
+def key_codes(columns: Sequence[pa.ChunkedArray], seed: int) -> tuple[np.ndarray, list[bytes]]:
+    """Per row the number of its key, (rows,) int64, and per number the key's BLAKE3 digest (32 bytes).
+
+    A null is a value like any other: rows without a key stay together. UnusableKey for nested types.
+    """
+    # Arrow finds the distinct values, so Python sees each key once, not each row.
+    per_row, values = [], []
+    for index, column in enumerate(columns):
+        if pa.types.is_nested(column.type):
+            raise UnusableKey(index, column.type)
+        encoded = column.combine_chunks().dictionary_encode()
+        values.append([*_typed(encoded.dictionary, index), b"n"])
+        per_row.append(encoded.indices.fill_null(len(values[-1]) - 1).to_numpy().astype(np.int64))
+    if len(columns) == 1:
+        distinct, rows = np.arange(len(values[0]))[None, :], per_row[0]
+    else:
+        distinct, rows = np.unique(np.stack(per_row), axis=1, return_inverse=True)
+    start = blake3(f"trainwright key {seed}\0".encode())
+    places: dict[bytes, int] = {}
+    code_of = np.zeros(distinct.shape[1], np.int64)
+    for number, key in enumerate(distinct.T.tolist()):
+        hasher = start.copy()
+        for column, value in zip(values, key, strict=True):
+            hasher.update(struct.pack("<Q", len(column[value])) + column[value])
+        code_of[number] = places.setdefault(hasher.digest(), len(places))
+    return code_of[rows.reshape(-1)], list(places)
+
+
+def _typed(values: pa.Array, index: int) -> list[bytes]:
+    """Each value as a letter for its kind and bytes that do not depend on the column's width or unit."""
+    type_ = values.type
+    if pa.types.is_boolean(type_) or pa.types.is_integer(type_):
+        return [b"i%d" % value for value in values.to_pylist()]
+    if pa.types.is_floating(type_):
+        return [b"f" + (b"nan" if value != value else struct.pack("<d", value + 0.0)) for value in values.to_pylist()]
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return [b"s" + value.encode() for value in values.to_pylist()]
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        return [b"b" + value for value in values.to_pylist()]
+    if pa.types.is_timestamp(type_):
+        scale = 10**9 // _PER_SECOND[type_.unit]
+        return [b"t%d" % (value * scale) for value in values.cast(pa.int64()).to_pylist()]
+    if pa.types.is_date32(type_):
+        return [b"d%d" % value for value in values.cast(pa.int32()).to_pylist()]
+    if pa.types.is_decimal(type_):
+        return [b"m" + _plain(value) for value in values.to_pylist()]
+    if pa.types.is_null(type_):
+        return []
+    raise UnusableKey(index, type_)
+
+
+def _plain(value: Any) -> bytes:
+    return format(value.normalize(), "f").encode()

@@ -1,0 +1,125 @@
+"""One rank of a gang: `python -m training.rank`, started by torchrun with what it is told in the environment.
+
+It assembles module, data and Trainer, trains, and leaves its answer in the scratch folder: `rank-<r>.done.json`, or
+`rank-<r>.error.json` with the cause. Its exit code is the cause's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from data_contracts.handoffs import Checkpoint
+from infra.store import Store
+from training.context import Context, read_context
+from training.plan import Plan, make_plan
+from training.reports import Reports
+
+
+def main() -> int:
+    """Train as told and return the exit code."""
+    context = read_context()
+    reports = Reports(context.scratch, context.rank, context.heartbeat_s)
+    reports.report(now=True)
+    _prepare(context)
+    try:
+        checkpoint, plan = train(context, reports)
+    except BaseException as error:
+        # Named at once: other ranks fail as soon as this one is gone, and the first to say why is believed.
+        from training.failures import classify
+
+        failed = classify(error, context.project, timeout_s=context.train.collective_timeout_s)
+        reports.failed(failed)
+        traceback.print_exc()
+        return failed.exit_code
+    reports.done(checkpoint, plan)
+    return 0
+
+
+def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[str, Any]]:
+    """Train to the end, from the checkpoint that the launcher named if it named one.
+
+    Returns: the last checkpoint (rank 0 alone), and the plan as JSON.
+    """
+    from training.assemble import build_all, silence
+    from training.callbacks import Keeper, plan_json
+    from training.history import History
+    from training.loop import install
+    from training.strategies import make_strategy
+
+    silence()
+    store = context.open_store()
+    resume = _resume_folder(context, store)
+    plan, loaders = _our_loaders(context)
+    accumulate = plan.accumulate if plan else context.micro_batches
+    history = History()
+    keeper = Keeper(context, store, reports, history, plan, resume)
+    owned = {
+        "strategy": make_strategy(context.train, context.world_size),
+        "devices": context.devices,
+        "num_nodes": context.nodes,
+        "accumulate_grad_batches": accumulate,
+        "use_distributed_sampler": plan is None,
+        "enable_checkpointing": False,
+        "logger": history,
+        "default_root_dir": str(context.scratch),
+    }
+    dataset_path = str(context.dataset_path or "")
+    module, datamodule, trainer = build_all(context.settings, context.project, dataset_path, owned, [keeper])
+    install(trainer, keeper)
+    # Strategy hooks are the last of a training's end, after whatever the module's own hook does to its weights.
+    trainer.strategy.on_train_end = lambda: keeper.finish(trainer)
+    keeper.listen()
+    trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **loaders)
+    return (keeper.last if context.rank == 0 else None), plan_json(plan)
+
+
+def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
+    """The plan and the loaders over the sealed shards; (None, {}) where the user's module or data module has its own."""
+    if context.dataset is None or context.lightning.get("data"):
+        return None, {}
+    from training.assemble import batch_transform
+    from training.loader import OrderedLoader, Split, TrainLoader
+
+    assert context.dataset_path is not None, "the launcher gives a dataset's local folder"
+    transform = batch_transform(context.settings, context.project)
+
+    def rows(split: str) -> Split:
+        return Split(context.dataset_path, context.dataset, split, context.train.batch, transform)
+
+    train_rows = rows("train")
+    plan = make_plan(train_rows.num_rows, context.train, context.world_size)
+    loader = TrainLoader(train_rows, plan, context.dataset.ref.id, context.train.seed, context.rank)
+    loaders: dict[str, Any] = {"train_dataloaders": loader}
+    if context.dataset.rows("val"):
+        loaders["val_dataloaders"] = OrderedLoader(rows("val"), plan.micro_batch, context.rank, context.world_size)
+    return plan, loaders
+
+
+def _resume_folder(context: Context, store: Store) -> Path | None:
+    if context.resume is None:
+        return None
+    # One rank of a node reads every byte again; if they are not what was sealed its error ends the others.
+    if context.local_rank == 0:
+        store.verify(context.resume.ref)
+    return store.local(context.resume.ref, cache=context.scratch / "resume")
+
+
+def _prepare(context: Context) -> None:
+    """Settle what must be in the environment before torch is imported, where the launcher did not."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // context.local_world_size)))
+    # gloo binds to what the host's name resolves to, which need not be reachable, not even from the host itself.
+    if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost", "::1"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: neither a thread of the user's nor a collective that waits for a dead rank may hold the end up.
+    os._exit(code)

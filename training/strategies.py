@@ -1,0 +1,193 @@
+"""How ranks share the work: a replica each (DDP), parameters sharded (FSDP2), or one rank.
+
+All three read checkpoints in our own form through `load_checkpoint`; saving goes through `checkpoint/`, never
+through Lightning. FSDP shards an unmodified module in place, so it needs no `configure_model` of the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
+from torch import nn
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from data_contracts.errors import UsageError
+from data_contracts.spec import TrainSpec
+from training.checkpoint.tensors import WEIGHTS, TensorReader, read_state
+
+_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
+
+def make_strategy(train: TrainSpec, world_size: int) -> Strategy:
+    """The strategy that the spec names, with the collectives' timeout set."""
+    timeout = timedelta(seconds=train.collective_timeout_s)
+    if train.strategy == "ddp":
+        return SealedDDP(timeout=timeout)
+    if train.strategy == "fsdp":
+        return ShardedStrategy(train.shard_modules, world_size, timeout)
+    return SealedSingle(device="cuda:0" if torch.cuda.is_available() else "cpu")
+
+
+class _ReadsSealed(Strategy):
+    """Reads a checkpoint's folder into the dictionary that Lightning restores from."""
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Every tensor whole, on the CPU."""
+        with TensorReader(Path(checkpoint_path)) as reader:
+            return read_state(reader.folder, reader)
+
+
+class SealedDDP(_ReadsSealed, DDPStrategy):
+    """A replica per rank."""
+
+
+class SealedSingle(_ReadsSealed, SingleDeviceStrategy):
+    """One rank."""
+
+
+class ShardedStrategy(ModelParallelStrategy):
+    """FSDP2 over all ranks, on any device: parameters, gradients and optimizer state are sharded."""
+
+    def __init__(self, shard_modules: list[str] | int | None, world_size: int, timeout: timedelta) -> None:
+        super().__init__(data_parallel_size=world_size, tensor_parallel_size=1, timeout=timeout)
+        self._shard_modules = shard_modules
+
+    def connect(self, model: LightningModule) -> None:
+        """Attach the module, and let its `configure_model` hook shard it after whatever the user's does."""
+        configured = model.configure_model
+
+        def configure_model(module: LightningModule) -> None:
+            configured()
+            self._shard(module)
+
+        model.configure_model = MethodType(configure_model, model)
+        super().connect(model)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step with the buffers of rank 0 on all ranks, as DDP does, so that both train alike."""
+        assert self.lightning_module is not None
+        buffers = [buffer for buffer in self.lightning_module.buffers() if buffer.numel()]
+        if buffers and self.lightning_module.training:
+            with torch.no_grad():
+                _broadcast(buffers)
+        return super().training_step(*args, **kwargs)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Each rank's part of every sharded tensor; what is not sharded here, whole."""
+        with TensorReader(Path(checkpoint_path)) as reader:
+            return read_state(reader.folder, _PlacedReader(reader, self._templates()))
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        """Lightning restores the optimizers from what `load_checkpoint` returned."""
+        return True
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Copy the parts into the sharded parameters."""
+        Strategy.load_model_state_dict(self, checkpoint, strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Give the optimizers their parts."""
+        Strategy.load_optimizer_state_dict(self, checkpoint)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The module's state as it lies on this rank: sharded tensors, nothing gathered or copied."""
+        return Strategy.lightning_module_state_dict(self)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """An optimizer's state as it lies on this rank."""
+        return Strategy.optimizer_state(self, optimizer)
+
+    def _shard(self, module: LightningModule) -> None:
+        mesh = self.device_mesh["data_parallel"]
+        for unit in _units(module, self._shard_modules):
+            fully_shard(unit, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+        # A step that calls submodules directly never passes the root's forward, where parameters are gathered.
+        for name in _STEPS:
+            register_fsdp_forward_method(module, name)
+
+    def _templates(self) -> dict[str, torch.Tensor]:
+        """Prefix of a tensor's name in a checkpoint → the parameter whose placement it takes."""
+        assert self.lightning_module is not None
+        found = {f"{WEIGHTS}/{name}": value for name, value in self.lightning_module.state_dict().items()}
+        for number, optimizer in enumerate(self.optimizers):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            found |= {f"optimizer_states/{number}/state/{at}": value for at, value in enumerate(parameters)}
+        return found
+
+
+class _PlacedReader:
+    """Reads a tensor as the parameter it belongs to is placed: a sharded one gives this rank's part alone."""
+
+    def __init__(self, reader: TensorReader, templates: Mapping[str, torch.Tensor]) -> None:
+        self._reader = reader
+        self._templates = templates
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor of that name, on the parameter's device."""
+        entry = self._reader.entry(name)
+        # A parameter is named in full; `optimizer_states/0/state/3/exp_avg` belongs to parameter 3.
+        like = self._templates.get(name, self._templates.get("/".join(name.split("/")[:4])))
+        if not isinstance(like, DTensor):
+            return self._reader.read(name)
+        mesh = like.device_mesh
+        if tuple(like.shape) == entry.shape:
+            shape, offset = compute_local_shape_and_global_offset(like.shape, mesh, like.placements)
+            part = self._reader.read_part(name, offset, shape).to(mesh.device_type)
+            return DTensor.from_local(
+                part, mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+            )
+        whole = self._reader.read(name)
+        if not entry.sharded:
+            return whole
+        # State of another shape than its parameter (factored optimizers): placed whole; the optimizer redistributes.
+        return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def _units(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
+    """The modules to shard by themselves, children before parents; UsageError for a class that is not in the module."""
+    if wanted is None:
+        return []
+    inner = [child for child in module.modules() if child is not module]
+    # Containers have no forward of their own in which their parameters could be gathered.
+    shardable = [child for child in inner if not isinstance(child, nn.ModuleList | nn.ModuleDict)]
+    if isinstance(wanted, int):
+        return _large_enough(module, wanted)
+    classes = sorted({type(child).__name__ for child in shardable})
+    unknown = sorted(set(wanted) - set(classes))
+    if unknown:
+        raise UsageError(
+            f"train.shard_modules: the module has no {unknown[0]}.", remedy=f"It has {', '.join(classes) or 'none'}."
+        )
+    return [child for child in reversed(shardable) if type(child).__name__ in wanted]
+
+
+def _large_enough(module: nn.Module, least: int) -> list[nn.Module]:
+    """Modules with at least `least` parameters that no chosen descendant holds already, children first."""
+    chosen: list[nn.Module] = []
+
+    def visit(part: nn.Module) -> int:
+        left = sum(parameter.numel() for parameter in part.parameters(recurse=False))
+        left += sum(visit(child) for child in part.children())
+        if left < least or part is module or isinstance(part, nn.ModuleList | nn.ModuleDict):
+            return left
+        chosen.append(part)
+        return 0
+
+    visit(module)
+    return chosen
+
+
+def _broadcast(buffers: list[torch.Tensor]) -> None:
+    dist._broadcast_coalesced(dist.group.WORLD, buffers, 2**25, 0)

@@ -1,0 +1,144 @@
+"""The user's code in a child process: imported by dotted path from the project's root, its failures told from ours.
+
+Torch-free. Our own modules are imported before the project goes to the front of `sys.path`, so that a user's
+`flows` or `tasks` never hides ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
+
+
+def add_project(folder: Path | str) -> Path:
+    """Put the unpacked project first on `sys.path`; call it once our modules are imported. Returns the real path."""
+    root = Path(folder).resolve()
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    return root
+
+
+def load_class(dotted: str, base: type, field: str, root: Path) -> type:
+    """The class that `dotted` names.
+
+    Args:
+        base: the class it must be derived from.
+        field: the spec's field that names it, for the error's sentence.
+        root: the project's root, whose frames a traceback shows.
+
+    Raises:
+        UsageError: it is not found, or is not a subclass of `base`.
+        UserCodeError: the file that defines it raises on import.
+    """
+    found = _load(dotted, field, root)
+    if not isinstance(found, type) or not issubclass(found, base):
+        raise UsageError(
+            f"{field}: {dotted} is no {base.__name__}.",
+            remedy=f"Name a class derived from {base.__module__.split('.')[0]}'s {base.__name__}.",
+        )
+    return found
+
+
+def load_callable(dotted: str, args: Mapping[str, Any], field: str, root: Path) -> Callable[[Any], Any]:
+    """The function that `dotted` names with keyword arguments `args` bound; errors as `load_class`.
+
+    What it raises when called is a UserCodeError with the user's traceback.
+    """
+    found = _load(dotted, field, root)
+    if not callable(found):
+        raise UsageError(f"{field}: {dotted} is no function.", remedy="Name a function that takes a batch.")
+
+    @functools.wraps(found)
+    def call(batch: Any) -> Any:
+        with user_code(f"{field} ({dotted})", root):
+            return found(batch, **args)
+
+    return call
+
+
+@contextmanager
+def user_code(what: str, root: Path) -> Iterator[None]:
+    """Turn what the user's code raises inside into UserCodeError; errors of our tree and Ctrl-C pass unchanged.
+
+    Args:
+        what: the thing that was called, as it should stand in the sentence, such as `shards.transform (a.b)`.
+    """
+    try:
+        yield
+    except (TrainwrightError, KeyboardInterrupt):
+        raise
+    # SystemExit too: a library that ends the process is a failure of the user's code, not a way to finish.
+    except BaseException as error:
+        raise UserCodeError(f"{what} raised {describe(error)}.", user_traceback=user_traceback(error, root)) from error
+
+
+def describe(error: BaseException) -> str:
+    """`Type: first line of the message`, without a full stop at its end."""
+    lines = str(error).strip().splitlines()
+    return (f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__).rstrip(".")
+
+
+def user_traceback(error: BaseException, root: Path) -> str:
+    """The traceback of `error` with the frames in the project alone, or all frames if none is there.
+
+    Frames of libraries and of ours around the user's are left out; chained exceptions are kept.
+    """
+    whole = traceback.TracebackException.from_exception(error)
+    if not any(_in_project(frame, root) for link in _chain(whole) for frame in link.stack):
+        return "".join(whole.format()).rstrip()
+    for link in _chain(whole):
+        link.stack = traceback.StackSummary.from_list([frame for frame in link.stack if _in_project(frame, root)])
+    return "".join(whole.format()).rstrip()
+
+
+def raised_in_project(error: BaseException, root: Path) -> bool:
+    """Whether a frame of the user's project stands in the traceback of `error`."""
+    return any(_in_project(frame, root) for frame in traceback.extract_tb(error.__traceback__))
+
+
+def _in_project(frame: traceback.FrameSummary, root: Path) -> bool:
+    path = Path(frame.filename)
+    # A virtual environment inside the project holds libraries, not the user's code.
+    return path.is_relative_to(root) and "site-packages" not in path.parts
+
+
+def _chain(whole: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    waiting: list[traceback.TracebackException | None] = [whole]
+    while waiting:
+        link = waiting.pop()
+        if link is not None:
+            yield link
+            waiting += [link.__cause__, link.__context__, *(link.exceptions or [])]
+
+
+def _load(dotted: str, field: str, root: Path) -> Any:
+    module_name, _, name = dotted.rpartition(".")
+    if not module_name:
+        raise UsageError(f"{field}: {dotted!r} names no module.", remedy="Write it as package.module.Name.")
+    try:
+        with user_code(f"{field}: importing {module_name}", root):
+            module = importlib.import_module(module_name)
+    except UserCodeError as error:
+        cause = error.__cause__
+        missing = cause.name if isinstance(cause, ModuleNotFoundError) else None
+        # The named module itself is absent; a module that *it* wants and lacks is an error on import.
+        if missing is not None and (module_name == missing or module_name.startswith(f"{missing}.")):
+            raise UsageError(
+                f"{field}: {dotted} was not found: there is no module {missing}.",
+                remedy=f"It is looked up from the project's root, {root.name or root}, and among installed packages.",
+            ) from None
+        raise
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise UsageError(
+            f"{field}: {dotted} was not found: module {module_name} has no {name}.", remedy="Correct the name."
+        ) from None
