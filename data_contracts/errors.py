@@ -212,7 +212,8 @@ class Cancelled(TrainwrightError):
 def _tree(root: type[TrainwrightError]) -> dict[str, type[TrainwrightError]]:
     found = {root.cause: root}
     for child in root.__subclasses__():
-        found.update(_tree(child))
+        # A class elsewhere that narrows one of ours and shares its cause does not take its place.
+        found = {**_tree(child), **found}
     return found
 
 

@@ -109,7 +109,7 @@ class Finding:
         """What was expected. Bounds and sets for a sensitive column may be values of it, so they are left out."""
         names = ("column", "column_A", "column_B", "column_list")
         asked = {key: value for key, value in self.expectation["kwargs"].items() if key not in names}
-        if self.masked or self.sensitive and "row_condition" in asked or not asked:
+        if self.masked or (self.sensitive and "row_condition" in asked) or not asked:
             return ""
         return "; expected " + _short(", ".join(f"{key} {value}" for key, value in asked.items()))
 

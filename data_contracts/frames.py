@@ -37,7 +37,8 @@ class Layout(NamedTuple):
 
 def blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
     """Batches joined or cut into blocks of at most BLOCK_ROWS rows and about BLOCK_BYTES, each with its first row."""
-    first, waiting, rows, size = 0, [], 0, 0
+    waiting: list[pa.RecordBatch] = []
+    first = rows = size = 0
     for batch in batches:
         for start in range(0, batch.num_rows, BLOCK_ROWS):
             piece = batch.slice(start, BLOCK_ROWS)
@@ -91,8 +92,7 @@ def _series(column: pa.ChunkedArray, nulls: Nulls, as_text: bool) -> pd.Series:
         column = column.cast(column.type.value_type)  # categories differ from batch to batch, values do not
     kind = column.type
     if nulls == "typed":
-        nullable = column.null_count > 0
-        return column.to_pandas(types_mapper=lambda one: _MASKED().get(one) if nullable else None)
+        return column.to_pandas(types_mapper=_nullable if column.null_count else None)
     if is_time(kind):
         # pandas writes a whole array of midnights shorter than an array with one other time; Arrow goes row by row.
         return column.cast(pa.string()).to_pandas() if as_text else _time(column).to_pandas()
@@ -101,14 +101,14 @@ def _series(column: pa.ChunkedArray, nulls: Nulls, as_text: bool) -> pd.Series:
     if not column.null_count or not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         return column.to_pandas()
     if nulls == "masked":
-        return column.to_pandas(types_mapper=_MASKED().get)
+        return column.to_pandas(types_mapper=_nullable)
     if pa.types.is_boolean(kind) or _fits_float(column):
         return column.to_pandas()
     return pd.Series([float("nan") if value is None else value for value in column.to_pylist()], dtype=object)
 
 
 def _time(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Dates and times in nanoseconds, which GX compares as arrays; in microseconds where years lie outside 1677-2262."""
+    """Times in nanoseconds, which GX compares as arrays; in microseconds where years lie outside 1677 to 2262."""
     zone = getattr(column.type, "tz", None)
     try:
         return column.cast(pa.timestamp("ns", zone))
@@ -121,11 +121,11 @@ def _fits_float(column: pa.ChunkedArray) -> bool:
     return span["min"] is None or (span["min"] >= -_EXACT and span["max"] <= _EXACT)
 
 
-def _MASKED() -> dict[pa.DataType, object]:  # noqa: N802 - a constant that must not import pandas early
+def _nullable(kind: pa.DataType) -> object:
+    """The type in pandas for whole numbers and booleans beside nulls; None: its own choice."""
     import pandas as pd
 
-    widths = {kind: getattr(pd, f"{name}Dtype")() for kind, name in _NULLABLE.items()}
-    return widths
+    return getattr(pd, f"{_NULLABLE[kind]}Dtype")() if kind in _NULLABLE else None
 
 
 _NULLABLE = {

@@ -1,10 +1,11 @@
-"""How far an expectation looks: which columns it reads, whether it judges each row alone, and how values are shown to it."""
+"""How far an expectation looks: the columns it reads, whether it judges each row alone, how values are shown to it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from typing import Any
 
 import pyarrow as pa
@@ -122,16 +123,16 @@ def _with_times(kwargs: dict[str, Any], zoned: bool) -> dict[str, Any]:
 
 
 def _as_time(value: Any, zoned: bool) -> Any:
-    from dateutil import parser, tz
+    import pandas as pd
 
     if isinstance(value, list):
         return [_as_time(one, zoned) for one in value]
     if not isinstance(value, str):
         return value
     try:
-        moment = parser.parse(value)
-    except (ValueError, OverflowError):
+        moment = pd.Timestamp(value).to_pydatetime(warn=False)
+    except ValueError:
         return value  # GX says what is wrong with it
     if zoned and moment.tzinfo is None:
-        return moment.replace(tzinfo=tz.UTC)
-    return moment if zoned or moment.tzinfo is None else moment.astimezone(tz.UTC).replace(tzinfo=None)
+        return moment.replace(tzinfo=UTC)
+    return moment if zoned or moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)

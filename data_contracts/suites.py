@@ -62,7 +62,7 @@ class SuiteText:
             if step not in below:
                 break
             node = below[step]
-        return node.start_mark.line + 1
+        return node.start_mark.line + 1 if node is not None else None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

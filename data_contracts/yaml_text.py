@@ -49,22 +49,28 @@ def read_document(path: Path, what: str, when_missing: str) -> Document:
     Raises:
         SpecError: no such file, unreadable, empty, not YAML, a key written twice, or no mapping.
     """
+    name = _short(path)
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError as error:
-        raise SpecError(f"{path}: there is no such file; {when_missing}.") from error
+        raise SpecError(f"{name}: there is no such file; {when_missing}.") from error
     except IsADirectoryError as error:
-        raise SpecError(f"{path}: is a folder; name the YAML file in it that is {what}.") from error
+        raise SpecError(f"{name}: is a folder; name the YAML file in it that is {what}.") from error
     except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: is no text in UTF-8 (byte {error.start}); name {what}.") from error
+        raise SpecError(f"{name}: is no text in UTF-8 (byte {error.start}); name {what}.") from error
     except OSError as error:
-        raise SpecError(f"{path}: cannot be read ({error.strerror}); check its permissions.") from error
-    document = parse(text, str(path))
+        raise SpecError(f"{name}: cannot be read ({error.strerror}); check its permissions.") from error
+    document = parse(text, name)
     if document.value is None:
-        raise SpecError(f"{path}: is empty; {when_missing}.")
+        raise SpecError(f"{name}: is empty; {when_missing}.")
     if not isinstance(document.value, dict):
         raise SpecError(f"{document.place(())}: {what} is a mapping (`key: value` lines), not {shown(document.value)}.")
     return document
+
+
+def _short(path: Path) -> str:
+    """A file below the current folder as people there name it; any other as it was given."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def parse(text: str, name: str, place: str | None = None) -> Document:

@@ -13,9 +13,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from blake3 import blake3
 
@@ -63,7 +64,9 @@ def project_root(spec_folder: Path) -> Path:
     return start
 
 
-def pack(spec_folder: Path, store: Store, extra: Iterable[Path] = ()) -> CodeBundle:
+def pack(
+    spec_folder: Path, store: Store, extra: Iterable[Path] = (), provenance: Mapping[str, Any] | None = None
+) -> CodeBundle:
     """Seal the project of the spec in `spec_folder`; the same files give the same bundle.
 
     Left out: what Git ignores, hidden files and folders, virtual environments, caches, stores, likely secrets, and
@@ -90,7 +93,7 @@ def pack(spec_folder: Path, store: Store, extra: Iterable[Path] = ()) -> CodeBun
         pass
     writer = store.writer(uri)
     entries = [writer.put(f"{_FOLDER}/{name}", data) for name, data in content.items()]
-    return CodeBundle(writer.seal(KIND, {"digest": code_digest}, {}, entries), code_digest, root)
+    return CodeBundle(writer.seal(KIND, {"digest": code_digest}, dict(provenance or {}), entries), code_digest, root)
 
 
 def unpack(store: Store, ref: Ref, to: Path) -> Path:

@@ -17,6 +17,7 @@ from data_contracts.handoffs import (
     RunReport,
 )
 from tasks.run import Run
+from tasks.shard import in_order
 
 
 def artifact_key(run: Run, stage: str) -> str:
@@ -72,7 +73,8 @@ def _facts(handoff: Any) -> list[str]:
         case ContractReport():
             return _failures(handoff.failures)
         case Dataset():
-            rows = [(name, f"{handoff.rows(name):,} rows in {len(s)} shards") for name, s in handoff.splits.items()]
+            splits = handoff.splits
+            rows = [(name, f"{handoff.rows(name):,} rows in {len(splits[name])} shards") for name in in_order(handoff)]
             return [*_rows("Split", "Rows", rows), "", f"Dataset `{handoff.ref.id}`."]
         case Checkpoint():
             metrics = [(name, f"{value:.4g}") for name, value in handoff.metrics.items()]

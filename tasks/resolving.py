@@ -43,11 +43,19 @@ def resolve(
         cache = settings.state_folder() / "digests"
         return resolve_sources(sources, root=root, window=span, window_path=pattern, cache=cache, rehash=rehash)
 
-    bundle = code.pack(root, store)
+    commit, dirty = audit.revision(root)
+    who = {
+        "actor": audit.actor(),
+        "trigger": trigger,
+        "commit": commit,
+        "dirty": dirty,
+        "lock_digest": audit.lock_digest(),
+        "started": audit.now(),
+    }
+    bundle = code.pack(root, store, provenance={**who, "run_id": run_id, "tags": spec.tags})
     for name in _named_code(spec, lightning):
         code.find_class(bundle.root, name)
     machine = machines.machine(spec.train.machine)
-    commit, dirty = audit.revision(root)
     return Resolved(
         run_id=run_id,
         spec=spec.model_dump(mode="json"),
@@ -63,12 +71,7 @@ def resolve(
         code_digest=bundle.digest,
         champion=champion(store, spec),
         price=Price(machine=machine.name, usd_per_hour=machine.usd_per_hour, price_date=machine.price_date),
-        trigger=trigger,
-        actor=audit.actor(),
-        commit=commit,
-        dirty=dirty,
-        lock_digest=audit.lock_digest(),
-        started=audit.now(),
+        **who,
     )
 
 

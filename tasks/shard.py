@@ -31,10 +31,16 @@ def shard(run: Run, contract: ContractReport | None) -> Done[Dataset | None]:
     dataset, reused = shard_files(run, run.resolved.files, contract)
     for name, files in run.resolved.sets.items():
         shard_files(run, files, contract, set_name=name)
-    rows = ", ".join(f"{split} {dataset.rows(split):,}" for split in dataset.splits)
+    rows = ", ".join(f"{split} {dataset.rows(split):,}" for split in in_order(dataset))
     num_shards = sum(len(shards) for shards in dataset.splits.values())
     sentence = f"{num_shards} {dataset.format} shards: {rows} rows"
     return Done(dataset, "reused" if reused else "ran", sentence, dataset.ref, dataset.ref.uri if reused else None)
+
+
+def in_order(dataset: Dataset) -> list[str]:
+    """A dataset's splits as people name them: train, val and test first, others by name."""
+    usual = ("train", "val", "test")
+    return sorted(dataset.splits, key=lambda name: (usual.index(name) if name in usual else len(usual), name))
 
 
 def dataset_key(run: Run, files: list[SourceFile], set_name: str | None = None) -> str:

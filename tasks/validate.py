@@ -55,7 +55,7 @@ def validate(run: Run) -> Done[ContractReport | None]:
         raise ContractRejected(rejection(report), details=report.to_json())
     milder = f", {len(report.failures)} milder findings" if report.failures else ""
     sentence = f"{report.rows:,} rows keep {report.expectations} expectations{milder}"
-    return Done(report, status, _said(sentence, found), report.ref, found.uri if found else None)
+    return Done(report, status, sentence, report.ref, found.uri if found else None)
 
 
 def rejection(report: ContractReport) -> str:
@@ -80,10 +80,6 @@ def raw_inputs(run: Run) -> list[dict[str, object]]:
         {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source}
         for file in run.resolved.files
     ]
-
-
-def _said(sentence: str, found: object) -> str:
-    return f"{sentence} (reused)" if found else sentence
 
 
 def _check(run: Run, key: str) -> ContractReport:

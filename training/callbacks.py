@@ -32,6 +32,7 @@ from training.loader import TrainLoader
 from training.loop import StepLoop
 from training.plan import Plan
 from training.reports import Reports
+from training.running import capture_running, restore_running
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Keeper(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Find out before step 1 whether all state can be saved."""
         try:
-            capture(self._dump(trainer), trainer.global_rank, dry=True)
+            capture(self._dump(trainer), self._own(trainer), trainer.global_rank, dry=True)
         except UnsupportedState as error:
             raise UsageError(
                 f"{error.path} is a {error.kind}, which a checkpoint cannot hold: it takes tensors and plain values.",
@@ -157,6 +158,7 @@ class Keeper(L.Callback):
             seed_rank(context.train.seed, context.resume.step, context.rank)
         else:
             restore_rng(state["rng"])
+            restore_running(trainer, state["running"])
 
     def _due(self, trainer: L.Trainer, *, epoch_begins: bool) -> bool:
         step, last = trainer.global_step, self.last.step if self.last else 0
@@ -179,7 +181,7 @@ class Keeper(L.Callback):
         if self.last is not None and self.last.step == trainer.global_step:
             return
         context, step = self._context, trainer.global_step
-        taken = capture(self._dump(trainer), trainer.global_rank)
+        taken = capture(self._dump(trainer), self._own(trainer), trainer.global_rank)
         metrics = finite(self._metrics)
         epoch = trainer.fit_loop.epoch_progress.current.completed
         facts = {
@@ -205,7 +207,7 @@ class Keeper(L.Callback):
             },
             scratch=context.scratch,
         )
-        ref = save(place, taken, {"rng": capture_rng()}, context.world_size)
+        ref = save(place, taken, context.world_size)
         self.last = Checkpoint(
             ref=ref, key=context.key, training=context.training, generation=context.generation, **facts
         )
@@ -225,6 +227,9 @@ class Keeper(L.Callback):
 
     def _dump(self, trainer: L.Trainer) -> dict[str, Any]:
         return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+
+    def _own(self, trainer: L.Trainer) -> dict[str, Any]:
+        return {"rng": capture_rng(), "running": capture_running(trainer)}
 
     def _progress(self, trainer: L.Trainer) -> None:
         progress = self._reports.progress

@@ -78,7 +78,7 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
 
 
 def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
-    """The plan and the loaders over the sealed shards; (None, {}) where the user's module or data module has its own."""
+    """The plan and the loaders over the sealed shards; (None, {}) where the user's code has its own."""
     if context.dataset is None or context.lightning.get("data"):
         return None, {}
     from training.assemble import batch_transform

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from blake3 import blake3
 
 from data_contracts.canonical import canonical
-from data_contracts.errors import UsageError, UserCodeError
+from data_contracts.errors import CorruptError, UsageError, UserCodeError
 from data_contracts.handoffs import Dataset, FileEntry, Ref, SourceFile
 from data_contracts.spec import ShardsSpec, SourceSpec
+from infra.digests import file_digest
 from infra.handoffs import FILE as HANDOFF_FILE
 from infra.handoffs import put_handoff
 from infra.launch.child import child_main
@@ -70,7 +70,7 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
         )
     made = {shard.path for shards in sharded.splits.values() for shard in shards}
     for name in sorted(there.keys() - made - {schemas.FILE, HANDOFF_FILE}):
-        raise _other_draw(name)
+        raise _unlike(f"{writer.uri}/{name}", settings)
     fields, ref = _seal(writer, sharded, settings, files, request)
     for shards in fields["splits"].values():
         for shard in shards:
@@ -94,25 +94,30 @@ def _into(
     write_shard = formats.get(settings.format).write_shard
 
     def write(name: str, rows: pa.Table) -> FileEntry:
-        # Without a transform the same key gives the same bytes. A user's transform may draw at random: then the
-        # shard is made again and compared, lest shards of two different draws stand side by side.
-        if name in there and settings.transform is None:
-            return there[name]
         path = scratch / name
         write_shard(rows, path)
-        if name in there and blake3(path.read_bytes()).hexdigest() != there[name].blake3:
-            raise _other_draw(name)
-        entry = writer.put(name, path)
+        # A shard that is there is compared, not trusted: shards of two different draws must never stand side by side.
+        digest = file_digest(path)
+        if name in there and there[name].blake3 != digest:
+            raise _unlike(f"{writer.uri}/{name}", settings)
+        entry = there[name] if name in there else writer.put(name, path)
         path.unlink(missing_ok=True)
         return entry
 
     return write
 
 
-def _other_draw(name: str) -> UserCodeError:
-    return UserCodeError(
-        f"shards.transform gave other rows for {name} than it gave before this work was interrupted.",
-        remedy="Make it deterministic (seed what it draws) and run again.",
+def _unlike(path: str, settings: ShardsSpec) -> UserCodeError | CorruptError:
+    """The error for a file that interrupted work left and that this work would not have written."""
+    if settings.transform is not None:
+        return UserCodeError(
+            f"shards.transform gives other rows than it gave for {path} before the work was interrupted.",
+            remedy="Make it deterministic (seed what it draws) and run again.",
+        )
+    return CorruptError(
+        f"{path}, left by interrupted work, is not what the same rows and settings give now.",
+        remedy="Remove its directory from the store and run again.",
+        details={"file": path},
     )
 
 

@@ -69,7 +69,6 @@ def shard_rows(
     rows = _collect(batches, progress)
     if one_split is not None:
         assigned, required = Assignment([one_split], np.zeros(rows.num_rows, np.int16)), (one_split,)
-        refuse_empty(assigned.counts(), required, "the source")
     else:
         assigned = assign(rows, settings.split, required, sensitive)
     parts = [rows.filter(pa.array(assigned.of_row == index)) for index in range(len(assigned.names))]

@@ -25,6 +25,7 @@ from data_contracts.errors import UsageError
 from data_contracts.spec import TrainSpec
 from training.checkpoint.tensors import WEIGHTS, TensorReader, read_state
 
+_BUCKET_BYTES = 25 * 2**20
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
@@ -75,12 +76,13 @@ class ShardedStrategy(ModelParallelStrategy):
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step with the buffers of rank 0 on all ranks, as DDP does, so that both train alike."""
-        assert self.lightning_module is not None
-        buffers = [buffer for buffer in self.lightning_module.buffers() if buffer.numel()]
-        if buffers and self.lightning_module.training:
-            with torch.no_grad():
-                _broadcast(buffers)
+        self._share_buffers()
         return super().training_step(*args, **kwargs)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step with the buffers of rank 0 on all ranks."""
+        self._share_buffers()
+        return super().validation_step(*args, **kwargs)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Each rank's part of every sharded tensor; what is not sharded here, whole."""
@@ -107,6 +109,13 @@ class ShardedStrategy(ModelParallelStrategy):
     def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """An optimizer's state as it lies on this rank."""
         return Strategy.optimizer_state(self, optimizer)
+
+    def _share_buffers(self) -> None:
+        assert self.lightning_module is not None
+        buffers = [buffer for buffer in self.lightning_module.buffers() if buffer.numel()]
+        if buffers:
+            with torch.no_grad():
+                dist._broadcast_coalesced(dist.group.WORLD, buffers, _BUCKET_BYTES, 0)
 
     def _shard(self, module: LightningModule) -> None:
         mesh = self.device_mesh["data_parallel"]
@@ -188,6 +197,3 @@ def _large_enough(module: nn.Module, least: int) -> list[nn.Module]:
     visit(module)
     return chosen
 
-
-def _broadcast(buffers: list[torch.Tensor]) -> None:
-    dist._broadcast_coalesced(dist.group.WORLD, buffers, 2**25, 0)

@@ -221,8 +221,11 @@ class Generation:
                 self._say(**told)
 
     def _commit_one(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.training != self.training or checkpoint.generation != self.number:
+        if checkpoint.training != self.training or checkpoint.generation > self.number:
             raise CorruptError(f"{checkpoint.ref.uri} was reported by generation {self.number}, which did not write it.")
+        if checkpoint.generation < self.number:
+            # The one it resumed from, at the last step already; what an older one left uncommitted is never read.
+            return
         self._commit(checkpoint)
         if checkpoint.step > self._progress.checkpoint_step:
             self._say(checkpoint_step=checkpoint.step)

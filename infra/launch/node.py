@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import Cancelled, Fenced, NodeLost, Preempted, TrainwrightError
+from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError
 from data_contracts.handoffs import Ref
 from infra.code import unpack
 from infra.launch import ranks
@@ -37,7 +37,7 @@ STORE_OPTIONS = "TRAINWRIGHT_STORE_OPTIONS"
 ADDRESS = "TRAINWRIGHT_ADDRESS"
 LOG_BYTES = 2**20
 # After a rank failed, its peers get this long to end by themselves, so that their logs say why.
-SETTLE_S = 2.0
+SETTLE_S = 1.0
 
 
 def run_node(
@@ -151,7 +151,11 @@ class _Supervisor:
         dataset = self.launch["dataset"]
         if dataset is None:
             return project, None
-        return project, patiently(lambda: self.store.local(Ref.model_validate(dataset["ref"])))
+        ref = Ref.model_validate(dataset["ref"])
+        try:
+            return project, patiently(lambda: self.store.local(ref))
+        except FileNotFoundError as error:
+            raise CorruptError(f"The dataset {ref.uri} is not there any more.") from error
 
     def _train(self, meeting: dict[str, Any], project: Path, dataset: Path | None) -> None:
         command = ranks.torchrun(self.launch, meeting, self.node, self.address, self.grace_s)
@@ -208,6 +212,8 @@ class _Supervisor:
         if self.stop_asked is not None and (first is None or isinstance(first, NodeLost)):
             raise Preempted(f"Node {self.node} was asked to leave and its ranks wrote no checkpoint in time.")
         if first is not None:
+            # As its author knows the files: from the project's root, not from where this node laid it out.
+            first.user_traceback = first.user_traceback.replace(f"{self.scratch / 'project'}{os.sep}", "")
             raise first
         raise NodeLost(
             f"torchrun on node {self.node} ended with exit code {returncode} before its ranks had answered.",

@@ -42,9 +42,7 @@ def parquet_batches(
         raise UsageError(f"{file.uri} cannot be read as Parquet ({error}).", remedy="Write it again.") from error
 
 
-def rows_of_files(
-    run: list[SourceFile], place: Place, columns: list[str], batch_rows: int
-) -> Iterator[pa.RecordBatch]:
+def rows_of_files(run: list[SourceFile], place: Place, columns: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
     """One row per file: `path`, the pattern's columns, `bytes`; a file is opened only if `bytes` is asked for."""
     waiting: list[SourceFile] = []
     size = 0
@@ -78,4 +76,4 @@ def _parquet(opened: BinaryIO, file: SourceFile) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(opened)
     except pa.ArrowInvalid as error:
-        raise UsageError(f"{file.uri} is no Parquet file ({error}).", remedy="Write it again, or set format.") from error
+        raise UsageError(f"{file.uri} is no Parquet file ({error}).", remedy="Write it again.") from error

@@ -69,7 +69,7 @@ def _hash(place: Place, file: Found) -> str:
         stream.close()
     if md5 is not None and md5.hexdigest() != file.md5:
         raise CorruptError(
-            f"DVC's copy of {file.uri} at {place.rev} is damaged: its MD5 is {md5.hexdigest()}, recorded is {file.md5}.",
+            f"DVC's copy of {file.uri} at {place.rev} is damaged: its MD5 is not the recorded {file.md5}.",
             remedy="Delete it from DVC's cache and run `dvc pull`.",
         )
     return hasher.hexdigest()

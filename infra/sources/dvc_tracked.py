@@ -41,6 +41,7 @@ class Tracked:
         self._filesystem = DVCFileSystem(url=str(self.repository), rev=self.rev)
 
     def find(self, pattern: str) -> list[Found]:
+        """See `Place`."""
         below = os.path.relpath(os.path.abspath(self.root / pattern), self.repository)
         if below.startswith(".."):
             raise UsageError(f"{pattern} lies outside the DVC repository {self.repository}.", remedy="Leave rev out.")
@@ -55,6 +56,7 @@ class Tracked:
         return [self._found(name) for name in names]
 
     def open(self, uri: str) -> BinaryIO:
+        """See `Place`."""
         if not self._filesystem.exists(uri):
             raise FileNotFoundError(uri)
         try:

@@ -1,4 +1,4 @@
-"""Where raw files lie: a folder, an S3 bucket, or a DVC repository at a revision. Each place finds files and opens them."""
+"""Where raw files lie: a folder, an S3 bucket, or a DVC repository at a revision; each finds files and opens them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from data_contracts.errors import UsageError
 from data_contracts.spec import SourceSpec
@@ -67,12 +67,13 @@ def place_of(source: SourceSpec, root: Path, rev: str | None = None) -> Place:
 class Folder:
     """Local files; paths are taken from `root`."""
 
-    rev = None
+    rev: str | None = None
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def find(self, pattern: str) -> list[Found]:
+        """See `Place`."""
         path = os.path.abspath(self.root / Path(pattern.removeprefix("file://")).expanduser())
         if os.path.exists(path):
             names = [path]
@@ -81,6 +82,7 @@ class Folder:
         return [self._found(name) for name in names]
 
     def open(self, uri: str) -> BinaryIO:
+        """See `Place`."""
         try:
             return open(uri, "rb")
         except PermissionError as error:
@@ -98,7 +100,7 @@ class Folder:
 class Bucket:
     """Objects on an S3 server; keys are taken whole (`s3://bucket/key`)."""
 
-    rev = None
+    rev: str | None = None
 
     def __init__(self, uri: str, options: dict[str, Any]) -> None:
         self.uri = uri
@@ -107,6 +109,7 @@ class Bucket:
             self._filesystem = _s3(look_up_credentials(options))
 
     def find(self, pattern: str) -> list[Found]:
+        """See `Place`."""
         with self._translated():
             found = self._info(pattern)
             if not found and any(sign in pattern for sign in WILDCARDS):
@@ -117,8 +120,10 @@ class Bucket:
         return sorted((self._found(one) for one in files), key=lambda one: one.uri)
 
     def open(self, uri: str) -> BinaryIO:
+        """See `Place`."""
         with self._translated(uri):
-            return _Guarded(self._filesystem.open(uri, "rb"), lambda: self._translated(uri))
+            opened = _Guarded(self._filesystem.open(uri, "rb"), lambda: self._translated(uri))
+        return cast(BinaryIO, opened)
 
     def _info(self, pattern: str) -> list[dict[str, Any]]:
         try:
@@ -152,10 +157,12 @@ class _Guarded:
         self._file, self._guard = file, guard
 
     def read(self, size: int = -1) -> bytes:
+        """As a file\'s `read`."""
         with self._guard():
             return self._file.read(size)
 
     def close(self) -> None:
+        """As a file\'s `close`."""
         self._file.close()
 
 

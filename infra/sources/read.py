@@ -147,7 +147,9 @@ class _Reading:
             with random_access(file, place) as opened:
                 return parquet_schema(opened, file), {}
         with stream(file, place) as opened:
-            return csv_schema(opened, file.uri, columns) if file.format == "csv" else (json_schema(opened, file.uri), {})
+            if file.format == "csv":
+                return csv_schema(opened, file.uri, columns)
+            return json_schema(opened, file.uri), {}
 
 
 _SCHEMAS: dict[tuple[str, str, tuple[str, ...]], tuple[pa.Schema, dict[str, int]]] = {}

@@ -54,7 +54,7 @@ def resolve_sources(
     """
     if window_path is not None and not any(_PLACEHOLDER.search(source.uri) for source in sources):
         raise UsageError(
-            f"data.window.path: no {field} has {{{{ start }}}} or {{{{ end }}}} in its uri, so the window does nothing.",
+            f"data.window.path has no effect: no {field} has {{{{ start }}}} or {{{{ end }}}} in its uri.",
             remedy="Write them into a uri, or use data.window.column.",
         )
     digests = Digests(cache, rehash)
@@ -66,7 +66,9 @@ def resolve_sources(
         found = place.find(uri)
         if not found:
             at = f" at {source.rev}" if source.rev else ""
-            raise UsageError(f"{here}.uri: no file matches {uri}{at} (from {root}).", remedy="Correct the path or glob.")
+            raise UsageError(
+                f"{here}.uri: no file matches {uri}{at} (from {root}).", remedy="Correct the path or glob."
+            )
         resolved = [
             SourceFile(
                 uri=file.uri,
@@ -123,7 +125,7 @@ def _refuse_empty(files: list[SourceFile], here: str) -> None:
 
 
 def _columns(source: SourceSpec, file: Found, place: object, root: Path, here: str) -> dict[str, str]:
-    """For `files`: the path below the glob's fixed part, so that it is the same on any machine, and the pattern's columns."""
+    """For `files`: the pattern's columns, and the path below the glob's fixed part, the same on any machine."""
     if source.format != "files":
         if source.pattern is not None:
             raise UsageError(f"{here}.pattern has an effect only with format: files.", remedy="Set format: files.")
@@ -142,7 +144,8 @@ def _columns(source: SourceSpec, file: Found, place: object, root: Path, here: s
     match = _pattern(source.pattern, here).search(file.uri)
     if match is None:
         raise UsageError(
-            f"{here}.pattern: the path {file.uri} does not end in {source.pattern}.", remedy="Correct the pattern or the glob."
+            f"{here}.pattern: the path {file.uri} does not end in {source.pattern}.",
+            remedy="Correct the pattern or the glob.",
         )
     return {"path": path, **match.groupdict()}
 
@@ -152,8 +155,8 @@ def _pattern(text: str, here: str) -> re.Pattern[str]:
     bad = [name for name in names if not name.isidentifier() or name in ("path", "bytes")]
     if not names or bad or len(set(names)) < len(names):
         raise UsageError(
-            f"{here}.pattern: {text} does not name columns: write {{name}} parts, each once, other than path and bytes.",
-            remedy="Such as {label}/{name}.png.",
+            f"{here}.pattern: {text} names no columns, or one twice, or path or bytes, which are there anyway.",
+            remedy="Write each column once in braces, such as {label}/{name}.png.",
         )
     parts = _COLUMN.split(text)
     literal = [re.escape(part) if i % 2 == 0 else f"(?P<{part}>[^/]+)" for i, part in enumerate(parts)]

@@ -42,8 +42,9 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
         UsageError: it is gone, or damaged in its compression.
     """
     raw = _Hashing(_opened(file, place))
+    buffered = io.BufferedReader(raw, _PIECE)  # kept, for it closes what it reads when it is forgotten
     try:
-        with _decompressed(io.BufferedReader(raw, _PIECE), file) as plain:
+        with _decompressed(buffered, file) as plain:
             yield plain
         raw.finish()
         if raw.hexdigest() != file.blake3:
@@ -61,7 +62,7 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
             ) from error
         raise
     finally:
-        raw.close()
+        buffered.close()
 
 
 @contextlib.contextmanager
@@ -111,7 +112,7 @@ def _opened(file: SourceFile, place: Place) -> BinaryIO:
         raise gone(file.uri) from error
 
 
-def _decompressed(raw: io.BufferedReader, file: SourceFile) -> Any:
+def _decompressed(raw: io.BufferedReader[Any], file: SourceFile) -> Any:
     ending = base_name(file.uri)[1]
     if ending == ".gz":
         return gzip.GzipFile(fileobj=raw)
@@ -120,7 +121,8 @@ def _decompressed(raw: io.BufferedReader, file: SourceFile) -> Any:
     if ending == ".xz":
         return lzma.LZMAFile(raw)
     if ending == ".zst":
-        return pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+        # Left to be closed by `stream`: closing it would close what it reads before the rest is hashed.
+        return contextlib.nullcontext(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"))
     return contextlib.nullcontext(raw)
 
 

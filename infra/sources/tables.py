@@ -24,7 +24,7 @@ _MISSING = [
 
 
 def csv_schema(stream: BinaryIO, name: str, columns: list[str] | None) -> tuple[pa.Schema, dict[str, int]]:
-    """Column names and types of a CSV file, and from which row (from 0) on a column is text though it was not before."""
+    """Names and types of a CSV file's columns, and from which row (from 0) on one is text that was not before."""
     guesses: dict[str, Guess] = {}
     row = 0
     for batch in _texts(stream, name, columns, None):
@@ -40,11 +40,15 @@ def csv_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a CSV file, of the columns in `types` that it has, with these types."""
     for batch in _texts(stream, name, columns, list(types)):
-        arrays = [from_texts(texts, types[column]) for column, texts in zip(batch.schema.names, batch.columns, strict=True)]
+        arrays = [
+            from_texts(texts, types[column]) for column, texts in zip(batch.schema.names, batch.columns, strict=True)
+        ]
         yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names) if arrays else batch
 
 
-def _texts(stream: BinaryIO, name: str, columns: list[str] | None, wanted: list[str] | None) -> Iterator[pa.RecordBatch]:
+def _texts(
+    stream: BinaryIO, name: str, columns: list[str] | None, wanted: list[str] | None
+) -> Iterator[pa.RecordBatch]:
     """All values as text; missing ones are null, an empty string in quotes is an empty string."""
     head = stream.read(_HEADER_BYTES)
     if not head:
@@ -106,7 +110,9 @@ def _csv_error(error: pa.ArrowInvalid, name: str, bad: list[Any], lines: int) ->
         )
     if "UTF8" in str(error):
         return UsageError(f"{name} is not UTF-8.", remedy="Convert it to UTF-8.")
-    return UsageError(f"{name} cannot be read as CSV.", remedy="Check its quotes, and that no row is larger than 8 MiB.")
+    return UsageError(
+        f"{name} cannot be read as CSV.", remedy="Check its quotes, and that no row is larger than 8 MiB."
+    )
 
 
 def json_schema(stream: BinaryIO, name: str) -> pa.Schema:
@@ -135,7 +141,10 @@ def json_batches(stream: BinaryIO, name: str, types: dict[str, pa.DataType]) -> 
 
 def _json_common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     # Arrow takes a text for a time where it looks like one; among other texts it is a text.
-    kinds = {pa.types.is_timestamp(one) or pa.types.is_string(one), pa.types.is_timestamp(other) or pa.types.is_string(other)}
+    kinds = {
+        pa.types.is_timestamp(one) or pa.types.is_string(one),
+        pa.types.is_timestamp(other) or pa.types.is_string(other),
+    }
     return pa.string() if kinds == {True} and one != other else common(one, other)
 
 
@@ -196,5 +205,3 @@ class _Rejoined(io.RawIOBase):
         self._head = self._head[len(piece) :] if self._head else self._head
         buffer[: len(piece)] = piece
         return len(piece)
-
-

@@ -23,6 +23,7 @@ _WIDER: dict[pa.DataType, list[pa.DataType]] = {
 }
 _WHOLE = r"^[+-]?\d+$"
 _EXACT = 2**53
+_PROBE = 32
 
 
 class Guess:
@@ -64,6 +65,7 @@ class Guess:
         if kind == pa.string():
             return True
         try:
+            _cast(values[:_PROBE], kind)  # a cast that fails takes as long as thirty that do not
             cast = _cast(values, kind)
         except pa.ArrowInvalid:
             return False
@@ -122,16 +124,20 @@ def _trimmed(texts: pa.Array) -> pa.Array:
 
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    if kind == pa.bool_() and pc.any(pc.match_substring_regex(values, r"^[01]$")).as_py():
+    if kind == pa.bool_() and _has(values, "0", "1"):
         raise pa.ArrowInvalid("0 and 1 are numbers")  # else the type would hang on which rows a block holds
-    if pa.types.is_integer(kind) and pc.any(pc.match_substring(values, "x", ignore_case=True)).as_py():
+    if pa.types.is_integer(kind) and _has(values, "x", "X"):
         raise pa.ArrowInvalid("Arrow reads 0x10 as 16; here it is a text")
     return values.cast(kind)
 
 
+def _has(values: pa.Array, *signs: str) -> bool:
+    return any(pc.any(pc.match_substring(values, sign)).as_py() for sign in signs)
+
+
 def _rounds(values: pa.Array, cast: pa.Array) -> bool:
-    suspect = pc.and_(pc.match_substring_regex(values, _WHOLE), pc.greater(pc.abs(cast), _EXACT))
-    return bool(pc.any(suspect).as_py())
+    large = pc.greater(pc.abs(cast), _EXACT)
+    return bool(pc.any(large).as_py() and pc.any(pc.match_substring_regex(values.filter(large), _WHOLE)).as_py())
 
 
 def _first_refused(values: pa.Array, kind: pa.DataType) -> int:

@@ -33,7 +33,7 @@ def parse_window(text: str, now: datetime) -> Window:
     """The window that `text` says.
 
     Args:
-        text: `START..END` in ISO format (without a zone: UTC), or a length (`90m`, `12h`, `7d`, `2w`) that ends at `now`.
+        text: `START..END` in ISO format (without a zone: UTC), or a length that ends at `now`: `12h`, `7d`, `2w`.
         now: the scheduled time, or the present.
 
     Raises:

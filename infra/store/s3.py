@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, UsageError
 from infra.store.backend import CHUNK_BYTES, Readable, Stale, hash_stream
 from infra.store.credentials import resolve
 from infra.store.s3_errors import is_transient, status_of, translate
@@ -137,10 +137,12 @@ class S3Backend:
 
             options = dict(self._options)
             config = {"retries": {"mode": "standard", "max_attempts": 3}, **options.pop("config_kwargs", {})}
-            with self._translated(""):
-                self._filesystem = s3fs.S3FileSystem(
-                    **options, config_kwargs=config, use_listings_cache=False, skip_instance_cache=True
-                )
+            try:
+                self._filesystem = s3fs.S3FileSystem(**options, config_kwargs=config)
+                with self._translated(""):
+                    self._filesystem.connect()
+            except (TypeError, KeyError) as error:
+                raise UsageError(f"storage_options hold what s3fs does not know: {error}.") from error
             # s3fs tries again around botocore's own tries; 5 times 3 would hold a lease's beat for minutes.
             self._filesystem.retries = 2
             self._owner_pid = os.getpid()

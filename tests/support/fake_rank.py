@@ -1,7 +1,8 @@
 """A rank without torch for tests of the launchers: speaks the ranks' file protocol and fails where it is told to.
 
 `launch["train"]["fake"]`: `steps`, `every` (steps between checkpoints), `step_s`, `trace` (a file that gets one line
-`<generation> <rank> <step>` per step), and `faults`: a list of {"generation", "rank", "step", "kind"}.
+`<generation> <rank> <step>` per step), and `faults`: a list of {"generation", "rank", "step", "kind", "after"}, where
+`after` is a step whose checkpoint must be committed first.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def main() -> None:
     while step < FAKE["steps"]:
         for fault in FAKE.get("faults", []):
             if (fault["generation"], fault["rank"], fault["step"]) == (LAUNCH["generation"], RANK, step):
-                fail(fault["kind"])
+                fail(fault["kind"], fault.get("after"))
         if stopping or ranks.stop_file(SCRATCH).exists():
             if RANK == 0:
                 checkpoint(step)
@@ -52,10 +53,11 @@ def main() -> None:
         if RANK == 0 and step % FAKE["every"] == 0:
             checkpoint(step)
         report("training", step)
-    if RANK == 0 and (not checkpoints or checkpoints[-1].step < step):
+    resumed = LAUNCH["resume"] if LAUNCH["resume"] and LAUNCH["resume"]["step"] == step else None
+    if RANK == 0 and resumed is None and (not checkpoints or checkpoints[-1].step < step):
         checkpoint(step)
     report("done", step)
-    last = checkpoints[-1].to_json() if RANK == 0 else None
+    last = (resumed or checkpoints[-1].to_json()) if RANK == 0 else None
     write_atomically(ranks.done_file(SCRATCH, RANK), {"checkpoint": last, "plan": {"dropped_rows": 3}})
 
 
@@ -89,7 +91,10 @@ def note_stop(*_: Any) -> None:
     stopping = True
 
 
-def fail(kind: str) -> None:
+def fail(kind: str, after: int | None = None) -> None:
+    # Faults come once the conductor has committed what they must not lose.
+    while after is not None and after not in committed():
+        time.sleep(0.02)
     match kind:
         case "user":
             raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
@@ -117,6 +122,11 @@ def fail(kind: str) -> None:
             time.sleep(600)
         case _:
             raise AssertionError(kind)
+
+
+def committed() -> list[int]:
+    latest = STORE.pointer(layout.latest(LAUNCH["training"])).read()
+    return [] if latest is None else [entry["step"] for entry in latest.value["checkpoints"]]
 
 
 def parent_of(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""Ranks on this machine as the launcher starts them: torchrun, a dataset in shards, a project, a store, a scratch folder."""
+"""Ranks on this machine as the launcher starts them: torchrun, a dataset, a user's project, a store, a scratch folder."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Gang:
             **self.environment,
         }
         options = ["--standalone", f"--nproc-per-node={self.ranks}", "--no-python"]
-        command = [*module_command("torch.distributed.run"), *options, *module_command("training.rank")]
+        command = [*module_command("torch.distributed.run"), *options, *module_command("infra.launch.entry", "training.rank")]
         with (scratch / "log.txt").open("wb") as log:
             return subprocess.Popen(
                 command, env=environment, cwd=self.project, stdout=log, stderr=log, start_new_session=True
@@ -135,8 +135,12 @@ class Gang:
         """Run a generation that must succeed and return the checkpoint that it ended with."""
         scratch = self.run(generation, resume)
         done = answer(scratch, 0, "done")
-        assert done is not None, (scratch / "log.txt").read_text()[-8000:]
+        assert done is not None, self.log(generation)[-8000:]
         return done["checkpoint"]
+
+    def log(self, generation: int = 0) -> str:
+        """What torchrun and the ranks printed."""
+        return "\n".join(path.read_text() for path in sorted(self.scratch(generation).glob("log*.txt")))
 
     def checkpoint_folder(self, checkpoint: dict[str, Any]) -> Path:
         """A sealed checkpoint's files, every byte checked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from infra.store import Lease, PointerMoved, open_store
@@ -11,30 +11,26 @@ from infra.store import Lease, PointerMoved, open_store
 RACERS = 8
 
 
-def race(kind: str, uri: str, options: Mapping[str, Any], rounds: int) -> list[list[bool]]:
-    """Whether each of 8 processes won, by round. `kind`: `create`, `swap`, `seal`, `lease` or `open`."""
+def race(kinds: Sequence[str], uri: str, options: Mapping[str, Any], rounds: int) -> dict[str, list[int]]:
+    """How many of 8 processes won, by kind and round. Kinds: `create`, `swap`, `seal`, `lease`."""
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(RACERS), context.Queue()
-    processes = [
-        context.Process(target=_racer, args=(kind, uri, options, rounds, number, barrier, answers), daemon=True)
-        for number in range(RACERS)
-    ]
+    arguments = (tuple(kinds), uri, options, rounds, barrier, answers)
+    processes = [context.Process(target=_racer, args=(n, *arguments), daemon=True) for n in range(RACERS)]
     for process in processes:
         process.start()
-    won = dict(answers.get(timeout=120) for _ in processes)
+    won = [answers.get(timeout=200) for _ in processes]
     for process in processes:
         process.join()
-    return [[won[number][turn] for number in range(RACERS)] for turn in range(rounds)]
+    return {kind: [sum(racer[kind][turn] for racer in won) for turn in range(rounds)] for kind in kinds}
 
 
 def _racer(
-    kind: str, uri: str, options: Mapping[str, Any], rounds: int, number: int, barrier: Any, answers: Any
+    number: int, kinds: Sequence[str], uri: str, options: Mapping[str, Any], rounds: int, barrier: Any, answers: Any
 ) -> None:
-    won = []
-    for turn in range(rounds):
-        barrier.wait(60)
-        won.append(RACES[kind](open_store(uri, options), turn, number, barrier))
-    answers.put((number, won))
+    barrier.wait(200)  # until all have started
+    store = open_store(uri, options)
+    answers.put({kind: [RACES[kind](store, turn, number, barrier) for turn in range(rounds)] for kind in kinds})
 
 
 def _create(store: Any, turn: int, number: int, barrier: Any) -> bool:
@@ -48,6 +44,7 @@ def _create(store: Any, turn: int, number: int, barrier: Any) -> bool:
 
 def _swap(store: Any, turn: int, number: int, barrier: Any) -> bool:
     pointer = store.pointer("pointer")
+    barrier.wait(60)
     before = pointer.read()
     barrier.wait(60)
     try:
@@ -67,10 +64,6 @@ def _seal(store: Any, turn: int, number: int, barrier: Any) -> bool:
     return manifest.provenance == {"by": number}
 
 
-def _open(store: Any, turn: int, number: int, barrier: Any) -> bool:
-    return store.list("") == ["store.json"]
-
-
 def _give_up(seconds: float) -> None:
     raise InterruptedError
 
@@ -84,4 +77,4 @@ def _lease(store: Any, turn: int, number: int, barrier: Any) -> bool:
     return lease.token == 0
 
 
-RACES = {"create": _create, "swap": _swap, "seal": _seal, "lease": _lease, "open": _open}
+RACES = {"create": _create, "swap": _swap, "seal": _seal, "lease": _lease}

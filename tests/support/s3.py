@@ -52,7 +52,8 @@ class S3Server:
         """Make the next `times` requests with this method and text in the path fail.
 
         do: `lose` (carry it out, then hang up), `refuse` (answer `status` and `code`), `ignore` (carry it out without
-        its conditions), `flip` (change a bit of the answer's body).
+        its conditions), `flip` (change a bit of the answer's body), `cut` (leave out its last byte), `pass`
+        (carry it out).
         """
         self._post("/_faults", {"do": do, "method": method, "match": match, "times": times, **about})
 
@@ -111,6 +112,8 @@ class _Faulty:
             if fault.get("do") == "lose":
                 environ["werkzeug.socket"].close()
                 raise ConnectionAbortedError
+            if fault.get("do") == "cut":
+                answer = [b"".join(answer)[:-1]]  # the announced length is one byte more
             if fault.get("do") == "flip":
                 answer = [bytes([b"".join(answer)[0] ^ 1]) + b"".join(answer)[1:]]
             return answer

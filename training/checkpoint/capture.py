@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from training.checkpoint.state import UnsupportedState, encode
-from training.checkpoint.tensors import WEIGHTS, Entry, Index, Piece
+from training.checkpoint.tensors import OWN, WEIGHTS, Entry, Index, Piece
 
 # Lightning writes hyper-parameters for load_from_checkpoint, which rebuilds a class from them; we build from the spec.
 LEFT_OUT = (
@@ -38,6 +38,7 @@ class Capture:
 
     Attributes:
         state: the rest of the checkpoint as tagged JSON (the same on every rank; rank 0 writes it).
+        own: what belongs to this rank alone (generators, running means) as tagged JSON.
         files: file name → key → tensor on the host.
         entries: name → what this rank holds of the tensor.
     """
@@ -45,13 +46,21 @@ class Capture:
     def __init__(self, rank: int, *, dry: bool = False) -> None:
         self.rank = rank
         self.state: dict[str, Any] = {}
+        self.own: dict[str, Any] = {}
         self.files: dict[str, dict[str, torch.Tensor]] = {}
         self.entries: dict[str, Entry] = {}
         self._dry = dry
         self._held: dict[tuple[Any, ...], str] = {}
 
+    def put_own(self, name: str, tensor: torch.Tensor) -> None:
+        """Copy a tensor of this rank's own state, whatever other ranks hold under that name."""
+        self._put(f"{OWN}/{self.rank}/{name}", tensor, whole=True)
+
     def put(self, name: str, tensor: torch.Tensor) -> None:
         """Copy what this rank has to keep of a tensor; UnsupportedState if safetensors cannot hold it."""
+        self._put(name, tensor)
+
+    def _put(self, name: str, tensor: torch.Tensor, *, whole: bool = False) -> None:
         value = tensor.detach()
         if value.layout is not torch.strided or value.dtype not in _STORABLE or value.is_meta:
             kind = "meta" if value.is_meta else f"{value.layout} {value.dtype}".replace("torch.", "")
@@ -60,6 +69,7 @@ class Capture:
             return
         sharded = isinstance(value, DTensor)
         local, offset, keeps = _part(value, self.rank)
+        keeps = keeps or whole
         pieces = []
         if keeps and local.numel():
             file, key = self._place(name)
@@ -82,10 +92,11 @@ class Capture:
         return self._held[identity]
 
 
-def capture(checkpoint: dict[str, Any], rank: int, *, dry: bool = False) -> Capture:
+def capture(checkpoint: dict[str, Any], own: dict[str, Any], rank: int, *, dry: bool = False) -> Capture:
     """Take this rank's part of Lightning's checkpoint dictionary.
 
     Args:
+        own: state of this rank alone.
         dry: only find out whether everything has a form; nothing is copied.
 
     Raises:
@@ -94,6 +105,7 @@ def capture(checkpoint: dict[str, Any], rank: int, *, dry: bool = False) -> Capt
     taken = Capture(rank, dry=dry)
     wanted = {key: value for key, value in checkpoint.items() if key not in LEFT_OUT}
     taken.state = encode(wanted, taken.put)
+    taken.own = encode(own, taken.put_own)
     return taken
 
 

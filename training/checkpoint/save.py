@@ -20,8 +20,8 @@ from data_contracts.errors import StorageUnavailable, TrainwrightError, from_jso
 from data_contracts.handoffs import FileEntry, Ref
 from infra.store import Store, Writer
 from training.checkpoint.capture import Capture, merge, write_tensors
-from training.checkpoint.state import decode, encode
-from training.checkpoint.tensors import INDEX, STATE, Entry
+from training.checkpoint.state import decode
+from training.checkpoint.tensors import INDEX, OWN, STATE, Entry, TensorReader
 
 KIND = "checkpoint"
 T = TypeVar("T")
@@ -45,32 +45,32 @@ class Place:
     scratch: Path
 
 
-def save(place: Place, taken: Capture, rank_state: dict[str, Any], world_size: int) -> Ref:
+def save(place: Place, taken: Capture, world_size: int) -> Ref:
     """Store one rank's capture together with all others' and seal them; every rank gets what points at it.
-
-    Args:
-        rank_state: what belongs to this rank alone, as values that `encode` takes, without tensors.
 
     Raises:
         StorageUnavailable: a file could not be written, on whichever rank.
     """
     writer = place.store.writer(place.uri)
-    mine = _try(lambda: _put(writer, taken, rank_state, place.scratch))
+    mine = _try(lambda: _put(writer, taken, place.scratch))
     parts = _all(_gather(mine, world_size))
     answer = _try(lambda: _seal(writer, taken, parts, place)) if taken.rank == 0 else None
     return Ref.model_validate(_all(_share(answer, world_size))[0])
 
 
 def read_rank_state(folder: Path, rank: int) -> dict[str, Any] | None:
-    """What `save` was given as a rank's own state; None if the checkpoint has none for that rank."""
+    """The rank's own state as it was captured; None if the checkpoint has none for that rank."""
     path = folder / _rank_file(rank)
-    return decode(json.loads(path.read_text()), _no_tensor) if path.exists() else None
+    if not path.exists():
+        return None
+    with TensorReader(folder) as reader:
+        return decode(json.loads(path.read_text()), lambda name: reader.read(f"{OWN}/{rank}/{name}"))
 
 
-def _put(writer: Writer, taken: Capture, rank_state: dict[str, Any], scratch: Path) -> dict[str, Any]:
+def _put(writer: Writer, taken: Capture, scratch: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch) as folder:
         entries = [writer.put(path.name, path) for path in write_tensors(taken, Path(folder))]
-    entries.append(writer.put(_rank_file(taken.rank), _dumps(encode(rank_state, _no_tensor))))
+    entries.append(writer.put(_rank_file(taken.rank), _dumps(taken.own)))
     return {
         "files": [entry.to_json() for entry in entries],
         "tensors": {name: entry.to_json() for name, entry in taken.entries.items()},
@@ -92,10 +92,6 @@ def _dumps(value: Any) -> bytes:
 
 def _rank_file(rank: int) -> str:
     return f"rank-{rank}.json"
-
-
-def _no_tensor(name: str, *_: Any) -> Any:
-    raise AssertionError(f"{name}: a rank's own state holds no tensors")
 
 
 def _try(work: Callable[[], T]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from training.checkpoint.state import decode
 INDEX = "index.json"
 STATE = "state.json"
 WEIGHTS = "state_dict"
+OWN = "ranks"
 _FILE = re.compile(r"(weights|state)-\d+\.safetensors")
 
 
@@ -48,7 +49,10 @@ class Entry(Record):
 
 
 class Index(HandOff):
-    """All tensors of a checkpoint by name: `state_dict/<parameter>` for the module's, else the path in the state."""
+    """All tensors of a checkpoint by name.
+
+    `state_dict/<parameter>` for the module's, `ranks/<r>/…` for a rank's own, else the path in the state.
+    """
 
     tensors: dict[str, Entry]
 
@@ -67,10 +71,14 @@ def read_index(folder: Path) -> Index:
 
 
 def read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a checkpoint, whole and on the CPU, one at a time, by name."""
+    """Every tensor that the ranks share, whole and on the CPU, one at a time, by name.
+
+    A rank's own (what it has accumulated within an epoch) are left out: they matter to a resumed run alone.
+    """
     with TensorReader(folder) as reader:
         for name in sorted(reader.index.tensors):
-            yield name, reader.read(name)
+            if not name.startswith(f"{OWN}/"):
+                yield name, reader.read(name)
 
 
 def load_module_weights(module: nn.Module, folder: Path, index: Index | None = None) -> int:

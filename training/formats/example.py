@@ -241,9 +241,11 @@ def _array(field: pa.Field, raw: list[Any]) -> pa.Array:
         values = pa.array([one for value in raw for one in value or []], item if item != pa.string() else pa.binary())
         values = values if item != pa.string() else values.cast(pa.string())
     elif kind == _FLOAT:
-        joined = b"".join(value or b"" for value in raw)
-        counts = np.array([len(value or b"") // 4 for value in raw], np.int64)
-        values = pa.array(np.frombuffer(joined, "<f4")).cast(item)
+        sizes = np.array([len(value or b"") for value in raw], np.int64)
+        if (sizes % 4).any():
+            raise ValueError("a number is cut off")
+        counts = sizes // 4
+        values = pa.array(np.frombuffer(b"".join(value or b"" for value in raw), "<f4")).cast(item)
     else:
         numbers, counts = _read_varints([value or b"" for value in raw])
         values = _from_int64(numbers, item)

@@ -22,7 +22,7 @@ def refuse(table: pa.Table) -> None:
 
 def write_shard(table: pa.Table, path: Path) -> None:
     """Write normalised rows to a new file; the same rows give the same bytes however they are chunked."""
-    # Page boundaries follow chunk boundaries, so the chunks are joined first. Uncompressed: reading is what
+    # Pages of fixed-size binary end where chunks end, so the chunks are joined first. Uncompressed: reading is what
     # training waits for, and a dictionary pays only where strings repeat.
     texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
     pq.write_table(

@@ -61,6 +61,26 @@ class Direct(Classifier):
         self.log("val_loss", F.cross_entropy(self.outlet(self.norm(self.blocks(self.inlet(x)))), y))
 
 
+class Plain(L.LightningModule):
+    """Nothing in it depends on the other rows of a batch or on chance."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return F.cross_entropy(self.layers(x), y)
+
+    def validation_step(self, batch, batch_idx):
+        x, y = batch
+        self.log("val_loss", F.cross_entropy(self.layers(x), y))
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.3, momentum=0.9)
+        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3)]
+
+
 class TwoSteps(Classifier):
     """Draws in its step from all generators, so that a resumed run is equal only if they are restored."""
 

@@ -65,6 +65,13 @@ def test_an_error_crosses_a_process_as_itself(kind: type[TrainwrightError]) -> N
     assert str(again) == "It broke. Mend it."
 
 
+def test_a_narrower_class_elsewhere_does_not_take_its_parents_place() -> None:
+    class TornError(errors.CorruptError):
+        """A file that ends too soon, with the cause of its parent."""
+
+    assert type(from_json(TornError("It broke.").to_json())) is errors.CorruptError
+
+
 @pytest.mark.parametrize("kind", [kind for kind, *_ in TABLE])
 def test_the_remedy_is_the_classs_own_unless_given(kind: type[TrainwrightError]) -> None:
     assert kind("It broke.").remedy == kind.default_remedy

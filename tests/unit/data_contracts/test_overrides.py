@@ -95,6 +95,11 @@ def test_an_error_elsewhere_keeps_its_line(spec_file: Callable[..., Path]) -> No
     ]
 
 
+def test_an_entry_of_a_list_is_replaced(spec_file: Callable[..., Path]) -> None:
+    spec = load_spec(spec_file(), ["promote.gates.0={metric: accuracy, max: 1}"])
+    assert [(gate.max, gate.min_gain) for gate in spec.promote.gates] == [(1.0, None), (None, 0.0)]
+
+
 def test_an_entry_that_is_null_has_no_fields_either(spec_file: Callable[..., Path]) -> None:
     with pytest.raises(SpecError) as caught:
         load_spec(spec_file(("source: digits.parquet", "source: [null]")), ["data.source.0.uri=a.csv"])

@@ -140,6 +140,17 @@ def test_a_folder_and_a_path_through_a_file(tmp_path: Path) -> None:
         read_document(tmp_path / "file" / "below", "a spec", "look for it")
 
 
+def test_a_file_below_the_current_folder_is_named_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for path, named in (
+        (tmp_path / "a" / "f.yaml", "a/f.yaml"),
+        (tmp_path.parent / "f.yaml", f"{tmp_path.parent}/f.yaml"),
+    ):
+        with pytest.raises(SpecError) as caught:
+            read_document(path, "a spec", "look for it")
+        assert str(caught.value) == f"{named}: there is no such file; look for it."
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert read_document(tmp_path / "f.yaml", "a spec", "look for it").value == {"a": 1}

@@ -183,17 +183,24 @@ def test_a_source_that_changed_since_it_was_resolved_is_named(given, tmp_path):
         _run(request)
 
 
-def test_a_transform_that_draws_at_random_is_told_from_one_that_goes_on(given, tmp_path):
-    request = given(shards={"transform": "mine.random"})
+@pytest.mark.parametrize(
+    ("transform", "error", "sentence"),
+    [
+        ("mine.random", UserCodeError, "shards.transform gives other rows than it gave for datasets/k-0/"),
+        (None, CorruptError, "datasets/k-0/train-0000.*, left by interrupted work, is not what"),
+    ],
+)
+def test_what_interrupted_work_left_is_compared_and_not_trusted(given, tmp_path, transform, error, sentence):
+    request = given(shards={"transform": transform})
     folder = tmp_path / "store" / "datasets" / "k-0"
     folder.mkdir(parents=True)
     (folder / "train-00000.parquet").write_bytes(b"an earlier draw")
-    with pytest.raises(UserCodeError, match=r"gave other rows for train-00000.parquet than it gave before"):
+    with pytest.raises(error, match=sentence):
         _run(request)
     shutil.rmtree(folder)
     folder.mkdir()
     (folder / "train-00009.parquet").write_bytes(b"a shard more")
-    with pytest.raises(UserCodeError, match=r"gave other rows for train-00009.parquet"):
+    with pytest.raises(error, match=sentence):
         _run(request)
 
 

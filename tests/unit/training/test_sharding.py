@@ -136,6 +136,16 @@ def test_shards_aim_at_the_target_size(memory):
     assert all(90_000 < size < 115_000 for size in sizes)
 
 
+@pytest.mark.parametrize(
+    ("rows", "row_bytes", "target", "shards"),
+    [(3, 4000, 1024, 3), (1, 10, 1024, 1), (10, 1020, 1024, 10), (10, 1030, 2068, 5)],
+)
+def test_the_number_of_shards(rows, row_bytes, target, shards):
+    table = pa.table({"x": pa.array([b"x" * row_bytes] * rows, pa.binary(row_bytes))})
+    assert sharding.num_shards(table, target) == shards
+    assert sharding.num_shards(table, row_bytes * rows - 1) == min(rows, 2)
+
+
 def test_one_split_takes_every_row_and_needs_no_split_column(memory):
     rows = pa.table({"x": [3, 1, 2]})
     sharded = shard_rows(rows.to_batches(), _spec(), memory, one_split="all")
@@ -196,13 +206,10 @@ def test_an_empty_answer_and_a_column_of_nulls_take_the_others_types(memory, mon
     monkeypatch.setattr(sharding, "TRANSFORM_ROWS", 5)
 
     def some(batch: pa.RecordBatch) -> pa.RecordBatch:
-        ids = [n for n in batch["id"].to_pylist() if n % 2]
-        return pa.record_batch(
-            {
-                "id": pa.array(ids) if len(ids) > 2 else [],
-                "name": [None if 5 in ids else "x" for _ in ids] if len(ids) > 2 else [],
-            }
-        )
+        ids = [n for n in batch["id"].to_pylist() if n > 50]
+        if not ids:
+            return pa.record_batch({"id": pa.array([], pa.string()), "other": pa.array([], pa.int8())})
+        return pa.record_batch({"id": ids, "name": [None if n < 100 else "x" for n in ids]})
 
     sharded = shard_rows(_table(200).to_batches(), _spec(), memory, transform=some, required=("train",))
     assert sharded.schema.field("name").type == pa.string()

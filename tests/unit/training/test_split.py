@@ -186,6 +186,12 @@ def test_rows_in_the_gap_share_keys_with_nobody():
     assert _names(table, time="at", key="user", boundaries=bounds, gap_s=86_400)[3] is None
 
 
+def test_a_split_without_a_share_is_no_split():
+    table = pa.table({"id": range(50)})
+    shares = {"train": 0.5, "val": 0.0, "test": 0.5}
+    assert assign(table, SplitSpec(key="id", fractions=shares)).names == ["train", "test"]
+
+
 def test_a_key_without_a_value_is_a_key():
     table = pa.table({"id": pa.array([None] * 5 + [1], pa.int64())})
     assert len(set(_names(table, key="id")[:5])) == 1

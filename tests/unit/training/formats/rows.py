@@ -26,6 +26,7 @@ COLUMNS: dict[str, tuple[pa.Array, str]] = {
     "null": (pa.nulls(3), "null"),
     "ints": (pa.array([[1, -2], [], None]), "list<int64>"),
     "floats": (pa.array([[1.0], [2.0, 3.0], []], pa.list_(pa.float32())), "list<float32>"),
+    "ragged": (pa.array([[1], [2, 3], [4]], pa.list_(pa.int8())), "list<int8>"),
     "bools": (pa.array([[True], [], None]), "list<bool>"),
     "strings": (pa.array([["a", ""], None, []]), "list<string>"),
     "large_list": (pa.array([["q"], None, ["r", "s"]], pa.large_list(pa.large_string())), "list<string>"),
@@ -49,6 +50,7 @@ PARQUET_ONLY: dict[str, tuple[pa.Array, str]] = {
     "decimal": (pa.array([1, None, 3], pa.decimal128(7, 2)), "decimal(7,2)"),
     "large_uint64": (pa.array([2**64 - 1, 0, 1], pa.uint64()), "uint64"),
     "null_inside": (pa.array([[1, None], [], [2]]), "list<int64>"),
+    "null_in_even": (pa.array([[1, None], [3, 4], [5, 6]]), "list<int64>"),
     "ragged64": (pa.array([[0.1], [], [2.0, 3.0]]), "list<float64>"),
 }
 

@@ -77,6 +77,14 @@ def test_the_bytes_do_not_depend_on_chunks(name, cuts, offset, tmp_path_factory)
     assert _write(name, padded, folder).read_bytes() == plain
 
 
+@BOTH
+def test_the_bytes_of_many_pages_do_not_depend_on_chunks(name, tmp_path):
+    # Parquet ends a page of tensors where a chunk ends, once there is more than one page (1 MiB).
+    table = normalise(pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(range(200_000)), 10)}))
+    plain = _write(name, table, tmp_path).read_bytes()
+    assert _write(name, pa.concat_tables([table.slice(0, 777), table.slice(777)]), tmp_path).read_bytes() == plain
+
+
 @pytest.mark.parametrize("column", rows.PARQUET_ONLY)
 def test_what_parquet_alone_holds_is_refused_for_tfrecord_with_column_and_reason(column, tmp_path):
     table = normalise(pa.table({column: rows.PARQUET_ONLY[column][0]}))
@@ -94,6 +102,18 @@ def test_what_parquet_alone_holds_is_refused_for_tfrecord_with_column_and_reason
     [
         (pa.table({"x": [{"a": 1}]}), "Column 'x' has the type struct<a: int64>, which a shard cannot hold"),
         (pa.table({"x": [[["a"], []]]}), "Column 'x' has the type list<item: list<item: string>>"),
+        (pa.table({"x": [[[1, 2], None], [[3, 4], [5, 6]]]}), "Column 'x' has the type list<item: list<item: int64>>"),
+        (
+            pa.table({"x": pa.ExtensionArray.from_storage(
+                pa.fixed_shape_tensor(pa.int8(), (2, 1), permutation=[1, 0]),
+                pa.array([[1, 2]], pa.list_(pa.int8(), 2)))}),
+            "Column 'x' is a tensor whose dimensions are permuted",
+        ),
+        (
+            pa.table({"x": pa.ExtensionArray.from_storage(
+                pa.fixed_shape_tensor(pa.int8(), (2,)), pa.array([[1, None]], pa.list_(pa.int8(), 2)))}),
+            "Column 'x' has the type .*fixed_shape_tensor.* with values that are null",
+        ),
         (pa.table([[1], [2]], names=["x", "x"]), "Two columns are called 'x'"),
         (
             pa.table([pa.array([b"abc"], pa.binary(3))], schema=pa.schema([pa.field(

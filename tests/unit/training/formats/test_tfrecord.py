@@ -57,6 +57,44 @@ def test_a_message_is_the_bytes_that_the_wire_format_spells():
     assert example.decode([memoryview(FIVE)], table.schema).equals(table)
 
 
+def test_null_and_empty_are_told_apart():
+    table = pa.table({"a": pa.array([[], None], pa.list_(pa.int64()))})
+    # An Int64List without a value; then no feature at all.
+    assert example.encode(table) == [bytes.fromhex("0a09 0a07 0a0161 1202 1a00"), bytes.fromhex("0a00")]
+
+
+def _message(feature: str) -> bytes:
+    """An example whose feature "a" has these bytes."""
+    data = bytes.fromhex(feature)
+    for head in ("0a0161 12", "0a", "0a"):
+        data = bytes.fromhex(head) + bytes([len(data)]) + data
+    return data
+
+
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        (FIVE[:-1], "row 0: a field is longer than its message"),
+        (_message("1a04 0a0105"), "row 0: a field is longer than its message"),
+        (_message("1a03 0a0185"), "column 'a' does not hold int64: a number is cut off"),
+        (_message("1a0d 0a0b" + "ff" * 10 + "01"), "column 'a' does not hold int64: a number has more than ten bytes"),
+        (_message("1a03 0f0105"), "row 0: wire type 7 is unknown"),
+        (b"\x0a", "row 0 is no tf.train.Example"),
+        (_message("1a04 0a020505"), "row 0 has 2 values where one is meant"),
+        (_message("1205 0a03 000000"), "feature 'a' is a float list, the schema asks for int64"),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_refused(message, sentence):
+    with pytest.raises(example.Malformed, match=sentence):
+        example.decode([memoryview(message)], pa.schema([("a", pa.int64())]))
+
+
+def test_a_float_that_is_cut_off_is_refused():
+    messages = [memoryview(_message("1205 0a03 000000")), memoryview(_message("1207 0a05 0000000000"))]
+    with pytest.raises(example.Malformed, match="column 'a' does not hold .*: a number is cut off"):
+        example.decode(messages, pa.schema([("a", pa.list_(pa.float32()))]))
+
+
 def test_a_record_is_framed_by_length_and_masked_checksums(tmp_path):
     path = tmp_path / "x.tfrecord"
     tfrecord.write_shard(pa.table({"a": [5, 5]}), path)
@@ -193,6 +231,9 @@ def test_bytes_that_are_no_example_end_in_one_error_and_never_in_a_hang(data):
 
 def test_blocks_are_joined_in_order(tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord, "BLOCK_ROWS", 3)
-    table = normalise(pa.table({"x": list(range(10)), "l": [[n] * (n % 3) for n in range(10)]}))
+    # The lists are null in the first block and in row 3.
+    table = normalise(pa.table({"x": range(10), "l": [[n] * (n % 3) if n > 3 else None for n in range(10)]}))
     tfrecord.write_shard(table, tmp_path / "x")
     assert tfrecord.read_shard(tmp_path / "x", table.schema).equals(table)
+    with pytest.raises(CorruptError, match="Shard x, counting from record 3: row 1: feature 'l' is a int64 list"):
+        tfrecord.read_shard(tmp_path / "x", pa.schema([("l", pa.list_(pa.string()))]))

@@ -1,0 +1,125 @@
+"""How a training can end other than well: what each rank answers, with which exit code, what is left in the store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import from_json
+from tests.support.gang import TIMEOUT_S, TRAINING, Gang, answer
+
+
+def ends(run: Gang, generation: int = 0) -> Path:
+    """Run a gang that must fail and return its scratch folder."""
+    scratch = run.run(generation)
+    assert answer(scratch, 0, "done") is None
+    return scratch
+
+
+def exit_codes(scratch: Path) -> set[int]:
+    """The exit codes that torchrun saw."""
+    lines = (scratch / "log.txt").read_text().splitlines()
+    return {int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("exitcode")}
+
+
+def when(condition: Callable[[], Any]) -> Any:
+    """The value of `condition` as soon as it is true."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it never became true"
+        time.sleep(0.02)
+    return value
+
+
+@pytest.mark.parametrize("how", ["stop file", "SIGTERM to rank 1"])
+def test_a_stop_leaves_one_checkpoint_of_the_same_step_on_all_ranks(how: str, gang: Callable[..., Gang]) -> None:
+    run = gang("run", trainer={"max_epochs": 100_000}, checkpoint={"every_steps": 1_000_000})
+    process = run.start()
+    scratch = run.scratch(0)
+    try:
+        when(lambda: (answer(scratch, 1) or {}).get("step", 0) >= 2)
+        if how == "stop file":
+            (scratch / "stop").touch()
+        else:
+            os.kill(json.loads((scratch / "pid-1.json").read_text())["pid"], signal.SIGTERM)
+        process.wait(timeout=TIMEOUT_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    errors = [answer(scratch, rank, "error") for rank in (0, 1)]
+    assert [error["cause"] for error in errors] == ["preempted", "preempted"], errors
+    assert exit_codes(scratch) == {5}
+    [checkpoint] = answer(scratch, 0)["checkpoints"]
+    assert run.store.list(f"{TRAINING}/checkpoints") == [f"{checkpoint['step']}-g0"]
+    run.checkpoint_folder(checkpoint)
+    assert run.store.manifest(checkpoint["ref"]["uri"]).settings["samples"] == 16 * checkpoint["step"]
+
+
+def test_an_exception_in_step_3_is_the_users_and_shows_the_users_frames_alone(gang: Callable[..., Gang]) -> None:
+    scratch = ends(gang("run", "Raises"))
+    error = answer(scratch, 0, "error")
+    assert error["cause"] == "user_code"
+    assert error["message"] == "The user's code raised RuntimeError: the third step is too much."
+    frames = [line.strip() for line in error["user_traceback"].splitlines() if line.strip().startswith("File")]
+    assert [frame.split(", in ")[1] for frame in frames] == ["training_step", "helper"]
+    assert all("nets.py" in frame for frame in frames)
+    assert error["user_traceback"].endswith("RuntimeError: the third step is too much")
+    assert 8 in exit_codes(scratch)
+    assert answer(scratch, 0)["step"] == 2
+
+
+def test_the_rank_that_raised_is_first_and_the_others_name_the_connection(gang: Callable[..., Gang]) -> None:
+    scratch = ends(gang("run", "RaisesOnOneRank", collective_timeout_s=30))
+    assert from_json(answer(scratch, 1, "error")).message == "The user's code raised RuntimeError: rank one alone."
+    other = answer(scratch, 0, "error")
+    if other is not None:  # torchrun may have ended it before it noticed
+        assert other["cause"] == "node_lost", other
+        times = [(scratch / f"rank-{rank}.error.json").stat().st_mtime_ns for rank in (0, 1)]
+        assert times[1] < times[0]
+
+
+def test_a_loss_that_is_no_number_on_one_rank_ends_all_as_diverged(gang: Callable[..., Gang]) -> None:
+    scratch = ends(gang("run", "TurnsNan", checkpoint={"every_steps": 1}))
+    errors = [answer(scratch, rank, "error") for rank in (0, 1)]
+    assert [error["cause"] for error in errors] == ["diverged", "diverged"], errors
+    assert errors[0]["details"] == {"step": 5, "samples": [64, 80]}
+    assert exit_codes(scratch) == {8}
+    # The step with the bad loss was taken, but nothing was written after it.
+    assert [one["step"] for one in answer(scratch, 0)["checkpoints"]] == [1, 2, 3, 4]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "state that no checkpoint holds": (
+        {"model": "Unsavable"},
+        "usage",
+        "handle/of/1 is a object, which a checkpoint cannot hold: it takes tensors and plain values.",
+    ),
+    "no such class": (
+        {"model": "Nowhere"},
+        "usage",
+        "train.lightning: model.class_path: nets.Nowhere was not found: module nets has no Nowhere.",
+    ),
+    "no such module to shard": (
+        {"strategy": "fsdp", "shard_modules": ["Blok"]},
+        "usage",
+        "train.shard_modules: the module has no Blok.",
+    ),
+    "no such column": ({"batch": ["x", "z"]}, "usage", "The dataset has no column 'z'; it has id, x, a, b, y."),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_the_first_step(case: str, gang: Callable[..., Gang]) -> None:
+    settings, cause, sentence = REFUSED[case]
+    scratch = ends(gang("run", **settings))
+    error = answer(scratch, 0, "error") or answer(scratch, 1, "error")
+    assert (error["cause"], error["message"]) == (cause, sentence)
+    assert answer(scratch, 0)["step"] == 0
+    assert 2 in exit_codes(scratch)

@@ -1,0 +1,100 @@
+"""A resumed training is the undisturbed one, to the last bit: the checkpoint that it ends with has the same id.
+
+The id covers weights, optimizer, schedules, generators of every rank, cursor, metrics and history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.gang import Gang, answer
+from training.checkpoint import read_tensors
+
+# Checkpoints in the middle of the first epoch (4) and, for the plateau schedule, after validation (8, 12, 16, 18).
+EVERY_4 = {"checkpoint": {"every_steps": 4}}
+EXACT: dict[str, tuple[str, dict[str, Any]]] = {
+    "ddp": ("Classifier", {}),
+    "ddp, accumulating and clipping": (
+        "TwoSteps",
+        {"micro_batch_size": 4, "trainer": {"gradient_clip_val": 0.1, "max_epochs": -1, "max_steps": 14}},
+    ),
+    "fsdp, modules named": ("Direct", {"strategy": "fsdp", "shard_modules": ["Block"]}),
+    "fsdp, root alone": ("TwoSteps", {"strategy": "fsdp", "micro_batch_size": 4}),
+    "single": ("Classifier", {"strategy": "single"}),
+}
+
+
+@pytest.mark.parametrize("case", EXACT)
+def test_resumed_in_the_middle_of_an_epoch(case: str, gang: Callable[..., Gang]) -> None:
+    model, settings = EXACT[case]
+    ranks = 1 if settings.get("strategy") == "single" else 2
+    run = gang("run", model, ranks=ranks, **EVERY_4, **settings)
+    end = run.train_to_end()
+    written = answer(run.scratch(0), 0)["checkpoints"]
+    assert [one["step"] for one in written][:2] == [4, 8]
+    resumed = run.train_to_end(1, resume=written[0])
+    assert (resumed["generation"], resumed["step"]) == (1, end["step"])
+    assert resumed["ref"]["id"] == end["ref"]["id"]
+
+
+def test_resumed_at_the_end_trains_nothing_and_hands_over_the_same(gang: Callable[..., Gang]) -> None:
+    run = gang("run", strategy="single", ranks=1)
+    end = run.train_to_end()
+    assert run.train_to_end(1, resume=end) == end
+
+
+def test_a_second_run_has_the_same_id_in_another_store_with_other_tags(gang: Callable[..., Gang]) -> None:
+    first, second = gang("first"), gang("second")
+    second.provenance = {"tags": {"team": "b"}, "started": "2030-01-01T00:00:00+00:00"}
+    assert first.train_to_end()["ref"]["id"] == second.train_to_end()["ref"]["id"]
+
+
+def test_users_data_module_goes_on_where_it_stood(gang: Callable[..., Gang]) -> None:
+    run = gang("run", **EVERY_4)
+    run.dataset, run.dataset_folder = None, None
+    run.train["lightning"]["data"] = {"class_path": "nets.RowsModule", "init_args": {"path": "${dataset.path}"}}
+    end = run.train_to_end()
+    resumed = run.train_to_end(1, resume=answer(run.scratch(0), 0)["checkpoints"][0])
+    assert resumed["ref"]["id"] == end["ref"]["id"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(("ddp", 2), ("fsdp", 2)), (("fsdp", 2), ("ddp", 2)), (("fsdp", 2), ("single", 1)), (("single", 1), ("fsdp", 2))],
+)
+def test_resumed_with_another_strategy_or_number_of_ranks(
+    before: tuple[str, int], after: tuple[str, int], gang: Callable[..., Gang]
+) -> None:
+    # Without dropout and batch norm nothing depends on which rank takes which rows.
+    def make(name: str, strategy: str, ranks: int) -> Gang:
+        made = gang(name, "Plain", ranks=ranks, strategy=strategy, micro_batch_size=4, **EVERY_4)
+        made.store = whole.store
+        return made
+
+    whole = gang("whole", "Plain", ranks=before[1], strategy=before[0], micro_batch_size=4, **EVERY_4)
+    end = whole.train_to_end()
+    resumed = make("other", *after).train_to_end(1, resume=answer(whole.scratch(0), 0)["checkpoints"][0])
+    assert resumed["step"] == end["step"] == 18
+    assert resumed["metrics"] == pytest.approx(end["metrics"], rel=1e-4)
+    expected = dict(read_tensors(whole.checkpoint_folder(end)))
+    for name, tensor in read_tensors(whole.checkpoint_folder(resumed)):
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def test_ddp_and_fsdp_train_alike_whether_or_not_the_step_calls_the_module(gang: Callable[..., Gang]) -> None:
+    def weights(name: str, **settings: Any) -> dict[str, torch.Tensor]:
+        run = gang(name, **settings)
+        folder: Path = run.checkpoint_folder(run.train_to_end())
+        return {key: value for key, value in read_tensors(folder) if key.startswith("state_dict/")}
+
+    ddp = weights("ddp")
+    sharded = weights("calls itself", strategy="fsdp", shard_modules=20)
+    direct = weights("calls submodules", model="Direct", strategy="fsdp", shard_modules=["Block", "Linear"])
+    for name, expected in ddp.items():
+        torch.testing.assert_close(sharded[name], expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(direct[name], expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,211 @@
+"""Our Prefect server, started for real: one per state folder, never a stranger's, and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from infra.launch.processes import find_marked, is_alive, kill_marked
+
+ENSURE = """
+import dataclasses, json
+from data_contracts.errors import TrainwrightError
+from infra.orchestrator.server import ensure_server
+try:
+    print(json.dumps(dataclasses.asdict(ensure_server())))
+except TrainwrightError as error:
+    print(json.dumps(error.to_json()))
+"""
+STATUS = "import json; from infra.orchestrator.server import server_status as s; print(json.dumps(s() and s().url))"
+STOP = "import json; from infra.orchestrator.server import stop_server; print(json.dumps(stop_server()))"
+
+
+class Place:
+    """A state folder, asked from processes of their own, as commands are."""
+
+    def __init__(self, home: Path, repository: Path) -> None:
+        self.home = home
+        self.env = {**os.environ, "TRAINWRIGHT_HOME": str(home), "PYTHONPATH": str(repository)}
+
+    def begin(self, code: str) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", code], env=self.env, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, code: str) -> Any:
+        answer, _ = self.begin(code).communicate()
+        return json.loads(answer.splitlines()[-1])
+
+    def state(self) -> dict[str, Any]:
+        return json.loads((self.home / "server.json").read_text())
+
+    def forget(self, **fields: Any) -> None:
+        (self.home / "server.json").write_text(json.dumps({**self.state(), **fields}))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Place]:
+    """One state folder for all tests here, because a new database takes longest; each test starts what it needs."""
+    place = Place(tmp_path_factory.mktemp("state") / "home", repository)
+    yield place
+    place.ask(STOP)
+
+
+def healthy(url: str) -> bool:
+    with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+        return bool(answer.status == 200)
+
+
+def test_two_starts_at_once_give_one_server_and_a_third_finds_it(place: Place) -> None:
+    both = [place.begin(ENSURE) for _ in range(2)]
+    first, second = (json.loads(process.communicate()[0]) for process in both)
+    assert sorted([first["started"], second["started"]]) == [False, True]
+    assert first["url"] == second["url"] == place.state()["url"]
+    assert healthy(first["url"])
+    pid = place.state()["pid"]
+    third = place.ask(ENSURE)
+    assert (third["started"], third["ours"], third["url"]) == (False, True, first["url"])
+    assert place.state()["pid"] == pid
+    assert place.ask(STATUS) == first["url"]
+
+
+def test_a_server_that_was_killed_is_replaced_on_the_same_port(place: Place) -> None:
+    before = place.ask(ENSURE)
+    pid = place.state()["pid"]
+    os.kill(pid, signal.SIGKILL)
+    while is_alive(pid):
+        time.sleep(0.01)
+    assert place.ask(STATUS) is None
+    after = place.ask(ENSURE)
+    assert (after["started"], after["url"]) == (True, before["url"])
+    assert place.state()["pid"] != pid
+    assert healthy(after["url"])
+
+
+class Healthy(BaseHTTPRequestHandler):
+    """Says of itself what a Prefect server would."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"true")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_stranger_with_the_pid_and_on_the_port_is_neither_used_nor_killed(place: Place) -> None:
+    place.ask(ENSURE)
+    place.ask(STOP)
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with ThreadingHTTPServer(("127.0.0.1", 0), Healthy) as stranger:
+        threading.Thread(target=stranger.serve_forever, daemon=True).start()
+        theirs = f"http://127.0.0.1:{stranger.server_port}/api"
+        place.forget(pid=sleeper.pid, url=theirs)
+        assert healthy(theirs)
+        try:
+            assert place.ask(STATUS) is None
+            assert place.ask(STOP) is None
+            ours = place.ask(ENSURE)
+            assert ours["started"]
+            assert ours["url"] != theirs
+            assert place.state()["pid"] != sleeper.pid
+            assert is_alive(sleeper.pid)
+        finally:
+            sleeper.kill()
+            sleeper.wait()
+            stranger.shutdown()
+
+
+def test_stopping_leaves_no_process_and_frees_the_port(place: Place) -> None:
+    url = place.ask(ENSURE)["url"]
+    mark = place.state()["mark"]
+    assert find_marked(mark)
+    assert place.ask(STOP) == url
+    assert find_marked(mark) == []
+    assert place.ask(STATUS) is None
+    assert place.ask(STOP) is None
+
+
+def test_ctrl_c_while_it_starts_leaves_no_process(place: Place) -> None:
+    place.ask(STOP)
+    before = place.state()["mark"] if (place.home / "server.json").exists() else ""
+    starting = place.begin(ENSURE)
+    while not (place.home / "server.json").exists() or place.state()["mark"] == before:
+        assert starting.poll() is None
+        time.sleep(0.01)
+    mark = place.state()["mark"]
+    starting.send_signal(signal.SIGINT)
+    starting.communicate()
+    left = find_marked(mark)
+    kill_marked(mark)
+    assert left == []
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path, repository: Path) -> None:
+    place = Place(tmp_path / "home", repository)
+    (place.home / "prefect").mkdir(parents=True)
+    (place.home / "prefect" / "prefect.db").write_bytes(b"no database at all, but a text " * 200)
+    answer = place.ask(ENSURE)
+    assert answer["cause"] == "storage"
+    assert answer["message"].startswith("The local Prefect server ended while starting: ")
+    assert str(place.home / "server.log") in answer["remedy"]
+    assert find_marked(place.state()["mark"]) == []
+
+
+def test_a_web_page_from_elsewhere_may_not_talk_to_it(place: Place) -> None:
+    url = place.ask(ENSURE)["url"]
+    allowed = {}
+    for origin in (url.removesuffix("/api"), "http://pages.example.com"):
+        asked = urllib.request.Request(f"{url}/health", headers={"Origin": origin})
+        with urllib.request.urlopen(asked, timeout=5) as answer:
+            allowed[origin] = answer.headers.get("Access-Control-Allow-Origin")
+    assert list(allowed.values()) == [url.removesuffix("/api"), None]
+
+
+def test_it_listens_on_this_machine_alone_and_keeps_its_data_in_the_state_folder(place: Place) -> None:
+    place.ask(ENSURE)
+    sockets = psutil.Process(place.state()["pid"]).net_connections()
+    assert {entry.laddr.ip for entry in sockets if entry.status == psutil.CONN_LISTEN} == {"127.0.0.1"}
+    assert (place.home / "prefect" / "prefect.db").stat().st_size > 0
+
+
+PAGES = """
+import json
+from infra.orchestrator.server import ensure_server
+ensure_server()
+from prefect import flow, get_client, task
+from infra.orchestrator.artifacts import stage_artifact
+@task(name="train")
+def train():
+    stage_artifact("pages-train", "# reused", "train")
+@flow(name="pages")
+def pages():
+    train()
+    stage_artifact("pages-report", "# unchanged", "report")
+pages()
+stage_artifact("pages-outside", "# ran", "outside")
+with get_client(sync_client=True) as client:
+    found = {page.key: page for page in client.read_artifacts() if page.key.startswith("pages-")}
+runs = lambda page: [page.task_run_id is not None, page.flow_run_id is not None]
+print(json.dumps({key: [page.type, page.data, page.description, *runs(page)] for key, page in found.items()}))
+"""
+
+
+def test_a_page_is_tied_to_the_run_it_was_left_in(place: Place) -> None:
+    assert place.ask(PAGES) == {
+        "pages-train": ["markdown", "# reused", "train", True, True],
+        "pages-report": ["markdown", "# unchanged", "report", False, True],
+        "pages-outside": ["markdown", "# ran", "outside", False, False],
+    }

@@ -1,0 +1,378 @@
+"""The engine against Great Expectations itself, run directly over the whole frame, and against itself in other batches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data_contracts import engine, frames, reach
+from data_contracts.engine import Outcome, check, load_suite
+from data_contracts.errors import SpecError
+from data_contracts.handoffs import Failure
+
+ROOT = Path(__file__)
+Read = Callable[[list[str] | None], Iterator[pa.RecordBatch]]
+
+
+def E(kind: str, severity: str = "critical", **kwargs: Any) -> dict[str, Any]:  # noqa: N802 - one entry of a suite
+    return {"type": f"expect_{kind}", "kwargs": kwargs, "severity": severity}
+
+
+def suite(*expectations: dict[str, Any]) -> dict[str, Any]:
+    return load_suite({"name": "s", "expectations": list(expectations)}, ROOT)
+
+
+def reader(table: pa.Table, rows: int = 10_000, seen: list[list[str] | None] | None = None) -> Read:
+    def read(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        if seen is not None:
+            seen.append(columns)
+        yield from (table if columns is None else table.select(columns)).to_batches(max_chunksize=rows)
+
+    return read
+
+
+def run(table: pa.Table, *expectations: dict[str, Any], rows: int = 10_000, **settings: Any) -> Outcome:
+    told = {"fail_on": "critical", "sensitive": [], **settings}
+    return check(suite(*expectations), reader(table, rows), **told)
+
+
+def one(table: pa.Table, expectation: dict[str, Any], **settings: Any) -> Failure:
+    (failure,) = run(table, expectation, **settings).failures
+    return failure
+
+
+# Row-wise and whole, with nulls, duplicates, an outlier and a row condition: each must give what GX gives.
+TABLE = pa.table(
+    {
+        "whole": [3, 1, 4, 1, 5, 9, 2, 6, 5, 100],
+        "gaps": pa.array([3, None, 4, 1, 5, None, 2, 6, 5, 2], pa.int64()),
+        "real": [0.5, 1.5, None, 2.5, 0.1, 7.5, 1.0, 0.5, 2.0, 3.0],
+        "text": ["ab", "abc", None, "x", "ab", "2024-01-01", '{"a": 1}', "ab9", "", "zz"],
+        "flag": [True, False, True, True, None, False, True, True, False, True],
+        "pair": [1, 2, 4, 1, 6, 9, 1, 7, 5, 90],
+    }
+)
+SAME_AS_GX = [
+    E("column_values_to_be_between", column="whole", min_value=2, max_value=9),
+    E("column_values_to_be_between", column="whole", min_value=2, max_value=9, mostly=0.6),
+    E("column_values_to_be_between", column="real", min_value=0.5, strict_min=True),
+    E("column_values_to_be_between", column="gaps", max_value=5),
+    E("column_values_to_be_between", column="whole", max_value=5, row_condition="pair < 7", condition_parser="pandas"),
+    E("column_values_to_be_between", column="gaps", max_value=5, row_condition="pair<7", condition_parser="pandas"),
+    E("column_values_to_be_between", column="whole", max_value=5, row_condition='col("real") > 0.9',
+      condition_parser="great_expectations"),
+    E("column_values_to_be_in_set", column="text", value_set=["ab", "zz"]),
+    E("column_values_to_be_in_set", column="flag", value_set=[True]),
+    E("column_values_to_be_in_set", column="whole", value_set=[1, 2, 3, 4, 5, 6], mostly=0.8),
+    E("column_values_to_not_be_in_set", column="whole", value_set=[100]),
+    E("column_values_to_not_be_null", column="gaps"),
+    E("column_values_to_not_be_null", column="gaps", mostly=0.8),
+    E("column_values_to_be_null", column="real"),
+    E("column_values_to_be_null", column="real", mostly=0.1),
+    E("column_values_to_match_regex", column="text", regex="^ab"),
+    E("column_values_to_not_match_regex", column="text", regex="9$"),
+    E("column_values_to_match_regex_list", column="text", regex_list=["^a", "^z"]),
+    E("column_values_to_match_strftime_format", column="text", strftime_format="%Y-%m-%d"),
+    E("column_values_to_be_dateutil_parseable", column="text"),
+    E("column_values_to_be_json_parseable", column="text"),
+    E("column_value_lengths_to_be_between", column="text", min_value=2, max_value=3),
+    E("column_value_lengths_to_equal", column="whole", value=1),
+    E("column_values_to_be_unique", column="whole"),
+    E("column_values_to_be_increasing", column="pair"),
+    E("column_values_to_be_decreasing", column="real", strictly=True),
+    E("column_value_z_scores_to_be_less_than", column="whole", threshold=2, double_sided=True),
+    E("column_values_to_be_of_type", column="whole", type_="int64"),
+    E("column_values_to_be_of_type", column="real", type_="int64"),
+    E("column_values_to_be_in_type_list", column="text", type_list=["str", "int64"]),
+    E("column_pair_values_to_be_equal", column_A="whole", column_B="pair"),
+    E("column_pair_values_a_to_be_greater_than_b", column_A="whole", column_B="gaps", or_equal=True),
+    E("column_pair_values_to_be_in_set", column_A="whole", column_B="pair", value_pairs_set=[[3, 1], [1, 2]]),
+    E("multicolumn_sum_to_equal", column_list=["whole", "pair"], sum_total=8),
+    E("select_column_values_to_be_unique_within_record", column_list=["whole", "pair", "gaps"]),
+    E("compound_columns_to_be_unique", column_list=["text", "flag"]),
+    E("column_mean_to_be_between", column="real", max_value=2),
+    E("column_median_to_be_between", column="gaps", min_value=4),
+    E("column_stdev_to_be_between", column="whole", max_value=3),
+    E("column_min_to_be_between", column="whole", min_value=2),
+    E("column_max_to_be_between", column="whole", max_value=50),
+    E("column_sum_to_be_between", column="gaps", max_value=5),
+    E("column_quantile_values_to_be_between", column="whole",
+      quantile_ranges={"quantiles": [0.1, 0.9], "value_ranges": [[0, 1], [1, 2]]}),
+    E("column_unique_value_count_to_be_between", column="whole", max_value=5),
+    E("column_proportion_of_unique_values_to_be_between", column="whole", min_value=0.9),
+    E("column_distinct_values_to_be_in_set", column="text", value_set=["ab"]),
+    E("column_distinct_values_to_contain_set", column="text", value_set=["nope"]),
+    E("column_most_common_value_to_be_in_set", column="text", value_set=["zz"]),
+    E("column_to_exist", column="whole"),
+    E("table_row_count_to_equal", value=10),
+    E("table_row_count_to_be_between", max_value=9),
+    E("table_column_count_to_equal", value=6),
+    E("table_columns_to_match_set", column_set=["whole", "gaps"], exact_match=False),
+    E("table_columns_to_match_ordered_list", column_list=["whole"]),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def gx_batch() -> Any:
+    """The whole table as a batch of Great Expectations, made with its public interface."""
+    import great_expectations as gx
+
+    context = gx.get_context(mode="ephemeral")
+    context.variables.progress_bars = {"globally": False}  # type: ignore[assignment]
+    asset = context.data_sources.add_pandas("pandas").add_dataframe_asset("frame")
+    definition = asset.add_batch_definition_whole_dataframe("whole")
+    return definition.get_batch(batch_parameters={"dataframe": TABLE.to_pandas()})
+
+
+@pytest.mark.parametrize("expectation", SAME_AS_GX, ids=lambda e: f"{e['type']}-{json.dumps(e['kwargs'])[:60]}")
+def test_says_what_great_expectations_says_of_the_whole_frame(
+    expectation: dict[str, Any], gx_batch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    plain = ExpectationConfiguration(type=expectation["type"], kwargs=expectation["kwargs"]).to_domain_obj()
+    theirs = gx_batch.validate(plain, result_format={"result_format": "COMPLETE"})
+    monkeypatch.setattr(frames, "BLOCK_ROWS", 3)
+    ours = run(TABLE, expectation, rows=2)
+
+    assert not theirs.exception_info.get("raised_exception")
+    assert ours.accepted == theirs.success
+    if not theirs.success and "unexpected_index_list" in theirs.result:
+        (failure,) = ours.failures
+        assert failure.rows == theirs.result["unexpected_count"]
+        assert failure.row_numbers == theirs.result["unexpected_index_list"]
+
+
+columns = st.fixed_dictionaries(
+    {
+        "a": st.one_of(st.none(), st.integers(-5, 5), st.sampled_from([2**53 + 1, -(2**60)])),
+        "b": st.one_of(st.none(), st.integers(-5, 5)),
+        "x": st.one_of(st.none(), st.floats(-5, 5)),
+        "s": st.one_of(st.none(), st.sampled_from(["", "a", "ab", "1", "2.5", "n/a", "2024-02-30"])),
+        "t": st.one_of(st.none(), st.datetimes()),
+        "d": st.one_of(st.none(), st.dates()),
+        "f": st.one_of(st.none(), st.booleans()),
+    }
+)
+SCHEMA = pa.schema(
+    [("a", pa.int64()), ("b", pa.int8()), ("x", pa.float64()), ("s", pa.string()), ("t", pa.timestamp("us")),
+     ("d", pa.date32()), ("f", pa.bool_())]
+)  # fmt: skip
+EVERYTHING = [
+    *(E("column_values_to_be_between", column=name, min_value=-2, max_value=3) for name in "abxs"),
+    *(E("column_values_to_be_between", column=name, min_value="1900-01-01", max_value="2100-06-01") for name in "td"),
+    *(E("column_values_to_be_in_set", column=name, value_set=[0, 1, 2]) for name in "abxf"),
+    E("column_values_to_be_in_set", column="d", value_set=["2000-01-01"]),
+    E("column_values_to_be_in_set", column="f", value_set=[True], mostly=0.5),
+    *(E("column_values_to_not_be_null", column=name, mostly=0.7) for name in SCHEMA.names),
+    *(E("column_value_lengths_to_be_between", column=name, max_value=3) for name in SCHEMA.names),
+    *(E("column_values_to_match_regex", column=name, regex="0") for name in SCHEMA.names),
+    *(E("column_values_to_match_strftime_format", column=name, strftime_format="%Y-%m-%d") for name in "sd"),
+    *(E("column_values_to_be_unique", column=name) for name in SCHEMA.names),
+    E("column_values_to_be_increasing", column="a"),
+    E("column_values_to_be_between", column="a", max_value=0, row_condition="b > 0", condition_parser="pandas"),
+    E("column_values_to_be_between", column="x", max_value=0, row_condition="b > b.mean()", condition_parser="pandas"),
+    E("column_pair_values_a_to_be_greater_than_b", column_A="a", column_B="b"),
+    E("column_pair_values_to_be_equal", column_A="a", column_B="x", mostly=0.2),
+    E("multicolumn_sum_to_equal", column_list=["a", "b"], sum_total=0),
+    E("select_column_values_to_be_unique_within_record", column_list=["a", "b", "x"], ignore_row_if="never"),
+    E("compound_columns_to_be_unique", column_list=["b", "f"]),
+    E("column_mean_to_be_between", column="x", min_value=0),
+    E("column_sum_to_be_between", column="b", min_value=0),
+    E("column_max_to_be_between", column="d", max_value="2020-01-01"),
+    E("table_row_count_to_be_between", min_value=4),
+]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(columns, min_size=1, max_size=12), batch=st.integers(1, 5), block=st.integers(1, 7))
+def test_says_the_same_however_the_rows_are_batched(
+    rows: list[dict[str, Any]], batch: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = pa.Table.from_pylist(rows, SCHEMA)
+    at_once = run(table, *EVERYTHING)
+    with monkeypatch.context() as patch:
+        patch.setattr(frames, "BLOCK_ROWS", block)
+        patch.setattr(reach, "WHOLE_BYTES", 1)
+        assert run(table, *EVERYTHING, rows=batch) == at_once
+
+
+def test_row_numbers_and_counts_are_exact_and_examples_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "BLOCK_ROWS", 64)
+    table = pa.table({"a": [i % 7 for i in range(1000)]})
+    failure = one(table, E("column_values_to_be_in_set", column="a", value_set=[0, 1, 2, 3, 4, 5]), rows=37)
+    expected = [i for i in range(1000) if i % 7 == 6]
+    assert failure.rows == len(expected)
+    assert failure.row_numbers == expected[:20]
+    assert failure.values == ["6"] * 20
+    assert "142 of 1,000 rows (rows 6, 13, 20, 27, 34, …)" in failure.sentence
+
+
+def test_mostly_holds_over_all_rows_and_not_per_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "BLOCK_ROWS", 10)
+    table = pa.table({"a": [0] * 90 + [9] * 10})
+    most = E("column_values_to_be_between", column="a", max_value=5, mostly=0.9)
+    assert run(table, most, rows=10).accepted  # the last ten rows are all wrong
+    assert not run(table, {**most, "kwargs": {**most["kwargs"], "mostly": 0.91}}, rows=10).accepted
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "severity", "accepted"),
+    [
+        ("critical", "critical", False), ("critical", "warning", True), ("critical", "info", True),
+        ("warning", "critical", False), ("warning", "warning", False), ("warning", "info", True),
+        ("info", "info", False),
+    ],
+)  # fmt: skip
+def test_only_a_failure_as_grave_as_fail_on_rejects(fail_on: str, severity: str, accepted: bool) -> None:
+    broken = E("column_values_to_be_between", severity, column="a", max_value=1)
+    found = run(pa.table({"a": [5]}), broken, fail_on=fail_on)
+    assert (found.accepted, found.rows, found.expectations) == (accepted, 1, 1)
+    assert [failure.severity for failure in found.failures] == [severity]
+
+
+def test_the_gravest_failure_stands_first() -> None:
+    kinds = ("info", "critical", "warning")
+    found = run(pa.table({"a": [5]}), *(E("column_max_to_be_between", kind, column="a", max_value=1) for kind in kinds))
+    assert [failure.severity for failure in found.failures] == ["critical", "warning", "info"]
+
+
+@pytest.mark.parametrize(
+    ("table", "expectations", "what"),
+    [
+        (pa.table({"a": [1]}), [], "no expectations"),
+        (pa.table({"a": pa.array([], pa.int64())}), [E("column_to_exist", column="a")], "no rows"),
+        (pa.table({}), [E("column_to_exist", column="a")], "no rows"),
+    ],
+)
+def test_nothing_to_check_is_a_rejection(table: pa.Table, expectations: list[dict[str, Any]], what: str) -> None:
+    found = run(table, *expectations, fail_on="critical")
+    assert not found.accepted
+    assert what in found.failures[0].sentence
+
+
+SECRET = "s3cr3t"
+LEAKS = [
+    E("column_values_to_be_in_set", column="key", value_set=["x"]),
+    E("column_values_to_match_regex", column="key", regex="^no$"),
+    E("column_values_to_not_match_regex", column="key", regex=SECRET),
+    E("column_values_to_be_between", column="key", min_value=0),
+    E("column_values_to_be_between", column="mixed", min_value=0),
+    E("column_mean_to_be_between", column="key", min_value=0),
+    E("column_values_to_be_unique", column="key"),
+    E("column_min_to_be_between", column="key", max_value="a"),
+    E("column_distinct_values_to_be_in_set", column="key", value_set=["x"]),
+    E("column_most_common_value_to_be_in_set", column="key", value_set=["x"]),
+    E("column_pair_values_to_be_equal", column_A="key", column_B="open"),
+    E("compound_columns_to_be_unique", column_list=["open", "key"]),
+    E("column_values_to_be_null", column="open", row_condition=f'key == "{SECRET}"', condition_parser="pandas"),
+]
+
+
+@pytest.mark.parametrize("expectation", LEAKS, ids=lambda e: e["type"])
+def test_no_value_of_a_sensitive_column_comes_out(
+    expectation: dict[str, Any], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    table = pa.table({"key": [SECRET] * 3, "open": ["o"] * 3, "mixed": ["1", "2", SECRET]})
+    failure = one(table, expectation, sensitive=["key", "mixed"])
+    assert SECRET not in failure.model_dump_json()
+    assert SECRET not in "".join(capfd.readouterr()) + caplog.text
+    if failure.rows:
+        assert failure.row_numbers  # row numbers always
+        assert all("•••" in value or value == "o" for value in failure.values)
+
+
+def test_beside_a_sensitive_column_the_open_one_is_shown() -> None:
+    table = pa.table({"key": [SECRET], "open": ["o"]})
+    equal = E("column_pair_values_to_be_equal", column_A="key", column_B="open")
+    assert one(table, equal, sensitive=["key"]).values == ["key=•••, open=o"]
+
+
+def test_a_missing_column_is_a_failure_with_a_sentence() -> None:
+    expectations = [
+        E("column_values_to_not_be_null", column="aa"),
+        E("column_mean_to_be_between", column="aa"),
+        E("column_pair_values_to_be_equal", column_A="a", column_B="aa"),
+        E("column_to_exist", column="aa"),
+    ]
+    found = run(pa.table({"a": [1], "b": [2]}), *expectations)
+    assert len(found.failures) == 4
+    assert all("the data has no column aa (it has a, b)" in failure.sentence for failure in found.failures)
+
+
+def test_words_among_numbers_are_named_by_row() -> None:
+    table = pa.table({"a": ["1", "2", "n/a", None, "4.5", "?"]})
+    for expectation in (E("column_values_to_be_between", column="a", min_value=0), E("column_mean_to_be_between", column="a")):
+        failure = one(table, expectation)
+        assert (failure.rows, failure.row_numbers, failure.values) == (2, [2, 5], ["n/a", "?"])
+        assert "text that is no number" in failure.sentence
+
+
+def test_what_cannot_be_computed_is_a_failure_with_the_reason() -> None:
+    failure = one(pa.table({"a": ["x", "y"]}), E("column_values_to_be_between", column="a", min_value=0))
+    assert "could not be computed (a is string): Column values, min_value" in failure.sentence
+    table = pa.table({"a": [1], "b": ["x"]})
+    bad, fine = E("column_values_to_be_between", column="a", min_value=0, row_condition="nope > 0", condition_parser="pandas"), E(
+        "column_values_to_be_between", column="a", min_value=5
+    )
+    found = run(table, bad, fine)
+    assert "could not be computed" in found.failures[0].sentence
+    assert found.failures[1].rows == 1
+
+
+TIMES = {
+    "naive": pa.array(["2024-01-01T10:00:00", "2024-03-01T00:00:00"]).cast(pa.timestamp("us")),
+    "far": pa.array(["2024-01-01T10:00:00", "9999-12-31T00:00:00"]).cast(pa.timestamp("us")),
+    "zoned": pa.array(["2024-01-01T10:00:00Z", "2024-03-01T00:00:00Z"]).cast(pa.timestamp("us", "UTC")),
+    "day": pa.array(["2024-01-01", "2024-03-01"]).cast(pa.date32()),
+}
+
+
+@pytest.mark.parametrize("column", TIMES)
+@pytest.mark.parametrize("bound", ["2024-02-01", "2024-02-01T00:00:00Z", "2024-02-01T02:00:00+02:00"])
+def test_times_compare_with_iso_texts(column: str, bound: str) -> None:
+    table = pa.table(TIMES)
+    assert one(table, E("column_values_to_be_between", column=column, max_value=bound)).row_numbers == [1]
+    assert one(table, E("column_max_to_be_between", column=column, max_value=bound)).observed
+    assert run(table, E("column_min_to_be_between", column=column, max_value=bound)).accepted
+
+
+def test_a_value_that_gx_refuses_is_a_spec_error() -> None:
+    with pytest.raises(SpecError, match=r"contract.suite: expectations.0.kwargs.mostly: .*less than or equal to 1"):
+        run(pa.table({"a": [1]}), E("column_values_to_not_be_null", column="a", mostly=2))
+
+
+def test_only_the_columns_that_are_needed_are_read() -> None:
+    table = pa.table({"a": [1], "b": [1], "c": [1], "big": [b"x"]})
+    seen: list[list[str] | None] = []
+    told = suite(
+        E("column_values_to_be_between", column="a", max_value=2, row_condition="b > 0", condition_parser="pandas"),
+        E("column_mean_to_be_between", column="c"),
+        E("table_columns_to_match_set", column_set=["a", "b", "c", "big"]),
+    )
+    assert check(told, reader(table, seen=seen), fail_on="critical", sensitive=[]).accepted
+    assert seen == [None, ["a", "b"], ["c"]]
+
+
+def test_the_list_of_expectations_is_that_of_the_installed_version() -> None:
+    kept = json.loads(Path(engine.__file__).with_name("expectations.json").read_text())
+    assert kept == engine.catalogue(), "run `python -m data_contracts.engine > data_contracts/expectations.json`"
+
+
+def test_neither_loading_a_suite_nor_importing_the_engine_loads_great_expectations() -> None:
+    code = (
+        "import sys; from pathlib import Path; from data_contracts.engine import load_suite, suite_digest\n"
+        "entry = {'type': 'expect_column_to_exist', 'kwargs': {'column': 'a'}}\n"
+        "suite_digest(load_suite({'name': 's', 'expectations': [entry]}, Path('.')))\n"
+        "sys.exit('great_expectations' in sys.modules or 'pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

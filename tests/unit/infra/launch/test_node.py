@@ -1,0 +1,222 @@
+"""One node's supervisor, told by hand what a conductor would tell it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import StorageUnavailable
+from infra.code import pack
+from infra.launch import node as node_module
+from infra.launch.conductor import DEFAULTS
+from infra.launch.local import LocalNode, local
+from infra.launch.node import run_node
+from infra.launch.processes import find_marked, kill_marked, new_mark
+from infra.store import Lease, Store, layout, open_store
+from tests.support.conducting import steps
+
+TRAINING = "trainings/k-0"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture(autouse=True)
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    mark = new_mark()
+    monkeypatch.setenv("TRAINWRIGHT_MARK", mark)
+    yield mark
+    left = find_marked(mark)
+    kill_marked(mark)
+    assert not left
+
+
+@pytest.fixture
+def launch(store: Store) -> Callable[..., None]:
+    """Writes what generation 0 is told, with the lease held by this test."""
+    Lease.take(store, layout.lease(TRAINING), "test")
+
+    def write(fake: dict[str, Any], **changes: Any) -> None:
+        trace = str(Path(store.uri).parent / "trace")
+        told = {
+            **DEFAULTS,
+            "entry": "tests.support.fake_rank",
+            "training": TRAINING,
+            "generation": 0,
+            "token": 0,
+            "nodes": 1,
+            "devices": 1,
+            "resume": None,
+            "heartbeat_s": 0.1,
+            "train": {"fake": {"steps": 10, "every": 5, "trace": trace, **fake}},
+        }
+        store.create_json(layout.launch(TRAINING, 0), {**told, **changes})
+
+    return write
+
+
+def start(store: Store) -> LocalNode:
+    node = local(store.uri, {}, TRAINING)(0, 0)
+    assert isinstance(node, LocalNode)
+    return node
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    deadline = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+    return found
+
+
+def meet(store: Store, node: LocalNode) -> None:
+    """Answer the node's roll-call."""
+    path = layout.joined(TRAINING, 0, 0)
+    until(lambda: store.exists(path) or node.ended(), "the node answers the roll-call")
+    joined = store.read_json(path)
+    store.create_json(layout.rollcall(TRAINING, 0), {"address": joined["address"], "port": joined["port"]})
+
+
+def finished(store: Store, node: LocalNode) -> tuple[str, dict[str, Any]]:
+    ended = until(node.ended, "the node ends")
+    record = store.read_json(layout.node_exit(TRAINING, 0, 0))
+    node.kill()
+    return ended, record
+
+
+def test_a_node_runs_the_users_code_from_its_bundle_and_keeps_the_log(
+    store: Store, launch: Callable[..., None], tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "model.py").write_text("x = 1")
+    # A folder of this name in the working directory must not hide the real rank, nor a library.
+    (project / "json.py").write_text("raise SystemExit('the wrong json')")
+    bundle = pack(project, store)
+    launch({}, code=bundle.ref.to_json(), devices=2)
+    node = start(store)
+    meet(store, node)
+    assert finished(store, node)[0] == "ended with exit code 0"
+    assert steps(store)[0, 1] == list(range(1, 11))
+    text = store.read(layout.rank_log(TRAINING, 0, 0, 1)).decode()
+    assert "rank 1 of 2 in " in text
+    assert "/project with " in text
+    beats = [name for name in store.list(layout.node(TRAINING, 0, 0)) if name.startswith("beat-")]
+    assert sorted(beats) == sorted(f"beat-{number}.json" for number in range(len(beats)))
+
+
+def test_a_node_started_twice_runs_once(store: Store, launch: Callable[..., None]) -> None:
+    launch({})
+    first = start(store)
+    until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the first joins")
+    assert run_node(store.uri, {}, TRAINING, 0, 0) == 5
+    assert first.ended() is None
+    assert not store.exists(layout.node_exit(TRAINING, 0, 0))
+    meet(store, first)
+    assert finished(store, first)[1]["status"] == "done"
+    assert steps(store)[0, 0] == list(range(1, 11))
+
+
+def test_asked_to_leave_before_the_start_it_leaves(store: Store, launch: Callable[..., None], mark: str) -> None:
+    launch({})
+    node = start(store)
+    until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
+    os.kill(find_marked(mark)[0], signal.SIGTERM)
+    ended, record = finished(store, node)
+    assert ended == "ended with exit code 5"
+    assert record["error"]["cause"] == "preempted"
+    assert steps(store) == {}
+
+
+def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, launch: Callable[..., None], mark: str) -> None:
+    launch({"faults": [{"generation": 0, "rank": 0, "step": 3, "kind": "hang"}]}, grace_s=0.5)
+    node = start(store)
+    meet(store, node)
+    until(lambda: len(steps(store).get((0, 0), [])) == 3, "the rank hangs")
+    os.kill(find_marked(mark)[0], signal.SIGTERM)
+    ended, record = finished(store, node)
+    assert ended == "ended with exit code 5"
+    assert record["error"]["cause"] == "preempted"
+    assert record["error"]["message"] == "Node 0 was asked to leave and its ranks wrote no checkpoint in time."
+    assert find_marked(mark) == []
+
+
+def test_a_cancel_marker_ends_a_node(store: Store, launch: Callable[..., None], mark: str) -> None:
+    launch({"steps": 10_000})
+    node = start(store)
+    meet(store, node)
+    until(lambda: steps(store), "the rank trains")
+    store.create_json(layout.cancel(TRAINING, 0), {})
+    ended, record = finished(store, node)
+    assert ended == "ended with exit code 130"
+    assert record["error"]["cause"] == "cancelled"
+    assert find_marked(mark) == []
+
+
+def test_a_rank_that_cannot_be_imported_says_why(store: Store, launch: Callable[..., None]) -> None:
+    launch({}, entry="tests.support.no_such_rank")
+    node = start(store)
+    meet(store, node)
+    ended, record = finished(store, node)
+    assert ended == "ended with exit code 1"
+    assert "No module named tests.support.no_such_rank" in record["error"]["message"]
+
+
+def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[..., None]) -> None:
+    launch({})
+    node = start(store)
+    until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
+    store.create_json(layout.rollcall(TRAINING, 0), {"address": "127.0.0.1", "port": 99999})
+    _, record = finished(store, node)
+    assert record["error"]["cause"] == "node_lost"
+    assert "torchrun on node 0 ended with exit code 1" in record["error"]["message"]
+    assert "port" in record["error"]["details"]["log"]
+
+
+def test_a_missing_dataset_is_said_before_anything_starts(store: Store, launch: Callable[..., None]) -> None:
+    launch({}, dataset={"ref": {"uri": "datasets/k-0", "id": "0" * 64, "seal": "0" * 64}})
+    node = start(store)
+    meet(store, node)
+    _, record = finished(store, node)
+    assert record["error"]["cause"] == "corrupt"
+    assert record["error"]["message"] == "The dataset datasets/k-0 is not there any more."
+    assert steps(store) == {}
+
+
+def test_a_store_that_is_away_delays_beats_but_loses_none(
+    store: Store, launch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, where the store can be taken away: the rank trains on, and beats are numbered without a gap."""
+    launch({"steps": 30, "step_s": 0.05})
+    mine = open_store(store.uri)
+    real, failures = mine.create_json, [3]
+
+    def sometimes(path: str, value: Any) -> None:
+        if "beat-1.json" in path and failures[0] > 0:
+            failures[0] -= 1
+            raise StorageUnavailable("the store is away.")
+        real(path, value)
+
+    monkeypatch.setattr(mine, "create_json", sometimes)
+    monkeypatch.setattr(node_module, "open_store", lambda *_, **__: mine)
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(run_node(store.uri, {}, TRAINING, 0, 0)))
+    thread.start()
+    until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
+    joined = store.read_json(layout.joined(TRAINING, 0, 0))
+    store.create_json(layout.rollcall(TRAINING, 0), {"address": joined["address"], "port": joined["port"]})
+    thread.join()
+    assert codes == [0]
+    assert failures == [0]
+    beats = [name for name in store.list(layout.node(TRAINING, 0, 0)) if name.startswith("beat-")]
+    assert sorted(beats) == sorted(f"beat-{number}.json" for number in range(len(beats)))
+    assert store.read_json(layout.node_exit(TRAINING, 0, 0))["status"] == "done"

@@ -1,0 +1,164 @@
+"""The trail of committed checkpoints: what is resumed from, kept and handed over, and who may move it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import CorruptError, Fenced, UsageError
+from data_contracts.handoffs import Checkpoint
+from data_contracts.spec.model import SelectSpec
+from infra.launch.trail import Trail
+from infra.store import Store, layout, open_store
+
+TRAINING = "trainings/k-0"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def seal(store: Store, step: int, generation: int = 0, **metrics: float) -> Checkpoint:
+    writer = store.writer(layout.checkpoint(TRAINING, step, generation))
+    writer.put("state.json", str(step).encode())
+    ref = writer.seal("checkpoint", {"step": step}, {})
+    fields = {"training": TRAINING, "step": step, "epoch": 0, "generation": generation, "world_size": 1}
+    return Checkpoint(ref=ref, key="k", metrics=metrics, **fields)
+
+
+def spoil(store: Store, checkpoint: Checkpoint) -> None:
+    (Path(store.uri) / checkpoint.ref.uri / "state.json").write_bytes(b"other")
+
+
+def trail_of(store: Store, *steps: int, token: int = 0) -> Trail:
+    trail = Trail(store, TRAINING, token)
+    for step in steps:
+        assert trail.commit(seal(store, step))
+    return trail
+
+
+def kept(store: Store, token: int = 9) -> list[int]:
+    return [checkpoint.step for checkpoint in Trail(store, TRAINING, token).checkpoints]
+
+
+def test_a_checkpoint_is_committed_once_and_outlives_its_conductor(store: Store) -> None:
+    trail = trail_of(store, 5, 10)
+    assert not trail.commit(trail.checkpoints[0])
+    assert not trail.commit(seal(store, 7)), "older than what is committed: it was retired before"
+    later = Trail(store, TRAINING, 1)
+    assert later.checkpoints == trail.checkpoints
+    assert later.newest == later.resume_from() == trail.checkpoints[1]
+    assert Trail(store, "trainings/other-0", 0).resume_from() is None
+
+
+def test_the_same_content_from_another_generation_is_another_checkpoint(store: Store) -> None:
+    trail = trail_of(store, 5)
+    again = seal(store, 5, generation=1)
+    assert again.ref.id == trail.checkpoints[0].ref.id
+    assert trail.commit(again)
+    assert [checkpoint.generation for checkpoint in trail.checkpoints] == [0, 1]
+
+
+def test_what_is_not_sealed_as_reported_is_not_committed(store: Store) -> None:
+    trail = Trail(store, TRAINING, 0)
+    checkpoint = seal(store, 5)
+    wrong = checkpoint.model_copy(update={"ref": checkpoint.ref.model_copy(update={"seal": "0" * 64})})
+    with pytest.raises(CorruptError, match="not the one that was pointed at"):
+        trail.commit(wrong)
+    assert trail.checkpoints == []
+    assert kept(store) == []
+
+
+def test_an_older_conductor_can_move_nothing(store: Store) -> None:
+    old = trail_of(store, 5, 10, 15)
+    new = Trail(store, TRAINING, 1)
+    for move in (
+        lambda: old.commit(seal(store, 20)),
+        lambda: old.retire(1, None, by="old"),
+        old.confirm,
+        lambda: Trail(store, TRAINING, 0),
+    ):
+        with pytest.raises(Fenced, match="taken over by another conductor"):
+            move()
+    assert all(store.verify(checkpoint.ref) for checkpoint in new.checkpoints)
+    new.confirm()
+    assert new.commit(seal(store, 20, generation=1))
+    assert kept(store) == [5, 10, 15, 20]
+
+
+# steps that are spoilt, step resumed from, steps that stay
+SPOILT = [((), 15, [5, 10, 15]), ((15,), 10, [5, 10]), ((10, 15), 5, [5]), ((5,), 15, [5, 10, 15])]
+
+
+@pytest.mark.parametrize(("spoilt", "resumed", "stay"), SPOILT)
+def test_it_resumes_from_the_newest_whole_one(
+    spoilt: tuple[int, ...], resumed: int, stay: list[int], store: Store
+) -> None:
+    trail = trail_of(store, 5, 10, 15)
+    for checkpoint in trail.checkpoints:
+        if checkpoint.step in spoilt:
+            spoil(store, checkpoint)
+    assert trail.resume_from().step == resumed
+    assert kept(store) == stay
+    for step in set(spoilt) - set(stay):
+        path = layout.quarantined(layout.checkpoint(TRAINING, step, 0))
+        assert "state.json" in store.read_json(path)["reason"]
+
+
+def test_a_deleted_checkpoint_is_passed_over(store: Store) -> None:
+    trail = trail_of(store, 5, 10)
+    store.remove(trail.checkpoints[1].ref.uri, why="test", by="test")
+    assert trail.resume_from().step == 5
+
+
+def test_without_a_whole_one_it_does_not_silently_begin_again(store: Store) -> None:
+    trail = trail_of(store, 5, 10)
+    for checkpoint in trail.checkpoints:
+        spoil(store, checkpoint)
+    for _ in range(2):  # the marks of the first try are there already
+        with pytest.raises(CorruptError) as caught:
+            trail.resume_from()
+    assert str(caught.value) == (
+        "No committed checkpoint of trainings/k-0 is whole: trainings/k-0/checkpoints/10-g0, "
+        "trainings/k-0/checkpoints/5-g0. Restore one of them from a copy, or run with --new to train from the start."
+    )
+
+
+# scores of steps 5, 10, …; select; keep -> step handed over, steps kept
+NAN = float("nan")
+SELECTIONS = [
+    ([0.1, 0.9, 0.5, 0.2], "max", 1, 10, [10, 20]),
+    ([0.1, 0.9, 0.5, 0.2], "min", 2, 5, [5, 15, 20]),
+    ([0.5, 0.5, 0.5, 0.1], "max", 1, 5, [5, 20]),
+    ([0.5, 0.5, 0.5, 0.9], "max", 1, 20, [20]),
+    ([0.5, NAN, 0.7, NAN], "max", 1, 15, [15, 20]),
+    ([0.1, 0.9, 0.5, 0.2], None, 1, 20, [20]),
+    ([0.1, 0.9, 0.5, 0.2], None, 4, 20, [5, 10, 15, 20]),
+]
+
+
+@pytest.mark.parametrize(("scores", "mode", "keep", "handed_over", "stay"), SELECTIONS)
+def test_the_newest_and_the_selected_are_kept(
+    scores: list[float], mode: str | None, keep: int, handed_over: int, stay: list[int], store: Store
+) -> None:
+    select = None if mode is None else SelectSpec(metric="score", mode=mode)
+    trail = Trail(store, TRAINING, 0)
+    for step, score in zip((5, 10, 15, 20), scores, strict=True):
+        trail.commit(seal(store, step) if score != score else seal(store, step, score=score))
+        trail.retire(keep, select, by="test")
+    assert trail.chosen(select).step == handed_over
+    assert [checkpoint.step for checkpoint in trail.checkpoints] == stay
+    assert kept(store) == stay
+    for step in (5, 10, 15, 20):
+        uri = layout.checkpoint(TRAINING, step, 0)
+        assert store.exists(layout.manifest(uri)) is (step in stay)
+        assert store.exists(layout.tombstone(uri)) is (step not in stay)
+
+
+def test_a_metric_that_was_never_logged_is_named(store: Store) -> None:
+    trail = Trail(store, TRAINING, 0)
+    trail.commit(seal(store, 5, loss=0.1, score=0.2))
+    with pytest.raises(UsageError, match=r"val_loss was not logged before any checkpoint; logged were: loss, score\."):
+        trail.chosen(SelectSpec(metric="val_loss", mode="min"))

@@ -1,0 +1,160 @@
+"""Which server is meant, and one sentence for each way in which the one that a person named cannot be used."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
+from infra.orchestrator import api
+
+OURS = "http://127.0.0.1:4210/api"
+THEIRS = "https://prefect.example.com/api"
+PROFILE = f'active = "team"\n[profiles.team]\nPREFECT_API_URL = "{THEIRS}"\n[profiles.bare]\n[profiles.own]\nPREFECT_API_URL = "{OURS}"\n'
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An environment that may be changed, without Prefect settings; its PREFECT_HOME."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    monkeypatch.setattr(os, "environ", kept | {"PREFECT_HOME": str(tmp_path), "TRAINWRIGHT_HOME": str(tmp_path / "tw")})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("variables", "profiles", "expected"),
+    [
+        ({}, None, None),
+        ({}, "not toml [", None),
+        ({}, 'active = "gone"\n', None),
+        ({}, PROFILE, (THEIRS, "the active Prefect profile 'team'")),
+        ({"PREFECT_PROFILE": "bare"}, PROFILE, None),
+        ({"PREFECT_PROFILE": "own"}, PROFILE, None),
+        ({"PREFECT_API_URL": ""}, None, None),
+        ({"PREFECT_API_URL": OURS}, None, None),
+        ({"PREFECT_API_URL": f"{OURS}/"}, PROFILE, None),
+        ({"PREFECT_API_URL": "http://other/api/"}, PROFILE, ("http://other/api", "PREFECT_API_URL")),
+    ],
+    ids=[
+        "nothing", "broken-profiles", "no-such-profile", "profile", "profile-without-server", "profile-names-ours",
+        "empty-variable", "variable-names-ours", "variable-names-ours-over-profile", "variable-over-profile",
+    ],
+)  # fmt: skip
+def test_the_environment_comes_before_the_profile_and_ours_last(
+    environment: Path, variables: dict[str, str], profiles: str | None, expected: tuple[str, str] | None
+) -> None:
+    os.environ.update(variables)
+    if profiles is not None:
+        (environment / "profiles.toml").write_text(profiles)
+    assert api.named(OURS) == expected
+
+
+def test_using_our_server_turns_prefect_to_it_and_keeps_the_persons_keys_out(
+    environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(api.sys.modules, "prefect.settings", raising=False)
+    os.environ.update(NO_PROXY="example.com", PREFECT_SERVER_API_AUTH_STRING="me:secret")
+    api.use(OURS)
+    api.use(OURS)
+    assert os.environ["PREFECT_API_URL"] == OURS
+    assert Path(os.environ["PREFECT_HOME"]) == environment / "tw" / "prefect"
+    assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "example.com,127.0.0.1"
+    assert os.environ["PREFECT_API_AUTH_STRING"] == "me:secret"
+
+
+def test_a_process_whose_prefect_talks_elsewhere_already_is_stopped(environment: Path) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}), pytest.raises(AssertionError, match=":1/api"):
+        api.use(OURS)
+    with temporary_settings(restore_defaults={PREFECT_API_URL}), pytest.raises(AssertionError, match="imported before"):
+        api.use(OURS)
+
+
+Answer = Callable[[str], tuple[int, bytes]]
+SINGLE_PAGE = b"<!doctype html>"
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Answer], str]]:
+    """Start an HTTP server that answers a GET as the given function says; its address with /api."""
+    servers = []
+
+    def start(answer: Answer) -> str:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = answer(self.path)
+                self.send_response(status)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}/api"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def reach(url: str) -> api.Server:
+    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}):
+        return api.reach(url, "PREFECT_API_URL")
+
+
+def healthy(path: str) -> tuple[int, bytes]:
+    return 200, b'"3.8.8"' if path.endswith("/admin/version") else b"true"
+
+
+def test_a_server_of_the_persons_own_is_used_as_it_is(serve: Callable[[Answer], str]) -> None:
+    url = serve(healthy)
+    server = reach(url)
+    assert (server.url, server.started, server.ours) == (url, False, False)
+    assert server.ui_url == url.removesuffix("/api")
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "sentence"),
+    [
+        (lambda path: healthy(path) if path.endswith("/health") else (401, b"{}"), UsageError, "refuses the credentials"),
+        (lambda path: (403, b"{}"), UsageError, "refuses the credentials (403)"),
+        (lambda path: (404, b"{}"), UsageError, "is no Prefect API (404)"),
+        (lambda path: (200, SINGLE_PAGE), UsageError, "is no Prefect API"),
+        (lambda path: (500, b"{}"), StorageUnavailable, "answers with an error (500)"),
+    ],
+    ids=["password", "forbidden", "not-found", "other-web-server", "broken"],
+)
+def test_a_server_that_cannot_be_used_is_refused_in_a_sentence(
+    serve: Callable[[Answer], str], answer: Answer, kind: type[TrainwrightError], sentence: str
+) -> None:
+    url = serve(answer)
+    with pytest.raises(kind) as caught:
+        reach(url)
+    assert sentence in caught.value.message
+    assert f"{url} (from PREFECT_API_URL)" in caught.value.message
+    assert caught.value.remedy
+
+
+def test_a_server_that_does_not_answer_is_named_without_its_password() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(StorageUnavailable) as caught:
+            reach(f"http://me:secret@127.0.0.1:{port}/api")
+    assert f"http://127.0.0.1:{port}/api (from PREFECT_API_URL) does not answer" in caught.value.message
+    assert "secret" not in str(caught.value)
+    assert caught.value.exit_code == 5

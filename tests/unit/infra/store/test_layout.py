@@ -1,0 +1,91 @@
+"""Every path of the design, as data."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_contracts.errors import UsageError
+from infra.store import layout
+
+T = "trainings/abc-0"
+PATHS = [
+    (layout.attempt("datasets", "abc", 3), "datasets/abc-3"),
+    (layout.manifest("datasets/abc-3"), "datasets/abc-3/manifest.json"),
+    (layout.tombstone("datasets/abc-3"), "tombstones/datasets/abc-3.json"),
+    (layout.code("0f"), "code/0f"),
+    (layout.imported("0f"), "imports/0f"),
+    (layout.models("digits"), "models/digits"),
+    (layout.model("digits", 2), "models/digits/2"),
+    (layout.alias("digits", "champion"), "aliases/digits/champion"),
+    (layout.history("digits", "champion"), "aliases/digits/history/champion"),
+    (layout.receipt("digits", "champion", 0), "aliases/digits/history/champion/0"),
+    (layout.trigger("nightly-1"), "triggers/nightly-1"),
+    (layout.run("r1"), "runs/r1"),
+    (layout.resolved("r1"), "runs/r1/resolved.json"),
+    (layout.stage("r1", "shard"), "runs/r1/stages/shard.json"),
+    (layout.report("r1"), "runs/r1/report.json"),
+    (layout.run_attempts("r1"), "runs/r1/attempts"),
+    (layout.run_attempt("r1", 0), "runs/r1/attempts/0.json"),
+    (layout.training("abc", 0), T),
+    (layout.lease(T), f"{T}/lease"),
+    (layout.latest(T), f"{T}/latest"),
+    (layout.result(T), f"{T}/result.json"),
+    (layout.generation(T, 2), f"{T}/g2"),
+    (layout.launch(T, 2), f"{T}/g2/launch.json"),
+    (layout.cancel(T, 2), f"{T}/g2/cancel"),
+    (layout.rollcall(T, 2), f"{T}/g2/rollcall.json"),
+    (layout.node(T, 2, 1), f"{T}/g2/node-1"),
+    (layout.joined(T, 2, 1), f"{T}/g2/node-1/joined.json"),
+    (layout.beat(T, 2, 1, 7), f"{T}/g2/node-1/beat-7.json"),
+    (layout.node_exit(T, 2, 1), f"{T}/g2/node-1/exit.json"),
+    (layout.rank_log(T, 2, 1, 3), f"{T}/g2/node-1/log-rank-3.txt"),
+    (layout.checkpoints(T), f"{T}/checkpoints"),
+    (layout.checkpoint(T, 100, 2), f"{T}/checkpoints/100-g2"),
+    (layout.verified(f"{T}/checkpoints/100-g2"), f"{T}/checkpoints/100-g2.verified"),
+    (layout.quarantined(f"{T}/checkpoints/100-g2"), f"{T}/checkpoints/100-g2.quarantined"),
+]
+
+
+@pytest.mark.parametrize(("path", "expected"), PATHS)
+def test_paths(path: str, expected: str) -> None:
+    assert path == expected
+
+
+def test_a_key_that_is_no_name_stands_under_its_digest() -> None:
+    paths = {layout.trigger(key) for key in ("a/b", "../x", "A", "2026-01-01T00:00:00+00:00", "é" * 300)}
+    assert len(paths) == 5
+    for path in paths:
+        assert len(path) == len("triggers/") + 64
+        layout.check_path(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("abc-3", ("abc", 3)), ("a-b-10", ("a-b", 10)), ("abc", None), ("abc-03", None), ("-1", None)]
+)
+def test_split_attempt(name: str, expected: tuple[str, int] | None) -> None:
+    assert layout.split_attempt(name) == expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: layout.model("Digits", 1),
+        lambda: layout.model("../x", 1),
+        lambda: layout.model("digits", -1),
+        lambda: layout.alias("digits", "a/b"),
+        lambda: layout.run(""),
+        lambda: layout.code("x" * 64),
+        lambda: layout.lease("../x"),
+        lambda: layout.verified("/x"),
+        lambda: layout.tombstone("a//b"),
+    ],
+)
+def test_what_is_no_name_is_refused(make: object) -> None:
+    with pytest.raises(UsageError, match="cannot be"):
+        make()
+
+
+def test_history_is_no_alias() -> None:
+    with pytest.raises(UsageError) as raised:
+        layout.alias("digits", "history")
+    assert str(raised.value) == "'history' cannot be an alias: receipts are kept under that name. Choose another."

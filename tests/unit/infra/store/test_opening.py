@@ -1,0 +1,300 @@
+"""Opening and making a store: what it says of itself, and who is turned away with which sentence."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
+from infra.store import Store, open_store
+from infra.store.folder import FolderBackend
+from tests.support.s3 import S3Server
+
+PROBED = {"conditional_create": True, "conditional_large_create": True, "conditional_overwrite": True}
+
+
+def test_a_store_says_what_the_probe_found(store: Store) -> None:
+    about = store.read_json("store.json")
+    assert about.pop("made")
+    assert about == {"pointers": "store", "probe": PROBED, "schema": 1}
+    before = store.read("store.json")
+    again = open_store(store.uri, store.storage_options)
+    assert again.read("store.json") == before, "fixed when made"
+    assert again.uri == store.uri
+    assert store._backend.walk(".probe") == []
+
+
+def test_no_store_and_none_wanted(s3: S3Server, tmp_path: Path) -> None:
+    for uri, options in ((str(tmp_path / "x"), {}), (f"s3://{s3.bucket()}/x", s3.options)):
+        with pytest.raises(UsageError) as raised:
+            open_store(uri, options, create=False)
+        assert str(raised.value) == (
+            f"There is no store at {uri}. Name one that exists, or run a pipeline to make it."
+        )
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket/x", "s3://", "s3:///", "http://x"])
+def test_no_such_kind(uri: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        open_store(uri)
+    assert str(raised.value) == f"{uri!r} cannot be a store. Name a folder, or s3://bucket/prefix."
+
+
+def test_a_folder_is_named_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert open_store("a/../b").uri == str(tmp_path / "b")
+    assert open_store("~/c").uri == str(tmp_path / "home/c")
+    (tmp_path / "link").symlink_to("b")
+    assert open_store("link").uri == str(tmp_path / "b")
+
+
+def test_prefixes_of_a_bucket_are_stores_of_their_own(s3: S3Server) -> None:
+    bucket = s3.bucket()
+    whole, part = open_store(f"s3://{bucket}", s3.options), open_store(f"s3://{bucket}/part/", s3.options)
+    assert (whole.uri, part.uri) == (f"s3://{bucket}", f"s3://{bucket}/part")
+    part.create("x", b"1")
+    assert whole.read("part/x") == b"1"
+    assert whole.list("") == ["part", "store.json"]
+    assert part.list("") == ["store.json", "x"]
+
+
+def test_a_newer_store(store: Store) -> None:
+    store._backend.delete("store.json")
+    store.create_json("store.json", {"schema": 2})
+    with pytest.raises(UsageError) as raised:
+        open_store(store.uri, store.storage_options)
+    assert str(raised.value) == (
+        f"The store {store.uri} has schema 2, newer than the 1 that this Trainwright reads. Upgrade Trainwright."
+    )
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema":"1"}', "{}"])
+def test_a_broken_store_file(folder_store: Store, text: str) -> None:
+    Path(folder_store.uri, "store.json").write_text(text)
+    with pytest.raises(CorruptError, match=r"store\.json") as raised:
+        open_store(folder_store.uri)
+    assert raised.value.details == {"file": "store.json"}
+
+
+IGNORED = [
+    ("conditional_create", {"method": "PUT", "match": ".probe/", "times": 2}, 0),
+    ("conditional_large_create", {"method": "POST", "match": "uploadId="}, 0),
+    ("conditional_overwrite", {"method": "PUT", "match": ".probe/"}, 6),
+]
+
+
+@pytest.mark.parametrize(("what", "fault", "after"), IGNORED)
+def test_a_server_that_ignores_conditions_is_refused(s3: S3Server, what: str, fault: dict, after: int) -> None:
+    uri = f"s3://{s3.bucket()}/x"
+    if after:  # the first PUTs of the probe are carried out as they are: three creates, a part, a create, an overwrite
+        s3.fault("pass", method="PUT", match=".probe/", times=after)
+    s3.fault("ignore", **fault)
+    with pytest.raises(UsageError) as raised:
+        open_store(uri, s3.options)
+    assert raised.value.message == (
+        f"The server of {uri} ignores conditional writes ({what}), so two writers could overwrite each other."
+    )
+    with pytest.raises(UsageError, match="There is no store"):
+        open_store(uri, s3.options, create=False)
+
+
+def test_a_server_that_ignores_all_conditions(s3: S3Server) -> None:
+    s3.fault("ignore", times=30)
+    with pytest.raises(UsageError, match=r"conditional_create and conditional_large_create and conditional_overwrite"):
+        open_store(f"s3://{s3.bucket()}/x", s3.options)
+    s3.clear()
+
+
+def test_another_process_makes_it_meanwhile(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not there at the first look, but is when ours is to be written: the other's word counts."""
+    before = store.read("store.json")
+    read = Store.read_json
+
+    def not_yet(self: Store, path: str) -> object:
+        monkeypatch.setattr(Store, "read_json", read)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Store, "read_json", not_yet)
+    open_store(store.uri, store.storage_options)
+    assert store.read("store.json") == before
+
+
+# Who may not, and what does not answer.
+
+
+def as_nobody(work: Callable[[], object]) -> TrainwrightError | None:
+    """What `work` raises in a child process without root's rights."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+        try:
+            work()
+            answer = b""
+        except TrainwrightError as error:
+            answer = json.dumps(error.to_json()).encode()
+        except BaseException as error:
+            answer = json.dumps({"cause": "internal", "message": repr(error)}).encode()
+        os.write(writing, answer)
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return from_json(json.loads(answer)) if answer else None
+
+
+def open_to_all(folder: Path) -> None:
+    while folder != folder.parent:
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(folder.stat().st_mode | 0o055)
+        folder = folder.parent
+
+
+@pytest.mark.parametrize("what", ["make", "create", "swap", "list"])
+def test_a_folder_without_permission(folder_store: Store, tmp_path: Path, what: str) -> None:
+    open_to_all(tmp_path)
+    pointer = folder_store.pointer("p")
+    held = pointer.create(1)
+    closed = tmp_path / "store" / "closed"
+    closed.mkdir(mode=0o700)
+    if os.geteuid() != 0:
+        closed.chmod(0)
+        for folder in (tmp_path / "store", tmp_path / "store/.tmp", tmp_path):
+            folder.chmod(0o500)
+    work = {
+        "make": lambda: open_store(str(tmp_path / "other")),
+        "create": lambda: open_store(folder_store.uri).create("x", b""),
+        "swap": lambda: pointer.swap(held, 2),
+        "list": lambda: folder_store.list("closed"),
+    }[what]
+    error = as_nobody(work)
+    tmp_path.chmod(0o700)
+    (tmp_path / "store").chmod(0o700)
+    (tmp_path / "store/.tmp").chmod(0o700)
+    assert isinstance(error, UsageError)
+    assert error.exit_code == 2
+    where = tmp_path / ("other" if what == "make" else "store")
+    assert error.message.startswith("This user may not use ")
+    assert error.message.endswith(f" in the store {where} (Permission denied).")
+    assert error.remedy == "Give this user permission for the folder, or name another store."
+
+
+def test_a_store_that_may_only_be_read_is_read(folder_store: Store, tmp_path: Path) -> None:
+    folder_store.create("x", b"1")
+    open_to_all(tmp_path)
+    old = tmp_path / "store/.tmp/old"
+    old.write_bytes(b"")
+    os.utime(old, (0, 0))
+
+    def work() -> None:
+        assert open_store(folder_store.uri).read("x") == b"1"
+
+    assert as_nobody(work) is None
+
+
+def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for uri in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(UsageError, match=r"may not use .* in the store .*file"):
+            open_store(str(uri))
+
+
+def test_a_folder_under_a_file(folder_store: Store) -> None:
+    folder_store.create("a", b"")
+    with pytest.raises(UsageError, match="may not use a/b in the store"):
+        folder_store.create("a/b", b"")
+    assert not folder_store.exists("a/b")
+    assert folder_store.list("a/b") == []
+
+
+def test_a_full_disk_is_storage(folder_store: Store) -> None:
+    """A limit on file size stands for it: the write fails half way, and nothing is left of it."""
+    held = folder_store.pointer("p").create("a")
+
+    def work() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        folder_store.create("x", bytes(100_000))
+
+    def swap() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        folder_store.pointer("p").swap(held, "b" * 100_000)
+
+    os.chmod(folder_store.uri, 0o777)
+    open_to_all(Path(folder_store.uri))
+    for name in (".tmp", ".locks"):
+        Path(folder_store.uri, name).mkdir(exist_ok=True)
+        os.chmod(Path(folder_store.uri, name), 0o777)
+    for limited, path in ((work, "x"), (swap, "p")):
+        error = as_nobody(limited)
+        assert isinstance(error, StorageUnavailable), error
+        assert error.message == f"{path} in the store {folder_store.uri} cannot be used now (File too large)."
+    assert not folder_store.exists("x")
+    assert folder_store.pointer("p").read() == held
+    assert os.listdir(Path(folder_store.uri, ".tmp")) == []
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def link(source: object, target: object) -> None:
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(UsageError) as raised:
+        open_store(str(tmp_path))
+    assert str(raised.value) == (
+        f"The file system of {tmp_path} has no hard links or locks, which a store needs. "
+        "Put the store on another file system."
+    )
+
+
+def test_a_folder_that_was_just_removed_is_made_again(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process deletes an empty folder between our making it and our link."""
+    link = os.link
+    removals = 3
+
+    def removed_first(source: Path, target: Path) -> None:
+        nonlocal removals
+        if removals:
+            removals -= 1
+            target.parent.rmdir()
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", removed_first)
+    folder_store.create("a/b", b"1")
+    assert folder_store.read("a/b") == b"1"
+    removals = 1000
+    with pytest.raises(FileNotFoundError):
+        folder_store.create("c/d", b"1")
+
+
+def test_a_lock_is_let_go_although_a_child_holds_the_file(folder_store: Store) -> None:
+    """A child forked while the lock was held keeps the open file; it must not keep the lock."""
+    backend = folder_store._backend
+    assert isinstance(backend, FolderBackend)
+    held = folder_store.pointer("p").create(1)
+    reading, writing = os.pipe()
+    with backend._locked("p"):
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+    assert folder_store.pointer("p").swap(held, 2).value == 2
+    os.close(writing)
+    os.waitpid(child, 0)
+    os.close(reading)

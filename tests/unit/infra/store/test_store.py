@@ -1,0 +1,268 @@
+"""Verify, local copies, attempts and removal: what is broken is named, what is gone is passed over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import Ref
+from infra.store import Store
+from infra.store.seal import write_manifest
+
+URI = "datasets/k-0"
+
+
+def make(store: Store, uri: str = URI, **files: bytes) -> Ref:
+    writer = store.writer(uri)
+    for name, data in (files or {"a": b"aaaa", "b": b"bb"}).items():
+        writer.put(name, data)
+    writer.put("sub/c", b"c")
+    return writer.seal("dataset", {"seed": 1}, {"actor": "me"})
+
+
+def overwrite(store: Store, path: str, data: bytes) -> None:
+    """Change stored bytes behind the store's back."""
+    store._backend.delete(path)
+    store.create(path, data)
+
+
+def relabel(store: Store) -> None:
+    """Another whole manifest, true to the files, in the place of the one pointed at."""
+    manifest = store.manifest(URI)
+    overwrite(store, f"{URI}/manifest.json", write_manifest("dataset", {"seed": 2}, {}, manifest.files)[0])
+
+
+DAMAGE: dict[str, tuple[Callable[[Store], None], str]] = {
+    "a changed byte": (lambda store: overwrite(store, f"{URI}/a", b"aaba"), "a does not hold the bytes that were sealed"),
+    "a shorter file": (lambda store: overwrite(store, f"{URI}/b", b"b"), "b does not hold the bytes that were sealed"),
+    "a missing file": (lambda store: store._backend.delete(f"{URI}/sub/c"), "sub/c is missing"),
+    "an extra file": (lambda store: store.create(f"{URI}/d", b""), "d is extra"),
+    "an extra file below": (lambda store: store.create(f"{URI}/sub/manifest.json", b""), "sub/manifest.json is extra"),
+    "another manifest": (relabel, "manifest.json is whole, but not the one that was pointed at"),
+    "a broken manifest": (
+        lambda store: overwrite(store, f"{URI}/manifest.json", store.read(f"{URI}/manifest.json").replace(b"me", b"it")),
+        "manifest.json was changed after it was sealed",
+    ),
+}
+
+
+def test_verify_reads_everything(store: Store) -> None:
+    ref = make(store)
+    assert store.verify(ref) == store.verify(URI) == store.manifest(ref) == store.manifest(URI)
+    assert store.manifest(URI).ref == ref
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_verify_names_what_is_broken(store: Store, damage: str) -> None:
+    ref = make(store)
+    do, sentence = DAMAGE[damage]
+    do(store)
+    with pytest.raises(CorruptError, match=f"^{URI}/{sentence}") as raised:
+        store.verify(ref)
+    assert raised.value.exit_code == 6
+    assert raised.value.details == {"file": f"{URI}/{sentence.split()[0]}"}
+
+
+def test_the_manifest_alone_does_not_read_files(store: Store) -> None:
+    ref = make(store)
+    overwrite(store, f"{URI}/a", b"")
+    assert store.manifest(ref).ref == ref
+
+
+def test_not_sealed(store: Store) -> None:
+    store.writer(URI).put("a", b"1")
+    for read in (store.manifest, store.verify, store.local):
+        with pytest.raises(FileNotFoundError):
+            read(URI)
+
+
+@pytest.mark.parametrize("where", ["a", "sub", "more", ""])
+@pytest.mark.parametrize("outside", [True, False])
+def test_links_are_refused(folder_store: Store, tmp_path: Path, where: str, outside: bool) -> None:
+    """A link's target can change later, so even one to the very same bytes is refused."""
+    ref = make(folder_store)
+    place = Path(folder_store.uri, URI, where) if where else Path(folder_store.uri, URI)
+    target = tmp_path / "outside" if outside else Path(folder_store.uri, "inside")
+    if place.exists():
+        os.rename(place, target)
+    else:
+        target.write_bytes(b"")
+    place.symlink_to(target)
+    with pytest.raises(CorruptError, match=f"^{URI}{where and '/'}{where} is a link") as raised:
+        folder_store.verify(ref)
+    assert raised.value.details == {"file": f"{URI}/{where}".rstrip("/")}
+
+
+def test_a_named_pipe_does_not_hang_the_reader(folder_store: Store) -> None:
+    ref = make(folder_store)
+    path = Path(folder_store.uri, URI, "a")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CorruptError, match="datasets/k-0/a is a link or a special file"):
+        folder_store.verify(ref)
+    with pytest.raises(CorruptError, match="datasets/k-0/a is not a plain file"):
+        folder_store._backend.digest(f"{URI}/a")
+
+
+def test_a_folder_marker_of_a_console_is_no_file(s3_store: Store) -> None:
+    ref = make(s3_store)
+    s3_store._backend._fs.pipe_file(s3_store._backend._full(f"{URI}/sub/"), b"")
+    s3_store._backend._fs.pipe_file(s3_store._backend._full(f"{URI}/"), b"")
+    s3_store.verify(ref)
+    assert s3_store.list(URI) == ["a", "b", "manifest.json", "sub"]
+
+
+def test_a_key_that_climbs_out_is_extra(s3_store: Store) -> None:
+    ref = make(s3_store)
+    s3_store._backend._fs.call_s3("put_object", Bucket=s3_store._backend.bucket, Key=f"a/prefix/{URI}/../x", Body=b"")
+    with pytest.raises(CorruptError, match=r"datasets/k-0/\.\./x is extra"):
+        s3_store.verify(ref)
+
+
+def test_local_in_a_folder_is_the_folder(folder_store: Store) -> None:
+    ref = make(folder_store)
+    assert folder_store.local(ref) == Path(folder_store.uri, URI) == folder_store.local(URI)
+
+
+def test_local_from_s3_is_a_checked_copy(s3_store: Store, tmp_path: Path) -> None:
+    ref = make(s3_store)
+    cache = tmp_path / "deep" / "cache"
+    copy = s3_store.local(ref, cache=cache)
+    assert copy.parent == cache
+    assert sorted(str(path.relative_to(copy)) for path in copy.rglob("*") if path.is_file()) == ["a", "b", "sub/c"]
+    assert (copy / "a").read_bytes() == b"aaaa"
+    marker = copy.stat().st_ino
+    assert s3_store.local(ref, cache=cache) == copy
+    assert copy.stat().st_ino == marker, "not downloaded again"
+    assert list(cache.iterdir()) == [copy], "no scratch is left"
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b"aaab"), lambda file: file.unlink()])
+def test_a_damaged_copy_is_made_anew(s3_store: Store, tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    ref = make(s3_store)
+    damage(s3_store.local(ref, cache=tmp_path) / "a")
+    assert (s3_store.local(ref, cache=tmp_path) / "a").read_bytes() == b"aaaa"
+
+
+def test_the_default_cache_is_in_the_state_folder(s3_store: Store, home: Path) -> None:
+    assert s3_store.local(make(s3_store)).parent == home / "cache"
+
+
+@pytest.mark.parametrize("damage", ["a changed byte", "a missing file", "a broken manifest"])
+def test_nothing_corrupt_is_downloaded(s3_store: Store, tmp_path: Path, damage: str) -> None:
+    ref = make(s3_store)
+    DAMAGE[damage][0](s3_store)
+    with pytest.raises(CorruptError, match=DAMAGE[damage][1]):
+        s3_store.local(ref, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists() or list((tmp_path / "cache").iterdir()) == []
+
+
+def test_of_two_downloads_one_is_kept(s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ref = make(s3_store)
+    download = Store._download
+
+    def other_is_faster(self: Store, manifest: object, folder: Path) -> None:
+        monkeypatch.setattr(Store, "_download", download)
+        self.local(ref, cache=tmp_path)
+        self._download(manifest, folder)
+
+    monkeypatch.setattr(Store, "_download", other_is_faster)
+    copy = s3_store.local(ref, cache=tmp_path)
+    assert list(tmp_path.iterdir()) == [copy]
+    assert (copy / "b").read_bytes() == b"bb"
+
+
+def test_attempts(store: Store) -> None:
+    assert store.newest("datasets", "k") is None
+    assert store.next_attempt("datasets", "k") == "datasets/k-0"
+    store.writer("datasets/k-0").put("a", b"1")
+    assert store.newest("datasets", "k") is None, "not sealed"
+    assert store.next_attempt("datasets", "k") == "datasets/k-0", "continued"
+    first = store.writer("datasets/k-0").seal("dataset", {}, {})
+    assert store.newest("datasets", "k") == first
+    assert store.next_attempt("datasets", "k") == "datasets/k-1"
+    second = make(store, "datasets/k-1")
+    assert store.newest("datasets", "k") == second
+    overwrite(store, "datasets/k-1/a", b"tampered")
+    assert store.newest("datasets", "k") == first, "the corrupt one is passed over"
+    assert store.next_attempt("datasets", "k") == "datasets/k-2"
+
+
+def test_attempts_count_as_numbers(store: Store) -> None:
+    refs = {n: make(store, f"datasets/k-{n}") for n in (2, 9, 10)}
+    for other in ("k-11-0", "k-x", "kk-12", "k-013"):
+        make(store, f"datasets/{other}")
+    assert store.newest("datasets", "k") == refs[10]
+    assert store.next_attempt("datasets", "k") == "datasets/k-11"
+    assert store.next_attempt("datasets", "k-11") == "datasets/k-11-1"
+
+
+def test_a_newer_schema_is_not_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(store)
+    monkeypatch.setattr("infra.store.seal.SCHEMA", 0)
+    with pytest.raises(UsageError, match="newer than the 0 that this Trainwright reads"):
+        store.newest("datasets", "k")
+
+
+def test_remove(store: Store) -> None:
+    make(store)
+    make(store, "datasets/k-1")
+    store.remove("datasets/k-1", why="too old", by="me")
+    assert store.list("datasets") == ["k-0"]
+    tombstone = store.read_json("tombstones/datasets/k-1.json")
+    assert tombstone.pop("time")
+    assert tombstone == {"by": "me", "schema": 1, "uri": "datasets/k-1", "why": "too old"}
+    assert store.newest("datasets", "k").uri == "datasets/k-0"
+    assert store.next_attempt("datasets", "k") == "datasets/k-2", "a number is never used again"
+    store.remove("datasets/k-1", why="again", by="other")
+    assert store.read_json("tombstones/datasets/k-1.json")["why"] == "too old"
+    with pytest.raises(FileNotFoundError):
+        store.manifest("datasets/k-1")
+
+
+@pytest.mark.parametrize("deletes", range(4))
+def test_a_removal_that_was_cut_off(store: Store, monkeypatch: pytest.MonkeyPatch, deletes: int) -> None:
+    """The tombstone counts from the start, the manifest is the first to go, and a second call ends it."""
+    make(store)
+    left, delete = deletes, type(store._backend).delete
+
+    def cut_off(backend: object, path: str) -> None:
+        nonlocal left
+        if not left:
+            raise KeyboardInterrupt
+        left -= 1
+        delete(backend, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store._backend), "delete", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            store.remove(URI, why="", by="")
+    assert store.exists(f"{URI}/manifest.json") == (deletes == 0)
+    assert store.newest("datasets", "k") is None
+    assert store.next_attempt("datasets", "k") == "datasets/k-1"
+    store.remove(URI, why="", by="")
+    assert store.list("datasets") == []
+
+
+def test_all_manifests_go_before_any_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(store, "trainings/k-0/checkpoints/1-g0")
+    store.create_json("trainings/k-0/a.json", {})
+    order: list[str] = []
+    monkeypatch.setattr(type(store._backend), "delete", lambda backend, path: order.append(path))
+    store.remove("trainings/k-0", why="", by="")
+    assert order[0] == "trainings/k-0/checkpoints/1-g0/manifest.json"
+    assert len(order) == 5
+
+
+def test_what_a_store_says_of_itself(store: Store, s3_store: Store, tmp_path: Path) -> None:
+    if store.is_local:
+        assert (store.uri, store.storage_options) == (str(tmp_path / "store"), {})
+    else:
+        assert store.uri.endswith("/a/prefix")
+        assert store.storage_options["secret"] == "env:TRAINWRIGHT_TEST_S3_SECRET", "still named, never resolved"
+        assert b"a-secret-key" not in canonical(store.storage_options)

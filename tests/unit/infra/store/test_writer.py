@@ -1,0 +1,128 @@
+"""Files of a sealed directory are created once; the manifest comes last, and only over exactly these files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import FileEntry
+from infra.store import AlreadySealed, Store
+
+URI = "datasets/k-0"
+
+
+def entry(path: str, data: bytes) -> FileEntry:
+    return FileEntry(path=path, bytes=len(data), blake3=blake3(data).hexdigest())
+
+
+def test_put_and_seal(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"two")
+    writer = store.writer(URI)
+    assert writer.uri == URI
+    assert writer.put("one", b"one") == entry("one", b"one")
+    assert writer.put("sub/two", tmp_path / "file") == entry("sub/two", b"two")
+    assert not store.exists(f"{URI}/manifest.json")
+    ref = writer.seal("dataset", {"seed": 1}, {"actor": "me"})
+    assert ref.uri == URI
+    manifest = store.verify(ref)
+    assert manifest.files == [entry("one", b"one"), entry("sub/two", b"two")]
+    assert (manifest.kind, manifest.settings, manifest.provenance) == ("dataset", {"seed": 1}, {"actor": "me"})
+    assert store.read(f"{URI}/sub/two") == b"two"
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_the_same_bytes_again_are_fine_and_others_are_not(store: Store, tmp_path: Path, as_file: bool) -> None:
+    def given(data: bytes) -> bytes | Path:
+        if as_file:
+            (tmp_path / "file").write_bytes(data)
+            return tmp_path / "file"
+        return data
+
+    first, second = store.writer(URI), store.writer(URI)
+    first.put("a", given(b"1"))
+    assert second.put("a", given(b"1")) == entry("a", b"1")
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/a is there already with other bytes") as raised:
+        second.put("a", given(b"2"))
+    assert raised.value.details == {"file": "datasets/k-0/a"}
+    assert store.read(f"{URI}/a") == b"1"
+    first.seal("dataset", {}, {})
+    assert second.put("a", given(b"1")) == entry("a", b"1")
+
+
+def test_nothing_is_added_to_a_sealed_directory(store: Store) -> None:
+    writer = store.writer(URI)
+    writer.put("a", b"1")
+    writer.seal("dataset", {}, {})
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/b cannot be added: datasets/k-0 is sealed\.") as raised:
+        store.writer(URI).put("b", b"2")
+    assert raised.value.details == {"file": "datasets/k-0/b"}
+    store.verify(URI)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "../a", "/a", "a/../../b", "", "a\\b"])
+def test_names_that_could_leave_the_directory(store: Store, name: str) -> None:
+    with pytest.raises(UsageError):
+        store.writer(URI).put(name, b"")
+    assert store.list("datasets") == []
+
+
+def test_goes_on_with_what_is_there(store: Store) -> None:
+    assert store.writer(URI).existing() == {}
+    store.writer(URI).put("a", b"1")
+    store.writer(URI).put("b/c", b"2")
+    writer = store.writer(URI)
+    assert writer.existing() == {"a": entry("a", b"1"), "b/c": entry("b/c", b"2")}
+    writer.put("d", b"3")
+    ref = writer.seal("dataset", {}, {})
+    assert [file.path for file in store.verify(ref).files] == ["a", "b/c", "d"]
+    assert list(writer.existing()) == ["a", "b/c", "d"]
+
+
+def test_seals_what_others_wrote(store: Store) -> None:
+    entries = [store.writer(URI).put(f"rank-{rank}", bytes([rank])) for rank in range(3)]
+    ref = store.writer(URI).seal("checkpoint", {}, {}, reversed(entries))
+    assert store.verify(ref).files == entries
+
+
+def test_seals_an_empty_directory(store: Store) -> None:
+    assert store.verify(store.writer(URI).seal("model", {"version": 1}, {}, [])).files == []
+
+
+def test_a_missing_or_a_foreign_file_is_named(store: Store) -> None:
+    writer = store.writer(URI)
+    writer.put("a", b"1")
+    with pytest.raises(CorruptError, match=r"datasets/k-0 cannot be sealed: datasets/k-0/b is missing\.") as raised:
+        writer.seal("dataset", {}, {}, [entry("a", b"1"), entry("b", b"2")])
+    assert raised.value.details == {"file": "datasets/k-0/b"}
+    with pytest.raises(CorruptError, match=r"datasets/k-0/a does not belong to it\.") as raised:
+        writer.seal("dataset", {}, {}, [])
+    assert raised.value.details == {"file": "datasets/k-0/a"}
+    assert not store.exists(f"{URI}/manifest.json")
+
+
+def test_the_same_content_keeps_its_first_provenance(store: Store) -> None:
+    store.writer(URI).put("a", b"1")
+    first = store.writer(URI).seal("dataset", {"x": 1}, {"day": 1})
+    assert store.writer(URI).seal("dataset", {"x": 1}, {"day": 2}) == first
+    assert store.manifest(first).provenance == {"day": 1}
+
+
+def test_other_content_is_refused(store: Store) -> None:
+    store.writer(URI).put("a", b"1")
+    first = store.writer(URI).seal("dataset", {"x": 1}, {})
+    with pytest.raises(AlreadySealed, match=r"^datasets/k-0 is sealed already, with other content\.") as raised:
+        store.writer(URI).seal("dataset", {"x": 2}, {})
+    assert raised.value.details == {"file": "datasets/k-0/manifest.json"}
+    assert store.verify(first).settings == {"x": 1}
+
+
+def test_the_same_id_on_any_store(folder_store: Store, s3_store: Store) -> None:
+    refs = []
+    for day, store in enumerate((folder_store, s3_store)):
+        store.writer(f"datasets/k-{day}").put("a", b"1")
+        refs.append(store.writer(f"datasets/k-{day}").seal("dataset", {"seed": 1}, {"day": day, "tags": {"t": day}}))
+    assert refs[0].id == refs[1].id
+    assert refs[0].seal != refs[1].seal
