@@ -77,7 +77,8 @@ class _Check:
     def __init__(self, index: int, asked: dict[str, Any], schema: pa.Schema, sensitive: Collection[str]) -> None:
         self.schema = schema
         self.reach = reach(asked, schema)
-        self.finding = Finding(asked, self.reach.columns, sensitive)
+        whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+        self.finding = Finding(asked, self.reach.columns, sensitive, whole)
         self.expectation = _domain(index, asked, self.reach.kwargs)
         self.metrics: dict[Any, Any] = {}
         self.judged: Any = None
@@ -90,7 +91,7 @@ class _Check:
     def merge(self, measured: dict[Any, Any]) -> None:
         """Add what a further block gave: counts are summed, examples appended up to EXAMPLES."""
         for key, value in measured.items():
-            if isinstance(value, list):
+            if isinstance(value, list) and "unexpected" in key[0]:
                 kept = self.metrics.setdefault(key, [])
                 kept.extend(value[: EXAMPLES - len(kept)])
             elif hasattr(value, "__index__"):

@@ -99,7 +99,7 @@ class GateNotMet(TrainwrightError):
 
     cause = "gate_not_met"
     exit_code = 4
-    default_remedy = "The alias was not moved; change the training or the gate and run again."
+    default_remedy = "Change the training or the gate and run again."
 
 
 class Interrupted(TrainwrightError):

@@ -48,10 +48,14 @@ class Finding:
         expectation: one entry of the suite: type, kwargs, severity, description.
         columns: the columns it speaks of, in order; empty for one on the whole table.
         sensitive: names of all sensitive columns.
+        whole: names of the columns of whole numbers, which pandas shows as 3.0 beside nulls.
     """
 
-    def __init__(self, expectation: dict[str, Any], columns: Sequence[str], sensitive: Collection[str]) -> None:
+    def __init__(
+        self, expectation: dict[str, Any], columns: Sequence[str], sensitive: Collection[str], whole: Collection[str] = ()
+    ) -> None:
         self.expectation = expectation
+        self.whole = set(whole)
         self.columns = list(columns)
         self.sensitive = set(sensitive)
         self.masked = bool(self.sensitive.intersection(self.columns))
@@ -116,8 +120,13 @@ class Finding:
     def _value(self, value: Any) -> str:
         parts = _parts(value, self.columns)
         if parts is None:
-            return MASK if self.masked else _short(value)
-        return ", ".join(f"{name}={MASK if name in self.sensitive else _short(one)}" for name, one in parts.items())
+            return MASK if self.masked else self._shown(self.columns[0] if self.columns else "", value)
+        return ", ".join(
+            f"{name}={MASK if name in self.sensitive else self._shown(name, one)}" for name, one in parts.items()
+        )
+
+    def _shown(self, column: str, value: Any) -> str:
+        return _short(int(value) if column in self.whole and isinstance(value, float) and value == value else value)
 
 
 def rejected(rows: int, expectations: int, what: str, sentence: str) -> Outcome:

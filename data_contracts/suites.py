@@ -67,7 +67,8 @@ class SuiteText:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """`"; did you mean x?"` with the nearest known name, or ""."""
-    close = get_close_matches(name, list(known), n=1)
+    known = list(known)
+    close = get_close_matches(name, known, n=1) or [one for one in known if one.startswith(name)]
     return f"; did you mean {close[0]}?" if close else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 from prefect import flow
 from prefect.states import State
@@ -36,7 +37,7 @@ def retrain(
         new: begin a new training even if an unfinished one has the same key.
         rehash: read every raw file again to take its digest.
     """
-    asked = {"window": window, "overrides": shlex.split(set), "store_uri": store, "fresh": new, "rehash": rehash}
+    asked: dict[str, Any] = {"window": window, "overrides": shlex.split(set), "store_uri": store, "fresh": new, "rehash": rehash}
     run = open_run(spec, **asked, **started_by(key))
     return as_state(run, line(run))
 

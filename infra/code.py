@@ -138,18 +138,24 @@ def find_class(root: Path, dotted: str) -> None:
     """
     parts = dotted.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
-        raise UsageError(f"class_path {dotted!r} is no class.", remedy="Write it as module.Class or package.module.Class.")
+        raise UsageError(
+            f"class_path {dotted!r} is no class.", remedy="Write it as module.Class or package.module.Class."
+        )
     located = _locate(parts, root)
     if located is None:
         return
     source, module, rest = located
     if not rest:
-        raise UsageError(f"class_path {dotted!r} names a module.", remedy=f"Name a class in it, as in {dotted}.MyModel.")
+        raise UsageError(
+            f"class_path {dotted!r} names a module.", remedy=f"Name a class in it, as in {dotted}.MyModel."
+        )
     names = _top_level_names(source) if source is not None else set()
     if names is None or rest[0] in names:
         return
     near = difflib.get_close_matches(rest[0], names, n=1)
-    hint = f"Did you mean {module}.{near[0]}?" if near else "Check the spelling, and that the file is not ignored by Git."
+    hint = (
+        f"Did you mean {module}.{near[0]}?" if near else "Check the spelling, and that the file is not ignored by Git."
+    )
     if source is None or len(rest) > 1:
         raise UsageError(f"class_path {dotted!r}: there is no module {module}.{rest[0]}.", remedy=hint)
     raise UsageError(f"class_path {dotted!r}: there is no {rest[0]} in {source}.", remedy=hint)
@@ -219,8 +225,10 @@ def _locate(parts: list[str], root: Path) -> tuple[Path | None, str, list[str]] 
                 f"class_path {'.'.join(parts)!r}: there is no module {parts[0]} in {root}, and none is installed.",
                 remedy="Write the path from the project's root, the folder named above.",
             )
-        places = list(found.submodule_search_locations or ([Path(found.origin).parent] if found.origin else []))
-        here = Path(places[0]).parent if found.submodule_search_locations else Path(places[0])
+        if found.submodule_search_locations:
+            here = Path(next(iter(found.submodule_search_locations))).parent
+        elif found.origin:
+            here = Path(found.origin).parent
     source: Path | None = None
     for depth, part in enumerate(parts):
         if _is_package(here / part):

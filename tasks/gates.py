@@ -43,10 +43,16 @@ def _judge(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None) -
     theirs = champion.metrics[gate.metric].value
     gain = value - theirs if metric.mode == "max" else theirs - value
     met = gain >= gate.min_gain
-    asked = f", {gate.min_gain:+g} was asked for" if gate.min_gain or not met else ""
+    asked = "" if met else _asked(gate.min_gain)
     word = "gains" if gain >= 0 else "loses"
     sentence = (
         f"{name} is {value:.4f} against the champion's {theirs:.4f} on the same {metric.rows:,} rows: "
         f"it {word} {abs(gain):.4f}{asked}"
     )
     return GateResult(metric=name, met=met, value=value, bound=gate.min_gain, champion_value=theirs, sentence=sentence)
+
+
+def _asked(min_gain: float) -> str:
+    if min_gain > 0:
+        return f", {min_gain:+g} was asked for"
+    return f", and may lose {-min_gain:g} at most" if min_gain < 0 else ", and may lose nothing"

@@ -184,7 +184,7 @@ def known_store_list(store_uri: str | None = None) -> list[Store]:
     if store_uri is not None:
         return [open_store(store_uri if "://" in store_uri else str(Path(store_uri).resolve()), create=False)]
     here = Path(".trainwright")
-    known = {str(here.resolve()): {}} if here.is_dir() else {}
+    known: dict[str, dict[str, Any]] = {str(here.resolve()): {}} if here.is_dir() else {}
     for entry in reversed(settings.known_stores()):
         known.setdefault(entry["uri"], entry["storage_options"])
     found = []

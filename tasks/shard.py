@@ -82,6 +82,8 @@ def _request(
         "window": run.resolved.window,
         "window_column": spec.data.window.column if spec.data.window else None,
         "shards": spec.shards.model_dump(mode="json"),
+        "required_splits": ["train", spec.evaluate.split] if set_name is None else ["test"],
+        "sensitive": spec.data.sensitive,
         "project": str(run.project()) if spec.shards.transform else None,
         "provenance": run.provenance(contract.ref if contract else None),
         "settings": {"files": [file.blake3 for file in files]},

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from data_contracts.errors import Cancelled, ContractRejected, GateNotMet, TrainwrightError
 from data_contracts.handoffs import Ref, StageResult, StageStatus
@@ -75,7 +75,7 @@ def stage(
             _record(run, ended(done.status, done.sentence, id=identity, reused_from=done.reused_from))
             return done.handoff
 
-        return run_stage
+        return cast("Callable[Concatenate[Run, P], T]", run_stage)
 
     return wrap
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from data_contracts.canonical import reuse_key
@@ -16,6 +17,7 @@ from tasks.run import Run
 from tasks.stage import Done, stage
 
 VERSION = 1
+QUIET_S = 2.0
 log = logging.getLogger("trainwright")
 
 # Where a training runs, and how long it waits, decides nothing of its result.
@@ -119,16 +121,18 @@ def _whole(run: Run, checkpoint: Checkpoint) -> bool:
 
 
 class _Reporter:
-    """Logs progress when it tells something new: a generation, an epoch, a checkpoint, a sentence."""
+    """Logs progress when it tells something new (a generation, an epoch, a sentence), at most every few seconds."""
 
     def __init__(self) -> None:
-        self._said: tuple[int, int, int, str] | None = None
+        self._said: tuple[int, int, str] | None = None
+        self._at = 0.0
 
     def __call__(self, progress: Progress) -> None:
-        said = (progress.generation, progress.epoch, progress.checkpoint_step, progress.sentence)
-        if said == self._said:
+        said = (progress.generation, progress.epoch, progress.sentence)
+        now = time.monotonic()
+        if said == self._said or (not progress.sentence and now - self._at < QUIET_S):
             return
-        self._said = said
+        self._said, self._at = said, now
         if progress.sentence:
             log.info("  train: %s", progress.sentence)
         elif progress.phase == "training":

@@ -16,6 +16,7 @@ from tasks.run import Run
 from tasks.stage import Done, stage
 
 VERSION = 1
+SHOWN = 5
 
 
 def contract_key(run: Run) -> str:
@@ -47,22 +48,27 @@ def validate(run: Run) -> Done[ContractReport | None]:
         return Done(None, "skipped", "data is external: the user's data module reads it")
     store, key = run.store, contract_key(run)
     found = store.newest("contracts", key)
-    if found is None:
-        report, status = _check(run, key), "ran"
-    else:
-        report, status = read_handoff(store, found, ContractReport), "reused"
+    report = _check(run, key) if found is None else read_handoff(store, found, ContractReport)
     if not report.accepted:
         raise ContractRejected(rejection(report), details=report.to_json())
     milder = f", {len(report.failures)} milder findings" if report.failures else ""
     sentence = f"{report.rows:,} rows keep {report.expectations} expectations{milder}"
-    return Done(report, status, sentence, report.ref, found.uri if found else None)
+    return Done(report, "reused" if found else "ran", sentence, report.ref, found.uri if found else None)
 
 
 def rejection(report: ContractReport) -> str:
     """One sentence that says what broke, where and in how many rows."""
-    worst = report.failures[0].sentence if report.failures else "no expectation was checked"
-    more = len(report.failures) - 1
-    return f"The contract rejects the data: {worst}" + (f" (and {more} more)" if more > 0 else "") + "."
+    if not report.failures:
+        return "The contract rejects the data: no expectation was checked."
+    shown = [_finding(failure) for failure in report.failures[:SHOWN]]
+    more = len(report.failures) - len(shown)
+    return f"The contract rejects the data: {'; '.join(shown)}{f'; and {more} more' if more else ''}."
+
+
+def _finding(failure: Failure) -> str:
+    """A failure's sentence, with the first values that broke it where they may be shown."""
+    values = ", ".join(failure.values[:3])
+    return f"{failure.sentence}, such as {values}" if values else failure.sentence
 
 
 def reading(run: Run) -> dict[str, object]:
@@ -90,8 +96,10 @@ def _check(run: Run, key: str) -> ContractReport:
 
     from data_contracts.engine import check  # four seconds to import: only when there is something to check
 
+    sources = spec.data.source
+
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
-        return read_batches(told.files, spec.data.source, columns=columns, **run.reading_options())
+        return read_batches(told.files, sources, columns=columns, **run.reading_options())
 
     outcome = check(told.suite, read, fail_on=spec.contract.fail_on, sensitive=spec.data.sensitive)
     failures: list[Failure] = list(outcome.failures)

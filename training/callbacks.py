@@ -150,9 +150,9 @@ class Keeper(L.Callback):
         loaders = trainer.fit_loop._combined_loader.flattened
         if done and not all(hasattr(loader, "load_state_dict") for loader in loaders):
             # A loader without a position begins its epoch anew; Lightning has counted these batches already.
+            fetcher.fetched -= done
             for _ in range(done):
                 next(fetcher)
-            fetcher.fetched -= done
         state = read_rank_state(self._resume, context.rank) if context.resume.world_size == context.world_size else None
         if state is None:
             seed_rank(context.train.seed, context.resume.step, context.rank)

@@ -99,7 +99,7 @@ def outcomes_table(scored: dict[str, Scored]) -> pa.Table:
         for name, one in scored.items()
         for position, (value, rows) in enumerate(zip(one.outcomes.values, one.outcomes.rows, strict=True))
     ]
-    columns = list(zip(*lines, strict=True)) if lines else [[], [], [], [], []]
+    columns = [[line[place] for line in lines] for place in range(5)]
     types = [pa.string(), pa.string(), pa.int64(), pa.int64(), pa.float64()]
     names = ["metric", "unit", "position", "rows", "value"]
     return pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})

@@ -154,7 +154,7 @@ class LoggedScore:
 
 
 def _scored(value: float, mode: str, rows: int, outcomes: Outcomes) -> Scored:
-    return Scored(MetricValue(value=value, mode=mode, rows=rows, unit=outcomes.unit), outcomes)  # type: ignore[arg-type]
+    return Scored(MetricValue(value=value, mode=mode, rows=rows, unit=outcomes.unit), outcomes)
 
 
 def _is_mean(outcomes: Outcomes, value: float) -> bool:

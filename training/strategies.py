@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from lightning.pytorch import LightningModule
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, ParallelStrategy, SingleDeviceStrategy, Strategy
 from torch import nn
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate
@@ -48,7 +48,17 @@ class _ReadsSealed(Strategy):
             return read_state(reader.folder, reader)
 
 
-class SealedDDP(_ReadsSealed, DDPStrategy):
+class _ExactMeans(ParallelStrategy):
+    """Means over ranks of whole numbers, such as the row counts that weigh a logged value."""
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """As Lightning's, which rounds such a mean down: 21 rows on two ranks would weigh as 20."""
+        if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and reduce_op in ("mean", "avg", None):
+            tensor = tensor.double()
+        return super().reduce(tensor, group, reduce_op)
+
+
+class SealedDDP(_ExactMeans, _ReadsSealed, DDPStrategy):
     """A replica per rank."""
 
 
@@ -56,7 +66,7 @@ class SealedSingle(_ReadsSealed, SingleDeviceStrategy):
     """One rank."""
 
 
-class ShardedStrategy(ModelParallelStrategy):
+class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
     """FSDP2 over all ranks, on any device: parameters, gradients and optimizer state are sharded."""
 
     def __init__(self, shard_modules: list[str] | int | None, world_size: int, timeout: timedelta) -> None:

@@ -19,6 +19,7 @@ QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
 }
+_told: dict[str, str] = {}
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -82,7 +83,9 @@ def connect(trigger: str) -> str:
 
     os.environ.update({**QUIET, "TRAINWRIGHT_TRIGGER": trigger})
     server = ensure_server()
-    log.info("Prefect UI: %s", server.ui_url)
+    if _told.get("ui") != server.ui_url:
+        log.info("Prefect UI: %s", server.ui_url)
+        _told["ui"] = server.ui_url
     return server.ui_url
 
 
@@ -106,7 +109,8 @@ def text(report: RunReport, colour: bool) -> str:
     lines = [f"{verdict}: {report.sentence}", ""]
     for one in report.stages:
         reused = f" ← {one.reused_from}" if one.reused_from else ""
-        lines.append(f"  {one.name:<9} {one.status:<9} {one.seconds:6.1f} s  {one.sentence}{reused}")
+        said = "" if one.sentence and one.sentence in report.sentence else f"  {one.sentence}{reused}"
+        lines.append(f"  {one.name:<9} {one.status:<9} {one.seconds:6.1f} s{said}")
     if report.metrics:
         lines += ["", "  metrics   " + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())]
     cost = report.cost

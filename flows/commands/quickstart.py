@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import RunReport
@@ -29,6 +30,7 @@ class Step:
     exit_code: int
 
 
+WIDTH = 150
 FAULTY = "data.source=data/digits_faulty.parquet"
 STEPS = (
     Step("data with planted faults: the contract rejects it", (FAULTY,), ("rejected",), 3),
@@ -91,7 +93,7 @@ def _screen(reports: list[RunReport], wrong: list[str], ui: str, seconds: float)
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items()) or "none"
         lines += [
             f"  {number}. {step.title}",
-            f"     {report.verdict}, exit code {report.exit_code}: {report.sentence}",
+            f"     {report.verdict}, exit code {report.exit_code}: {shorten(report.sentence, WIDTH, placeholder=' …')}",
             f"     ran {ran}; reused {reused}; metrics {metrics}; {report.cost.usd:.4f} USD",
         ]
     total = sum(report.cost.usd for report in reports)

@@ -1,1 +1,1 @@
-"""Starting processes that can be found and ended: children that answer through files, nodes of a gang, the conductor."""
+"""Starting processes that can be found and ended: children that answer through files, nodes, the conductor."""

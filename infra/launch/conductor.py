@@ -71,7 +71,7 @@ def conduct(
     start: Start | None = None,
     patience_s: float = 30.0,
 ) -> GangOutcome:
-    """Train to the end, over as many generations as the causes' budgets allow; a finished training's result is returned.
+    """Train to the end, over as many generations as the budgets allow; return a finished training's result.
 
     While another conductor holds the lease this one waits, and returns the other's result.
 

@@ -32,7 +32,17 @@ from infra.store import Store, layout
 SETTLE_S = 3.0
 # Which of several nodes' errors is the cause: a node's user code failing loses its peers their connections, not the
 # other way round.
-_PRECEDENCE = (Fenced, Cancelled, UserCodeError, UsageError, CorruptError, Preempted, StorageUnavailable, Hung, NodeLost)
+_PRECEDENCE = (
+    Fenced,
+    Cancelled,
+    UserCodeError,
+    UsageError,
+    CorruptError,
+    Preempted,
+    StorageUnavailable,
+    Hung,
+    NodeLost,
+)
 
 
 @dataclass(frozen=True)
@@ -222,7 +232,9 @@ class Generation:
 
     def _commit_one(self, checkpoint: Checkpoint) -> None:
         if checkpoint.training != self.training or checkpoint.generation > self.number:
-            raise CorruptError(f"{checkpoint.ref.uri} was reported by generation {self.number}, which did not write it.")
+            raise CorruptError(
+                f"{checkpoint.ref.uri} was reported by generation {self.number}, which did not write it."
+            )
         if checkpoint.generation < self.number:
             # The one it resumed from, at the last step already; what an older one left uncommitted is never read.
             return
@@ -232,7 +244,7 @@ class Generation:
 
     def _answer(self) -> dict[str, Any]:
         """Rank 0's answer, its checkpoint committed."""
-        done = [entry["done"] for node in self._nodes for entry in (node.exit or {})["ranks"] if entry["rank"] == 0][0]
+        done = next(entry["done"] for node in self._nodes for entry in (node.exit or {})["ranks"] if entry["rank"] == 0)
         if done["checkpoint"] is not None:
             self._commit_one(Checkpoint.from_json(done["checkpoint"]))
         return done

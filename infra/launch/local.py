@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from infra.launch.child import log_tail
 from infra.launch.node import ADDRESS, STORE_OPTIONS
 from infra.launch.processes import kill_marked, marked_env, module_command, new_mark
+from infra.launch.ranks import SCRATCH
 
 LOOPBACK = "127.0.0.1"
 
@@ -38,12 +39,13 @@ class LocalNode:
 
     def __init__(self, arguments: list[str], env: Mapping[str, str]) -> None:
         self._mark = new_mark()
-        self._folder = tempfile.TemporaryDirectory(prefix="trainwright-node-log-")
+        self._folder = tempfile.TemporaryDirectory(prefix="trainwright-node-")
         self._log = Path(self._folder.name) / "log.txt"
+        scratch = {SCRATCH: str(Path(self._folder.name) / "scratch")}
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 module_command("infra.launch.node", *arguments),
-                env=marked_env(self._mark, env),
+                env=marked_env(self._mark, {**env, **scratch}),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -51,15 +53,18 @@ class LocalNode:
             )
 
     def ended(self) -> str | None:
+        """How the process ended; None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     def log(self) -> str:
+        """The end of what it printed."""
         return log_tail(self._log)
 
     def kill(self) -> None:
+        """End it with every descendant, and remove its scratch."""
         kill_marked(self._mark)
         self._process.wait()
         self._folder.cleanup()

@@ -75,7 +75,9 @@ class _Supervisor:
         self.ranks = range(node * devices, (node + 1) * devices)
         self.conductor = ConductorWatch(store, self.launch)
         self.mark = new_mark()
-        self.scratch = Path(tempfile.mkdtemp(prefix="trainwright-node-"))
+        # Given by a launcher that outlives this process and removes it whatever happens here.
+        self.scratch = Path(os.environ.get(ranks.SCRATCH) or tempfile.mkdtemp(prefix="trainwright-node-"))
+        self.scratch.mkdir(parents=True, exist_ok=True)
         self.stop_asked: float | None = None
         self.beats = 0
         self.next_beat = 0.0
@@ -108,7 +110,7 @@ class _Supervisor:
         return 0 if error is None else error.exit_code
 
     def _roll_call(self) -> tuple[dict[str, Any], Path, Path | None]:
-        """Answer the roll-call and lay out code and dataset at the same time; where the nodes meet, and both folders."""
+        """Answer the roll-call and lay out code and dataset meanwhile; where the nodes meet, and both folders."""
         mine = {
             "schema_version": 1,
             "node": self.node,
@@ -158,7 +160,7 @@ class _Supervisor:
             raise CorruptError(f"The dataset {ref.uri} is not there any more.") from error
 
     def _train(self, meeting: dict[str, Any], project: Path, dataset: Path | None) -> None:
-        command = ranks.torchrun(self.launch, meeting, self.node, self.address, self.grace_s)
+        command = ranks.torchrun(self.launch, meeting, self.node, self.address, self.scratch)
         log = self.scratch / "torchrun.txt"
         watch = RankWatch(self.scratch, self.ranks)
         watch.start()
@@ -226,9 +228,9 @@ class _Supervisor:
     def _env(self, project: Path, dataset: Path | None) -> dict[str, str]:
         launch = self.scratch / "launch.json"
         launch.write_text(json.dumps(self.launch))
-        inherited = {} if "OMP_NUM_THREADS" in os.environ else {
-            "OMP_NUM_THREADS": str(ranks.threads_per_rank(len(self.ranks)))
-        }
+        inherited = (
+            {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(ranks.threads_per_rank(len(self.ranks)))}
+        )
         return {
             **inherited,
             **ranks.network_env(self.address),

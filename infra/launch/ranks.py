@@ -1,9 +1,9 @@
-"""The ranks of one node: the command that starts them, and the files under the node's scratch through which they report.
+"""The ranks of one node: the command that starts them, and the files in its scratch through which they report.
 
-    rank-<r>.json        how far the rank is; rewritten as it goes
-    rank-<r>.error.json  the error that ended it
-    rank-<r>.done.json   what it answers at the end
-    stop                 written here: write a checkpoint and end
+rank-<r>.json        how far the rank is; rewritten as it goes
+rank-<r>.error.json  the error that ended it
+rank-<r>.done.json   what it answers at the end
+stop                 written here: write a checkpoint and end
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def stop_file(scratch: Path) -> Path:
     return scratch / "stop"
 
 
-def torchrun(launch: dict[str, Any], rendezvous: dict[str, Any], node: int, address: str, grace_s: float) -> list[str]:
+def torchrun(launch: dict[str, Any], rendezvous: dict[str, Any], node: int, address: str, scratch: Path) -> list[str]:
     """The command that starts this node's ranks once the roll-call fixed where they meet.
 
     A static rendezvous: the roll-call already is one, and it was 0.3 s faster than torchrun's c10d. No restarts:
@@ -71,12 +71,18 @@ def torchrun(launch: dict[str, Any], rendezvous: dict[str, Any], node: int, addr
         "rdzv-endpoint": f"{rendezvous['address']}:{rendezvous['port']}",
         "local-addr": address,
         "max-restarts": 0,
-        "shutdown-timeout": max(1, round(grace_s)),
+        "shutdown-timeout": max(1, round(launch["grace_s"])),
+        # Else it makes a folder of its own that a kill leaves behind.
+        "log-dir": scratch / "torchelastic",
     }
     options = [f"--{name}={value}" for name, value in arguments.items()]
-    entry = launch.get("entry", "training.rank")
     # --no-python, because -m would put the working directory, the user's project, first on the import path.
-    return [*module_command("torch.distributed.run"), *options, "--no-python", *module_command("infra.launch.entry", entry)]
+    return [
+        *module_command("torch.distributed.run"),
+        *options,
+        "--no-python",
+        *module_command("infra.launch.entry", launch["entry"]),
+    ]
 
 
 def threads_per_rank(devices: int) -> int:
@@ -136,6 +142,7 @@ class RankWatch(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
+        """Look until there is a failure or `stop`."""
         while not self._stopped.wait(WATCH_S):
             if self.look() is not None:
                 return

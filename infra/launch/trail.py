@@ -6,6 +6,7 @@ rewrites it with its own token before it reads it, so that an older one's next m
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 from typing import Any
@@ -134,7 +135,5 @@ class Trail:
 
     def _quarantine(self, checkpoint: Checkpoint, reason: str) -> None:
         path = layout.quarantined(checkpoint.ref.uri)
-        try:
+        with contextlib.suppress(FileExistsError):
             self.store.create_json(path, {"schema_version": 1, "reason": reason})
-        except FileExistsError:
-            pass

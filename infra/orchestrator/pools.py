@@ -106,7 +106,7 @@ def _last_heartbeat(pool: str) -> datetime | None:
 
 
 def _wait_until_online(worker: Service, pool: str, before: datetime | None) -> None:
-    """Until the server has heard of it: its heartbeat is another than `before` it was started (no clock is compared)."""
+    """Until the server has heard of it: its heartbeat is another than `before` it was started. Compares no clocks."""
     deadline = time.monotonic() + ONLINE_TIMEOUT_S
     while _last_heartbeat(pool) == before:
         if not worker.is_running():

@@ -15,13 +15,13 @@ from pathlib import Path
 from infra.launch.processes import CODE_ROOT
 from infra.settings import state_folder
 
-_HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` in this folder talks to its server."
+_HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` here talks to its server."
 
 log = logging.getLogger(__name__)
 
 
 def link(url: str) -> Path | None:
-    """Point `prefect` at our server in the current folder, or else in this checkout; the file, or None if it may not."""
+    """Point `prefect` at our server in the current folder, else in this checkout; the file, or None if it may not."""
     folder = next((place for place in (Path.cwd(), CODE_ROOT) if (place / "prefect.yaml").is_file()), None)
     if folder is None:
         return None

@@ -119,7 +119,7 @@ def _host() -> str:
         ) from None
     if not address.is_loopback and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         raise UsageError(
-            f"PREFECT_SERVER_API_HOST is {host}, which the network can reach, but the server would ask for no password.",
+            f"PREFECT_SERVER_API_HOST is {host}, which the network reaches, but the server would ask for no password.",
             remedy="Set PREFECT_SERVER_API_AUTH_STRING (user:password), or leave the host out.",
         )
     return str(address)

@@ -71,7 +71,7 @@ def test_broken_data_is_rejected_with_column_count_and_examples(project: Path) -
     report = answer(done)
     assert (done.returncode, report["verdict"]) == (3, "rejected")
     assert statuses(report) == {"validate": "rejected"}
-    for word in ("expect_column_values_to_be_between", "column a", "2 of 600 rows", "17.5", "-3.25"):
+    for word in ("expect_column_values_to_be_between", "on a", "2 of 600 rows", "17.5", "-3.25"):
         assert word in report["sentence"]
 
 

@@ -22,7 +22,9 @@ from infra.store import Store, open_store
 TRAINING = "trainings/k-0"
 
 
-def run(store: Store, fake: dict[str, Any], *, on_progress: Callable[[Progress], None] = lambda p: None, **options: Any):
+def run(
+    store: Store, fake: dict[str, Any], *, on_progress: Callable[[Progress], None] = lambda p: None, **options: Any
+):
     """Conduct a training of fake ranks: 10 steps with a checkpoint each 5 unless `fake` says otherwise."""
     trace = str(Path(store.uri).parent / "trace")
     launch = {

@@ -8,9 +8,11 @@ The process ends when its parent does.
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -92,25 +94,28 @@ class _Faulty:
         self._faults: list[dict[str, Any]] = []
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        length = environ.get("CONTENT_LENGTH")
+        if length:  # read before the lock is taken: a client that stalls must not stall the others
+            environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(length)))
         with self._lock:
             path = environ["PATH_INFO"]
             if path in ("/_faults", "/_clear"):
                 left = [fault for fault in self._faults if fault["times"]]
-                body = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
+                body = json.load(environ["wsgi.input"])
                 self._faults = [*left, body] if path == "/_faults" else []
                 start_response("200 OK", [("Content-Type", "application/json")])
                 return [json.dumps(left).encode()]
             fault = self._next(environ["REQUEST_METHOD"], f"{path}?{environ.get('QUERY_STRING', '')}")
             if fault.get("do") == "refuse":
-                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
                 start_response(f"{fault['status']} No", [("Content-Type", "application/xml")])
-                return [f"<Error><Code>{fault['code']}</Code><Message>as asked</Message></Error>".encode()]
+                body = f"<Error><Code>{fault['code']}</Code><Message>as asked</Message></Error>"
+                return [b"" if environ["REQUEST_METHOD"] == "HEAD" else body.encode()]
             if fault.get("do") == "ignore":
                 environ.pop("HTTP_IF_MATCH", None)
                 environ.pop("HTTP_IF_NONE_MATCH", None)
             answer = list(self._app(environ, start_response))
             if fault.get("do") == "lose":
-                environ["werkzeug.socket"].close()
+                environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
                 raise ConnectionAbortedError
             if fault.get("do") == "cut":
                 answer = [b"".join(answer)[:-1]]  # the announced length is one byte more

@@ -52,7 +52,7 @@ def encode(value: Any, put: Put, path: str = "") -> Any:
     if isinstance(value, int):
         return int(value)
     if isinstance(value, str):
-        return str(value)
+        return str.__str__(value)
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else _tagged("float", repr(float(value)))
     if isinstance(value, torch.Tensor):

@@ -1,6 +1,6 @@
 """Brings any Arrow table to the types that a shard holds: one form for each kind of column, whoever made it.
 
-Large, view, dictionary and run-end encodings are undone; numbers in lists of one equal length (nested or not,
+Large, view and dictionary encodings are undone; numbers in lists of one equal length (nested or not,
 fixed-size lists and Arrow's tensor type included) become tensors. What remains is refused by `schema.type_text`.
 """
 
@@ -72,7 +72,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
+    if pa.types.is_dictionary(type_):
         return _plain(type_.value_type)
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return pa.string()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from data_contracts import engine, frames, reach
@@ -193,7 +193,13 @@ EVERYTHING = [
 ]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# Shrinking a case takes minutes here, and the rows of an unshrunk one are few enough to read.
+@settings(
+    max_examples=12,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(rows=st.lists(columns, min_size=1, max_size=12), batch=st.integers(1, 5), block=st.integers(1, 7))
 def test_says_the_same_however_the_rows_are_batched(
     rows: list[dict[str, Any]], batch: int, block: int, monkeypatch: pytest.MonkeyPatch
@@ -269,7 +275,7 @@ LEAKS = [
     E("column_values_to_be_between", column="mixed", min_value=0),
     E("column_mean_to_be_between", column="key", min_value=0),
     E("column_values_to_be_unique", column="key"),
-    E("column_min_to_be_between", column="key", max_value="a"),
+    E("column_min_to_be_between", column="key", min_value=0),
     E("column_distinct_values_to_be_in_set", column="key", value_set=["x"]),
     E("column_most_common_value_to_be_in_set", column="key", value_set=["x"]),
     E("column_pair_values_to_be_equal", column_A="key", column_B="open"),

@@ -52,7 +52,8 @@ def test_different_keys_differ():
     columns = [
         (pa.array([1]),), (pa.array(["1"]),), (pa.array([b"1"]),), (pa.array([1.0]),), (pa.array([None], pa.int64()),),
         (pa.array([1], pa.date32()),), (pa.array([1], pa.timestamp("s")),), (pa.array([1]), pa.array([2])),
-        (pa.array(["12"]), pa.array([""])), (pa.array(["1"]), pa.array(["2"])), (pa.array([float("nan")]),),
+        (pa.array(["12"]), pa.array([""])), (pa.array(["1"]), pa.array(["2"])), (pa.nulls(1), pa.nulls(1)),
+        (pa.array([float("nan")]),),
     ]  # fmt: skip
     digests = [_digests(*one)[0] for one in columns]
     assert len(set(digests)) == len(columns)

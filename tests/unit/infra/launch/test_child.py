@@ -112,7 +112,8 @@ def test_an_exception_in_the_parent_kills_the_tree(kind: type[BaseException], tm
 
 PARENT = """import sys
 from infra.launch.child import run_child
-run_child("tests.support.child_module", {"do": "hang", "stray": sys.argv[1]}, on_progress=lambda record: print("up", flush=True))
+request = {"do": "hang", "stray": sys.argv[1]}
+run_child("tests.support.child_module", request, on_progress=lambda record: print("up", flush=True))
 """
 
 

@@ -1,4 +1,4 @@
-"""Signals to the conductor, and two conductors at once: nothing is left running, the lease is free, the work goes on."""
+"""Signals to the conductor, and two conductors at once: nothing is left, the lease is free, the work goes on."""
 
 from __future__ import annotations
 
@@ -83,8 +83,11 @@ SIGNALS = [
 
 @pytest.mark.parametrize(("moment", "number", "to_group"), SIGNALS)
 def test_a_signal_ends_everything_and_frees_the_lease(
-    moment: str, number: int, to_group: bool, store: Store, mark: str
+    moment: str, number: int, to_group: bool, store: Store, mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
     conductor = Conductor(store, mark, HANGING, {})
     conductor.said(MOMENTS[moment])
     (os.killpg if to_group else os.kill)(conductor.process.pid, number)
@@ -94,6 +97,7 @@ def test_a_signal_ends_everything_and_frees_the_lease(
     assert store.exists(layout.cancel(TRAINING, 0))
     assert store.pointer(layout.lease(TRAINING)).read().value["released"]
     assert not store.exists(layout.result(TRAINING))
+    assert list(scratch.iterdir()) == []
     if moment == "training":
         outcome = run(store, {"steps": 20})
         assert (outcome.checkpoint.step, outcome.generations) == (20, 2)

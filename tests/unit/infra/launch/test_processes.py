@@ -23,7 +23,7 @@ ESCAPES = {
     "own session": f"import os; os.setsid(); {SLEEP}",
     "orphan": f"import os\nif os.fork(): os._exit(0)\nos.setsid(); {SLEEP}",
     "deaf": f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}",
-    "cleared environment": f"import os, sys\nif os.fork(): {SLEEP}\nos.execve(sys.executable, ['p', '-c', '{SLEEP}'], {{}})",
+    "no environment": f"import os, sys\nif os.fork(): {SLEEP}\nos.execve(sys.executable, ['p', '-c', '{SLEEP}'], {{}})",
 }
 
 
@@ -44,12 +44,15 @@ def mark() -> Iterator[str]:
 @pytest.mark.parametrize("escape", ESCAPES)
 @pytest.mark.parametrize("grace_s", [0, 0.2])
 def test_every_descendant_is_found_and_ended(escape: str, grace_s: float, mark: str) -> None:
-    script = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {ESCAPES[escape]!r}]); p.wait(); {SLEEP}"
+    script = (
+        f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {ESCAPES[escape]!r}]); p.wait(); {SLEEP}"
+    )
     top = subprocess.Popen([sys.executable, "-c", script], env=marked_env(mark))
-    wanted = 3 if escape == "cleared environment" else 2
+    wanted = 3 if escape == "no environment" else 2
     until(lambda: len(find_marked(mark)) == wanted, f"{wanted} descendants of {escape}, found {find_marked(mark)}")
     pids = find_marked(mark)
-    assert kill_marked(mark, grace_s) == wanted
+    # At least: one that had just forked may have been seen before its parent ended.
+    assert kill_marked(mark, grace_s) >= wanted
     top.wait()
     assert find_marked(mark) == []
     assert [pid for pid in pids if is_alive(pid)] == []
@@ -90,7 +93,9 @@ def test_marks_nest_and_do_not_match_in_part(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_neither_itself_nor_a_zombie_counts(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
     code = f"from infra.launch.processes import *; import sys; print(find_marked({mark!r}), kill_marked({mark!r}))"
-    done = subprocess.run([sys.executable, "-c", code], env=marked_env(mark), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=marked_env(mark), capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["[]", "0"]
     zombie = subprocess.Popen([sys.executable, "-c", ""], env=marked_env(mark))
     until(lambda: not is_alive(zombie.pid), "the process has ended, not yet waited for")

@@ -16,7 +16,14 @@ from infra.orchestrator import api
 
 OURS = "http://127.0.0.1:4210/api"
 THEIRS = "https://prefect.example.com/api"
-PROFILE = f'active = "team"\n[profiles.team]\nPREFECT_API_URL = "{THEIRS}"\n[profiles.bare]\n[profiles.own]\nPREFECT_API_URL = "{OURS}"\n'
+PROFILE = f"""
+active = "team"
+[profiles.team]
+PREFECT_API_URL = "{THEIRS}"
+[profiles.bare]
+[profiles.own]
+PREFECT_API_URL = "{OURS}"
+"""
 
 
 @pytest.fixture
@@ -130,7 +137,11 @@ def test_a_server_of_the_persons_own_is_used_as_it_is(serve: Callable[[Answer], 
 @pytest.mark.parametrize(
     ("answer", "kind", "sentence"),
     [
-        (lambda path: healthy(path) if path.endswith("/health") else (401, b"{}"), UsageError, "refuses the credentials"),
+        (
+            lambda path: healthy(path) if path.endswith("/health") else (401, b"{}"),
+            UsageError,
+            "refuses the credentials",
+        ),
         (lambda path: (403, b"{}"), UsageError, "refuses the credentials (403)"),
         (lambda path: (404, b"{}"), UsageError, "is no Prefect API (404)"),
         (lambda path: (200, SINGLE_PAGE), UsageError, "is no Prefect API"),

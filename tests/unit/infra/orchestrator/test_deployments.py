@@ -1,4 +1,4 @@
-"""`prefect.yaml`, read as Prefect reads it: one deployment per example, scheduled, asking for scalars, naming no machine."""
+"""`prefect.yaml`, read as Prefect reads it: one deployment per example, with a schedule, asking for scalars."""
 
 from __future__ import annotations
 

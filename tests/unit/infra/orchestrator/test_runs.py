@@ -1,33 +1,62 @@
-"""The worker's flow runs are those with a live process below it. (Cancelling them: tests/integration/test_up_and_down.py.)"""
+"""The worker's flow runs are those with a live process below it. (Cancelling: tests/integration/test_deployments.py.)"""
 
 from __future__ import annotations
 
+import logging
+import socket
 import subprocess
 import sys
-from uuid import uuid4
+from collections.abc import Iterator
+from uuid import UUID, uuid4
 
-from infra.launch.processes import new_mark
+import pytest
+
+from infra.launch.processes import kill_marked, new_mark
 from infra.orchestrator import runs, services
 from infra.orchestrator.services import Service
 
 
-def test_flow_runs_are_found_by_their_processes() -> None:
-    ours, other = new_mark(), new_mark()
-    asked = {ours: [uuid4(), uuid4()], other: [uuid4()]}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", "import time; time.sleep(600)"],
-            env={**services.environment(mark), "PREFECT__FLOW_RUN_ID": str(run_id)},
-        )
-        for mark, ids in asked.items()
-        for run_id in ids
-    ]
+@pytest.fixture
+def worker() -> Iterator[Service]:
+    """A worker without processes, for a server that is away."""
+    mark = new_mark()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        yield Service("worker", 1, mark, f"http://127.0.0.1:{closed.getsockname()[1]}/api")
+    kill_marked(mark)
+
+
+def start_run(mark: str, run_id: UUID) -> subprocess.Popen[bytes]:
+    """A process as a worker starts it for a flow run."""
+    env = {**services.environment(mark), "PREFECT__FLOW_RUN_ID": str(run_id)}
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=env)
+
+
+def test_flow_runs_are_found_by_their_processes(worker: Service) -> None:
+    ours, others = {uuid4(), uuid4()}, uuid4()
+    stranger = new_mark()
+    started = [*(start_run(worker.mark, run_id) for run_id in ours), start_run(stranger, others)]
     try:
-        assert runs.runs_of(Service("worker", 1, ours, "")) == set(asked[ours])
+        assert runs.runs_of(worker) == ours
     finally:
         for process in started:
             process.kill()
             process.wait()
-    worker = Service("worker", 1, ours, "http://127.0.0.1:1/api")
     assert runs.runs_of(worker) == set()
-    assert runs.cancel_runs_of(worker) == [], "without runs no server is asked"
+
+
+def test_without_flow_runs_prefect_is_not_even_imported(worker: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prefect.client.orchestration", None)
+    assert runs.cancel_runs_of(worker) == []
+
+
+def test_where_the_server_is_away_they_are_named_and_left_to_be_killed(
+    worker: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_id = uuid4()
+    process = start_run(worker.mark, run_id)
+    with caplog.at_level(logging.WARNING, runs.__name__):
+        assert runs.cancel_runs_of(worker) == [str(run_id)]
+    assert process.poll() is None
+    (message,) = [record.getMessage() for record in caplog.records if record.name == runs.__name__]
+    assert "are killed" in message

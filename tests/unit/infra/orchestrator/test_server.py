@@ -21,8 +21,8 @@ from infra.orchestrator import server
         ("127.0.0.2", None, "127.0.0.2"),
         ("::1", None, "::1"),
         ("0.0.0.0", "me:secret", "0.0.0.0"),
-        ("0.0.0.0", None, "which the network can reach, but the server would ask for no password"),
-        ("192.0.2.7", None, "which the network can reach, but the server would ask for no password"),
+        ("0.0.0.0", None, "which the network reaches, but the server would ask for no password"),
+        ("192.0.2.7", None, "which the network reaches, but the server would ask for no password"),
         ("gpu-box", "me:secret", "'gpu-box', which is no IP address"),
     ],
 )

@@ -90,7 +90,9 @@ def test_a_process_that_got_the_pid_of_a_dead_service_is_neither_used_nor_killed
     assert is_alive(stranger.pid)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"pid": 1}', json.dumps({"pid": 1, "mark": "", "url": "", "x": 1})])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"pid": 1}', json.dumps({"pid": 1, "mark": "", "url": "", "x": 1})]
+)
 def test_a_state_file_that_cannot_be_read_counts_as_absent(home: Path, content: str) -> None:
     home.mkdir()
     (home / "worker.json").write_text(content)

@@ -60,7 +60,8 @@ def test_a_key_that_is_no_name_stands_under_its_digest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("abc-3", ("abc", 3)), ("a-b-10", ("a-b", 10)), ("abc", None), ("abc-03", None), ("-1", None)]
+    ("name", "expected"),
+    [("abc-3", ("abc", 3)), ("a-b-10", ("a-b", 10)), ("abc", None), ("abc-03", None), ("-1", None)],
 )
 def test_split_attempt(name: str, expected: tuple[str, int] | None) -> None:
     assert layout.split_attempt(name) == expected

@@ -35,9 +35,7 @@ def test_no_store_and_none_wanted(s3: S3Server, tmp_path: Path) -> None:
     for uri, options in ((str(tmp_path / "x"), {}), (f"s3://{s3.bucket()}/x", s3.options)):
         with pytest.raises(UsageError) as raised:
             open_store(uri, options, create=False)
-        assert str(raised.value) == (
-            f"There is no store at {uri}. Name one that exists, or run a pipeline to make it."
-        )
+        assert str(raised.value) == (f"There is no store at {uri}. Name one that exists, or run a pipeline to make it.")
     assert not (tmp_path / "x").exists()
 
 

@@ -67,7 +67,8 @@ def test_a_version_is_frozen(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "3", '{"schema":1,"value":1}', '{"value":1,"version":1}', '{"schema":"1","value":1,"version":1}']
+    "text",
+    ["", "{", "[]", "3", '{"schema":1,"value":1}', '{"value":1,"version":1}', '{"schema":"1","value":1,"version":1}'],
 )
 def test_what_is_no_pointer(store: Store, text: str) -> None:
     store.create("p", text.encode())

@@ -107,7 +107,9 @@ LIES = {
     ),
     "no object": (sealed({})[:0] + b'[1,"seal":"' + hashlib.sha256(b"[1").hexdigest().encode() + b'"}', "is not a"),
     "more fields": (
-        sealed({"content": (c := json.loads(manifest_bytes())["content"]), "id": digest(c), "more": 1, "provenance": {}}),
+        sealed(
+            {"content": (c := json.loads(manifest_bytes())["content"]), "id": digest(c), "more": 1, "provenance": {}}
+        ),
         "is not a manifest",
     ),
     "fewer fields": (sealed({"content": c, "id": digest(c)}), "is not a manifest"),
@@ -120,7 +122,10 @@ LIES = {
     "settings": (with_content(settings=[]), "is not a manifest in canonical form"),
     "files": (with_content(files={"a": 1}), "is not a manifest"),
     "an entry with more": (with_content(files=[FILES[0].to_json() | {"x": 1}]), "is not a manifest"),
-    "a negative size": (with_content(files=[FILES[0].to_json() | {"bytes": -1}]), "is not a manifest in canonical form"),
+    "a negative size": (
+        with_content(files=[FILES[0].to_json() | {"bytes": -1}]),
+        "is not a manifest in canonical form",
+    ),
     "a digest": (with_content(files=[FILES[0].to_json() | {"blake3": "ff"}]), "is not a manifest in canonical form"),
     "a path out": (with_content(files=[FILES[0].to_json() | {"path": "../b"}]), "is not a manifest"),
     "an absolute path": (with_content(files=[FILES[0].to_json() | {"path": "/b"}]), "is not a manifest"),

@@ -38,14 +38,19 @@ def relabel(store: Store) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Store], None], str]] = {
-    "a changed byte": (lambda store: overwrite(store, f"{URI}/a", b"aaba"), "a does not hold the bytes that were sealed"),
+    "a changed byte": (
+        lambda store: overwrite(store, f"{URI}/a", b"aaba"),
+        "a does not hold the bytes that were sealed",
+    ),
     "a shorter file": (lambda store: overwrite(store, f"{URI}/b", b"b"), "b does not hold the bytes that were sealed"),
     "a missing file": (lambda store: store._backend.delete(f"{URI}/sub/c"), "sub/c is missing"),
     "an extra file": (lambda store: store.create(f"{URI}/d", b""), "d is extra"),
     "an extra file below": (lambda store: store.create(f"{URI}/sub/manifest.json", b""), "sub/manifest.json is extra"),
     "another manifest": (relabel, "manifest.json is whole, but not the one that was pointed at"),
     "a broken manifest": (
-        lambda store: overwrite(store, f"{URI}/manifest.json", store.read(f"{URI}/manifest.json").replace(b"me", b"it")),
+        lambda store: overwrite(
+            store, f"{URI}/manifest.json", store.read(f"{URI}/manifest.json").replace(b"me", b"it")
+        ),
         "manifest.json was changed after it was sealed",
     ),
 }

@@ -15,7 +15,15 @@ COLUMNS: dict[str, tuple[pa.Array, str]] = {
     "string": (pa.array(["a", None, "é"]), "string"),
     "large_string": (pa.array(["a", None, ""], pa.large_string()), "string"),
     "dictionary": (pa.array(["x", "y", "x"]).dictionary_encode(), "string"),
+    "string_view": (pa.array(["a", None, "b"], pa.string_view()), "string"),
+    "dictionaries": (
+        pa.ListArray.from_arrays([0, 1, 1, 2], pa.array(["x", "y"]).dictionary_encode()),
+        "list<string>",
+    ),
     "bytes": (pa.array([b"", None, b"x\0"]), "bytes"),
+    "binary_view": (pa.array([b"a", None, b"b"], pa.binary_view()), "bytes"),
+    "fixed_bytes": (pa.array([b"ab", None, b"cd"], pa.binary(2)), "bytes"),
+    "uuid": (pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"x" * 16] * 3, pa.binary(16))), "bytes"),
     "timestamp": (pa.array([1, None, -7], pa.timestamp("ns", "UTC")), "timestamp[ns,UTC]"),
     "seconds": (pa.array([1, None, -7], pa.timestamp("s")), "timestamp[ms]"),
     "date32": (pa.array([1, None, -3], pa.date32()), "date32"),
@@ -48,6 +56,7 @@ COLUMNS: dict[str, tuple[pa.Array, str]] = {
 PARQUET_ONLY: dict[str, tuple[pa.Array, str]] = {
     "float64": (pa.array([0.1, None, float("-inf")]), "float64"),
     "decimal": (pa.array([1, None, 3], pa.decimal128(7, 2)), "decimal(7,2)"),
+    "decimal32": (pa.array([1, None, 3], pa.decimal32(7, 2)), "decimal(7,2)"),
     "large_uint64": (pa.array([2**64 - 1, 0, 1], pa.uint64()), "uint64"),
     "null_inside": (pa.array([[1, None], [], [2]]), "list<int64>"),
     "null_in_even": (pa.array([[1, None], [3, 4], [5, 6]]), "list<int64>"),

@@ -101,6 +101,10 @@ def test_what_parquet_alone_holds_is_refused_for_tfrecord_with_column_and_reason
     ("table", "sentence"),
     [
         (pa.table({"x": [{"a": 1}]}), "Column 'x' has the type struct<a: int64>, which a shard cannot hold"),
+        (
+            pa.table({"x": pa.RunEndEncodedArray.from_arrays([2, 3], ["x", None])}),
+            "Column 'x' has the type run_end_encoded",
+        ),
         (pa.table({"x": [[["a"], []]]}), "Column 'x' has the type list<item: list<item: string>>"),
         (pa.table({"x": [[[1, 2], None], [[3, 4], [5, 6]]]}), "Column 'x' has the type list<item: list<item: int64>>"),
         (
@@ -154,6 +158,12 @@ def test_a_truncated_file_is_named(name, keep, tmp_path):
         return
     with pytest.raises(CorruptError, match=path.name):
         formats.get(name).read_shard(path, table.schema)
+
+
+@BOTH
+def test_a_file_that_is_not_there_is_not_called_corrupt(name, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        formats.get(name).read_shard(tmp_path / "x", pa.schema([("x", pa.int64())]))
 
 
 def test_a_parquet_file_of_another_schema_is_refused(tmp_path):

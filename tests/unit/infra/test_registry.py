@@ -1,0 +1,182 @@
+"""Versions count up, aliases move by compare-and-set, and the history is exactly the moves that were made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
+from infra import registry
+from infra.registry import history, move_alias, next_version, read_alias, read_version, write_version
+from infra.store import PointerMoved, Store, Versioned, open_store
+from tests.support.s3 import S3Server, s3_server
+
+__all__ = ["s3_server"]
+HEX = "ab" * 32
+EVALUATION = Ref(uri="evaluations/e-0", id=HEX, seal=HEX)
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "folder":
+        return open_store(str(tmp_path / "store"))
+    server: S3Server = request.getfixturevalue("s3_server")
+    return open_store(f"s3://{server.bucket()}/prefix", server.options)
+
+
+def checkpoint(n: int) -> Checkpoint:
+    ref = Ref(uri=f"trainings/k-0/checkpoints/{n}-g0", id=f"{n:064x}", seal=HEX)
+    return Checkpoint(ref=ref, key="k", training="trainings/k-0", step=n, epoch=1, generation=0, world_size=2)
+
+
+def write(store: Store, n: int, **settings: object) -> ModelVersion:
+    return write_version(store, "digits", checkpoint(n), EVALUATION, settings, {"actor": "me"})
+
+
+def promote(store: Store, version: ModelVersion, expected: Versioned | None, previous: int | None) -> Receipt:
+    receipt = Receipt(
+        decision="promoted", model="digits", alias="champion", version=version.version, previous=previous, sentence="."
+    )
+    return move_alias(store, "digits", "champion", expected, version, receipt, {"actor": "me"})
+
+
+def test_versions_count_from_one(store: Store) -> None:
+    assert next_version(store, "digits") == 1
+    first, second = write(store, 10), write(store, 20)
+    assert (first.version, second.version, next_version(store, "digits")) == (1, 2, 3)
+    assert first.ref.uri == "models/digits/1"
+    assert read_version(store, "digits", 1) == first
+    assert read_version(store, "digits", 2) == second
+    assert (second.name, second.checkpoint, second.evaluation) == ("digits", checkpoint(20), EVALUATION)
+    manifest = store.verify(first.ref)
+    assert manifest.kind == "model"
+    assert manifest.settings == {
+        "name": "digits", "version": 1, "checkpoint_id": f"{10:064x}", "evaluation_id": HEX,
+    }  # fmt: skip
+    assert manifest.provenance == {
+        "actor": "me", "checkpoint": checkpoint(10).to_json(), "evaluation": EVALUATION.to_json(),
+    }  # fmt: skip
+    with pytest.raises(FileNotFoundError):
+        read_version(store, "digits", 3)
+
+
+def test_a_promotion_that_is_repeated_makes_no_second_version(store: Store) -> None:
+    first = write(store, 10, precision="bf16")
+    assert write(store, 10, precision="bf16") == first
+    assert write(store, 10, precision="32").version == 2
+    assert write(store, 10, precision="bf16").version == 3, "only the newest is looked at"
+
+
+def test_a_number_taken_by_another_is_passed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(store, 10)
+    write(store, 20)
+    monkeypatch.setattr(registry, "next_version", lambda store, name: 1)
+    assert write(store, 30).version == 3
+    assert write(store, 10).version == 1, "the same content: the winner's is ours"
+
+
+def test_a_deleted_version_is_not_used_again(store: Store) -> None:
+    write(store, 10)
+    write(store, 20)
+    store.remove("models/digits/2", why="too old", by="me")
+    assert next_version(store, "digits") == 3
+    assert write(store, 30).version == 3
+
+
+def test_a_version_that_contradicts_itself(store: Store) -> None:
+    settings = {"name": "digits", "version": 1, "checkpoint_id": HEX, "evaluation_id": HEX}
+    provenance = {"checkpoint": checkpoint(10).to_json(), "evaluation": EVALUATION.to_json()}
+    store.writer("models/digits/1").seal("model", settings, provenance, [])
+    with pytest.raises(CorruptError, match=r"models/digits/1/manifest\.json names one checkpoint") as raised:
+        read_version(store, "digits", 1)
+    assert raised.value.details == {"file": "models/digits/1/manifest.json"}
+
+
+def test_an_alias_moves_and_its_receipts_are_kept(store: Store) -> None:
+    assert read_alias(store, "digits", "champion") is None
+    assert history(store, "digits", "champion") == []
+    first, second = write(store, 10), write(store, 20)
+    receipts = [promote(store, first, None, None)]
+    held, number = read_alias(store, "digits", "champion")
+    assert number == 1
+    assert held.value == {
+        "version": 1, "model_version": first.ref.to_json(), "receipt": receipts[0].ref.to_json(),
+    }  # fmt: skip
+    receipts.append(promote(store, second, held, 1))
+    held, number = read_alias(store, "digits", "champion")
+    assert number == 2
+    receipts.append(promote(store, first, held, 2))  # a rollback
+    assert read_alias(store, "digits", "champion")[1] == 1
+    assert history(store, "digits", "champion") == receipts
+    assert [receipt.ref.uri for receipt in receipts] == [f"aliases/digits/history/champion/{k}" for k in range(3)]
+    assert [receipt.previous for receipt in receipts] == [None, 1, 2]
+    manifest = store.verify(receipts[1].ref)
+    assert manifest.kind == "receipt"
+    assert manifest.provenance == {"actor": "me", "previous_receipt": receipts[0].ref.to_json()}
+    assert manifest.settings == {
+        "model": "digits", "alias": "champion", "decision": "promoted", "version": 2,
+        "previous_receipt": receipts[0].ref.id,
+    }  # fmt: skip
+
+
+def test_a_late_move_changes_nothing(store: Store) -> None:
+    first, second = write(store, 10), write(store, 20)
+    receipt = promote(store, first, None, None)
+    with pytest.raises(PointerMoved) as raised:
+        promote(store, second, None, None)
+    assert raised.value.current == read_alias(store, "digits", "champion")[0]
+    assert history(store, "digits", "champion") == [receipt]
+    assert store.list("aliases/digits/history/champion") == ["0"], "not even sealed"
+
+
+def test_a_move_that_loses_after_its_receipt_is_not_in_the_history(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = write(store, 10), write(store, 20)
+    promoted = promote(store, first, None, None)
+    held, _ = read_alias(store, "digits", "champion")
+    seal = registry._seal_receipt
+    others: list[Receipt] = []
+
+    def other_is_faster(*arguments: object) -> Ref:
+        monkeypatch.setattr(registry, "_seal_receipt", seal)
+        sealed = seal(*arguments)
+        others.append(promote(store, second, held, 1))
+        return sealed
+
+    monkeypatch.setattr(registry, "_seal_receipt", other_is_faster)
+    with pytest.raises(PointerMoved):
+        promote(store, write(store, 30), held, 1)
+    assert history(store, "digits", "champion") == [promoted, *others]
+    assert store.list("aliases/digits/history/champion") == ["0", "1", "2"]
+
+
+def test_equal_receipts_of_different_moves_are_kept_apart(store: Store) -> None:
+    first, second = write(store, 10), write(store, 20)
+    promote(store, first, None, None)
+    for version, previous in ((second, 1), (first, 2), (second, 1)):
+        promote(store, version, read_alias(store, "digits", "champion")[0], previous)
+    receipts = history(store, "digits", "champion")
+    assert [receipt.version for receipt in receipts] == [1, 2, 1, 2]
+    assert len({receipt.ref.id for receipt in receipts}) == 4
+
+
+def test_a_receipts_number_that_another_has_begun_is_passed(store: Store) -> None:
+    store.writer("aliases/digits/history/champion/0").put("receipt.json", b"{}")
+    promote(store, write(store, 10), None, None)
+    assert [receipt.ref.uri for receipt in history(store, "digits", "champion")] == [
+        "aliases/digits/history/champion/1"
+    ]
+
+
+@pytest.mark.parametrize("lie", ["receipt.json", "manifest.json"])
+def test_a_changed_receipt_is_named(store: Store, lie: str) -> None:
+    receipt = promote(store, write(store, 10), None, None)
+    path = f"{receipt.ref.uri}/{lie}"
+    data = store.read(path)
+    store._backend.delete(path)
+    store.create(path, data.replace(b"promoted", b"demoted!"))
+    with pytest.raises(CorruptError, match=path):
+        history(store, "digits", "champion")
