@@ -37,8 +37,8 @@ def retrain(
         new: begin a new training even if an unfinished one has the same key.
         rehash: read every raw file again to take its digest.
     """
-    asked: dict[str, Any] = {"window": window, "overrides": shlex.split(set), "store_uri": store, "fresh": new, "rehash": rehash}
-    run = open_run(spec, **asked, **started_by(key))
+    asked: dict[str, Any] = {"window": window, "store_uri": store, "fresh": new, "rehash": rehash}
+    run = open_run(spec, overrides=shlex.split(set), **asked, **started_by(key))
     return as_state(run, line(run))
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.handoffs import ModelVersion, Ref
+from data_contracts.handoffs import ModelVersion, Ref, SourceFile
+from data_contracts.spec import SourceSpec
 from infra import registry
-from infra.digests import file_digest
+from infra.sources import digest_now
 from infra.store import Manifest, Store
 
 
@@ -79,8 +80,7 @@ def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: N
         proof.links.append(link)
         on_link(link)
         waiting += [(ref.uri, parent) for parent in _parents(manifest)]
-        for raw in manifest.provenance.get("raw", []):
-            _check_raw(raw, proof)
+        _check_raw(manifest.provenance, proof)
     proof.external = not any(link.kind == "dataset" for link in proof.links)
     return proof
 
@@ -105,22 +105,20 @@ def _parents(manifest: Manifest) -> list[Ref]:
     return [*parents, Ref.model_validate(code)] if code else parents
 
 
-def _check_raw(raw: dict[str, Any], proof: Proof) -> None:
-    uri = raw["uri"]
-    if uri in proof.raw_checked or uri in proof.gone:
-        return
-    digest = None if raw.get("rev") else _digest_if_there(uri)
-    if digest is None:
-        proof.gone.append(uri)
-    elif digest != raw["blake3"]:
-        raise CorruptError(
-            f"The raw file {uri} has changed: BLAKE3 {digest[:16]}…, but {raw['blake3'][:16]}… was validated.",
-            remedy="Restore the file, or run again to train on what it is now.",
-        )
-    else:
-        proof.raw_checked.append(uri)
-
-
-def _digest_if_there(uri: str) -> str | None:
-    path = Path(uri)
-    return file_digest(path) if "://" not in uri and path.is_file() else None
+def _check_raw(provenance: dict[str, Any], proof: Proof) -> None:
+    sources = [SourceSpec.model_validate(one) for one in provenance.get("raw_sources", [])]
+    for one in provenance.get("raw", []):
+        file = SourceFile.model_validate(one)
+        name = f"{file.uri}@{file.rev}" if file.rev else file.uri
+        if name in proof.raw_checked or name in proof.gone:
+            continue
+        digest = digest_now(file.uri, sources[file.source], Path(provenance["raw_root"]), file.rev)
+        if digest is None:
+            proof.gone.append(name)
+        elif digest != file.blake3:
+            raise CorruptError(
+                f"The raw file {name} has changed: BLAKE3 {digest[:16]}…, but {file.blake3[:16]}… was validated.",
+                remedy="Restore the file, or run again to train on what it is now.",
+            )
+        else:
+            proof.raw_checked.append(name)

@@ -13,10 +13,10 @@ from typing import Any
 
 from data_contracts.canonical import digest
 from data_contracts.errors import Interrupted, UsageError
-from data_contracts.handoffs import Cost, Ref, StageResult, Trigger
+from data_contracts.handoffs import Cost, Ref, SourceFile, StageResult, Trigger
 from data_contracts.load import load_spec
 from data_contracts.resolved import Resolved
-from data_contracts.spec import PipelineSpec
+from data_contracts.spec import PipelineSpec, SourceSpec
 from infra import code, settings
 from infra.audit import now
 from infra.sources import Window
@@ -93,6 +93,14 @@ class Run:
             "root": self.root,
             "window": None if span is None else Window.from_iso(*span),
             "window_column": data.window.column if data.window else None,
+        }
+
+    def raw_provenance(self, files: Sequence[SourceFile], sources: Sequence[SourceSpec]) -> dict[str, Any]:
+        """Where raw files lay and what they were, for a proof that looks at them again; credentials are names."""
+        return {
+            "raw_root": self.resolved.root,
+            "raw_sources": [source.model_dump(mode="json") for source in sources],
+            "raw": [file.to_json() for file in files],
         }
 
     def provenance(self, *parents: Ref | None, started: str | None = None) -> dict[str, Any]:

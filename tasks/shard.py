@@ -85,6 +85,9 @@ def _request(
         "required_splits": ["train", spec.evaluate.split] if set_name is None else ["test"],
         "sensitive": spec.data.sensitive,
         "project": str(run.project()) if spec.shards.transform else None,
-        "provenance": run.provenance(contract.ref if contract else None),
+        "provenance": {
+            **run.provenance(contract.ref if contract else None),
+            **run.raw_provenance(files, sources),
+        },
         "settings": {"files": [file.blake3 for file in files]},
     }

@@ -114,7 +114,11 @@ def _check(run: Run, key: str) -> ContractReport:
     }
     writer = run.store.writer(run.store.next_attempt("contracts", key))
     put_handoff(writer, fields)
-    raw = [{"uri": file.uri, "blake3": file.blake3, "bytes": file.bytes, "rev": file.rev} for file in told.files]
-    settings = {"suite": told.suite, "fail_on": spec.contract.fail_on, "files": [one["blake3"] for one in raw]}
-    ref = writer.seal("contract", settings, {**run.provenance(), "raw": raw})
+    settings = {
+        "suite": told.suite,
+        "fail_on": spec.contract.fail_on,
+        "files": [file.blake3 for file in told.files],
+    }
+    provenance = {**run.provenance(), **run.raw_provenance(told.files, sources)}
+    ref = writer.seal("contract", settings, provenance)
     return read_handoff(run.store, ref, ContractReport)

@@ -54,7 +54,7 @@ class _ExactMeans(ParallelStrategy):
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """As Lightning's, which rounds such a mean down: 21 rows on two ranks would weigh as 20."""
         if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and reduce_op in ("mean", "avg", None):
-            tensor = tensor.double()
+            tensor = tensor.to(torch.get_default_dtype())
         return super().reduce(tensor, group, reduce_op)
 
 

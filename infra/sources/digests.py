@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,8 +10,10 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from data_contracts.errors import CorruptError
-from infra.sources.places import Found, Place, gone
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.spec import SourceSpec
+from infra.digests import stream_digest
+from infra.sources.places import Found, Place, gone, place_of
 
 _FILE = "sources.json"
 _PIECE = 1 << 22
@@ -52,6 +55,18 @@ class Digests:
         except (OSError, ValueError):
             return {}
         return known if isinstance(known, dict) else {}
+
+
+def digest_now(uri: str, source: SourceSpec, root: Path, rev: str | None) -> str | None:
+    """The digest that a raw file's bytes have now, nothing remembered; None if it is not there any more.
+
+    Raises: CorruptError if DVC's copy is damaged; StorageUnavailable if its place does not answer.
+    """
+    try:
+        with contextlib.closing(place_of(source, root, rev).open(uri)) as stream:
+            return stream_digest(stream)
+    except (FileNotFoundError, UsageError):
+        return None
 
 
 def _hash(place: Place, file: Found) -> str:

@@ -18,6 +18,7 @@ from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
+from infra.digests import stream_digest
 from infra.sources.places import Place, gone
 from infra.sources.resolve import base_name
 
@@ -54,7 +55,7 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
     except Exception as error:
         # What cannot be read may be unreadable because it changed; that is the cause then.
         with contextlib.closing(_opened(file, place)) as again:
-            if _digest(again) != file.blake3:
+            if stream_digest(again) != file.blake3:
                 raise changed(file) from error
         if isinstance(error, _DAMAGED) and base_name(file.uri)[1]:
             raise UsageError(
@@ -74,7 +75,7 @@ def random_access(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
     if place.rev is None and "://" not in file.uri and not base_name(file.uri)[1]:
         with contextlib.closing(_opened(file, place)) as opened:
             before = os.fstat(opened.fileno())
-            if _digest(opened) != file.blake3:
+            if stream_digest(opened) != file.blake3:
                 raise changed(file)
             opened.seek(0)
             yield opened
@@ -96,13 +97,6 @@ def whole(file: SourceFile, place: Place) -> bytes:
     if blake3(data).hexdigest() != file.blake3:
         raise changed(file)
     return data
-
-
-def _digest(opened: BinaryIO) -> str:
-    hasher = blake3(max_threads=blake3.AUTO)
-    while piece := opened.read(_PIECE):
-        hasher.update(piece)
-    return hasher.hexdigest()
 
 
 def _opened(file: SourceFile, place: Place) -> BinaryIO:

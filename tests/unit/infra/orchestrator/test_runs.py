@@ -1,4 +1,4 @@
-"""The worker's flow runs are those with a live process below it. (Cancelling: tests/integration/test_deployments.py.)"""
+"""The flow runs of a worker are those with a live process below it. (How they end: tests/integration/test_deployments.py.)"""
 
 from __future__ import annotations
 

@@ -1,0 +1,52 @@
+"""A folder of raw files that is resolved and read as a run does it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from data_contracts.handoffs import SourceFile
+from data_contracts.spec import SourceSpec
+from infra.sources import Window, read_batches, resolve_sources
+from tests.support.s3 import s3_server  # noqa: F401 - a fixture
+
+
+class Raw:
+    """Raw files below `root`. `resolve` and `read` take sources as a spec has them: a text, or a dictionary."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.cache = root / "state" / "digests"
+
+    def write(self, name: str, data: str | bytes) -> Path:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        return path
+
+    def resolve(
+        self, *sources: Any, window: Window | None = None, window_path: str | None = None, rehash: bool = False
+    ) -> list[SourceFile]:
+        specs = [SourceSpec.model_validate(source) for source in sources]
+        return resolve_sources(
+            specs, root=self.root, window=window, window_path=window_path, cache=self.cache, rehash=rehash
+        )
+
+    def batches(
+        self, *sources: Any, files: list[SourceFile] | None = None, **options: Any
+    ) -> Iterator[pa.RecordBatch]:
+        specs = [SourceSpec.model_validate(source) for source in sources]
+        found = self.resolve(*sources) if files is None else files
+        return read_batches(found, specs, root=self.root, **options)
+
+    def read(self, *sources: Any, **options: Any) -> pa.Table:
+        return pa.Table.from_batches(list(self.batches(*sources, **options)))
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Raw:
+    return Raw(tmp_path)

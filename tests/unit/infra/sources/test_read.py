@@ -1,0 +1,360 @@
+"""Rows as they are read: values that survive, one schema, what changed since, and one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.errors import CorruptError, UsageError
+from infra.sources import Window, columnar, tables
+from tests.unit.infra.sources.conftest import Raw
+
+
+def parquet(table: pa.Table | dict[str, Any], **options: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), sink, **options)
+    return sink.getvalue()
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.compress(data, "zstd", asbytes=True)
+
+
+# One column each: its CSV texts, its type, its values.
+COLUMNS: dict[str, tuple[list[str], str, list[Any]]] = {
+    "whole": (["1", "-2", "007"], "int64", [1, -2, 7]),
+    "whole with gaps": (["1", "", "NA"], "int64", [1, None, None]),
+    "large": (["9007199254740993", "", "-9223372036854775808"], "int64", [9007199254740993, None, -(2**63)]),
+    "beyond int64": (["18446744073709551615", "1", ""], "uint64", [2**64 - 1, 1, None]),
+    "beyond uint64": (["99999999999999999999", "1", "2"], "string", ["99999999999999999999", "1", "2"]),
+    "large among fractions": (["9007199254740993", "0.5", "1"], "string", ["9007199254740993", "0.5", "1"]),
+    "real": (["0.5", "1e3", "3"], "double", [0.5, 1000.0, 3.0]),
+    "real with gaps": (["nan", " 0.5 ", '""'], "double", [None, 0.5, None]),
+    "infinite": (["inf", "-inf", "1"], "double", [float("inf"), float("-inf"), 1.0]),
+    "logical": (["true", "False", ""], "bool", [True, False, None]),
+    "ones and truths": (["1", "true", "0"], "string", ["1", "true", "0"]),
+    "text": (["a", '"b, c"', '"say ""hi"""'], "string", ["a", "b, c", 'say "hi"']),
+    "empty and missing": (['""', "", "x"], "string", ["", None, "x"]),
+    "NA in quotes": (['"NA"', "NA", "None"], "string", ["NA", None, None]),
+    "only empty": (['""', "", '""'], "string", ["", None, ""]),
+    "none": (["", "NULL", "n/a"], "null", [None, None, None]),
+    "day": (["2024-02-29", "9999-12-31", ""], "date32[day]", [date(2024, 2, 29), date(9999, 12, 31), None]),
+    "no such day": (["2024-02-29", "2023-02-29", ""], "string", ["2024-02-29", "2023-02-29", None]),
+    "time": (["2024-01-01 10:00", "2024-01-01T10:00:01", ""], "timestamp[s]",
+             [datetime(2024, 1, 1, 10), datetime(2024, 1, 1, 10, 0, 1), None]),
+    "time beside a day": (["2024-01-01", "2024-01-01T10:00:00.5", ""], "timestamp[us]",
+                          [datetime(2024, 1, 1), datetime(2024, 1, 1, 10, 0, 0, 500000), None]),
+    "zoned": (["2024-01-01T10:00:00+02:00", "2024-01-01 10:00:00Z", ""], "timestamp[us, tz=UTC]",
+              [datetime(2024, 1, 1, 8, tzinfo=UTC), datetime(2024, 1, 1, 10, tzinfo=UTC), None]),
+    "hexadecimal": (["0x10", "0x11", ""], "string", ["0x10", "0x11", None]),
+    "a line in a value": (['"a\nb"', "c", ""], "string", ["a\nb", "c", None]),
+    "words": (["1", "2", "n/k"], "string", ["1", "2", "n/k"]),
+    "other letters": (["ü", "日本", "🙂"], "string", ["ü", "日本", "🙂"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("block", [1 << 23, 64])
+def test_csv_values_survive(block: int, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    # With small blocks the type is found only over several: each text has a block of its own.
+    pad = "x" * 40 if block == 64 else ""
+    monkeypatch.setattr(tables, "_BLOCK", block)
+    for name, (texts, kind, values) in COLUMNS.items():
+        raw.write("a.csv", "n,v\n" + "".join(f"{pad}{i},{text}\n" for i, text in enumerate(texts)))
+        column = raw.read("a.csv").column("v")
+        assert (str(column.type), column.to_pylist()) == (kind, values), name
+
+
+def test_pandas_reads_the_same_table(raw: Raw) -> None:
+    text = "id,name,price,day\n1,a,0.5,2024-01-01\n2,,,2024-01-02\n3,c,2,\n"
+    path = raw.write("a.csv", text)
+    theirs = pd.read_csv(path, parse_dates=["day"])
+    ours = raw.read("a.csv").to_pandas(date_as_object=False)
+    pd.testing.assert_frame_equal(ours, theirs, check_dtype=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "rows"),
+    [
+        ("a,b\n1,2\n", None, [{"a": 1, "b": 2}]),
+        ("\ufeffa,b\r\n1,2\r\n\r\n", None, [{"a": 1, "b": 2}]),
+        ("\n\na,b\n1,2\n", None, [{"a": 1, "b": 2}]),
+        (",b\n7,2\n", None, [{"Unnamed: 0": 7, "b": 2}]),
+        ('"a\nx",b\n1,2', None, [{"a\nx": 1, "b": 2}]),
+        ("1,2\n3,4\n", ["a", "b"], [{"a": 1, "b": 2}, {"a": 3, "b": 4}]),
+        ("a,b\n", None, []),
+        ("a,b", None, []),
+    ],
+)
+def test_headers(text: str, columns: list[str] | None, rows: list[dict[str, int]], raw: Raw) -> None:
+    raw.write("a.csv", text)
+    batches = list(raw.batches({"uri": "a.csv", "columns": columns}))
+    assert [row for batch in batches for row in batch.to_pylist()] == rows
+
+
+@pytest.mark.parametrize(
+    ("ending", "compress"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress), (".zst", zstd)]
+)
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_every_format_and_compression(kind: str, ending: str, compress: Callable[[bytes], bytes], raw: Raw) -> None:
+    rows = [{"a": 1, "b": "x"}, {"a": None, "b": "y"}]
+    data = {
+        "csv": b"a,b\n1,x\n,y\n",
+        "jsonl": "\n".join(map(json.dumps, rows)).encode(),
+        "parquet": parquet(pa.Table.from_pylist(rows)),
+    }[kind]
+    raw.write(f"f.{kind}{ending}", compress(data))
+    assert raw.read(f"f.{kind}{ending}").to_pylist() == rows
+    assert raw.read(f"f.{kind}{ending}", columns=["b"]).to_pylist() == [{"b": "x"}, {"b": "y"}]
+    assert sum(batch.num_rows for batch in raw.batches(f"f.{kind}{ending}", columns=[])) == 2
+
+
+def test_json_lines_have_one_type_over_all_blocks(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_BLOCK", 40)
+    rows: list[dict[str, Any]] = [
+        {"a": 1, "t": "2024-01-01", "n": None, "s": {"x": 1}},
+        {"a": 2.5, "t": "soon", "n": 2**53 + 1, "s": {"y": [True]}},
+        {"t": "2024-01-02", "extra": "e", "s": None},
+    ]
+    raw.write("a.ndjson", "\n\n".join(map(json.dumps, rows)) + "\n")
+    table = raw.read("a.ndjson")
+    assert table.column("a").to_pylist() == [1.0, 2.5, None]
+    assert table.column("t").to_pylist() == ["2024-01-01", "soon", "2024-01-02"]
+    assert table.column("n").to_pylist() == [None, 2**53 + 1, None]
+    assert table.column("s").to_pylist() == [{"x": 1, "y": None}, {"x": None, "y": [True]}, None]
+    assert table.column("extra").to_pylist() == [None, None, "e"]
+
+
+def test_batches_are_small_and_in_order_whatever_the_file(raw: Raw) -> None:
+    raw.write("a.csv", "a\n" + "\n".join(map(str, range(10))))
+    raw.write("b.jsonl", "\n".join(f'{{"a": {i}}}' for i in range(10, 17)))
+    raw.write("c.parquet", parquet({"a": list(range(17, 30))}, row_group_size=5))
+    batches = list(raw.batches("a.csv", "b.jsonl", "c.parquet", batch_rows=4))
+    assert [value for batch in batches for value in batch.column("a").to_pylist()] == list(range(30))
+    assert max(batch.num_rows for batch in batches) == 4
+    assert all(batch.num_rows for batch in batches)
+
+
+def test_all_files_have_one_schema(raw: Raw) -> None:
+    raw.write("1.csv", "a,b,n\n1,2024-01-01,\n")
+    raw.write("2.csv", "b,a,c\n2024-01-02 10:00:00,0.5,x\n")
+    raw.write("3.parquet", parquet({"n": pa.array([7], pa.int8()), "c": pa.array(["y"]).dictionary_encode()}))
+    table = raw.read("1.csv", "2.csv", "3.parquet")
+    assert {field.name: str(field.type) for field in table.schema} == {
+        "a": "double", "b": "timestamp[s]", "n": "int8", "c": "string",
+    }  # fmt: skip
+    assert table.to_pylist() == [
+        {"a": 1.0, "b": datetime(2024, 1, 1), "n": None, "c": None},
+        {"a": 0.5, "b": datetime(2024, 1, 2, 10), "n": None, "c": "x"},
+        {"a": None, "b": None, "n": 7, "c": "y"},
+    ]
+
+
+def test_parquet_types_survive(raw: Raw) -> None:
+    table = pa.table(
+        {
+            "category": pa.array(["x", None, "x"]).dictionary_encode(),
+            "decimal": pa.array([Decimal("1.50"), None, Decimal("2")]),
+            "large": pa.array(["a", "b", None], pa.large_string()),
+            "list": [[1], None, []],
+            "zoned": pa.array([0, None, 1], pa.timestamp("ns", "Europe/Paris")),
+            "float": pa.array([0.5, None, 1], pa.float32()),
+            "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
+            "dotted.name": [1, 2, 3],
+        }
+    )
+    raw.write("a.parquet", parquet(table))
+    read = raw.read("a.parquet")
+    assert read.to_pylist() == table.to_pylist()
+    kinds = {field.name: str(field.type) for field in read.schema}
+    assert (kinds["category"], kinds["large"], kinds["fixed"]) == ("string", "string", "fixed_size_binary[2]")
+    assert raw.read("a.parquet", columns=["dotted.name"]).to_pydict() == {"dotted.name": [1, 2, 3]}
+
+
+BAD: dict[str, tuple[dict[str, bytes], str]] = {
+    "a line too long": ({"a.csv": b"a,b\n1,2\ns3cr3t,2,3\n"}, r"a.csv: line 3 has 3 values, but there are 2 columns"),
+    "not UTF-8": ({"a.csv": b"a,b\n1,\xff\n"}, r"a.csv is not UTF-8"),
+    "header not UTF-8": ({"a.csv": "ä,b\n1,2\n".encode("latin-1")}, r"a.csv is no CSV file in UTF-8"),
+    "a name twice": ({"a.csv": b"a,b,a\n1,2,3\n"}, r"a.csv has the column a twice"),
+    "no gzip": ({"a.csv.gz": b"a,b\n1,2\n"}, r"a.csv.gz is no whole .gz file"),
+    "half a gzip": ({"a.csv.gz": gzip.compress(b"a,b\n" + os.urandom(50000).hex().encode())[:20000]}, r"no whole .gz file"),
+    "half a xz": ({"a.csv.xz": lzma.compress(b"a,b\n" + os.urandom(50000).hex().encode())[:20000]}, r"no whole .xz file"),
+    "nothing compressed": ({"a.csv.gz": gzip.compress(b"")}, r"a.csv.gz is empty"),
+    "a JSON array": ({"a.json": b'[{"a": "s3cr3t"}]'}, r"a.json: row 0 is no JSON object on a line of its own"),
+    "broken JSON": ({"a.jsonl": b'{"a": 1}\n{"a": "s3cr3t\n'}, r"a.jsonl: .*is no JSON object"),
+    "two kinds in JSON": (
+        {"a.jsonl": b'{"a": 1}\n{"a": "s3cr3t"}\n'}, r"the column a changes from number to string in row 1. Give it one type"
+    ),
+    "no Parquet": ({"a.parquet": b"PAR1 s3cr3t"}, r"a.parquet is no Parquet file"),
+    "types of two CSV files": (
+        {"a.csv": b"v,w\n1,x\n", "b.csv": b"v,w\n1,x\ns3cr3t,x\n"},
+        r"b.csv: the column v is string \(a text stands in row 1\), but in .*a.csv it is int64. Give the column one type",
+    ),
+    "types of two formats": (
+        {"a.csv": b"v\ntrue\n", "b.parquet": parquet({"v": [1]})}, r"b.parquet: the column v is int64, but in .*a.csv it is bool"
+    ),
+    "a number that does not fit": (
+        {"a.csv": b"v\n-1\n", "b.csv": b"v\n18446744073709551615\n"}, r"a.csv: .*Give the column one type in all files"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_sentence_without_its_values(case: str, raw: Raw) -> None:
+    files, sentence = BAD[case]
+    for name, data in files.items():
+        raw.write(name, data)
+    with pytest.raises(UsageError, match=sentence) as error:
+        raw.read(*files)
+    assert "s3cr3t" not in str(error.value)
+
+
+def test_kinds_that_change_between_blocks_of_json_are_refused(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_BLOCK", 10)
+    raw.write("a.jsonl", '{"a": 1}\n{"a": 2}\n{"a": true}\n')
+    with pytest.raises(UsageError, match=r"the column a is int64 at first and bool from about row 2 on"):
+        raw.read("a.jsonl")
+
+
+@pytest.mark.parametrize("options", [{"columns": ["a", "nope"]}, {"window_column": "nope"}])
+def test_a_column_that_is_not_there_is_refused(options: dict[str, Any], raw: Raw) -> None:
+    raw.write("a.csv", "a,b\n1,2\n")
+    with pytest.raises(UsageError, match=r"The data has no column nope; it has a, b"):
+        raw.read("a.csv", window=Window(datetime(2024, 1, 1), datetime(2025, 1, 1)), **options)
+
+
+def _other_bytes(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[::-1])
+
+
+def _one_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def _longer(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\n")
+
+
+@pytest.mark.parametrize("change", [_other_bytes, _one_bit, _longer])
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.csv.zst", "a.jsonl", "a.parquet", "a.parquet.gz", "a.bin"])
+@pytest.mark.parametrize("known", [False, True], ids=["", "schema known"])
+def test_a_file_that_changed_since_is_corrupt(name: str, change: Callable[[Path], None], known: bool, raw: Raw) -> None:
+    data = {
+        "a.csv": b"a\n1\n2\n3\n", "a.csv.gz": gzip.compress(b"a\n1\n"), "a.csv.zst": zstd(b"a\n1\n"),
+        "a.jsonl": b'{"a": 1}\n', "a.parquet": parquet({"a": [1]}), "a.parquet.gz": gzip.compress(parquet({"a": [1]})),
+        "a.bin": b"bytes",
+    }[name]  # fmt: skip
+    path = raw.write(name, data + b"" if known else data)
+    source = {"uri": name, "format": "files"} if name == "a.bin" else name
+    files = raw.resolve(source)
+    if known:
+        raw.read(source, files=files)
+    change(path)
+    with pytest.raises(CorruptError, match=f"{name} changed after this run resolved it"):
+        raw.read(source, files=files)
+
+
+def test_a_parquet_file_that_changes_while_it_is_read_is_corrupt(raw: Raw) -> None:
+    path = raw.write("a.parquet", parquet({"a": list(range(100))}))
+    batches = raw.batches("a.parquet", batch_rows=10)
+    next(batches)
+    with path.open("r+b") as file:
+        file.write(b"PAR1")
+    os.utime(path, ns=(0, 0))
+    with pytest.raises(CorruptError, match="changed after this run resolved it"):
+        list(batches)
+
+
+def test_a_file_that_is_gone_is_named(raw: Raw) -> None:
+    for name in ("a.csv", "a.parquet"):
+        path = raw.write(name, parquet({"a": [1]}) if name.endswith("parquet") else b"a\n1\n")
+        files = raw.resolve(name)
+        path.unlink()
+        with pytest.raises(UsageError, match=f"{name} is no longer there, though it was when the run was resolved"):
+            raw.read(name, files=files)
+
+
+FILES = {"uri": "i/**/*.png", "format": "files", "pattern": "{label}/{name}.png"}
+
+
+def test_files_are_rows(raw: Raw) -> None:
+    for name in ("cats/1.png", "dogs/2.png"):
+        raw.write(f"i/{name}", name)
+    assert raw.read(FILES).to_pylist() == [
+        {"path": "cats/1.png", "label": "cats", "name": "1", "bytes": b"cats/1.png"},
+        {"path": "dogs/2.png", "label": "dogs", "name": "2", "bytes": b"dogs/2.png"},
+    ]
+
+
+def test_bytes_are_loaded_only_when_asked_for(raw: Raw) -> None:
+    raw.write("i/cats/1.png", "x")
+    files = raw.resolve(FILES)
+    (raw.root / "i/cats/1.png").unlink()
+    assert raw.read(FILES, files=files, columns=["label", "path"]).to_pylist() == [{"label": "cats", "path": "cats/1.png"}]
+    assert sum(batch.num_rows for batch in raw.batches(FILES, files=files, columns=[])) == 1
+    with pytest.raises(UsageError, match="no longer there"):
+        raw.read(FILES, files=files)
+
+
+def test_files_in_a_batch_are_bounded_by_rows_and_by_bytes(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnar, "_FILES_BYTES", 25)
+    for i in range(5):
+        raw.write(f"i/c/{i}.png", b"0123456789")
+    raw.write("i/c/9.png", b"x" * 100)
+    assert [batch.num_rows for batch in raw.batches(FILES)] == [2, 2, 1, 1]
+    assert [batch.num_rows for batch in raw.batches(FILES, columns=["path"], batch_rows=4)] == [4, 2]
+
+
+def test_a_file_larger_than_a_row_is_refused(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columnar, "_LARGEST", 3)
+    raw.write("i/c/1.png", b"long")
+    with pytest.raises(UsageError, match=r"1.png is larger than a row can be"):
+        raw.read(FILES)
+
+
+WINDOW = Window(datetime(2024, 1, 2, tzinfo=UTC), datetime(2024, 1, 4, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        pa.array([f"2024-01-0{i}" for i in range(1, 6)]).cast(pa.date32()),
+        pa.array([f"2024-01-0{i}T00:00:00" for i in range(1, 6)]).cast(pa.timestamp("s")),
+        pa.array([f"2024-01-0{i}T02:00:00+02:00" for i in range(1, 6)]).cast(pa.timestamp("us", "Asia/Tokyo")),
+    ],
+    ids=str,
+)
+def test_a_window_is_half_open(times: pa.Array, raw: Raw) -> None:
+    raw.write("a.parquet", parquet({"n": [1, 2, 3, 4, 5, 6], "t": pa.chunked_array([times, pa.nulls(1, times.type)])}))
+    options: dict[str, Any] = {"window": WINDOW, "window_column": "t"}
+    assert raw.read("a.parquet", **options).column("n").to_pylist() == [2, 3]
+    assert raw.read("a.parquet", columns=["n"], **options).to_pylist() == [{"n": 2}, {"n": 3}]
+    assert sum(batch.num_rows for batch in raw.batches("a.parquet", columns=[], **options)) == 2
+
+
+def test_a_nanosecond_before_the_end_is_inside(raw: Raw) -> None:
+    end = int(WINDOW.end.timestamp()) * 10**9
+    raw.write("a.parquet", parquet({"t": pa.array([end - 1, end], pa.timestamp("ns", "UTC"))}))
+    assert raw.read("a.parquet", window=WINDOW, window_column="t").num_rows == 1
+
+
+def test_a_window_of_no_times(raw: Raw) -> None:
+    raw.write("a.csv", "t,n\n,1\n")
+    assert list(raw.batches("a.csv", window=WINDOW, window_column="t")) == []
+    with pytest.raises(UsageError, match=r"data.window.column: n is int64, not a date or a time"):
+        raw.read("a.csv", window=WINDOW, window_column="n")

@@ -1,0 +1,177 @@
+"""What a run reads is looked up once: which files, what they hold, and one sentence for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from data_contracts.errors import UsageError
+from infra.sources import Window, digests
+from tests.unit.infra.sources.conftest import Raw
+
+JANUARY = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
+
+
+def test_files_come_in_the_order_of_the_sources_and_then_of_their_names(raw: Raw) -> None:
+    for name in ("b/2.csv", "b/1.csv", "b/sub/0.csv", "a.jsonl.gz", "c.PARQUET", ".hidden.csv", "b/.hidden.csv"):
+        raw.write(name, name)
+    files = raw.resolve("b/**/*.csv", "a.jsonl.gz", {"uri": str(raw.root / "c.PARQUET")}, "b/1.csv")
+    names = [os.path.relpath(file.uri, raw.root) for file in files]
+    assert names == ["b/1.csv", "b/2.csv", "b/sub/0.csv", "a.jsonl.gz", "c.PARQUET", "b/1.csv"]
+    assert [file.source for file in files] == [0, 0, 0, 1, 2, 3]
+    assert [file.format for file in files] == ["csv", "csv", "csv", "jsonl", "parquet", "csv"]
+    assert files[0].blake3 == blake3(b"b/1.csv").hexdigest()
+    assert files[0].bytes == len("b/1.csv")
+    assert all(file.rev is None for file in files)
+
+
+def test_a_name_with_glob_signs_in_it_is_a_file_if_it_is_there(raw: Raw) -> None:
+    raw.write("a[1].csv", "x")
+    raw.write("a1.csv", "y")
+    assert [file.uri[-8:] for file in raw.resolve("a[1].csv")] == ["a[1].csv"]
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "missing": ("none.csv", r"data.source.0.uri: no file matches none.csv \(from .*\)"),
+    "no match": ("*.parquet", r"data.source.0.uri: no file matches \*.parquet"),
+    "empty": ("empty.csv", r"data.source.0.uri: .*empty.csv is empty"),
+    "only empty texts": ({"uri": "empty.*", "format": "files"}, r"data.source.0.uri: .*empty.csv is empty"),
+    "folder": ("folder", r"folder is a folder. Name its files with a glob"),
+    "ending": ("a.txt", r"data.source.0.format: the ending of .*a.txt does not say .* Set format to csv"),
+    "scheme": ("gs://bucket/a.csv", r"gs://bucket/a.csv cannot be read: .* paths and s3://"),
+    "pattern without files": ({"uri": "a.csv", "pattern": "{x}.csv"}, r"data.source.0.pattern has an effect only with"),
+    "pattern that fits nothing": (
+        {"uri": "a.txt", "format": "files", "pattern": "{x}.png"},
+        r"data.source.0.pattern: the path .*a.txt does not end in \{x\}.png",
+    ),
+    "pattern without columns": ({"uri": "a.txt", "format": "files", "pattern": "a.txt"}, r"pattern: a.txt names no col"),
+    "pattern with a column twice": ({"uri": "a.txt", "format": "files", "pattern": "{x}/{x}"}, r"or one twice"),
+    "pattern with our column": ({"uri": "a.txt", "format": "files", "pattern": "{path}.txt"}, r"or path or bytes"),
+    "placeholder without window": ("{{ start }}.csv", r"data.source.0.uri: .* data.window.path is not set"),
+    "rev without repository": ({"uri": "a.csv", "rev": "v1"}, r"rev v1 is given, but .* is not in a DVC repository"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_sentence(case: str, raw: Raw) -> None:
+    raw.write("a.csv", "x\n1\n")
+    raw.write("a.txt", "text")
+    raw.write("empty.csv", "")
+    (raw.root / "folder").mkdir()
+    source, sentence = BAD[case]
+    with pytest.raises(UsageError, match=sentence):
+        raw.resolve(source)
+
+
+def test_a_window_in_the_path_is_filled_in(raw: Raw) -> None:
+    raw.write("day/2026-01-01/a.csv", "x\n1\n")
+    raw.write("day/2026-02-01/a.csv", "x\n2\n")
+    (file,) = raw.resolve("day/{{ start }}/*.csv", window=JANUARY, window_path="%Y-%m-%d")
+    assert file.uri.endswith("day/2026-01-01/a.csv")
+    (file,) = raw.resolve("day/{{end}}/*.csv", window=JANUARY, window_path="%Y-%m-%d")
+    assert file.uri.endswith("day/2026-02-01/a.csv")
+    with pytest.raises(UsageError, match="data.window.path has no effect: no data.source has"):
+        raw.resolve("day/2026-01-01/a.csv", window=JANUARY, window_path="%Y-%m-%d")
+
+
+def test_columns_are_taken_from_the_end_of_the_path(raw: Raw) -> None:
+    for name in ("cats/1.png", "cats/old/2.png", "dogs/1.png"):
+        raw.write(f"images/{name}", name)
+    files = raw.resolve({"uri": "images/**/*.png", "format": "files", "pattern": "{label}/{name}.png"})
+    assert [file.columns for file in files] == [
+        {"path": "cats/1.png", "label": "cats", "name": "1"},
+        {"path": "cats/old/2.png", "label": "old", "name": "2"},
+        {"path": "dogs/1.png", "label": "dogs", "name": "1"},
+    ]
+    (file,) = raw.resolve({"uri": "images/cats/1.png", "format": "files", "pattern": "{label}/{name}.png"})
+    assert file.columns == {"path": "1.png", "label": "cats", "name": "1"}
+
+
+def test_an_empty_text_among_texts_is_a_text(raw: Raw) -> None:
+    raw.write("a/__init__.py", "")
+    raw.write("a/b.py", "x = 1")
+    assert [file.bytes for file in raw.resolve({"uri": "a/*.py", "format": "files"})] == [0, 5]
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that were hashed, in order."""
+    names: list[str] = []
+    real = digests._hash
+
+    def count(place: Any, file: Any) -> str:
+        names.append(os.path.basename(file.uri))
+        return real(place, file)
+
+    monkeypatch.setattr(digests, "_hash", count)
+    return names
+
+
+def _age(path: Path, by_s: float = 3600) -> None:
+    facts = path.stat()
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns - int(by_s * 10**9)))
+
+
+def _longer(path: Path) -> None:
+    path.write_text("longer than it was")
+    _age(path)
+
+
+def _same_size(path: Path) -> None:
+    path.write_text("y" * len(path.read_text()))
+    _age(path, 1800)
+
+
+def _other_inode(path: Path) -> None:
+    facts, other = path.stat(), path.with_suffix(".other")
+    other.write_text("z" * len(path.read_text()))
+    os.utime(other, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    other.replace(path)
+
+
+@pytest.mark.parametrize("change", [_longer, _same_size, _other_inode])
+def test_only_what_changed_is_hashed_again(change: Callable[[Path], None], raw: Raw, hashed: list[str]) -> None:
+    for name in ("a.csv", "b.csv"):
+        _age(raw.write(name, name))
+    first = raw.resolve("*.csv")
+    assert hashed == ["a.csv", "b.csv"]
+    assert raw.resolve("*.csv") == first
+    assert hashed == ["a.csv", "b.csv"]
+    change(raw.root / "b.csv")
+    again = raw.resolve("*.csv")
+    assert hashed == ["a.csv", "b.csv", "b.csv"]
+    assert again[1].blake3 == blake3((raw.root / "b.csv").read_bytes()).hexdigest() != first[1].blake3
+
+
+def test_rehash_trusts_nothing(raw: Raw, hashed: list[str]) -> None:
+    _age(raw.write("a.csv", "a"))
+    raw.resolve("a.csv")
+    known = raw.cache / "sources.json"
+    known.write_text(known.read_text().replace(blake3(b"a").hexdigest(), "0" * 64))
+    assert raw.resolve("a.csv")[0].blake3 == "0" * 64
+    assert raw.resolve("a.csv", rehash=True)[0].blake3 == blake3(b"a").hexdigest()
+    assert raw.resolve("a.csv")[0].blake3 == blake3(b"a").hexdigest()
+    assert hashed == ["a.csv", "a.csv"]
+
+
+def test_a_file_written_just_now_is_not_remembered(raw: Raw, hashed: list[str]) -> None:
+    raw.write("a.csv", "a")
+    raw.resolve("a.csv")
+    raw.resolve("a.csv")
+    assert hashed == ["a.csv", "a.csv"]
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"a'])
+def test_a_damaged_memory_is_made_anew(damage: str, raw: Raw) -> None:
+    _age(raw.write("a.csv", "a"))
+    raw.resolve("a.csv")
+    (raw.cache / "sources.json").write_text(damage)
+    assert raw.resolve("a.csv")[0].blake3 == blake3(b"a").hexdigest()
+    assert len(json.loads((raw.cache / "sources.json").read_text())) == 1
