@@ -52,7 +52,11 @@ class Finding:
     """
 
     def __init__(
-        self, expectation: dict[str, Any], columns: Sequence[str], sensitive: Collection[str], whole: Collection[str] = ()
+        self,
+        expectation: dict[str, Any],
+        columns: Sequence[str],
+        sensitive: Collection[str],
+        whole: Collection[str] = (),
     ) -> None:
         self.expectation = expectation
         self.whole = set(whole)

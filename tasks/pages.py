@@ -16,6 +16,7 @@ from data_contracts.handoffs import (
     Receipt,
     RunReport,
 )
+from tasks.report import cost_sentence
 from tasks.run import Run
 from tasks.shard import in_order
 
@@ -49,8 +50,6 @@ def run_page(report: RunReport) -> str:
     """The page of a run."""
     stages = [(stage.name, f"{stage.status}, {stage.seconds:.1f} s: {stage.sentence}") for stage in report.stages]
     metrics = [(name, f"{value:.4f}") for name, value in report.metrics.items()]
-    cost = report.cost
-    money = f"{cost.node_seconds:.0f} node-seconds × {cost.usd_per_hour:g} USD/h ({cost.machine}, {cost.price_date})"
     return "\n".join(
         [
             f"# {report.verdict}",
@@ -61,7 +60,7 @@ def run_page(report: RunReport) -> str:
             "",
             *(_rows("Metric", "Value", metrics) if metrics else []),
             "",
-            f"Cost: {cost.usd:.4f} USD = {money}.",
+            f"Cost: {cost_sentence(report.cost)}.",
             "",
             f"Run `{report.run_id}` of `{report.pipeline}`, by {report.actor} ({report.trigger}).",
         ]

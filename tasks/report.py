@@ -57,6 +57,14 @@ def report(
     return _keep(run, page) if run.recorded else page
 
 
+def cost_sentence(cost: Cost) -> str:
+    """What a run cost and how that was reckoned, such as `0.0005 USD = 24 node-seconds × 0.0816 USD/h (…)`."""
+    if not cost.price_date:
+        return f"{cost.node_seconds:.0f} node-seconds on {cost.machine}, which has no list price"
+    price = f"{cost.usd_per_hour:g} USD/h ({cost.machine}, price of {cost.price_date})"
+    return f"{cost.usd:.4f} USD = {cost.node_seconds:.0f} node-seconds × {price}"
+
+
 def finished_report(run: Run) -> RunReport | None:
     """The run's report if it has a final verdict."""
     path = layout.report(run.run_id)

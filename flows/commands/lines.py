@@ -104,6 +104,8 @@ def answer(report: RunReport, arguments: argparse.Namespace) -> Answer:
 
 def text(report: RunReport, colour: bool) -> str:
     """One screen about a run."""
+    from tasks.report import cost_sentence
+
     shade = {"promoted": 32, "unchanged": 32, "not_promoted": 33}.get(report.verdict, 31)
     verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
     lines = [f"{verdict}: {report.sentence}", ""]
@@ -113,10 +115,6 @@ def text(report: RunReport, colour: bool) -> str:
         lines.append(f"  {one.name:<9} {one.status:<9} {one.seconds:6.1f} s{said}")
     if report.metrics:
         lines += ["", "  metrics   " + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())]
-    cost = report.cost
-    lines.append(
-        f"  cost      {cost.usd:.4f} USD ({cost.node_seconds:.0f} node-seconds on {cost.machine}, "
-        f"{cost.usd_per_hour:g} USD/h as of {cost.price_date})"
-    )
+    lines.append(f"  cost      {cost_sentence(report.cost)}")
     lines.append(f"  run       {report.run_id}")
     return "\n".join(lines)

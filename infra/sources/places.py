@@ -53,10 +53,6 @@ def place_of(source: SourceSpec, root: Path, rev: str | None = None) -> Place:
     """The place that a source's URI names; `rev` is the commit already resolved, else `source.rev` is looked up."""
     if source.uri.startswith("s3://"):
         return Bucket(source.uri, source.storage_options)
-    if "://" in source.uri and not source.uri.startswith("file://"):
-        raise UsageError(
-            f"{source.uri} cannot be read: Trainwright reads paths and s3:// addresses.", remedy="Copy the data to one."
-        )
     if source.rev is not None:
         from infra.sources.dvc_tracked import Tracked
 
@@ -74,7 +70,7 @@ class Folder:
 
     def find(self, pattern: str) -> list[Found]:
         """See `Place`."""
-        path = os.path.abspath(self.root / Path(pattern.removeprefix("file://")).expanduser())
+        path = os.path.abspath(self.root / Path(pattern).expanduser())
         if os.path.exists(path):
             names = [path]
         else:

@@ -88,7 +88,7 @@ class _Reading:
                     raise UsageError(
                         f"{file.uri}: the column {field.name} is {plain(field.type)}{here},"
                         f" but in {other} it is {before}{why}.",
-                        remedy="Give the column one type in all files.",
+                        remedy="Give it one type in all files.",
                     )
                 if both != before:
                     said_by[field.name] = (file.uri, _because(text_from.get(field.name)))
@@ -99,14 +99,14 @@ class _Reading:
         """All rows with exactly this schema."""
         for _, run in groupby(files, key=lambda file: file.source if file.format == "files" else file.uri):
             together = list(run)
-            for batch in self._raw(together, schema, batch_rows):
-                try:
+            try:
+                for batch in self._raw(together, schema, batch_rows):
                     yield _conformed(batch, schema)
-                except pa.ArrowInvalid as error:
-                    raise UsageError(
-                        f"{together[0].uri}: a value does not fit the type that its column has over all files.",
-                        remedy="Give the column one type in all files.",
-                    ) from error
+            except pa.ArrowInvalid as error:
+                raise UsageError(
+                    f"{together[0].uri}: a value does not fit the type that its column has over all files.",
+                    remedy="Give the column one type in all files.",
+                ) from error
 
     def _raw(self, run: list[SourceFile], schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows of one file, or of a run of `format: files`."""

@@ -52,11 +52,6 @@ def resolve_sources(
         UsageError: a file is missing, empty, or of a format that cannot be told.
         StorageUnavailable: the S3 server does not answer.
     """
-    if window_path is not None and not any(_PLACEHOLDER.search(source.uri) for source in sources):
-        raise UsageError(
-            f"data.window.path has no effect: no {field} has {{{{ start }}}} or {{{{ end }}}} in its uri.",
-            remedy="Write them into a uri, or use data.window.column.",
-        )
     digests = Digests(cache, rehash)
     files: list[SourceFile] = []
     for index, source in enumerate(sources):
@@ -138,7 +133,7 @@ def _columns(source: SourceSpec, file: Found, place: object, root: Path, here: s
         repository = getattr(place, "repository", root)
         path = os.path.relpath(repository / file.uri, os.path.abspath(root / start))
     else:
-        path = os.path.relpath(file.uri, os.path.abspath(root / Path(start.removeprefix("file://")).expanduser()))
+        path = os.path.relpath(file.uri, os.path.abspath(root / Path(start).expanduser()))
     if source.pattern is None:
         return {"path": path}
     match = _pattern(source.pattern, here).search(file.uri)

@@ -25,11 +25,12 @@ _MISSING = [
 
 def csv_schema(stream: BinaryIO, name: str, columns: list[str] | None) -> tuple[pa.Schema, dict[str, int]]:
     """Names and types of a CSV file's columns, and from which row (from 0) on one is text that was not before."""
-    guesses: dict[str, Guess] = {}
+    table = _Csv(stream, name, columns)
+    guesses = {column: Guess() for column in table.names}
     row = 0
-    for batch in _texts(stream, name, columns, None):
+    for batch in table.texts(table.names):
         for column, texts in zip(batch.schema.names, batch.columns, strict=True):
-            guesses.setdefault(column, Guess()).show(texts, row)
+            guesses[column].show(texts, row)
         row += batch.num_rows
     schema = pa.schema([(column, guess.kind) for column, guess in guesses.items()])
     return schema, {column: guess.text_from for column, guess in guesses.items() if guess.text_from is not None}
@@ -39,74 +40,80 @@ def csv_batches(
     stream: BinaryIO, name: str, columns: list[str] | None, types: dict[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a CSV file, of the columns in `types` that it has, with these types."""
-    for batch in _texts(stream, name, columns, list(types)):
+    for batch in _Csv(stream, name, columns).texts(list(types)):
         arrays = [
             from_texts(texts, types[column]) for column, texts in zip(batch.schema.names, batch.columns, strict=True)
         ]
         yield pa.RecordBatch.from_arrays(arrays, names=batch.schema.names) if arrays else batch
 
 
-def _texts(
-    stream: BinaryIO, name: str, columns: list[str] | None, wanted: list[str] | None
-) -> Iterator[pa.RecordBatch]:
-    """All values as text; missing ones are null, an empty string in quotes is an empty string."""
-    head = stream.read(_HEADER_BYTES)
-    if not head:
-        raise UsageError(f"{name} is empty.", remedy="Write it again or leave it out.")
-    names, lines = (columns, 0) if columns else _header(head, name)
-    chosen = [column for column in names if wanted is None or column in wanted]
-    bad: list[Any] = []
+class _Csv:
+    """A CSV file whose header was read: its column names, and where its rows begin."""
 
-    def refuse(row: Any) -> str:
-        bad.append(row)
-        return "error"
+    def __init__(self, stream: BinaryIO, name: str, columns: list[str] | None) -> None:
+        head = stream.read(_HEADER_BYTES)
+        if not head:
+            raise UsageError(f"{name} is empty.", remedy="Write it again or leave it out.")
+        self.name, self._lines, self._has_rows = name, 0, True
+        self._stream = _Rejoined(head, stream)
+        self.names = columns or self._header(head)
 
-    # One column must be read for the rows to be counted.
-    read = chosen or names[:1]
-    try:
-        reader = pyarrow.csv.open_csv(
-            io.BufferedReader(_Rejoined(head, stream), _BLOCK),
-            # Row numbers in errors are known to a single thread only.
-            read_options=pyarrow.csv.ReadOptions(
-                column_names=names, skip_rows=lines, block_size=_BLOCK, use_threads=False
-            ),
-            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types={column: pa.string() for column in names},
-                include_columns=read,
-                null_values=_MISSING,
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-            ),
-        )
-        for batch in reader:
-            yield batch.select(chosen)
-    except pa.ArrowInvalid as error:
-        raise _csv_error(error, name, bad, lines) from error
+    def texts(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        """All values as text; missing ones are null, an empty string in quotes is an empty string."""
+        if not self._has_rows:
+            return
+        chosen = [column for column in self.names if column in wanted]
+        bad: list[Any] = []
 
+        def refuse(row: Any) -> str:
+            bad.append(row)
+            return "error"
 
-def _header(head: bytes, name: str) -> tuple[list[str], int]:
-    """Column names, and how many lines they take with what is above them."""
-    try:
-        text = head.decode("utf-8-sig", errors="strict" if len(head) < _HEADER_BYTES else "ignore")
+        try:
+            reader = pyarrow.csv.open_csv(
+                io.BufferedReader(self._stream, _BLOCK),
+                # Only a single thread knows the number of a bad row.
+                read_options=pyarrow.csv.ReadOptions(
+                    column_names=self.names, skip_rows=self._lines, block_size=_BLOCK, use_threads=False
+                ),
+                parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    column_types={column: pa.string() for column in self.names},
+                    include_columns=chosen or self.names[:1],  # one is read for the rows to be counted
+                    null_values=_MISSING,
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+            for batch in reader:
+                yield batch.select(chosen)
+        except pa.ArrowInvalid as error:
+            raise _csv_error(error, self.name, bad) from error
+
+    def _header(self, head: bytes) -> list[str]:
+        text = head.decode("utf-8-sig", errors="surrogateescape")
         reader = csv.reader(io.StringIO(text, newline=""))
-        names = next((row for row in reader if row), [])
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{name} is no CSV file in UTF-8 ({error}).", remedy="Convert it to UTF-8.") from error
-    names = [column or f"Unnamed: {i}" for i, column in enumerate(names)]  # what pandas calls them
-    twice = sorted({column for column in names if names.count(column) > 1})
-    if twice:
-        raise UsageError(f"{name} has the column {twice[0]} twice.", remedy="Rename one of them.")
-    return names, reader.line_num
+        try:
+            names = next((row for row in reader if row), [])
+            names = [column or f"Unnamed: {i}" for i, column in enumerate(names)]  # what pandas calls them
+            "".join(names).encode()
+        except (UnicodeEncodeError, csv.Error) as error:
+            raise UsageError(f"{self.name} is no CSV file in UTF-8.", remedy="Convert it to UTF-8.") from error
+        twice = sorted({column for column in names if names.count(column) > 1})
+        if twice:
+            raise UsageError(f"{self.name} has the column {twice[0]} twice.", remedy="Rename one of them.")
+        self._lines = reader.line_num
+        self._has_rows = len(head) == _HEADER_BYTES or any(reader)
+        return names
 
 
-def _csv_error(error: pa.ArrowInvalid, name: str, bad: list[Any], lines: int) -> UsageError:
+def _csv_error(error: pa.ArrowInvalid, name: str, bad: list[Any]) -> UsageError:
     """Arrow's messages hold the row's text, which may be sensitive: they are said again without it."""
     if bad:
-        where = f"line {bad[0].number + lines}" if bad[0].number is not None else "a line"
+        row, found, wanted = bad[0].number, bad[0].actual_columns, bad[0].expected_columns
         return UsageError(
-            f"{name}: {where} has {bad[0].actual_columns} values, but there are {bad[0].expected_columns} columns.",
-            remedy="Mend the line; a value with a comma in it stands in double quotes.",
+            f"{name}: row {row} of the file has {found} values, but there are {wanted} columns.",
+            remedy="Mend the row; a value with a comma in it stands in double quotes.",
         )
     if "UTF8" in str(error):
         return UsageError(f"{name} is not UTF-8.", remedy="Convert it to UTF-8.")

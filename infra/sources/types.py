@@ -21,6 +21,7 @@ _WIDER: dict[pa.DataType, list[pa.DataType]] = {
     _ZONED: [],
     pa.string(): [],
 }
+_WIDEST = {pa.int64(): pa.float64(), pa.uint64(): pa.float64(), _DAY: _MICROS, _SECONDS: _MICROS}
 _WHOLE = r"^[+-]?\d+$"
 _EXACT = 2**53
 _PROBE = 32
@@ -58,8 +59,12 @@ class Guess:
             ladder = [pa.int64(), pa.uint64(), *ladder[1:]]
         before = self._kind
         self._kind = next(kind for kind in ladder if self._holds(values, kind))
-        if self._kind == pa.string() and not pa.types.is_null(before):
-            self.text_from = first_row + _first_refused(values, before)
+        if self._kind == pa.string():
+            if pa.types.is_null(before):
+                first = values.drop_null()[:1]
+                before = next(kind for kind in _LADDER if self._holds(first, kind))
+            at = _first_refused(values, before)
+            self.text_from = None if at is None else first_row + at
 
     def _holds(self, values: pa.Array, kind: pa.DataType) -> bool:
         if kind == pa.string():
@@ -136,17 +141,26 @@ def _has(values: pa.Array, *signs: str) -> bool:
 
 
 def _rounds(values: pa.Array, cast: pa.Array) -> bool:
-    large = pc.greater(pc.abs(cast), _EXACT)
+    large = pc.greater_equal(pc.abs(cast), _EXACT)
     return bool(pc.any(large).as_py() and pc.any(pc.match_substring_regex(values.filter(large), _WHOLE)).as_py())
 
 
-def _first_refused(values: pa.Array, kind: pa.DataType) -> int:
-    """Index of the first text that cannot be cast to `kind`; by halves, since only a whole cast is fast."""
+def _first_refused(values: pa.Array, kind: pa.DataType) -> int | None:
+    """Index of the first text that is neither of `kind` nor of the widest of its kind, or None.
+
+    Found by halves: a cast that fails says neither where nor fast.
+    """
+    kind = _WIDEST.get(kind, kind)
     low, high = 0, len(values)
+    try:
+        values.cast(kind)
+        return None
+    except pa.ArrowInvalid:
+        pass
     while high - low > 1:
         middle = (low + high) // 2
         try:
-            _cast(values[low:middle], kind)
+            values[low:middle].cast(kind)
             low = middle
         except pa.ArrowInvalid:
             high = middle

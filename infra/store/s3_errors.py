@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from infra.store.backend import Stale
 
-_SLOW = (408, 429)
+_SEND_AGAIN = (408, 409, 429)
 
 
 def status_of(error: BaseException) -> int | None:
@@ -26,7 +26,7 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed when sent again."""
     status = status_of(error)
     if status is not None:
-        return status >= 500 or status in _SLOW
+        return status >= 500 or status in _SEND_AGAIN
     from aiohttp import ClientError
     from botocore.exceptions import ConnectionError, HTTPClientError, IncompleteReadError
     from botocore.parsers import ResponseParserError

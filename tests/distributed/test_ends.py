@@ -38,7 +38,7 @@ def when(condition: Callable[[], Any]) -> Any:
     return value
 
 
-@pytest.mark.parametrize("how", ["stop file", "SIGTERM to rank 1"])
+@pytest.mark.parametrize("how", [pytest.param("stop file", marks=pytest.mark.slow), "SIGTERM to rank 1"])
 def test_a_stop_leaves_one_checkpoint_of_the_same_step_on_all_ranks(how: str, gang: Callable[..., Gang]) -> None:
     run = gang("run", trainer={"max_epochs": 100_000}, checkpoint={"every_steps": 1_000_000})
     process = run.start()
@@ -75,6 +75,7 @@ def test_an_exception_in_step_3_is_the_users_and_shows_the_users_frames_alone(ga
     assert answer(scratch, 0)["step"] == 2
 
 
+@pytest.mark.slow
 def test_the_rank_that_raised_is_first_and_the_others_name_the_connection(gang: Callable[..., Gang]) -> None:
     scratch = ends(gang("run", "RaisesOnOneRank", collective_timeout_s=30))
     assert from_json(answer(scratch, 1, "error")).message == "The user's code raised RuntimeError: rank one alone."
@@ -115,7 +116,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case.startswith("state") else pytest.mark.slow) for case in REFUSED]
+)
 def test_refused_before_the_first_step(case: str, gang: Callable[..., Gang]) -> None:
     settings, cause, sentence = REFUSED[case]
     scratch = ends(gang("run", **settings))

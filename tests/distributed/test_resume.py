@@ -29,7 +29,12 @@ EXACT: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", EXACT)
+SAMPLE = ("ddp", "fsdp, modules named")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[] if case in SAMPLE else pytest.mark.slow) for case in EXACT]
+)
 def test_resumed_in_the_middle_of_an_epoch(case: str, gang: Callable[..., Gang]) -> None:
     model, settings = EXACT[case]
     ranks = 1 if settings.get("strategy") == "single" else 2
@@ -42,18 +47,21 @@ def test_resumed_in_the_middle_of_an_epoch(case: str, gang: Callable[..., Gang])
     assert resumed["ref"]["id"] == end["ref"]["id"]
 
 
+@pytest.mark.slow
 def test_resumed_at_the_end_trains_nothing_and_hands_over_the_same(gang: Callable[..., Gang]) -> None:
     run = gang("run", strategy="single", ranks=1)
     end = run.train_to_end()
     assert run.train_to_end(1, resume=end) == end
 
 
+@pytest.mark.slow
 def test_a_second_run_has_the_same_id_in_another_store_with_other_tags(gang: Callable[..., Gang]) -> None:
     first, second = gang("first"), gang("second")
     second.provenance = {"tags": {"team": "b"}, "started": "2030-01-01T00:00:00+00:00"}
     assert first.train_to_end()["ref"]["id"] == second.train_to_end()["ref"]["id"]
 
 
+@pytest.mark.slow
 def test_users_data_module_goes_on_where_it_stood(gang: Callable[..., Gang]) -> None:
     run = gang("run", **EVERY_4)
     run.dataset, run.dataset_folder = None, None
@@ -63,6 +71,7 @@ def test_users_data_module_goes_on_where_it_stood(gang: Callable[..., Gang]) -> 
     assert resumed["ref"]["id"] == end["ref"]["id"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
     [(("ddp", 2), ("fsdp", 2)), (("fsdp", 2), ("ddp", 2)), (("fsdp", 2), ("single", 1)), (("single", 1), ("fsdp", 2))],

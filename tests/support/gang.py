@@ -115,7 +115,11 @@ class Gang:
             **self.environment,
         }
         options = ["--standalone", f"--nproc-per-node={self.ranks}", "--no-python"]
-        command = [*module_command("torch.distributed.run"), *options, *module_command("infra.launch.entry", "training.rank")]
+        command = [
+            *module_command("torch.distributed.run"),
+            *options,
+            *module_command("infra.launch.entry", "training.rank"),
+        ]
         with (scratch / "log.txt").open("wb") as log:
             return subprocess.Popen(
                 command, env=environment, cwd=self.project, stdout=log, stderr=log, start_new_session=True
@@ -152,4 +156,3 @@ def answer(scratch: Path, rank: int, kind: str = "") -> Any:
     """What a rank wrote: its progress, or with `kind` its `error` or `done`; None if it did not."""
     path = scratch / (f"rank-{rank}.{kind}.json" if kind else f"rank-{rank}.json")
     return json.loads(path.read_text()) if path.exists() else None
-

@@ -50,7 +50,8 @@ def _swap(store: Any, turn: int, number: int, barrier: Any) -> bool:
     try:
         moved = pointer.swap(before, [turn, number])
     except PointerMoved as error:
-        assert error.current.value[0] == turn
+        if error.current.value[0] != turn:
+            raise AssertionError(f"round {turn} was lost to {error.current}") from error
         return False
     return pointer.read() == moved
 

@@ -1,4 +1,4 @@
-"""The engine against Great Expectations itself, run directly over the whole frame, and against itself in other batches."""
+"""The engine against Great Expectations, run over the whole frame, and against itself with other batches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__)
 Read = Callable[[list[str] | None], Iterator[pa.RecordBatch]]
 
 
-def E(kind: str, severity: str = "critical", **kwargs: Any) -> dict[str, Any]:  # noqa: N802 - one entry of a suite
+def E(kind: str, severity: str = "critical", **kwargs: Any) -> dict[str, Any]:
     return {"type": f"expect_{kind}", "kwargs": kwargs, "severity": severity}
 
 
@@ -317,7 +317,10 @@ def test_a_missing_column_is_a_failure_with_a_sentence() -> None:
 
 def test_words_among_numbers_are_named_by_row() -> None:
     table = pa.table({"a": ["1", "2", "n/a", None, "4.5", "?"]})
-    for expectation in (E("column_values_to_be_between", column="a", min_value=0), E("column_mean_to_be_between", column="a")):
+    for expectation in (
+        E("column_values_to_be_between", column="a", min_value=0),
+        E("column_mean_to_be_between", column="a"),
+    ):
         failure = one(table, expectation)
         assert (failure.rows, failure.row_numbers, failure.values) == (2, [2, 5], ["n/a", "?"])
         assert "text that is no number" in failure.sentence
@@ -327,8 +330,9 @@ def test_what_cannot_be_computed_is_a_failure_with_the_reason() -> None:
     failure = one(pa.table({"a": ["x", "y"]}), E("column_values_to_be_between", column="a", min_value=0))
     assert "could not be computed (a is string): Column values, min_value" in failure.sentence
     table = pa.table({"a": [1], "b": ["x"]})
-    bad, fine = E("column_values_to_be_between", column="a", min_value=0, row_condition="nope > 0", condition_parser="pandas"), E(
-        "column_values_to_be_between", column="a", min_value=5
+    bad, fine = (
+        E("column_values_to_be_between", column="a", min_value=0, row_condition="nope > 0", condition_parser="pandas"),
+        E("column_values_to_be_between", column="a", min_value=5),
     )
     found = run(table, bad, fine)
     assert "could not be computed" in found.failures[0].sentence

@@ -21,15 +21,24 @@ def saved(*expectations: dict[str, Any]) -> str:
 
 BAD = {
     "no file": (None, r"contract.suite: there is no file suite.json in .*write the suite there"),
-    "no JSON": ('{"name": "s",\n "expectations": [}', r"suite.json:2: contract.suite: the suite is no JSON: Expecting value"),
+    "no JSON": (
+        '{"name": "s",\n "expectations": [}',
+        r"suite.json:2: contract.suite: the suite is no JSON: Expecting value",
+    ),
     "NaN": ('{"name": "s", "expectations": [NaN]}', r"suite.json:1: the suite holds NaN"),
     "a list": ("[]", r"suite.json:1: a suite is an object .* no list of expectations"),
     "no list": ('{"name": "s"}', r"no list of expectations"),
     "an entry that is a text": (saved("x"), r"suite.json:4: expectations.0: an expectation is an object"),  # type: ignore[arg-type]
     "before 1.0": (saved({"expectation_type": "x"}), r"expectations.0: .*rename expectation_type to type"),
     "no type": (saved({"kwargs": {}}), r"expectations.0: the expectation has no type"),
-    "a key of ours": (saved({**NOT_NULL, "severty": "info"}), r"expectations.0.severty: unknown key; did you mean severity"),
-    "severity": (saved({**NOT_NULL, "severity": "bad"}), r"severity: 'bad' is no severity; use critical, warning or info"),
+    "a key of ours": (
+        saved({**NOT_NULL, "severty": "info"}),
+        r"expectations.0.severty: unknown key; did you mean severity",
+    ),
+    "severity": (
+        saved({**NOT_NULL, "severity": "bad"}),
+        r"severity: 'bad' is no severity; use critical, warning or info",
+    ),
     "arguments": (saved({**NOT_NULL, "kwargs": []}), r"expectations.0.kwargs: the arguments are an object"),
     "unknown": (
         saved(NOT_NULL, {"type": "expect_column_values_to_be_betwen", "kwargs": {}}),

@@ -9,7 +9,7 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
 from infra import registry
-from infra.registry import history, move_alias, next_version, read_alias, read_version, write_version
+from infra.registry import aliases, history, move_alias, next_version, read_alias, read_version, write_version
 from infra.store import PointerMoved, Store, Versioned, open_store
 from tests.support.s3 import S3Server, s3_server
 
@@ -119,6 +119,14 @@ def test_an_alias_moves_and_its_receipts_are_kept(store: Store) -> None:
         "model": "digits", "alias": "champion", "decision": "promoted", "version": 2,
         "previous_receipt": receipts[0].ref.id,
     }  # fmt: skip
+
+
+def test_all_aliases(store: Store) -> None:
+    assert aliases(store) == []
+    promote(store, write(store, 10), None, None)
+    store.pointer("aliases/digits/challenger").create({"version": 7})
+    store.pointer("aliases/gpt/champion").create({"version": 3})
+    assert aliases(store) == [("digits", "challenger", 7), ("digits", "champion", 1), ("gpt", "champion", 3)]
 
 
 def test_a_late_move_changes_nothing(store: Store) -> None:

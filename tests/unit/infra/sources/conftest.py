@@ -36,9 +36,7 @@ class Raw:
             specs, root=self.root, window=window, window_path=window_path, cache=self.cache, rehash=rehash
         )
 
-    def batches(
-        self, *sources: Any, files: list[SourceFile] | None = None, **options: Any
-    ) -> Iterator[pa.RecordBatch]:
+    def batches(self, *sources: Any, files: list[SourceFile] | None = None, **options: Any) -> Iterator[pa.RecordBatch]:
         specs = [SourceSpec.model_validate(source) for source in sources]
         found = self.resolve(*sources) if files is None else files
         return read_batches(found, specs, root=self.root, **options)

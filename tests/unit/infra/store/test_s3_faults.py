@@ -104,7 +104,7 @@ def test_a_conflict_with_another_write_under_way_is_sent_again(s3: S3Server, s3_
     s3.fault("refuse", method="PUT", times=3, status=409, code="ConditionalRequestConflict")
     assert s3_store.pointer("p").swap(held, "b").value == "b"
     s3.fault("refuse", method="PUT", times=1000, status=409, code="ConditionalRequestConflict")
-    with pytest.raises(UsageError, match="p in the store .* cannot be used"):
+    with pytest.raises(StorageUnavailable, match="p in the store .* does not answer"):
         s3_store.pointer("p").swap(held, "c")
     s3.clear()
 
@@ -237,6 +237,13 @@ def test_goes_on_after_a_fork(s3_store: Store) -> None:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     assert s3_store.read("x") == b"1"
+
+
+def test_another_refusal_is_told_as_it_is(s3: S3Server, s3_store: Store) -> None:
+    for method, code in (("PUT", "InvalidRequest"), ("POST", "InvalidPart")):
+        s3.fault("refuse", method=method, match="/.probe/", status=400, code=code)
+        with pytest.raises(UsageError, match=r"\.probe/\w+ in the store .* cannot be used \(.*as asked\)"):
+            open_store(f"{s3_store.uri}/new", s3.options)
 
 
 def test_a_bug_is_not_taken_for_a_fault_of_the_store() -> None:

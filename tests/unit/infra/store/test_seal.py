@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -56,6 +57,11 @@ def test_reads_what_was_written() -> None:
     assert manifest.ref == Ref(uri=URI, id=identity, seal=json.loads(data)["seal"])
     assert manifest.content == json.loads(data)["content"]
     assert read_manifest(URI, data, manifest.ref) == manifest
+
+
+def test_a_manifest_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        read_manifest(URI, manifest_bytes()).seal = B3
 
 
 def test_the_id_is_of_the_content_alone() -> None:

@@ -1,0 +1,160 @@
+"""Raw files on an S3 server: the same rows as from a folder, and what a server that fails means."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import socket
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from blake3 import blake3
+
+from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from infra.sources import digests
+from tests.support.s3 import S3Server
+from tests.unit.infra.sources.conftest import Raw
+
+
+class Bucket:
+    """A bucket of its own, and sources in it."""
+
+    def __init__(self, server: S3Server) -> None:
+        import s3fs
+
+        self.name, self.server = server.bucket(), server
+        self.files = s3fs.S3FileSystem(
+            key="an-access-key", secret="a-secret-key", endpoint_url=server.url, skip_instance_cache=True,
+            use_listings_cache=False,
+        )  # fmt: skip
+
+    def write(self, name: str, data: bytes) -> None:
+        self.files.pipe_file(f"{self.name}/{name}", data)
+
+    def source(self, pattern: str, **more: Any) -> dict[str, Any]:
+        return {"uri": f"s3://{self.name}/{pattern}", "storage_options": self.server.options, **more}
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> Bucket:
+    return Bucket(s3_server)
+
+
+def _parquet() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": [3, 4]}), sink)
+    return sink.getvalue()
+
+
+FILES = {"d/1.csv": b"a\n1\n2\n", "d/2.parquet": _parquet(), "d/3.jsonl.gz": gzip.compress(b'{"a": 5}\n')}
+
+
+def test_a_bucket_reads_as_a_folder_does(bucket: Bucket, raw: Raw) -> None:
+    for name, data in FILES.items():
+        bucket.write(name, data)
+        raw.write(name, data)
+    bucket.files.touch(f"{bucket.name}/d/")  # what consoles show a folder by
+    there, here = raw.resolve(bucket.source("d/*")), raw.resolve("d/*")
+    assert [file.uri for file in there] == [f"s3://{bucket.name}/{name}" for name in FILES]
+    facts = ("bytes", "blake3", "format", "columns", "source")
+    assert [[getattr(file, fact) for fact in facts] for file in there] == [
+        [getattr(file, fact) for fact in facts] for file in here
+    ]
+    assert raw.read(bucket.source("d/*")).column("a").to_pylist() == [1, 2, 3, 4, 5]
+    assert raw.read(bucket.source("d/1.csv")).equals(raw.read("d/1.csv"))
+    assert raw.read(bucket.source("**/2.parquet"), columns=["a"]).num_rows == 2
+
+
+def test_objects_are_rows(bucket: Bucket, raw: Raw) -> None:
+    bucket.write("i/cats/1.png", b"meow")
+    source = bucket.source("i/**/*.png", format="files", pattern="{label}/{name}.png")
+    assert raw.read(source).to_pylist() == [{"path": "cats/1.png", "label": "cats", "name": "1", "bytes": b"meow"}]
+
+
+def test_an_object_is_hashed_again_only_when_its_etag_changes(
+    bucket: Bucket, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[str] = []
+    real = digests._hash
+
+    def count(place: Any, file: Any) -> str:
+        hashed.append(file.uri)
+        return real(place, file)
+
+    monkeypatch.setattr(digests, "_hash", count)
+    bucket.write("a.csv", b"a\n1\n")
+    first = raw.resolve(bucket.source("a.csv"))
+    assert raw.resolve(bucket.source("a.csv")) == first
+    assert len(hashed) == 1
+    bucket.write("a.csv", b"a\n2\n")
+    assert raw.resolve(bucket.source("a.csv"))[0].blake3 == blake3(b"a\n2\n").hexdigest()
+    assert len(hashed) == 2
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.bin"])
+def test_an_object_that_changed_since_is_corrupt(name: str, bucket: Bucket, raw: Raw) -> None:
+    source = bucket.source(name, **({"format": "files"} if name == "a.bin" else {}))
+    bucket.write(name, _parquet())
+    files = raw.resolve(source) if name != "a.csv" else None
+    if files is None:
+        bucket.write(name, b"a\n1\n")
+        files = raw.resolve(source)
+    bucket.write(name, b"a\n2\n")
+    with pytest.raises(CorruptError, match=f"{name} changed after this run resolved it"):
+        raw.read(source, files=files)
+
+
+def test_a_flipped_bit_on_the_way_is_corrupt(bucket: Bucket, raw: Raw) -> None:
+    bucket.write("flipped.csv", b"a\n1\n")
+    files = raw.resolve(bucket.source("flipped.csv"))
+    bucket.server.fault("flip", method="GET", match="flipped.csv")
+    with pytest.raises((CorruptError, UsageError)):
+        raw.read(bucket.source("flipped.csv"), files=files)
+    bucket.server.clear()
+
+
+BAD = {
+    "no object": ("none.csv", {}, UsageError, r"data.source.0.uri: no file matches s3://.*/none.csv"),
+    "no match": ("none/*.csv", {}, UsageError, r"data.source.0.uri: no file matches"),
+    "empty": ("empty.csv", {}, UsageError, r"data.source.0.uri: s3://.*empty.csv is empty"),
+    "folder": ("folder", {}, UsageError, r"folder is a folder. Name its files with a glob"),
+    "no credential": (
+        "a.csv", {"key": "env:TRAINWRIGHT_NO_SUCH_NAME"}, UsageError,
+        r"storage_options.key names the environment variable TRAINWRIGHT_NO_SUCH_NAME, which is not set",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_sentence(case: str, bucket: Bucket, raw: Raw) -> None:
+    bucket.write("empty.csv", b"")
+    bucket.write("folder/a.csv", b"a\n1\n")
+    name, options, kind, sentence = BAD[case]
+    source = bucket.source(name)
+    with pytest.raises(kind, match=sentence):
+        raw.resolve({**source, "storage_options": {**source["storage_options"], **options}})
+
+
+def test_a_server_that_is_not_there_is_unavailable(bucket: Bucket, raw: Raw, tmp_path: Path) -> None:
+    bucket.write("a.csv", b"a\n1\n")
+    files = raw.resolve(bucket.source("a.csv"))
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # bound and not listening: every connection is refused
+        source = bucket.source("a.csv")
+        address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        source["storage_options"] = {**source["storage_options"], "endpoint_url": address}
+        with pytest.raises(StorageUnavailable, match=r"s3://.* does not answer"):
+            raw.resolve(source)
+        with pytest.raises(StorageUnavailable, match=r"s3://.* does not answer"):
+            raw.read(source, files=files)
+
+
+def test_without_permission_is_bad_usage(bucket: Bucket, raw: Raw) -> None:
+    bucket.write("secret.csv", b"a\n1\n")
+    bucket.server.fault("refuse", match="secret.csv", status=403, code="AccessDenied", times=9)
+    with pytest.raises(UsageError, match="may not be used with these credentials"):
+        raw.resolve(bucket.source("secret.csv"))
+    bucket.server.clear()

@@ -1,0 +1,165 @@
+"""Files that DVC tracks, in a real repository with two revisions: each is read as it was at its own."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+
+from data_contracts.errors import CorruptError, UsageError
+from tests.unit.infra.sources.conftest import Raw
+
+OLD, NEW = b"a,b\n1,x\n", b"a,b\n2,y\n3,z\n"
+
+
+class Repository(Raw):
+    """A Git and DVC repository. The spec's folder is `project` in it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "project")
+        self.folder = folder
+        self.root.mkdir(parents=True)
+        self.git("init", "-q")
+        self.dvc("init", "-q")
+        self.dvc("config", "core.check_update", "false")
+
+    def git(self, *arguments: str) -> str:
+        who = ("-c", "user.name=t", "-c", "user.email=t@example.org")
+        return subprocess.run(
+            ["git", *who, *arguments], cwd=self.folder, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    def dvc(self, *arguments: str) -> None:
+        subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=self.folder, check=True, capture_output=True)
+
+    def commit(self, tag: str) -> str:
+        self.dvc("add", "-q", "project/data/t.csv", "project/data/parts")
+        self.git("add", "-A")
+        self.git("commit", "-qm", tag)
+        self.git("tag", tag)
+        return self.git("rev-parse", "HEAD")
+
+    def forget(self) -> None:
+        """Leave no bytes in the working tree nor in the cache."""
+        shutil.rmtree(self.folder / ".dvc" / "cache")
+        shutil.rmtree(self.root / "data" / "parts")
+        (self.root / "data" / "t.csv").unlink()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """The repository as it was made: never changed by a test."""
+    repository = Repository(tmp_path_factory.mktemp("dvc") / "repository")
+    commits = {}
+    for tag, data in (("v1", OLD), ("v2", NEW)):
+        repository.write("data/t.csv", data)
+        repository.write("data/parts/1.csv.gz", gzip.compress(data, mtime=0))
+        repository.write("data/parts/2.csv", data)
+        repository.write("plain.csv", data)
+        commits[tag] = repository.commit(tag)
+    return repository.folder, commits
+
+
+@pytest.fixture
+def repository(made: tuple[Path, dict[str, str]], tmp_path: Path) -> Repository:
+    """A copy of it for one test."""
+    copy = Repository.__new__(Repository)
+    copy.folder = tmp_path / "copy"
+    shutil.copytree(made[0], copy.folder, symlinks=True)
+    Raw.__init__(copy, copy.folder / "project")
+    copy.cache = tmp_path / "digests"
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("rev", "tag", "data"), [("v1", "v1", OLD), ("HEAD~1", "v1", OLD), ("v2", "v2", NEW), ("HEAD", "v2", NEW)]
+)
+def test_a_revision_is_resolved_to_its_commit_and_read_as_it_was(
+    rev: str, tag: str, data: bytes, repository: Repository, made: tuple[Path, dict[str, str]]
+) -> None:
+    source = {"uri": "data/t.csv", "rev": rev}
+    repository.write("data/t.csv", b"a,b\n0,changed\n")  # what lies there now does not matter
+    (file,) = repository.resolve(source)
+    assert (file.uri, file.rev, file.bytes) == ("project/data/t.csv", made[1][tag], len(data))
+    assert file.blake3 == blake3(data).hexdigest()
+    repository.git("tag", "-f", tag, "HEAD~1" if tag == "v2" else "HEAD")  # nor where the name points later
+    assert repository.read(source, files=[file]).num_rows == data.count(b"\n") - 1
+
+
+def test_without_a_revision_the_file_is_read_as_it_lies_there(repository: Repository) -> None:
+    repository.write("data/t.csv", b"a,b\n0,changed\n")
+    (file,) = repository.resolve("data/t.csv")
+    assert file.rev is None
+    assert repository.read("data/t.csv").to_pylist() == [{"a": 0, "b": "changed"}]
+
+
+def test_a_glob_finds_what_a_tracked_folder_held(repository: Repository) -> None:
+    source = {"uri": "data/parts/*.csv*", "rev": "v1"}
+    assert [file.uri for file in repository.resolve(source)] == [
+        "project/data/parts/1.csv.gz",
+        "project/data/parts/2.csv",
+    ]
+    assert repository.read(source).to_pylist() == [{"a": 1, "b": "x"}] * 2
+    rows = repository.read({**source, "format": "files", "pattern": "{name}.csv"} | {"uri": "data/*/2.csv"})
+    assert rows.to_pylist() == [{"path": "parts/2.csv", "name": "2", "bytes": OLD}]
+
+
+def test_a_file_that_only_git_tracks_is_read_at_its_revision_too(repository: Repository) -> None:
+    assert repository.read({"uri": "plain.csv", "rev": "v1"}).to_pylist() == [{"a": 1, "b": "x"}]
+
+
+def test_bytes_come_from_the_remote_when_the_cache_has_none(repository: Repository, tmp_path: Path) -> None:
+    repository.dvc("remote", "add", "-d", "-f", "far", str(tmp_path / "remote"))
+    repository.dvc("push", "-q", "-A")
+    repository.forget()
+    assert repository.read({"uri": "data/t.csv", "rev": "HEAD"}).num_rows == 2
+
+
+BAD = {
+    "no such revision": ({"uri": "data/t.csv", "rev": "v9"}, r"rev v9 is no revision of the Git repository"),
+    "not there then": (
+        {"uri": "data/none.csv", "rev": "v1"},
+        r"data.source.0.uri: no file matches data/none.csv at v1",
+    ),
+    "no match then": (
+        {"uri": "data/*.parquet", "rev": "v1"},
+        r"data.source.0.uri: no file matches data/\*.parquet at v1",
+    ),
+    "a folder": ({"uri": "data/parts", "rev": "v1"}, r"data/parts is a folder"),
+    "outside": ({"uri": "../../x.csv", "rev": "v1"}, r"../../x.csv lies outside the DVC repository"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_refused_in_one_sentence(case: str, repository: Repository) -> None:
+    source, sentence = BAD[case]
+    with pytest.raises(UsageError, match=sentence):
+        repository.resolve(source)
+
+
+def test_bytes_that_are_nowhere_are_named(repository: Repository) -> None:
+    files = repository.resolve({"uri": "data/t.csv", "rev": "v1"})
+    repository.forget()
+    for read in (
+        lambda: repository.resolve({"uri": "data/t.csv", "rev": "HEAD"}),
+        lambda: repository.read({"uri": "data/t.csv", "rev": "v1"}, files=files),
+    ):
+        with pytest.raises(
+            UsageError, match=r"project/data/t.csv at [0-9a-f]{40} is neither in DVC's cache nor in a rem"
+        ):
+            read()
+
+
+def test_a_damaged_copy_in_the_cache_is_corrupt(repository: Repository) -> None:
+    (copy,) = [
+        path for path in (repository.folder / ".dvc/cache").rglob("*") if path.is_file() and path.read_bytes() == OLD
+    ]
+    copy.chmod(0o644)
+    copy.write_bytes(OLD.replace(b"x", b"X"))
+    with pytest.raises(CorruptError, match=r"DVC's copy of project/data/t.csv at [0-9a-f]{40} is damaged"):
+        repository.resolve({"uri": "data/t.csv", "rev": "v1"})
