@@ -1,4 +1,4 @@
-"""What a training logged, step by step, as its checkpoint keeps it."""
+"""What a training logged, step by step, as its checkpoint keeps it (`training.checkpoint.save` writes it)."""
 
 from __future__ import annotations
 

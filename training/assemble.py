@@ -29,7 +29,12 @@ from training.user_code import add_project, describe, load_callable, load_class,
 
 DATASET = "${dataset.path}"
 # What a gang has no use for; the config may say otherwise.
-_DEFAULTS = {"enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 0}
+_DEFAULTS = {
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "log_every_n_steps": 10,  # Lightning's 50 leaves a short training without a curve
+}
 _REMEDY = "Correct it in the Lightning config."
 _PLAIN = ("accelerator", "precision", "deterministic")
 

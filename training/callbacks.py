@@ -24,7 +24,7 @@ from data_contracts.handoffs import Checkpoint
 from infra.store import Store, layout
 from training.checkpoint.capture import capture
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
-from training.checkpoint.save import Place, read_rank_state, save
+from training.checkpoint.save import Place, read_history, read_rank_state, save
 from training.checkpoint.state import UnsupportedState
 from training.context import Context
 from training.history import History, finite
@@ -126,7 +126,6 @@ class Keeper(L.Callback):
         checkpoint[KEY] = {
             "accumulate": trainer.accumulate_grad_batches,
             "metrics": dict(sorted(self._metrics.items())),
-            "history": self._history.records if trainer.is_global_zero else [],
         }
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
@@ -134,7 +133,8 @@ class Keeper(L.Callback):
         kept = checkpoint[KEY]
         self._metrics = dict(kept["metrics"])
         trainer._logger_connector._callback_metrics.update(self._metrics)
-        self._history.records[:] = kept["history"]
+        if trainer.is_global_zero and self._resume is not None:
+            self._history.records[:] = read_history(self._resume)
         progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
         for counts in (progress["total"], progress["current"]):
             for name in counts:
@@ -207,7 +207,7 @@ class Keeper(L.Callback):
             },
             scratch=context.scratch,
         )
-        ref = save(place, taken, context.world_size)
+        ref = save(place, taken, context.world_size, list(self._history.records))
         self.last = Checkpoint(
             ref=ref, key=context.key, training=context.training, generation=context.generation, **facts
         )

@@ -202,7 +202,7 @@ def _test(
             trainer.test(module, dataloaders=loader, verbose=False)
     finally:
         del module.log
-    return {name: one.result(names, counter.num_rows) for name, one in scores.items()}
+    return {name: one.result(names, counter.num_rows, trainer.callback_metrics) for name, one in scores.items()}
 
 
 def _test_loader(datamodule: L.LightningDataModule) -> Any:

@@ -1,4 +1,4 @@
-"""The history of what a module logged: kept in memory, carried in checkpoints, never a file of its own."""
+"""The history of what a module logged: kept in memory and carried in checkpoints as `history.json`."""
 
 from __future__ import annotations
 

@@ -190,7 +190,7 @@ class TrainLoader:
 
 
 class OrderedLoader:
-    """Every row of a split once, in stored order, in batches of at most `batch_size`.
+    """Every row of a split once, in stored order, in batches of at most `batch_size` (one more where ranks demand it).
 
     With several ranks each takes its share, and all take the same number of batches, so that collectives in a step
     meet; nothing is padded, batches differ by a row instead. A split with fewer rows than ranks goes to every rank.
@@ -201,7 +201,8 @@ class OrderedLoader:
         rows = split.num_rows
         share = world_size if rows >= world_size else 1
         per_rank = -(-rows // (batch_size * share))
-        pieces = per_rank * share
+        # Fewer batches, of a row more, where the last round would leave a rank with an empty one.
+        pieces = max(1, min(per_rank, rows // share)) * share if rows else 0
         mine = range(rank % share, pieces, share)
         self.bounds = (
             [(at * batch_size, min((at + 1) * batch_size, rows)) for at in mine]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,12 +117,12 @@ class LoggedScore:
     spec: MetricSpec
     values: list[float] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
-    metric: Metric | None = None
+    is_metric: bool = False
 
     def capture(self, value: Any) -> None:
         """Take what `self.log` was given in the current batch."""
         if isinstance(value, Metric):
-            self.metric = value
+            self.is_metric = True
             value = value._forward_cache
         if value is not None:
             self.values.append(float(value))
@@ -131,9 +132,14 @@ class LoggedScore:
         if len(self.values) == len(self.rows) + 1:
             self.rows.append(size)
 
-    def result(self, logged: set[str], num_rows: int) -> Scored:
-        """The metric over the set; UsageError if nothing was logged under its name."""
-        if not self.values and self.metric is None:
+    def result(self, logged: set[str], num_rows: int, final: Mapping[str, Any]) -> Scored:
+        """The metric over the set; UsageError if nothing was logged under its name.
+
+        Args:
+            logged: all names that were logged.
+            final: Lightning's values at the end, which a torchmetrics object that was logged itself is read from.
+        """
+        if not self.values and not self.is_metric:
             said = ", ".join(sorted(logged)) or "nothing"
             raise UsageError(
                 f"evaluate.metrics.{self.name}.logged: test_step logs no {self.spec.logged}; it logs {said}.",
@@ -141,8 +147,8 @@ class LoggedScore:
             )
         whole = sum(self.rows) == num_rows
         outcomes = Outcomes("batch", self.values[: len(self.rows)], self.rows) if whole else None
-        if self.metric is not None:
-            value = _number(self.name, self.metric.compute())
+        if self.is_metric:
+            value = _number(self.name, final[self.spec.logged or ""])
             if outcomes is None or not _is_mean(outcomes, value):
                 outcomes = Outcomes("dataset", [value], [num_rows])
         elif outcomes is None:  # logged once, at the end of the epoch

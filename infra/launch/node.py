@@ -56,9 +56,13 @@ def run_node(
     """
     store = open_store(store_uri, store_options, create=False)
     supervisor = _Supervisor(store, dict(store_options), training, generation, node, address)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
-    return supervisor.run()
+    if threading.current_thread() is not threading.main_thread():
+        return supervisor.run()
+    before = signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
+    try:
+        return supervisor.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Supervisor:

@@ -85,27 +85,24 @@ def kill_marked(mark: str, grace_s: float = 0.0) -> int:
 
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
-    status = _stat(pid) if Path("/proc/self/stat").exists() else None
-    if status is not None:
-        return status[0] not in ("Z", "X")
+    if Path("/proc/self/stat").exists():
+        status = _stat(pid)
+        return status is not None and status[0] not in ("Z", "X")
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
-        return True
-    return not Path("/proc/self/stat").exists()
 
 
 def oom_kills() -> int:
     """How often the kernel of this machine has killed a process for memory; 0 where it does not say."""
     try:
-        for line in Path("/proc/vmstat").read_text().splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
+        counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
     except OSError:
-        pass
-    return 0
+        return 0
+    return int(counters.get("oom_kill", 0))
 
 
 def die_with_parent() -> None:

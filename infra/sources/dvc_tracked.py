@@ -28,6 +28,8 @@ class Tracked:
             with Repo(Repo.find_root(str(root))) as repository:
                 self.repository = Path(repository.root_dir)
                 self.rev: str | None = repository.scm.resolve_rev(rev)
+                # Remotes and their credentials are those of today, and of config.local, which no commit has.
+                config = {name: dict(repository.config[name]) for name in ("core", "remote", "cache")}
         except NotDvcRepoError as error:
             raise UsageError(
                 f"rev {rev} is given, but {root} is not in a DVC repository.",
@@ -38,7 +40,7 @@ class Tracked:
                 f"rev {rev} is no revision of the Git repository at {root}.", remedy="Name a commit, tag or branch."
             ) from error
         self.root = root
-        self._filesystem = DVCFileSystem(url=str(self.repository), rev=self.rev)
+        self._filesystem = DVCFileSystem(url=str(self.repository), rev=self.rev, config=config)
 
     def find(self, pattern: str) -> list[Found]:
         """See `Place`."""
@@ -73,4 +75,8 @@ class Tracked:
         told = getattr(entry, "hash_info", None)
         # Old repositories hash texts with their line ends changed (`md5-dos2unix`); that is no digest of the bytes.
         md5 = told.value if told is not None and told.name == "md5" else None
-        return Found(name, facts["size"], f"md5:{md5}", settled=md5 is not None, md5=md5)
+        size = facts["size"]
+        if size is None:  # of a file in a tracked folder DVC keeps the digest only
+            with self.open(name) as opened:
+                size = opened.seek(0, os.SEEK_END)
+        return Found(name, size, f"md5:{md5}", settled=md5 is not None, md5=md5)

@@ -1,4 +1,4 @@
-"""Ranks on this machine as the launcher starts them: torchrun, a dataset, a user's project, a store, a scratch folder."""
+"""Ranks on this machine as the launcher starts them: torchrun, a dataset, a project, a store, scratch folders."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def make_dataset(folder: Path, rows: dict[str, int], *, shards: int = 2, form: s
     folder.mkdir(parents=True)
     splits: dict[str, list[dict[str, Any]]] = {}
     schema = None
+    # A TFRecord cannot hold float64.
+    number = np.float64 if form == "parquet" else np.float32
     for split, count in rows.items():
         draw = np.random.RandomState(len(split))
         x = draw.standard_normal((count, 4)).astype(np.float32)
@@ -38,8 +40,8 @@ def make_dataset(folder: Path, rows: dict[str, int], *, shards: int = 2, form: s
                 {
                     "id": pa.array(range(count), pa.int64()),
                     "x": pa.array(list(x), pa.list_(pa.float32())),
-                    "a": pa.array(x[:, 0].astype(np.float64)),
-                    "b": pa.array(x[:, 1].astype(np.float64)),
+                    "a": pa.array(x[:, 0].astype(number)),
+                    "b": pa.array(x[:, 1].astype(number)),
                     "y": pa.array((x.sum(1) > 0).astype(np.int64)),
                 }
             )

@@ -5,6 +5,7 @@
     index.json                every tensor's global shape and dtype, and the pieces that make it up
     state.json                the rest of Lightning's checkpoint, with references to tensors
     rank-<r>.json             the state of rank r's random number generators
+    history.json              what was logged up to here, step by step, as plain JSON for people and plots
 
 Any number of ranks writes one, any other number reads it, with or without a process group.
 """

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 
 from data_contracts.canonical import canonical
-from data_contracts.errors import StorageUnavailable, TrainwrightError, from_json
+from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, from_json
 from data_contracts.handoffs import FileEntry, Ref
 from infra.store import Store, Writer
 from training.checkpoint.capture import Capture, merge, write_tensors
@@ -24,6 +24,7 @@ from training.checkpoint.state import decode
 from training.checkpoint.tensors import INDEX, OWN, STATE, Entry, TensorReader
 
 KIND = "checkpoint"
+HISTORY = "history.json"
 T = TypeVar("T")
 
 
@@ -45,8 +46,11 @@ class Place:
     scratch: Path
 
 
-def save(place: Place, taken: Capture, world_size: int) -> Ref:
+def save(place: Place, taken: Capture, world_size: int, history: list[dict[str, float]]) -> Ref:
     """Store one rank's capture together with all others' and seal them; every rank gets what points at it.
+
+    Args:
+        history: what was logged so far, one record per logged step; rank 0's is kept.
 
     Raises:
         StorageUnavailable: a file could not be written, on whichever rank.
@@ -54,7 +58,7 @@ def save(place: Place, taken: Capture, world_size: int) -> Ref:
     writer = place.store.writer(place.uri)
     mine = _try(lambda: _put(writer, taken, place.scratch))
     parts = _all(_gather(mine, world_size))
-    answer = _try(lambda: _seal(writer, taken, parts, place)) if taken.rank == 0 else None
+    answer = _try(lambda: _seal(writer, taken, parts, place, history)) if taken.rank == 0 else None
     return Ref.model_validate(_all(_share(answer, world_size))[0])
 
 
@@ -67,6 +71,14 @@ def read_rank_state(folder: Path, rank: int) -> dict[str, Any] | None:
         return decode(json.loads(path.read_text()), lambda name: reader.read(f"{OWN}/{rank}/{name}"))
 
 
+def read_history(folder: Path) -> list[dict[str, float]]:
+    """What had been logged when the checkpoint was made; CorruptError if that cannot be read."""
+    try:
+        return list(json.loads((folder / HISTORY).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise CorruptError(f"{folder.name}/{HISTORY} cannot be read: {type(error).__name__}.") from error
+
+
 def _put(writer: Writer, taken: Capture, scratch: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch) as folder:
         entries = [writer.put(path.name, path) for path in write_tensors(taken, Path(folder))]
@@ -77,11 +89,14 @@ def _put(writer: Writer, taken: Capture, scratch: Path) -> dict[str, Any]:
     }
 
 
-def _seal(writer: Writer, taken: Capture, parts: list[dict[str, Any]], place: Place) -> dict[str, Any]:
+def _seal(
+    writer: Writer, taken: Capture, parts: list[dict[str, Any]], place: Place, history: list[dict[str, float]]
+) -> dict[str, Any]:
     index = merge([{name: Entry.model_validate(entry) for name, entry in part["tensors"].items()} for part in parts])
     entries = [FileEntry.model_validate(entry) for part in parts for entry in part["files"]]
     entries.append(writer.put(INDEX, canonical(index.to_json())))
     entries.append(writer.put(STATE, _dumps(taken.state)))
+    entries.append(writer.put(HISTORY, _dumps(history)))
     return writer.seal(KIND, place.settings, place.provenance, entries).to_json()
 
 

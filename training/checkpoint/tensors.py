@@ -61,7 +61,7 @@ def read_index(folder: Path) -> Index:
     """The index of a checkpoint's folder, checked to cover each tensor; CorruptError if it does not."""
     try:
         index = Index.from_json(json.loads((folder / INDEX).read_text()))
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError, AttributeError, ValidationError) as error:
         raise CorruptError(f"{folder.name}/{INDEX} cannot be read: {type(error).__name__}.") from error
     for name, entry in index.tensors.items():
         fault = _fault(entry)

@@ -50,7 +50,7 @@ VALUES: list[Any] = [
     OrderedDict([("z", 1), ("a", 2)]),
     Counter({30: 2, 60: 1}),
     deque([1, 2], maxlen=5),
-    deque([]),
+    deque(),
     np.float32(0.1),
     np.int64(-3),
     np.bool_(True),
@@ -99,10 +99,10 @@ def test_an_array_comes_back_as_an_array() -> None:
 
 
 def test_a_set_has_the_same_bytes_whatever_its_order() -> None:
-    assert encode({3, 1, 2}, dict().__setitem__) == encode({2, 3, 1}, dict().__setitem__)
+    assert encode({3, 1, 2}, {}.__setitem__) == encode({2, 3, 1}, {}.__setitem__)
 
 
-class Word(str, Enum):
+class Word(str, Enum):  # noqa: UP042 - a StrEnum's text is its value, this one's is not
     ONE = "one"
 
 
@@ -128,7 +128,7 @@ def test_a_text_enum_comes_back_as_its_text() -> None:
 )
 def test_what_has_no_form_is_named(value: Any, path: str, kind: str) -> None:
     with pytest.raises(UnsupportedState) as caught:
-        encode(value, dict().__setitem__)
+        encode(value, {}.__setitem__)
     assert caught.value.path == path
     assert caught.value.kind.endswith(kind)
 

@@ -162,9 +162,33 @@ def test_the_environment_finds_our_modules_from_anywhere(
     assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == 0
 
 
+def test_what_outlives_sigkill_is_said_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
+    # Stands for a process in uninterruptible sleep: signals reach it, and it stays.
+    monkeypatch.setattr(processes, "find_marked", lambda mark: [os.getpid()])
+    monkeypatch.setattr(processes, "_signal", lambda pids, number: None)
+    assert kill_marked(new_mark()) == 1
+    assert "do not end after SIGKILL" in caplog.text
+
+
+@pytest.mark.parametrize(("vmstat", "kills"), [("a 1\noom_kill 7\nb 2", 7), ("a 1\n", 0), (None, 0)])
+def test_kills_for_memory_are_counted(vmstat: str | None, kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_text(path: Path) -> str:
+        assert str(path) == "/proc/vmstat"
+        if vmstat is None:
+            raise FileNotFoundError
+        return vmstat
+
+    monkeypatch.setattr(processes.Path, "read_text", read_text)
+    assert processes.oom_kills() == kills
+
+
 def test_is_alive_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes.Path, "exists", lambda self: False)
     assert is_alive(os.getpid())
     process = subprocess.Popen([sys.executable, "-c", ""])
+    until(lambda: not is_alive(process.pid), "it ends; a zombie does not live")
     process.wait()
     assert not is_alive(process.pid)

@@ -34,7 +34,7 @@ class Bucket:
     def write(self, name: str, data: bytes) -> None:
         self.files.pipe_file(f"{self.name}/{name}", data)
 
-    def source(self, pattern: str, **more: Any) -> dict[str, Any]:
+    def source(self, pattern: str, /, **more: Any) -> dict[str, Any]:
         return {"uri": f"s3://{self.name}/{pattern}", "storage_options": self.server.options, **more}
 
 
