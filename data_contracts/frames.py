@@ -23,7 +23,7 @@ _EXACT = 2**53  # the largest range of whole numbers that float64 holds exactly
 
 # How nulls are shown: `drop` leaves their rows out and counts them (one column), `masked` keeps whole numbers and
 # booleans beside nulls in pandas' nullable types, `nan` uses float64 where it is exact, else Python's integers
-# beside NaN, `typed` changes nothing else.
+# beside NaN, `typed` is for questions about the type itself: the column's own, whether it has nulls or not.
 Nulls = Literal["drop", "masked", "nan", "typed"]
 
 
@@ -63,7 +63,7 @@ def frame(table: pa.Table, layout: Layout, first: int = 0) -> tuple[pd.DataFrame
     columns = {name: table.column(name) for name in layout.columns}
     index: np.ndarray | pd.RangeIndex = pd.RangeIndex(first, first + table.num_rows)
     dropped = 0
-    if layout.nulls == "drop":
+    if layout.nulls == "drop" or (layout.nulls == "typed" and len(columns) == 1):
         (name,) = layout.columns
         dropped = columns[name].null_count
         if dropped:
@@ -92,7 +92,7 @@ def _series(column: pa.ChunkedArray, nulls: Nulls, as_text: bool) -> pd.Series:
         column = column.cast(column.type.value_type)  # categories differ from batch to batch, values do not
     kind = column.type
     if nulls == "typed":
-        return column.to_pandas(types_mapper=_nullable if column.null_count else None)
+        return column.to_pandas()
     if is_time(kind):
         # pandas writes a whole array of midnights shorter than an array with one other time; Arrow goes row by row.
         return column.cast(pa.string()).to_pandas() if as_text else _time(column).to_pandas()

@@ -277,7 +277,11 @@ class ModelName(Record):
 
 
 class RunReport(HandOff):
-    """One page about one run; what `trainwright run --json` prints."""
+    """One page about one run; what `trainwright run --json` prints.
+
+    Attributes:
+        error: what ended it, as `TrainwrightError.to_json` writes it; None if the line came to its end.
+    """
 
     run_id: str
     pipeline: str
@@ -285,6 +289,7 @@ class RunReport(HandOff):
     exit_code: int
     sentence: str
     stages: list[StageResult]
+    error: dict[str, Any] | None = None
     dataset_id: str | None = None
     checkpoint_id: str | None = None
     model: ModelName | None = None

@@ -11,8 +11,9 @@ from prefect.states import State
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import RunReport
 from flows.states import as_state, flow_name, started_by, tagged
+from tasks.attach import attach
 from tasks.orchestrated import evaluate, promote, shard, train, validate, verify
-from tasks.report import finished_report, report
+from tasks.report import report
 from tasks.run import Run, open_run, reopen_run
 
 
@@ -49,10 +50,9 @@ def resume(run_id: str, store: str | None = None) -> State:
     return as_state(run, line(run))
 
 
+@attach
 def line(run: Run) -> RunReport:
-    """The stages in order; the report of a run that has its final verdict already is returned as it is."""
-    if done := finished_report(run):
-        return done
+    """The stages in order."""
     made: dict = {}
     try:
         with tagged(run):

@@ -78,10 +78,10 @@ def pack(
     chosen = {str(path.relative_to(root).as_posix()): path for path in _chosen(root, store)}
     refuse_our_names(root, chosen)
     chosen |= {path.relative_to(root).as_posix(): path for path in named if path.is_relative_to(root)}
-    content = {name: path.read_bytes() for name, path in sorted(chosen.items())}
+    content = {name: _read(path) for name, path in sorted(chosen.items())}
     digests = {name: blake3(data).hexdigest() for name, data in content.items()}
     covered = {name: value for name, value in digests.items() if name.endswith(".py")}
-    covered |= {_name_of(path, root): blake3(path.read_bytes()).hexdigest() for path in named}
+    covered |= {_name_of(path, root): blake3(_read(path)).hexdigest() for path in named}
     # Two bundles may share a digest and differ in a README, so the directory goes by all of the files.
     code_digest, whole = digest(covered), digest({"files": digests, "named": covered})
     uri = layout.code(whole[:KEY_LENGTH])
@@ -173,7 +173,17 @@ def _name_of(path: Path, root: Path) -> str:
     # Outside the project only the content counts: where a colleague keeps it must not change the key.
     if path.is_relative_to(root):
         return path.relative_to(root).as_posix()
-    return f"//{path.name}/{blake3(path.read_bytes()).hexdigest()}"
+    return f"//{path.name}/{blake3(_read(path)).hexdigest()}"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(
+            f"{path}, a file of the project, cannot be read ({error.strerror}).",
+            remedy="Give this user permission to read it, or name it in .gitignore.",
+        ) from error
 
 
 def _chosen(root: Path, store: Store) -> Iterable[Path]:

@@ -6,13 +6,21 @@ import json
 import os
 from pathlib import Path
 
+from data_contracts.errors import UsageError
+
 
 def state_folder() -> Path:
     """The folder for state of this machine: `TRAINWRIGHT_HOME`, else `~/.local/state/trainwright`; made if absent."""
     named = os.environ.get("TRAINWRIGHT_HOME")
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     folder = Path(named) if named else Path(base) / "trainwright"
-    folder.mkdir(parents=True, exist_ok=True)
+    remedy = "Name another with TRAINWRIGHT_HOME."
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"The state folder {folder} cannot be made ({error.strerror}).", remedy=remedy) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"This user may not write in the state folder {folder}.", remedy=remedy)
     return folder
 
 

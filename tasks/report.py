@@ -41,6 +41,7 @@ def report(
         exit_code=error.exit_code if error else 0,
         sentence=sentence,
         stages=list(run.results.values()),
+        error=error.to_json() if error else None,
         dataset_id=dataset.ref.id if dataset else None,
         checkpoint_id=checkpoint.ref.id if checkpoint else None,
         model=_model(run, receipt),

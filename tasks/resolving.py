@@ -82,9 +82,12 @@ def champion(store: Store, spec: PipelineSpec) -> Ref | None:
 
 
 def ci_key(resolved: Resolved) -> str:
-    """The idempotency key of a run that CI triggers: commit, spec and resolved data window."""
+    """The idempotency key of a run that CI triggers: commit, spec and resolved data window.
+
+    The code's own digest besides, because a commit alone does not say what an uncommitted change did.
+    """
     told = resolved
-    return digest({"commit": told.commit, "dirty": told.dirty, "spec": told.spec, "window": told.window})
+    return digest({"commit": told.commit, "code": told.code_digest, "spec": told.spec, "window": told.window})
 
 
 def _window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -> Window | None:

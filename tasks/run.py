@@ -188,9 +188,14 @@ def new_run_id() -> str:
 
 
 def known_store_list(store_uri: str | None = None) -> list[Store]:
-    """The store that is named, or those to look in: `.trainwright` here, then those used before, the latest first."""
+    """The store that is named, or those to look in: `.trainwright` here, then those used before, the latest first.
+
+    Each is opened as it was when a spec named it here, with the same named credentials.
+    """
     if store_uri is not None:
-        return [open_store(store_uri if "://" in store_uri else str(Path(store_uri).resolve()), create=False)]
+        uri = store_uri.rstrip("/") if "://" in store_uri else str(Path(store_uri).resolve())
+        before = [entry for entry in settings.known_stores() if entry["uri"].rstrip("/") == uri]
+        return [open_store(uri, before[-1]["storage_options"] if before else {}, create=False)]
     here = Path(".trainwright")
     known: dict[str, dict[str, Any]] = {str(here.resolve()): {}} if here.is_dir() else {}
     for entry in reversed(settings.known_stores()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,7 +49,9 @@ def stage(
                 seconds = round(time.monotonic() - started, 3)
                 result = StageResult(name=name, status=status, seconds=seconds, sentence=sentence, **more)
                 run.results[name] = result
-                log.info("%-9s %-9s %6.1f s  %s", name, status, seconds, sentence)
+                # What was raised is told once, by whoever ends because of it.
+                told = "" if sys.exception() else f"  {sentence}"
+                log.info("%-9s %-9s %6.1f s%s", name, status, seconds, told)
                 return result
 
             try:

@@ -29,7 +29,7 @@ from training.user_code import add_project, describe, load_callable, load_class,
 
 DATASET = "${dataset.path}"
 # What a gang has no use for; the config may say otherwise.
-_DEFAULTS = {
+_DEFAULTS: dict[str, Any] = {
     "enable_progress_bar": False,
     "enable_model_summary": False,
     "num_sanity_val_steps": 0,

@@ -18,6 +18,7 @@ import lightning as L
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from data_contracts.errors import Diverged, Preempted, UsageError
 from data_contracts.handoffs import Checkpoint
@@ -104,7 +105,7 @@ class Keeper(L.Callback):
         if done % trainer.accumulate_grad_batches:
             return
         due = self._due(trainer, epoch_begins=done == 0)
-        flag = self._agree(trainer, look=due)
+        flag = self._agree(trainer, saving=due)
         if flag == DIVERGED:
             raise self._diverged(trainer)
         if due or flag == STOPPED:
@@ -115,7 +116,7 @@ class Keeper(L.Callback):
 
     def finish(self, trainer: L.Trainer) -> None:
         """The last step always has a checkpoint; called once no hook of the user's is left to run."""
-        if self._agree(trainer, look=True) == DIVERGED:
+        if self._agree(trainer, saving=True) == DIVERGED:
             raise self._diverged(trainer)
         self._save(trainer)
         self._progress(trainer)
@@ -147,8 +148,9 @@ class Keeper(L.Callback):
             seed_rank(context.train.seed, 0, context.rank)
             return
         done = loop.batch_progress.current.ready
-        loaders = trainer.fit_loop._combined_loader.flattened
-        if done and not all(hasattr(loader, "load_state_dict") for loader in loaders):
+        loaders = trainer.fit_loop._combined_loader
+        assert loaders is not None
+        if done and not all(hasattr(loader, "load_state_dict") for loader in loaders.flattened):
             # A loader without a position begins its epoch anew; Lightning has counted these batches already.
             fetcher.fetched -= done
             for _ in range(done):
@@ -165,11 +167,14 @@ class Keeper(L.Callback):
         every = self._context.train.checkpoint.every_steps
         return step > last and (epoch_begins if every is None else step // every > last // every)
 
-    def _agree(self, trainer: L.Trainer, *, look: bool) -> int:
-        """The most urgent flag of any rank."""
+    def _agree(self, trainer: L.Trainer, *, saving: bool) -> int:
+        """The most urgent flag of any rank; what is saved must be finite in its weights too, not only in its loss."""
         flag = STOPPED if self._signalled or self._reports.stop_asked else GOES_ON
-        look = look or flag == STOPPED or trainer.strategy.root_device.type == "cpu"
-        if self._finite is not None and (look or trainer.global_step % LOOK_EVERY == 0) and not bool(self._finite):
+        saving = saving or flag == STOPPED
+        look = saving or trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOOK_EVERY == 0
+        if look and self._finite is not None and not bool(self._finite):
+            flag = DIVERGED
+        if saving and not _weights_are_finite(trainer.lightning_module):
             flag = DIVERGED
         if trainer.world_size == 1:
             return flag
@@ -249,12 +254,18 @@ class Keeper(L.Callback):
     def _diverged(self, trainer: L.Trainer) -> Diverged:
         step, samples = trainer.global_step, self._samples(trainer)
         return Diverged(
-            f"The loss is not a finite number at step {step} (epoch {trainer.current_epoch}).",
+            f"The loss or a weight is not a finite number at step {step} (epoch {trainer.current_epoch}).",
             details={"step": step, "samples": [samples - self._context.train.global_batch_size, samples]},
         )
 
     def _on_sigterm(self, *_: Any) -> None:
         self._signalled = True
+
+
+def _weights_are_finite(module: L.LightningModule) -> bool:
+    """Parameters alone: a buffer may well hold an infinity, such as a causal mask."""
+    local = [p.to_local() if isinstance(p, DTensor) else p for p in (each.detach() for each in module.parameters())]
+    return all(bool(torch.isfinite(part).all()) for part in local)
 
 
 def plan_json(plan: Plan | None) -> dict[str, Any]:

@@ -57,4 +57,4 @@ def install(trainer: Trainer, between: Between) -> None:
     """Give a Trainer this loop in place of its own, and keep its hands off signals."""
     trainer.fit_loop.epoch_loop = StepLoop(trainer, between)
     # Its SIGTERM handler starts a collective from inside the signal; ours only sets a flag.
-    trainer._signal_connector.register_signal_handlers = lambda: None
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]

@@ -71,7 +71,7 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
     module, datamodule, trainer = build_all(context.settings, context.project, dataset_path, owned, [keeper])
     install(trainer, keeper)
     # Strategy hooks are the last of a training's end, after whatever the module's own hook does to its weights.
-    trainer.strategy.on_train_end = lambda: keeper.finish(trainer)
+    trainer.strategy.on_train_end = lambda: keeper.finish(trainer)  # type: ignore[method-assign]
     keeper.listen()
     trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **loaders)
     return (keeper.last if context.rank == 0 else None), plan_json(plan)
@@ -84,11 +84,12 @@ def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
     from training.assemble import batch_transform
     from training.loader import OrderedLoader, Split, TrainLoader
 
-    assert context.dataset_path is not None, "the launcher gives a dataset's local folder"
+    folder, dataset = context.dataset_path, context.dataset
+    assert folder is not None, "the launcher gives a dataset's local folder"
     transform = batch_transform(context.settings, context.project)
 
     def rows(split: str) -> Split:
-        return Split(context.dataset_path, context.dataset, split, context.train.batch, transform)
+        return Split(folder, dataset, split, context.train.batch, transform)
 
     train_rows = rows("train")
     plan = make_plan(train_rows.num_rows, context.train, context.world_size)

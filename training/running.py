@@ -55,7 +55,7 @@ def restore_running(trainer: L.Trainer, state: dict[str, Any]) -> None:
         _ResultCollection.reset(results, *args, **kwargs)
 
     results.update_metrics = update_metrics
-    results.reset = reset
+    results.reset = reset  # type: ignore[method-assign]
 
 
 def _logged(trainer: L.Trainer) -> _ResultCollection:

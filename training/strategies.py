@@ -61,7 +61,7 @@ class _ExactMeans(ParallelStrategy):
         """As Lightning's, which rounds such a mean down: 21 rows on two ranks would weigh as 20."""
         if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and reduce_op in ("mean", "avg", None):
             tensor = tensor.to(torch.get_default_dtype())
-        return super().reduce(tensor, group, reduce_op)
+        return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
 
 
 class SealedDDP(_ExactMeans, _ReadsSealed, DDPStrategy):
@@ -87,7 +87,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
             configured()
             self._shard(module)
 
-        model.configure_model = MethodType(configure_model, model)
+        model.configure_model = MethodType(configure_model, model)  # type: ignore[method-assign]
         super().connect(model)
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
@@ -130,8 +130,10 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
         assert self.lightning_module is not None
         buffers = [buffer for buffer in self.lightning_module.buffers() if buffer.numel()]
         if buffers:
+            everyone = dist.group.WORLD
+            assert everyone is not None
             with torch.no_grad():
-                dist._broadcast_coalesced(dist.group.WORLD, buffers, _BUCKET_BYTES, 0)
+                dist._broadcast_coalesced(everyone, buffers, _BUCKET_BYTES, 0)
 
     def _shard(self, module: LightningModule) -> None:
         mesh = self.device_mesh["data_parallel"]

@@ -20,11 +20,16 @@ log = logging.getLogger("trainwright")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answers: `text` for a person, `value` (one JSON object) for a program, and the exit code."""
+    """What a command answers: `text` for a person, `value` (one JSON object) for a program, and the exit code.
+
+    Attributes:
+        error: what ended a run whose report this is; `text` and `value` hold its sentence already.
+    """
 
     text: str
     value: dict[str, Any]
     exit_code: int = 0
+    error: TrainwrightError | None = None
 
 
 def carry_out(command: Callable[[argparse.Namespace], Answer], arguments: argparse.Namespace) -> int:
@@ -42,6 +47,9 @@ def carry_out(command: Callable[[argparse.Namespace], Answer], arguments: argpar
         return 1
     except Exception as bug:
         return _fail(_internal(bug), arguments)
+    if answer.error is not None:
+        # For a person the sentence stands in the text that follows.
+        _explain(answer.error, sentence=arguments.json)
     print(json.dumps(answer.value) if arguments.json else answer.text)
     return answer.exit_code
 
@@ -66,10 +74,15 @@ def _log_to_stderr() -> None:
 def _fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"error": error.to_json(), "exit_code": error.exit_code}))
+    _explain(error)
+    return error.exit_code
+
+
+def _explain(error: TrainwrightError, *, sentence: bool = True) -> None:
     if error.user_traceback:
         print(error.user_traceback.rstrip(), file=sys.stderr)
-    print(f"trainwright: {error}", file=sys.stderr)
-    return error.exit_code
+    if sentence:
+        print(f"trainwright: {error}", file=sys.stderr)
 
 
 def _say_stopped(arguments: argparse.Namespace) -> int:

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from data_contracts.errors import from_json
 from data_contracts.handoffs import RunReport
 from data_contracts.load import load_spec
 from flows.commands.guard import Answer, coloured, log
@@ -99,7 +100,8 @@ def report_of(state: Any) -> RunReport:
 
 def answer(report: RunReport, arguments: argparse.Namespace) -> Answer:
     """A run's report for a person (one screen, verdict first) and for a program."""
-    return Answer(text(report, coloured(arguments)), report.to_json(), report.exit_code)
+    error = None if report.error is None else from_json(report.error)
+    return Answer(text(report, coloured(arguments)), report.to_json(), report.exit_code, error)
 
 
 def text(report: RunReport, colour: bool) -> str:

@@ -56,7 +56,7 @@ def status(arguments: argparse.Namespace) -> Answer:
 
 def show(arguments: argparse.Namespace) -> Answer:
     """The `show` command: a run by its id, else a model by name, alias or version."""
-    for store in known_store_list(arguments.store):
+    for store in known_store_list(arguments.store) if "@" not in arguments.name else ():
         if store.exists(layout.resolved(arguments.name)):
             report = latest_report(store, arguments.name)
             if report is None:

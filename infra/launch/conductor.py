@@ -6,7 +6,6 @@ It starts no process itself: `start` does, on this machine or elsewhere, and eve
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import uuid
 from collections import Counter
@@ -14,17 +13,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
+from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.spec import RetrySpec
 from data_contracts.spec.model import SelectSpec
 from infra.launch.generation import Generation, Progress
+from infra.launch.keeper import Keeper
 from infra.launch.local import Start, local
+from infra.launch.patience import patiently
 from infra.launch.processes import terminable, uninterrupted
 from infra.launch.trail import Trail
-from infra.store import Lease, Store, layout
+from infra.store import Store, layout
+from infra.store.lease import RENEW_EVERY_S
 
-RENEW_S = 10.0
 WAIT_S = 0.2
 MAX_BACKOFF_S = 30.0
 # What a launch says unless its caller says otherwise; see `conduct`.
@@ -130,7 +131,10 @@ class _Conductor:
     ) -> GangOutcome:
         if self._result() is not None:
             return self._attached()
-        keeper = _Keeper(self.store, self.training, self.holder, patience_s, float(self.launch["silence_s"]))
+        # Nodes give up after `silence_s`; four beats within it.
+        renew_s = min(RENEW_EVERY_S, float(self.launch["silence_s"]) / 4)
+        path = layout.lease(self.training)
+        keeper = Keeper(self.store, path, self.holder, patience_s=patience_s, renew_s=renew_s)
         try:
             keeper.start()
             while (token := keeper.token(WAIT_S)) is None:
@@ -145,7 +149,9 @@ class _Conductor:
             checkpoint = trail.chosen(select)
             trail.retire(keep, select, by=self.holder)
             trail.confirm()
-            self.store.create_json(layout.result(self.training), checkpoint.to_json())
+            # There already: written by this very call, whose answer was lost.
+            with contextlib.suppress(FileExistsError):
+                patiently(lambda: self.store.create_json(layout.result(self.training), checkpoint.to_json()))
             dropped = int((answer.get("plan") or {}).get("dropped_rows", checkpoint.dropped_rows))
             return GangOutcome(checkpoint, self.node_seconds, self._next(), dropped)
         finally:
@@ -155,7 +161,7 @@ class _Conductor:
     def _generations(
         self,
         trail: Trail,
-        keeper: _Keeper,
+        keeper: Keeper,
         retry: RetrySpec,
         keep: int,
         select: SelectSpec | None,
@@ -199,9 +205,10 @@ class _Conductor:
 
     def _result(self) -> Checkpoint | None:
         try:
-            return Checkpoint.from_json(self.store.read_json(layout.result(self.training)))
+            found = patiently(lambda: self.store.read_json(layout.result(self.training)))
         except FileNotFoundError:
             return None
+        return Checkpoint.from_json(found)
 
     def _attached(self) -> GangOutcome:
         checkpoint = self._result()
@@ -210,75 +217,11 @@ class _Conductor:
 
     def _next(self) -> int:
         """The first number that no generation has."""
-        names = self.store.list(self.training)
+        names = patiently(lambda: self.store.list(self.training))
         return 1 + max((int(name[1:]) for name in names if name[:1] == "g" and name[1:].isdigit()), default=-1)
 
-    def _back_off(self, seconds: float, keeper: _Keeper) -> None:
+    def _back_off(self, seconds: float, keeper: Keeper) -> None:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             keeper.check()
             time.sleep(0.1)
-
-
-class _Keeper(threading.Thread):
-    """Takes the lease, renews it and gives it back, in a thread of its own.
-
-    So neither a slow store nor a slow caller lets it lapse, and a signal, which reaches only the main thread, cannot
-    come between the taking and the note that it was taken.
-    """
-
-    def __init__(self, store: Store, training: str, holder: str, patience_s: float, silence_s: float) -> None:
-        super().__init__(daemon=True)
-        self._store, self._path, self._holder = store, layout.lease(training), holder
-        self._patience_s = patience_s
-        # Nodes give up after `silence_s`; four beats within it.
-        self._renew_s = min(RENEW_S, silence_s / 4)
-        self._known, self._stopped = threading.Event(), threading.Event()
-        self._token: int | None = None
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            lease = Lease.take(self._store, self._path, self._holder, patience_s=self._patience_s, sleep=self._sleep)
-        except _Stopped:
-            return
-        except BaseException as error:
-            self._error = error
-            self._known.set()
-            return
-        self._token = lease.token
-        self._known.set()
-        try:
-            while not self._stopped.wait(self._renew_s):
-                # While the store is away nobody else can take the lease either.
-                with contextlib.suppress(StorageUnavailable):
-                    lease.renew()
-            with contextlib.suppress(Fenced, StorageUnavailable):
-                lease.release()
-        except BaseException as error:
-            self._error = error
-
-    def token(self, timeout_s: float) -> int | None:
-        """The lease's fencing token once it is ours; None if it is not within `timeout_s`."""
-        self._known.wait(timeout_s)
-        self.check()
-        return self._token
-
-    def check(self) -> None:
-        """Raise Fenced if the lease was lost, or whatever else went wrong with it."""
-        if self._error is not None:
-            raise self._error
-
-    def stop(self) -> None:
-        """Give the lease back, or stop waiting for it, and end the thread."""
-        self._stopped.set()
-        if self.is_alive():
-            self.join()
-
-    def _sleep(self, seconds: float) -> None:
-        if self._stopped.wait(seconds):
-            raise _Stopped
-
-
-class _Stopped(Exception):
-    """The conductor no longer wants the lease."""

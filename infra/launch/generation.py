@@ -24,7 +24,7 @@ from data_contracts.errors import (
 )
 from data_contracts.handoffs import Checkpoint
 from infra.launch.local import Handle, Start
-from infra.launch.patience import Outage
+from infra.launch.patience import Outage, patiently
 from infra.launch.processes import uninterrupted
 from infra.store import Store, layout
 
@@ -175,7 +175,7 @@ class Generation:
             self._check()
             self._reach(self._hear)
             if all(node.exit is not None and node.exit["status"] == "done" for node in self._nodes):
-                return self._answer()
+                return patiently(self._answer)
             if any(node.lost is not None or (node.exit or {}).get("status") == "failed" for node in self._nodes):
                 settled = settled or time.monotonic() + SETTLE_S
                 if all(node.over for node in self._nodes) or time.monotonic() > settled:

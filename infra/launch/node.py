@@ -28,7 +28,7 @@ from data_contracts.handoffs import Ref
 from infra.code import unpack
 from infra.launch import ranks
 from infra.launch.child import log_tail
-from infra.launch.patience import ConductorWatch, patiently
+from infra.launch.patience import Background, ConductorWatch, patiently
 from infra.launch.processes import kill_marked, marked_env, new_mark, uninterrupted
 from infra.launch.ranks import RankWatch, read_json
 from infra.store import Store, layout, open_store
@@ -133,7 +133,7 @@ class _Supervisor:
             if self.store.read_json(path)["instance"] != self.mark:
                 message = f"Node {self.node} of generation {self.generation} of {self.training} runs already."
                 raise Fenced(message) from None
-        layouts = _Background(self._lay_out)
+        layouts = Background(self._lay_out)
         rollcall = layout.rollcall(self.training, self.generation)
         meeting: dict[str, Any] | None = None
         while meeting is None or not layouts.done:
@@ -173,7 +173,7 @@ class _Supervisor:
                 process = subprocess.Popen(
                     command,
                     cwd=project,
-                    env=marked_env(self.mark, self._env(project, dataset)),
+                    env=marked_env(self.mark, self._env(meeting, project, dataset)),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -229,14 +229,13 @@ class _Supervisor:
     def _all_done(self) -> bool:
         return all(ranks.done_file(self.scratch, rank).exists() for rank in self.ranks)
 
-    def _env(self, project: Path, dataset: Path | None) -> dict[str, str]:
+    def _env(self, meeting: dict[str, Any], project: Path, dataset: Path | None) -> dict[str, str]:
         launch = self.scratch / "launch.json"
         launch.write_text(json.dumps(self.launch))
-        inherited = (
-            {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(ranks.threads_per_rank(len(self.ranks)))}
-        )
+        neighbours = sum(entry["host"] == socket.gethostname() for entry in meeting["nodes"])
+        threads = str(ranks.threads_per_rank(len(self.ranks) * neighbours))
         return {
-            **inherited,
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
             **ranks.network_env(self.address),
             "TRAINWRIGHT_LAUNCH": str(launch),
             "TRAINWRIGHT_STORE": self.store.uri,
@@ -288,34 +287,6 @@ class _Supervisor:
     def _create_once(self, path: str, value: Any) -> None:
         with contextlib.suppress(FileExistsError):
             self.store.create_json(path, value)
-
-
-class _Background:
-    """Work in a daemon thread, so that the supervisor goes on watching meanwhile."""
-
-    def __init__(self, work: Any) -> None:
-        self._work = work
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    @property
-    def done(self) -> bool:
-        return not self._thread.is_alive()
-
-    def result(self) -> Any:
-        """What the work returned; raises what it raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def _run(self) -> None:
-        try:
-            self._value = self._work()
-        except BaseException as error:
-            self._error = error
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -86,3 +87,32 @@ class ConductorWatch:
             self._beat, self._heard = beat, time.monotonic()
         elif time.monotonic() - self._heard > self.silence_s:
             raise NodeLost(f"The conductor of {self.training} has not renewed its lease for {self.silence_s:g} s.")
+
+
+class Background:
+    """Work in a daemon thread, so that whoever waits for it goes on watching meanwhile."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Whether the work has ended, well or not."""
+        return not self._thread.is_alive()
+
+    def result(self) -> Any:
+        """What the work returned; raises what it raised."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _run(self) -> None:
+        try:
+            self._value = self._work()
+        except BaseException as error:
+            self._error = error

@@ -86,9 +86,9 @@ def torchrun(launch: dict[str, Any], rendezvous: dict[str, Any], node: int, addr
 
 
 def threads_per_rank(devices: int) -> int:
-    """OMP_NUM_THREADS: this process' share of cores divided among the ranks, at least 1."""
+    """OMP_NUM_THREADS: the cores this process may use, divided among the ranks of this machine; at least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // devices)
+    return max(1, cores // max(1, devices))
 
 
 def network_env(address: str) -> dict[str, str]:

@@ -43,7 +43,10 @@ class Trail:
         if self.newest is not None and checkpoint.step < self.newest.step:
             # Of an earlier step than what is committed: reported again after it was retired.
             return False
-        self.store.manifest(checkpoint.ref)
+        try:
+            self.store.manifest(checkpoint.ref)
+        except FileNotFoundError as error:
+            raise CorruptError(f"{checkpoint.ref.uri} was reported as a checkpoint, but it is not sealed.") from error
         self._move([*self.checkpoints, checkpoint])
         return True
 
@@ -124,10 +127,14 @@ class Trail:
                 continue
 
     def _move(self, checkpoints: list[Checkpoint]) -> None:
+        value = self._value([checkpoint.to_json() for checkpoint in checkpoints])
         try:
-            self._at = self._pointer.swap(self._at, self._value([checkpoint.to_json() for checkpoint in checkpoints]))
+            self._at = self._pointer.swap(self._at, value)
         except PointerMoved as moved:
-            raise Fenced(f"{self.training} was taken over by another conductor.") from moved
+            if moved.current is None or moved.current.value["token"] != self.token:
+                raise Fenced(f"{self.training} was taken over by another conductor.") from moved
+            # A move of ours that had seemed to fail did arrive: go on from it.
+            self._at = self._pointer.swap(moved.current, value)
         self.checkpoints = checkpoints
 
     def _value(self, checkpoints: list[dict[str, Any]]) -> dict[str, Any]:

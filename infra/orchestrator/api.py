@@ -55,11 +55,15 @@ def reach(url: str, where: str) -> Server:
     import httpx
     from prefect.client.base import ServerType
     from prefect.client.orchestration import get_client
-    from prefect.settings import get_current_settings
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
 
     shown = f"The Prefect server at {_without_password(url)} (from {where})"
     try:
-        with get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client:
+        # One try: Prefect's own patience with a server that is silent adds up to minutes.
+        with (
+            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+            get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client,
+        ):
             if problem := client.api_healthcheck():
                 raise problem
             if client.server_type == ServerType.SERVER:

@@ -147,10 +147,11 @@ class FolderBackend:
 
     def sweep(self) -> None:
         """Remove what killed writers left under `.tmp/` more than a day ago."""
-        for draft in (self.root / ".tmp").glob("*"):
-            with contextlib.suppress(OSError):  # gone meanwhile, or this user may only read
-                if time.time() - draft.stat().st_mtime > _SWEEP_AFTER_S:
-                    draft.unlink()
+        with contextlib.suppress(OSError):  # not there, or this user may not look
+            for draft in os.scandir(self.root / ".tmp"):
+                with contextlib.suppress(OSError):  # gone meanwhile, or this user may only read
+                    if time.time() - draft.stat().st_mtime > _SWEEP_AFTER_S:
+                        os.unlink(draft)
 
     @contextlib.contextmanager
     def _draft(self) -> Iterator[Path]:

@@ -75,6 +75,10 @@ def _make(store: Store, backend: Backend) -> Any:
             remedy="Name a store on a server that honours If-None-Match and If-Match, or a folder.",
         )
     made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    if store.is_local:
+        # A store inside a repository must not make the tree that it records count as changed.
+        with contextlib.suppress(FileExistsError):
+            store.create(".gitignore", b"*\n")
     with contextlib.suppress(FileExistsError):  # another process made it meanwhile; its word counts
         store.create_json(layout.STORE, {"made": made, "pointers": "store", "probe": found, "schema": SCHEMA})
     return store.read_json(layout.STORE)

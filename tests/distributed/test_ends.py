@@ -86,13 +86,14 @@ def test_the_rank_that_raised_is_first_and_the_others_name_the_connection(gang: 
         assert times[1] < times[0]
 
 
-def test_a_loss_that_is_no_number_on_one_rank_ends_all_as_diverged(gang: Callable[..., Gang]) -> None:
-    scratch = ends(gang("run", "TurnsNan", checkpoint={"every_steps": 1}))
+@pytest.mark.parametrize("model", ["TurnsNan", pytest.param("NanGradient", marks=pytest.mark.slow)])
+def test_a_loss_or_weight_that_is_no_number_ends_all_ranks_as_diverged(model: str, gang: Callable[..., Gang]) -> None:
+    scratch = ends(gang("run", model, checkpoint={"every_steps": 1}))
     errors = [answer(scratch, rank, "error") for rank in (0, 1)]
     assert [error["cause"] for error in errors] == ["diverged", "diverged"], errors
     assert errors[0]["details"] == {"step": 5, "samples": [64, 80]}
     assert exit_codes(scratch) == {8}
-    # The step with the bad loss was taken, but nothing was written after it.
+    # The bad step was taken, but nothing was written after it.
     assert [one["step"] for one in answer(scratch, 0)["checkpoints"]] == [1, 2, 3, 4]
 
 

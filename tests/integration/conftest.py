@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.s3 import s3_server  # noqa: F401 - a fixture
 from tests.support.tiny import trainwright
 
 

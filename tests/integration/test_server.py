@@ -209,3 +209,52 @@ def test_a_page_is_tied_to_the_run_it_was_left_in(place: Place) -> None:
         "pages-report": ["markdown", "# unchanged", "report", False, True],
         "pages-outside": ["markdown", "# ran", "outside", False, False],
     }
+
+
+UP = (
+    "import dataclasses, json; from infra.orchestrator.lifecycle import up; print(json.dumps(dataclasses.asdict(up())))"
+)
+DOWN = "import json; from infra.orchestrator.lifecycle import down; print(json.dumps(down()))"
+
+
+def test_a_server_that_the_person_named_gets_our_pool_and_worker_and_is_left_running(
+    place: Place, tmp_path: Path, repository: Path
+) -> None:
+    url = place.ask(ENSURE)["url"]
+    elsewhere = Place(tmp_path / "home", repository)
+    elsewhere.env["PREFECT_API_URL"] = url
+    try:
+        server = elsewhere.ask(UP)
+        assert (server["url"], server["started"], server["ours"]) == (url, False, False)
+        assert not (elsewhere.home / "server.json").exists()
+        assert elsewhere.ask(STATUS) == url
+        mark = json.loads((elsewhere.home / "worker.json").read_text())["mark"]
+        assert find_marked(mark)
+    finally:
+        stopped = elsewhere.ask(DOWN)
+    assert stopped == ["worker"]
+    assert find_marked(mark) == []
+    assert healthy(url)
+    elsewhere.env["PREFECT_API_URL"] = url.replace("/api", "0/api")
+    assert elsewhere.ask(STATUS) is None
+
+
+OTHER_POOL = """
+import json
+from infra.orchestrator.server import ensure_server
+ensure_server()
+from prefect import get_client
+from prefect.client.schemas.actions import WorkPoolCreate
+from data_contracts.errors import UsageError
+from infra.orchestrator.pools import ensure_pool
+with get_client(sync_client=True) as client:
+    client.create_work_pool(WorkPoolCreate(name="cluster", type="kubernetes"))
+try:
+    ensure_pool("cluster")
+except UsageError as error:
+    print(json.dumps(str(error)))
+"""
+
+
+def test_a_pool_of_that_name_that_runs_something_else_is_refused(place: Place) -> None:
+    assert "The work pool cluster on this Prefect server is of type kubernetes, not process." in place.ask(OTHER_POOL)

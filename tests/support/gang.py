@@ -31,7 +31,7 @@ def make_dataset(folder: Path, rows: dict[str, int], *, shards: int = 2, form: s
     splits: dict[str, list[dict[str, Any]]] = {}
     schema = None
     # A TFRecord cannot hold float64.
-    number = np.float64 if form == "parquet" else np.float32
+    kind = np.float64 if form == "parquet" else np.float32
     for split, count in rows.items():
         draw = np.random.RandomState(len(split))
         x = draw.standard_normal((count, 4)).astype(np.float32)
@@ -40,8 +40,8 @@ def make_dataset(folder: Path, rows: dict[str, int], *, shards: int = 2, form: s
                 {
                     "id": pa.array(range(count), pa.int64()),
                     "x": pa.array(list(x), pa.list_(pa.float32())),
-                    "a": pa.array(x[:, 0].astype(number)),
-                    "b": pa.array(x[:, 1].astype(number)),
+                    "a": pa.array(x[:, 0].astype(kind)),
+                    "b": pa.array(x[:, 1].astype(kind)),
                     "y": pa.array((x.sum(1) > 0).astype(np.int64)),
                 }
             )

@@ -72,7 +72,8 @@ def decode(value: Any, get: Get) -> Any:
         return value
     if TAG not in value:
         return {key: decode(item, get) for key, item in value.items()}
-    tag, inner = value[TAG], value.get("value")
+    tag: str = value[TAG]
+    inner: Any = value.get("value")
     if tag == "tensor":
         return get(inner)
     if tag == "ndarray":

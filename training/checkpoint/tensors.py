@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
-from torch import nn
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import HandOff, Record
@@ -81,7 +80,7 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
                 yield name, reader.read(name)
 
 
-def load_module_weights(module: nn.Module, folder: Path, index: Index | None = None) -> int:
+def load_module_weights(module: Any, folder: Path, index: Index | None = None) -> int:
     """Load the module's parameters and buffers, in a single process, and return how many tensors that were.
 
     A LightningModule's `on_load_checkpoint` sees the state first, without what only training needs.

@@ -118,6 +118,14 @@ class TurnsNan(Classifier):
         return loss * float("nan") if self.global_step == 4 and self.global_rank == 1 else loss
 
 
+class NanGradient(Classifier):
+    """The loss of this step is fine, its weights are not."""
+
+    def on_before_optimizer_step(self, optimizer):
+        if self.global_step == 4:
+            self.outlet.bias.grad.fill_(float("nan"))
+
+
 class Unsavable(Classifier):
     def on_save_checkpoint(self, checkpoint):
         checkpoint["handle"] = {"of": [1, object()]}

@@ -339,6 +339,40 @@ def test_what_cannot_be_computed_is_a_failure_with_the_reason() -> None:
     assert found.failures[1].rows == 1
 
 
+def test_one_that_cannot_be_computed_leaves_its_neighbours_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "BLOCK_ROWS", 2)
+    table = pa.table({"a": ["x", "x", "y", "x", "y", "z"]})
+    bad = E("column_values_to_be_between", column="a", min_value=0)
+    fine = E("column_values_to_be_in_set", column="a", value_set=["x"])
+    lengths = E("column_values_to_not_match_regex", column="a", regex="z")
+    found = run(table, fine, bad, lengths)
+    assert [failure.row_numbers for failure in found.failures] == [[2, 4, 5], [], [5]]
+    assert "could not be computed" in found.failures[1].sentence
+
+
+def test_categories_are_their_values() -> None:
+    table = pa.table(
+        {"a": pa.chunked_array([pa.array(["x", None]).dictionary_encode(), pa.array(["y", "z"]).dictionary_encode()])}
+    )
+    assert one(table, E("column_values_to_be_in_set", column="a", value_set=["x", "y"])).row_numbers == [3]
+    assert one(table, E("column_value_lengths_to_equal", column="a", value=2)).rows == 3
+
+
+def test_whole_numbers_beside_nulls_are_whole_numbers() -> None:
+    table = pa.table({"a": pa.array([2**53 + 1, None, 2**53], pa.int64()), "b": pa.array([1, None, 3], pa.int32())})
+    assert run(
+        table,
+        E("column_values_to_be_unique", column="a"),
+        E("column_values_to_be_of_type", column="a", type_="int64"),
+        E("column_values_to_be_in_type_list", column="b", type_list=["int32"]),
+        E("column_type_to_be", column="b", type_="int32"),
+        E("column_values_to_match_regex", column="b", regex="^[0-9]$"),
+    ).accepted
+    assert one(table, E("column_distinct_values_to_be_in_set", column="b", value_set=[1])).observed
+    pair = E("column_pair_values_to_be_equal", column_A="a", column_B="b")
+    assert one(table, pair).values == ["a=9007199254740993, b=1", "a=9007199254740992, b=3"]
+
+
 TIMES = {
     "naive": pa.array(["2024-01-01T10:00:00", "2024-03-01T00:00:00"]).cast(pa.timestamp("us")),
     "far": pa.array(["2024-01-01T10:00:00", "9999-12-31T00:00:00"]).cast(pa.timestamp("us")),
@@ -359,6 +393,11 @@ def test_times_compare_with_iso_texts(column: str, bound: str) -> None:
 def test_a_value_that_gx_refuses_is_a_spec_error() -> None:
     with pytest.raises(SpecError, match=r"contract.suite: expectations.0.kwargs.mostly: .*less than or equal to 1"):
         run(pa.table({"a": [1]}), E("column_values_to_not_be_null", column="a", mostly=2))
+
+
+def test_a_time_that_is_none_is_a_spec_error() -> None:
+    with pytest.raises(SpecError, match=r"expectations.0.kwargs.max_value: .* refuses the value"):
+        run(pa.table(TIMES), E("column_values_to_be_between", column="day", max_value="soon"))
 
 
 def test_only_the_columns_that_are_needed_are_read() -> None:

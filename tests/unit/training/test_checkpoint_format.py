@@ -18,7 +18,7 @@ from infra.store import Store, open_store
 from training.checkpoint import UnsupportedState, load_module_weights, read_index, read_tensors
 from training.checkpoint.capture import Capture, capture, merge, write_tensors
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
-from training.checkpoint.save import Place, read_rank_state, save
+from training.checkpoint.save import Place, read_history, read_rank_state, save
 from training.checkpoint.tensors import INDEX, Entry, Index, Piece, TensorReader, read_state
 
 
@@ -61,7 +61,7 @@ def stored(store: Store, tmp_path: Path) -> Callable[..., Path]:
         checkpoint: dict[str, Any], own: dict[str, Any] | None = None, uri: str = "trainings/t-0/checkpoints/1-g0"
     ) -> Path:
         place = Place(store, uri, {"step": 1}, {}, tmp_path)
-        ref = save(place, capture(checkpoint, own or {}, 0), world_size=1)
+        ref = save(place, capture(checkpoint, own or {}, 0), 1, [{"step": 1, "loss": 0.1}])
         assert store.verify(ref).kind == "checkpoint"
         return store.local(ref)
 
@@ -88,6 +88,7 @@ def test_what_is_saved_comes_back(stored: Callable[..., Path]) -> None:
             assert torch.equal(back["optimizer_states"][0]["state"][number][name], tensor)
     assert read_rank_state(folder, 0)["running"]["mean"] == 1.5
     assert read_rank_state(folder, 1) is None
+    assert read_history(folder) == [{"step": 1, "loss": 0.1}]
 
 
 def test_weights_are_plain_safetensors_under_their_own_names_and_tied_ones_stored_once(
@@ -289,7 +290,7 @@ def test_a_file_that_cannot_be_written_is_storage_unavailable(
     monkeypatch.setattr("training.checkpoint.save.write_tensors", full)
     place = Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, tmp_path)
     with pytest.raises(StorageUnavailable, match="A checkpoint could not be written: No space left on device"):
-        save(place, capture({}, {}, 0), world_size=1)
+        save(place, capture({}, {}, 0), 1, [])
 
 
 def draws() -> tuple[float, float, float]:

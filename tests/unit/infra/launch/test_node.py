@@ -83,7 +83,7 @@ def meet(store: Store, node: LocalNode) -> None:
     path = layout.joined(TRAINING, 0, 0)
     until(lambda: store.exists(path) or node.ended(), "the node answers the roll-call")
     joined = store.read_json(path)
-    store.create_json(layout.rollcall(TRAINING, 0), {"address": joined["address"], "port": joined["port"]})
+    store.create_json(layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
 
 
 def finished(store: Store, node: LocalNode) -> tuple[str, dict[str, Any]]:
@@ -175,7 +175,7 @@ def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[...,
     launch({})
     node = start(store)
     until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
-    store.create_json(layout.rollcall(TRAINING, 0), {"address": "127.0.0.1", "port": 99999})
+    store.create_json(layout.rollcall(TRAINING, 0), {"address": "127.0.0.1", "port": 99999, "nodes": []})
     _, record = finished(store, node)
     assert record["error"]["cause"] == "node_lost"
     assert "torchrun on node 0 ended with exit code 1" in record["error"]["message"]
@@ -213,7 +213,7 @@ def test_a_store_that_is_away_delays_beats_but_loses_none(
     thread.start()
     until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
     joined = store.read_json(layout.joined(TRAINING, 0, 0))
-    store.create_json(layout.rollcall(TRAINING, 0), {"address": joined["address"], "port": joined["port"]})
+    store.create_json(layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
     thread.join()
     assert codes == [0]
     assert failures == [0]

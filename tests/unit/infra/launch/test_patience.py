@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable, TrainwrightError
 from infra.launch import patience
-from infra.launch.patience import ConductorWatch, Outage, patiently
+from infra.launch.patience import Background, ConductorWatch, Outage, patiently
 from infra.store import Lease, Store, layout, open_store
 
 TRAINING = "trainings/k-0"
@@ -145,3 +145,11 @@ def test_what_ends_a_node(
     else:
         with pytest.raises(error, match="Generation 0 of trainings/k-0"):
             seen.look()
+
+
+def test_work_in_the_background_answers_or_raises() -> None:
+    assert Background(lambda: 3).result() == 3
+    failing = Background(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        failing.result()
+    assert failing.done

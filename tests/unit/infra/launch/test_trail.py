@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, Fenced, UsageError
+from data_contracts.errors import CorruptError, Fenced, StorageUnavailable, UsageError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.spec.model import SelectSpec
 from infra.launch.trail import Trail
-from infra.store import Store, layout, open_store
+from infra.store import Store, Versioned, layout, open_store
 
 TRAINING = "trainings/k-0"
 
@@ -67,8 +68,47 @@ def test_what_is_not_sealed_as_reported_is_not_committed(store: Store) -> None:
     wrong = checkpoint.model_copy(update={"ref": checkpoint.ref.model_copy(update={"seal": "0" * 64})})
     with pytest.raises(CorruptError, match="not the one that was pointed at"):
         trail.commit(wrong)
+    unsealed = checkpoint.ref.model_copy(update={"uri": layout.checkpoint(TRAINING, 6, 0)})
+    with pytest.raises(CorruptError, match="6-g0 was reported as a checkpoint, but it is not sealed"):
+        trail.commit(checkpoint.model_copy(update={"ref": unsealed, "step": 6}))
     assert trail.checkpoints == []
     assert kept(store) == []
+
+
+def test_a_move_whose_answer_was_lost_is_not_mistaken_for_anothers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trail = trail_of(store, 5)
+    real = trail._pointer.swap
+
+    def lose_the_answer(expected: Versioned | None, value: Any) -> Versioned:
+        real(expected, value)
+        raise StorageUnavailable("the answer was lost.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trail._pointer, "swap", lose_the_answer)
+        with pytest.raises(StorageUnavailable):
+            trail.commit(seal(store, 10))
+    assert [checkpoint.step for checkpoint in trail.checkpoints] == [5]
+    assert trail.commit(seal(store, 10))
+    assert trail.commit(seal(store, 15))
+    assert kept(store) == [5, 10, 15]
+
+
+def test_two_take_over_at_once_and_the_higher_token_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    trail_of(store, 5)
+    raced = [True]
+
+    class Racing(Trail):
+        def _value(self, checkpoints: list[dict[str, Any]]) -> dict[str, Any]:
+            if raced and raced.pop():
+                Trail(self.store, self.training, self.token - 1)
+            return super()._value(checkpoints)
+
+    late = Racing(store, TRAINING, 3)
+    assert (late.token, [checkpoint.step for checkpoint in late.checkpoints]) == (3, [5])
+    with pytest.raises(Fenced):
+        Trail(store, TRAINING, 2)
 
 
 def test_an_older_conductor_can_move_nothing(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""The flow runs of a worker are those with a live process below it. (How they end: tests/integration/test_deployments.py.)"""
+"""The flow runs of a worker have a live process below it. (How they end: tests/integration/test_deployments.py.)"""
 
 from __future__ import annotations
 

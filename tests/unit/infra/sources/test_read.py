@@ -173,6 +173,7 @@ def test_parquet_types_survive(raw: Raw) -> None:
             "list": [[1], None, []],
             "zoned": pa.array([0, None, 1], pa.timestamp("ns", "Europe/Paris")),
             "float": pa.array([0.5, None, 1], pa.float32()),
+            "bytes": pa.array([b"a", None, b""], pa.large_binary()),
             "fixed": pa.array([b"ab", None, b"cd"], pa.binary(2)),
             "dotted.name": [1, 2, 3],
         }
@@ -181,7 +182,9 @@ def test_parquet_types_survive(raw: Raw) -> None:
     read = raw.read("a.parquet")
     assert read.to_pylist() == table.to_pylist()
     kinds = {field.name: str(field.type) for field in read.schema}
-    assert (kinds["category"], kinds["large"], kinds["fixed"]) == ("string", "string", "fixed_size_binary[2]")
+    assert [kinds[name] for name in ("category", "large", "bytes", "fixed")] == [
+        "string", "string", "binary", "fixed_size_binary[2]",
+    ]  # fmt: skip
     assert raw.read("a.parquet", columns=["dotted.name"]).to_pydict() == {"dotted.name": [1, 2, 3]}
 
 
@@ -208,6 +211,14 @@ BAD: dict[str, tuple[dict[str, bytes], str]] = {
     "types of two formats": (
         {"a.csv": b"v\ntrue\n", "b.parquet": parquet({"v": [1]})}, r"b.parquet: the column v is int64, .*it is bool"
     ),
+    "a name twice in Parquet": ({"a.parquet": parquet(pa.table([[1], [2]], ["a", "a"]))}, r"has the column a twice"),
+    "structs that differ": (
+        {"a.jsonl": b'{"a": {"b": 1}}', "b.jsonl": b'{"a": {"b": "s3cr3t"}}'}, r"b.jsonl: the column a is struct<b: str"
+    ),
+    "half of Parquet": (
+        {"a.parquet": parquet({"a": list(range(1000))})[4:].replace(b"\x15", b"\x16", 3)}, r"a.parquet .*Parquet"
+    ),
+    "a row without an end": ({"a.csv": b'a,b\n"' + b"s3cr3t" * 9}, r"a.csv: row 2 of the file has 1 values"),
     "a number that does not fit": (
         {"a.csv": b"v\n-1\n", "b.csv": b"v\n18446744073709551615\n"}, r"a.csv: .*Give the column one type in all files"
     ),
@@ -221,6 +232,14 @@ def test_bad_input_is_refused_in_one_sentence_without_its_values(case: str, raw:
         raw.write(name, data)
     with pytest.raises(UsageError, match=sentence) as error:
         raw.read(*files)
+    assert "s3cr3t" not in str(error.value)
+
+
+def test_a_csv_row_larger_than_a_block_is_refused(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_BLOCK", 32)
+    raw.write("a.csv", "a,b\n1,2\n" + "s3cr3t" * 20 + ",2\n")
+    with pytest.raises(UsageError, match=r"a.csv cannot be read as CSV. Check its quotes") as error:
+        raw.read("a.csv")
     assert "s3cr3t" not in str(error.value)
 
 

@@ -72,7 +72,7 @@ def test_a_version_is_frozen(store: Store) -> None:
 )
 def test_what_is_no_pointer(store: Store, text: str) -> None:
     store.create("p", text.encode())
-    with pytest.raises(CorruptError, match=r"^p is not a pointer\.") as raised:
+    with pytest.raises(CorruptError, match=r"^p is not a pointer\. Do not use it;") as raised:
         store.pointer("p").read()
     assert raised.value.details == {"file": "p"}
 

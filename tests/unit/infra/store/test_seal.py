@@ -18,6 +18,8 @@ from infra.store.seal import check_file_name, read_manifest, write_manifest
 B3 = "0" * 63 + "f"
 FILES = [FileEntry(path="b", bytes=2, blake3=B3), FileEntry(path="a/c", bytes=0, blake3=B3)]
 URI = "datasets/k-0"
+MANIFEST = "datasets/k-0/manifest.json"
+CHANGED = "was changed after it was sealed."
 
 
 def manifest_bytes() -> bytes:
@@ -91,12 +93,20 @@ def test_any_changed_byte_is_seen() -> None:
     for position in range(len(data)):
         for bit in (1, 32):
             changed = data[:position] + bytes([data[position] ^ bit]) + data[position + 1 :]
-            with pytest.raises(CorruptError, match=r"datasets/k-0/manifest\.json") as raised:
+            with pytest.raises(CorruptError) as raised:
                 read_manifest(URI, changed)
+            assert raised.value.message in (f"{MANIFEST} does not end with a seal.", f"{MANIFEST} {CHANGED}")
             assert raised.value.details == {"file": "datasets/k-0/manifest.json"}
-    for changed in (data[:-1], data + b"\n", b" " + data, b"", data[100:]):
-        with pytest.raises(CorruptError):
+    for changed, what in (
+        (data[:-1], "does not end with a seal."),
+        (data + b"\n", "does not end with a seal."),
+        (b"", "does not end with a seal."),
+        (b" " + data, CHANGED),
+        (data[100:], CHANGED),
+    ):
+        with pytest.raises(CorruptError) as raised:
             read_manifest(URI, changed)
+        assert raised.value.message == f"{MANIFEST} {what}"
 
 
 LIES = {
@@ -111,7 +121,10 @@ LIES = {
         + b'"}',
         "is not a manifest in canonical form",
     ),
-    "no object": (sealed({})[:0] + b'[1,"seal":"' + hashlib.sha256(b"[1").hexdigest().encode() + b'"}', "is not a"),
+    "no object": (
+        sealed({})[:0] + b'[1,"seal":"' + hashlib.sha256(b"[1").hexdigest().encode() + b'"}',
+        "is not a manifest",
+    ),
     "more fields": (
         sealed(
             {"content": (c := json.loads(manifest_bytes())["content"]), "id": digest(c), "more": 1, "provenance": {}}
@@ -144,8 +157,9 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_manifest_that_lies_under_a_true_seal(lie: str) -> None:
     data, sentence = LIES[lie]
-    with pytest.raises(CorruptError, match=rf"^datasets/k-0/manifest\.json {sentence}") as raised:
+    with pytest.raises(CorruptError) as raised:
         read_manifest(URI, data)
+    assert raised.value.message == f"datasets/k-0/manifest.json {sentence}."
     assert raised.value.details == {"file": "datasets/k-0/manifest.json"}
 
 
@@ -158,8 +172,9 @@ def test_a_true_manifest_that_is_not_the_one_pointed_at() -> None:
     data, identity = write_manifest("dataset", {}, {}, [])
     seal = read_manifest(URI, data).seal
     for ref in (Ref(uri=URI, id=B3, seal=seal), Ref(uri=URI, id=identity, seal=B3)):
-        with pytest.raises(CorruptError, match=r"datasets/k-0/manifest\.json is whole, but not the one"):
+        with pytest.raises(CorruptError) as raised:
             read_manifest(URI, data, ref)
+        assert raised.value.message == f"{MANIFEST} is whole, but not the one that was pointed at."
 
 
 def test_a_newer_schema_is_refused_in_a_sentence() -> None:

@@ -1,0 +1,305 @@
+"""Bad input, one test a kind: the exit code, one sentence that says what, where and what to do, and no traceback of ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.tiny import answer, trainwright, write_project
+
+TRACEBACK = "Traceback (most recent call last)"
+Spoil = Callable[[Path], Any]
+
+
+def refused(done: subprocess.CompletedProcess[str], exit_code: int, *, frames: list[str] | None = None) -> str:
+    """The one sentence of a command that failed; checks all that every failure promises.
+
+    Args:
+        frames: lines of the user's code whose traceback is expected; default none.
+    """
+    assert done.returncode == exit_code, done.stdout + done.stderr
+    told = answer(done)
+    error = told["error"]
+    assert told["exit_code"] == exit_code
+    sentence = f"{error['message']} {error['remedy']}".strip()
+    assert done.stderr.endswith(f"trainwright: {sentence}\n"), done.stderr
+    assert done.stderr.count("trainwright: ") == 1
+    assert done.stderr.count(error["message"]) == 1, done.stderr
+    assert done.stderr.count(TRACEBACK) == (1 if frames else 0), done.stderr
+    for frame in frames or []:
+        assert done.stderr.count(frame) == 1, done.stderr
+    for ours in ("site-packages", "lib/python", str(Path(__file__).parents[2])):
+        assert f'File "{ours}' not in done.stderr
+        assert not frames or ours not in done.stderr
+    return sentence
+
+
+def replaced(name: str, old: str, new: str) -> Spoil:
+    """A fault: one place in a file of the project is changed."""
+
+    def spoil(folder: Path) -> None:
+        text = (folder / name).read_text()
+        assert text.count(old) == 1
+        (folder / name).write_text(text.replace(old, new))
+
+    return spoil
+
+
+def written(name: str, text: str) -> Spoil:
+    """A fault: a file of the project holds something else."""
+    return lambda folder: (folder / name).write_text(text)
+
+
+def removed(name: str) -> Spoil:
+    """A fault: a file of the project is not there."""
+    return lambda folder: (folder / name).unlink()
+
+
+# What is spoilt, further arguments of `plan`, and what the sentence must say: where, what, what to do.
+AT_RESOLVE: dict[str, tuple[Spoil | None, list[str], list[str]]] = {
+    "no spec": (removed("pipeline.yaml"), [], ["pipeline.yaml: there is no such file", "trainwright init"]),
+    "empty spec": (written("pipeline.yaml", ""), [], ["pipeline.yaml: is empty", "trainwright init"]),
+    "no YAML": (replaced("pipeline.yaml", "version: 1", "version: [1"), [], ["pipeline.yaml:", "expected"]),
+    "missing file": (
+        removed("rows.csv"), [], ["data.source.0.uri: no file matches rows.csv", "Correct the path"],
+    ),
+    "glob without files": (
+        None, ["--set", "data.source=part-*.csv"], ["no file matches part-*.csv", "Correct the path"],
+    ),
+    "empty file": (written("rows.csv", ""), [], ["data.source.0.uri", "rows.csv is empty", "Write it again"]),
+    "missing suite": (removed("suite.json"), [], ["contract.suite", "suite.json"]),
+    "wrong type": (
+        replaced("pipeline.yaml", "global_batch_size: 32", "global_batch_size: many"), [],
+        ["pipeline.yaml:", "train.global_batch_size: must be a whole number, got 'many'"],
+    ),
+    "wrong type in --set": (
+        None, ["--set", "train.seed=first"], ["--set: train.seed: must be a whole number, got 'first'"],
+    ),
+    "unknown key": (
+        replaced("pipeline.yaml", "global_batch_size", "global_batchsize"), [],
+        ["pipeline.yaml:", "train.global_batchsize: unknown key; did you mean global_batch_size?"],
+    ),
+    "no such class": (
+        None, ["--set", "train.lightning.model.class_path=net.Nett"],
+        ["class_path 'net.Nett'", "there is no Nett in", "Did you mean net.Net?"],
+    ),
+    "no such module": (
+        None, ["--set", "train.lightning.model.class_path=nett.Net"],
+        ["class_path 'nett.Net'", "there is no module nett in", "from the project's root"],
+    ),
+    "no such metric class": (
+        None, ["--set", "evaluate.metrics.accuracy.class_path=torchmetrics.classification.Akkuracy"],
+        ["torchmetrics.classification.Akkuracy", "Did you mean torchmetrics.classification.Accuracy?"],
+    ),
+    "gate on a metric that does not exist": (
+        None, ["--set", "promote.gates=[{metric: acuracy, min: 0.5}]"],
+        ["promote.gates.0.metric: 'acuracy' is no metric of evaluate; it has accuracy"],
+    ),
+    "store below a file": (
+        None, ["--store", "rows.csv/store"], ["in the store", "rows.csv is a file", "name another store"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", AT_RESOLVE)
+def test_refused_before_anything_is_done(case: str, tmp_path: Path) -> None:
+    spoil, arguments, words = AT_RESOLVE[case]
+    spec = write_project(tmp_path / "tiny")
+    if spoil is not None:
+        spoil(tmp_path / "tiny")
+    sentence = refused(trainwright("plan", spec, *arguments, "--json", cwd=tmp_path / "tiny"), 2)
+    for word in words:
+        assert word in sentence
+    assert "\n" not in sentence
+
+
+def test_every_wrong_field_of_a_spec_is_named_with_its_line(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    replaced("pipeline.yaml", "seed: 7", "seed: seven")(tmp_path / "tiny")
+    replaced("pipeline.yaml", "strategy: single", "strategy: singel")(tmp_path / "tiny")
+    lines = spec.read_text().splitlines()
+    sentences = refused(trainwright("plan", spec, "--json"), 2).splitlines()
+    for field in ("strategy", "seed"):
+        number = next(place for place, line in enumerate(lines, 1) if line.startswith(f"  {field}:"))
+        assert any(f"pipeline.yaml:{number}: train.{field}: " in sentence for sentence in sentences)
+    assert len(sentences) == 2
+
+
+# Without these, root is refused by permission bits as anyone else is.
+BOUND_BY_PERMISSIONS = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[Callable[[Path, int], Path]]:
+    """Takes permissions from a path, and gives them back at the end so that it can be removed."""
+    taken = []
+
+    def lock(path: Path, mode: int) -> Path:
+        path.chmod(mode)
+        taken.append(path)
+        return path
+
+    yield lock
+    for path in taken:
+        path.chmod(0o700)
+
+
+@pytest.mark.skipif(bool(BOUND_BY_PERMISSIONS) and not shutil.which("setpriv"), reason="root without setpriv")
+@pytest.mark.parametrize(
+    ("place", "mode", "words"),
+    [
+        ("store", 0o500, ["This user may not use", "in the store", "Give this user permission"]),
+        ("store", 0o000, ["This user may not use", "in the store", "Give this user permission"]),
+        ("home", 0o500, ["This user may not write in the state folder", "TRAINWRIGHT_HOME"]),
+        ("tiny/rows.csv", 0o000, ["rows.csv", "cannot be read (Permission denied)", "Give this user permission"]),
+        ("tiny/pipeline.yaml", 0o000, ["pipeline.yaml: cannot be read (Permission denied)", "check its permissions"]),
+    ],
+    ids=["store-read-only", "store-closed", "state-folder", "data", "spec"],
+)
+def test_a_place_without_permission(
+    place: str, mode: int, words: list[str], tmp_path: Path, locked: Callable[[Path, int], Path]
+) -> None:
+    spec = write_project(tmp_path / "tiny")
+    for folder in ("store", "home"):
+        (tmp_path / folder).mkdir()
+    locked(tmp_path / place, mode)
+    command = [*BOUND_BY_PERMISSIONS, sys.executable, "-m", "flows.cli", "plan", str(spec), "--json"]
+    root = str(Path(__file__).parents[2])
+    done = subprocess.run(
+        [*command, "--store", str(tmp_path / "store")],
+        env={**os.environ, "PYTHONPATH": root, "TRAINWRIGHT_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    sentence = refused(done, 2)
+    for word in words:
+        assert word in sentence
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refuses", "is-silent"])
+def test_a_server_that_does_not_answer_is_said_at_once(silent: bool, tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if silent:
+            listener.listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+        # Prefect's own retries against a silent server take longer than this limit.
+        done = trainwright("run", spec, "--json", env={"PREFECT_API_URL": url}, timeout_s=60)
+    sentence = refused(done, 5)
+    for word in (f"The Prefect server at {url} (from PREFECT_API_URL) does not answer", "Start it, or take the setting"):
+        assert word in sentence
+    assert not (tmp_path / "tiny" / ".trainwright" / "runs").exists()
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose data is validated and sharded."""
+    spec = write_project(tmp_path_factory.mktemp("bad") / "tiny")
+    for verb in ("validate", "shard"):
+        done = trainwright(verb, spec)
+        assert done.returncode == 0, done.stderr
+    return spec.parent
+
+
+def test_data_without_rows_is_rejected(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    written("rows.csv", "id,a,b,c,label\n")(tmp_path / "tiny")
+    sentence = refused(trainwright("validate", spec, "--json"), 3)
+    assert sentence == (
+        "The contract rejects the data: the data has no rows. Mend the data, or change the suite if the data is right."
+    )
+
+
+def test_a_split_that_leaves_no_test_rows(sharded: Path) -> None:
+    split = "shards.split={key: id, fractions: {train: 0.9, val: 0.1, test: 0.0}}"
+    sentence = refused(trainwright("shard", sharded / "pipeline.yaml", "--set", split, "--json"), 2)
+    assert "shards.split leaves no rows for 'test' (train 5" in sentence
+    assert "Change shards.split so that 'test' gets some, or give more data." in sentence
+
+
+@pytest.fixture
+def code(sharded: Path) -> Iterator[Path]:
+    """The sharded project, whose code may be spoilt and is as it was afterwards."""
+    good = (sharded / "net.py").read_text()
+    yield sharded
+    (sharded / "net.py").write_text(good)
+
+
+def test_a_class_that_is_no_lightning_module(code: Path) -> None:
+    replaced("net.py", "class Net(L.LightningModule)", "class Net(nn.Module)")(code)
+    sentence = refused(trainwright("train", code / "pipeline.yaml", "--json"), 2)
+    for word in ("train.lightning: model.class_path: net.Net is no LightningModule.", "Name a class derived from"):
+        assert word in sentence
+
+
+def test_a_file_that_raises_on_import(code: Path) -> None:
+    replaced("net.py", "class Net", 'LIMIT = int("twelve")\n\n\nclass Net')(code)
+    done = trainwright("train", code / "pipeline.yaml", "--json")
+    sentence = refused(done, 8, frames=['File "net.py", line 6, in <module>', 'LIMIT = int("twelve")'])
+    for word in ("importing net raised ValueError", "twelve", "Mend the code shown above and run again."):
+        assert word in sentence
+    assert "ValueError: invalid literal" in answer(done)["error"]["user_traceback"]
+
+
+STEP = "        x, y = batch\n        loss"
+IN_STEP_3 = '        if batch_idx == 2:\n            raise RuntimeError("one step too many")\n'
+
+
+@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+def test_a_model_that_raises_in_step_3(as_json: bool, code: Path) -> None:
+    replaced("net.py", STEP, IN_STEP_3 + STEP)(code)
+    said = "The user's code raised RuntimeError: one step too many."
+    frames = ['File "net.py", line 17, in training_step', '    raise RuntimeError("one step too many")']
+    done = trainwright("run", code / "pipeline.yaml", *(["--json"] if as_json else []))
+    if as_json:
+        assert said in refused(done, 8, frames=frames)
+        report = answer(done)
+        assert (report["verdict"], report["stages"][-1]["name"]) == ("failed", "train")
+        assert report["stages"][-1]["status"] == "failed"
+        assert report["sentence"].startswith(said)
+    else:
+        # For a person: the traceback, then the report, which begins with the sentence.
+        assert done.returncode == 8
+        assert (done.stdout + done.stderr).count(said) == 1
+        assert done.stdout.startswith(f"failed: {said} Mend the code shown above and run again.\n")
+        assert [done.stderr.count(line) for line in (TRACEBACK, *frames)] == [1, 1, 1]
+        assert done.stderr.endswith("RuntimeError: one step too many\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("setting", "stages", "words"),
+    [
+        (
+            "train.select={metric: val_los, mode: min}",
+            ["train"],
+            ["train.select.metric: val_los was not logged", "logged were: train_loss", "name one that is logged"],
+        ),
+        (
+            "evaluate.metrics.loss={logged: test_los, mode: min}",
+            ["train", "verify", "evaluate"],
+            ["evaluate.metrics.loss.logged: test_step logs no test_los; it logs test_loss.", "Name one of these"],
+        ),
+    ],
+    ids=["select", "logged"],
+)
+def test_a_metric_that_the_module_does_not_log(
+    setting: str, stages: list[str], words: list[str], sharded: Path
+) -> None:
+    *before, last = stages
+    for verb in before:
+        assert trainwright(verb, sharded / "pipeline.yaml", "--set", setting).returncode == 0
+    sentence = refused(trainwright(last, sharded / "pipeline.yaml", "--set", setting, "--json"), 2)
+    for word in words:
+        assert word in sentence

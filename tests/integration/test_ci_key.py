@@ -1,0 +1,93 @@
+"""`run --trigger ci` started twice with one key is one run: the second waits for the first and answers the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.tiny import answer, trainwright, write_project
+
+WORSE = "train.lightning.model.init_args.lr=0.0000001"
+
+
+def at_once(repository: Path, *arguments: str | Path) -> list[tuple[int, dict[str, Any]]]:
+    """The same command in two processes, started together: exit code and answer of each."""
+    command = [sys.executable, "-m", "flows.cli", "run", *map(str, arguments), "--trigger", "ci", "--json"]
+    started = [
+        subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    answers = []
+    for process in started:
+        stdout, stderr = process.communicate(timeout=300)
+        assert stdout.count("\n") == 1, stdout + stderr
+        answers.append((process.returncode, json.loads(stdout)))
+    return answers
+
+
+def made(store: Path) -> dict[str, int]:
+    """How many there are of each thing that a run makes once."""
+    areas = {area: f"{area}/*" for area in ("contracts", "datasets", "trainings", "evaluations", "runs", "triggers")}
+    areas |= {"versions": "models/tiny/*", "generations": "trainings/*/g*/launch.json"}
+    return {area: len(list(store.glob(pattern))) for area, pattern in areas.items()}
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny project under git, its store inside; the server is up already, so that two started together run together."""
+    spec = write_project(tmp_path_factory.mktemp("ci"))
+    lines = (spec.parent / "rows.csv").read_text().splitlines()
+    lines[3] = "2,17.5,0.1,0.1,1"
+    (spec.parent / "bad.csv").write_text("\n".join(lines) + "\n")
+    for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+        subprocess.run(["git", *command], cwd=spec.parent, check=True)
+    assert trainwright("up").returncode == 0
+    return spec
+
+
+def test_two_at_once_train_once_and_both_tell_of_the_promotion(spec: Path, repository: Path) -> None:
+    store = spec.parent / ".trainwright"
+    (first_code, first), (second_code, second) = at_once(repository, spec)
+    assert (first_code, second_code) == (0, 0)
+    assert made(store) == dict.fromkeys(made(store), 1)
+    assert first == second
+    assert (first["verdict"], first["trigger"], first["dirty"]) == ("promoted", "ci", False)
+    assert {stage["status"] for stage in first["stages"]} == {"ran"}
+    assert first["cost"]["node_seconds"] > 0
+
+    later = trainwright("run", spec, "--trigger", "ci", "--json")
+    assert (later.returncode, answer(later)) == (0, first)
+    assert made(store) == dict.fromkeys(made(store), 1)
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "verdict"), [(WORSE, 4, "not_promoted"), ("data.source=bad.csv", 3, "rejected")]
+)
+def test_a_refusal_is_told_to_both_and_repeated(
+    spec: Path, repository: Path, override: str, code: int, verdict: str
+) -> None:
+    before = made(spec.parent / ".trainwright")
+    (first_code, first), (second_code, second) = at_once(repository, spec, "--set", override)
+    assert (first_code, second_code, first["verdict"]) == (code, code, verdict)
+    assert first == second
+    found = made(spec.parent / ".trainwright")
+    assert found["runs"] == before["runs"] + 1
+    assert found["generations"] == before["generations"] + (verdict == "not_promoted")
+
+    later = trainwright("run", spec, "--trigger", "ci", "--set", override, "--json")
+    assert (later.returncode, answer(later)) == (code, first)
+    assert made(spec.parent / ".trainwright") == found
+
+
+def test_a_change_of_the_code_without_a_commit_is_another_run(spec: Path) -> None:
+    before = made(spec.parent / ".trainwright")
+    module = spec.parent / "net.py"
+    module.write_text(module.read_text() + "\n# changed\n")
+    report = answer(trainwright("run", spec, "--trigger", "ci", "--json"))
+    assert report["dirty"]
+    assert made(spec.parent / ".trainwright")["runs"] == before["runs"] + 1

@@ -1,0 +1,181 @@
+"""The digits example whole against an S3 server, with credentials from the environment and with named ones."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import s3fs
+
+from tests.support.digits import copy_digits
+from tests.support.s3 import S3Server
+from tests.support.tiny import answer, trainwright
+
+STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
+KEY, SECRET = "AKIAONLYINTHESETESTS", "wJalr-only-in-these-tests-bPxRf"
+
+
+@dataclass
+class Line:
+    """A digits pipeline whose store is in a bucket. `said`: all that its commands printed."""
+
+    server: S3Server
+    bucket: str
+    spec: Path
+    env: dict[str, str]
+    named: list[str]
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def store(self) -> str:
+        return f"s3://{self.bucket}/team/digits"
+
+    @property
+    def objects(self) -> s3fs.S3FileSystem:
+        """The bucket, past the store."""
+        options = {"key": "any", "secret": "any", "endpoint_url": self.server.url, "use_listings_cache": False}
+        return s3fs.S3FileSystem(**options, skip_instance_cache=True)
+
+    def call(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        done = trainwright(*arguments, env=self.env)
+        self.said += [done.stdout, done.stderr]
+        return done
+
+    def run(self) -> dict[str, Any]:
+        done = self.call("run", self.spec, *self.named, "--json")
+        assert done.returncode == 0, done.stderr
+        return answer(done)
+
+    def flip(self, path: str, at: int = -1) -> bytes:
+        """Change one bit of an object; its bytes before."""
+        before = self.objects.cat_file(path)
+        changed = bytearray(before)
+        changed[at] ^= 1
+        self.objects.pipe_file(path, bytes(changed))
+        return before
+
+
+@pytest.fixture(scope="module")
+def by_environment(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Line:
+    """`--store s3://…`, with endpoint and credentials as every AWS tool reads them."""
+    env = {
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_ENDPOINT_URL": s3_server.url,
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    spec = copy_digits(tmp_path_factory.mktemp("environment") / "digits")
+    line = Line(s3_server, s3_server.bucket(), spec, env, [])
+    line.named = ["--store", line.store]
+    return line
+
+
+@pytest.fixture(scope="module")
+def by_name(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Line:
+    """The spec names store, endpoint and credentials; the raw data is in a bucket too."""
+    options = {"endpoint_url": s3_server.url, "key": "env:DIGITS_S3_KEY", "secret": "env:DIGITS_S3_SECRET"}
+    bucket, raw = s3_server.bucket(), s3_server.bucket()
+    spec = copy_digits(
+        tmp_path_factory.mktemp("named") / "digits",
+        store={"uri": f"s3://{bucket}/team/digits", "storage_options": options},
+        data={"source": {"uri": f"s3://{raw}/2026/digits*.parquet", "storage_options": options}},
+    )
+    line = Line(s3_server, bucket, spec, {"DIGITS_S3_KEY": KEY, "DIGITS_S3_SECRET": SECRET}, [])
+    data = spec.parent / "data"
+    line.objects.put_file(str(data / "digits.parquet"), f"{raw}/2026/digits.parquet")
+    for path in data.iterdir():
+        path.unlink()
+    return line
+
+
+@pytest.fixture(scope="module", params=["by_environment", "by_name"])
+def line(request: pytest.FixtureRequest) -> Iterator[tuple[Line, dict[str, Any]]]:
+    """Each of the two, with the report of its first run."""
+    made = request.getfixturevalue(request.param)
+    yield made, made.run()
+
+
+def statuses(report: dict[str, Any]) -> dict[str, str]:
+    return {stage["name"]: stage["status"] for stage in report["stages"]}
+
+
+def test_the_line_promotes_and_the_same_again_is_unchanged(line: tuple[Line, dict[str, Any]]) -> None:
+    pipeline, first = line
+    assert (first["verdict"], statuses(first)) == ("promoted", dict.fromkeys(STAGES, "ran"))
+    assert first["model"] == {"name": "digits", "version": 1, "alias": "champion"}
+    assert first["metrics"]["accuracy"] >= 0.95
+    again = pipeline.run()
+    assert (again["verdict"], statuses(again)) == ("unchanged", dict.fromkeys(STAGES, "reused"))
+    assert all(stage["reused_from"] for stage in again["stages"] if stage["name"] != "promote")
+    assert (again["dataset_id"], again["checkpoint_id"]) == (first["dataset_id"], first["checkpoint_id"])
+
+
+def test_status_show_and_prove_find_it_by_its_address(line: tuple[Line, dict[str, Any]]) -> None:
+    pipeline, first = line
+    [store] = answer(pipeline.call("status", "--store", pipeline.store, "--json"))["stores"]
+    assert store["models"] == [{"name": "digits", "alias": "champion", "version": 1}]
+    assert {"run_id": first["run_id"], "pipeline": "digits", "verdict": "promoted"} in store["runs"]
+    shown = answer(pipeline.call("show", "digits@champion", "--store", f"{pipeline.store}/", "--json"))
+    assert shown["checkpoint"]["ref"]["id"] == first["checkpoint_id"]
+    assert answer(pipeline.call("show", first["run_id"], "--store", pipeline.store, "--json")) == first
+    proof = answer(pipeline.call("prove", "digits@champion", "--store", pipeline.store, "--json"))
+    kinds = {link["kind"] for link in proof["links"]}
+    assert kinds == {"model", "receipt", "checkpoint", "evaluation", "code", "dataset", "contract"}
+    assert (len(proof["raw_checked"]), proof["gone"]) == (1, [])
+
+
+def test_a_changed_byte_in_the_bucket_is_named_by_prove(line: tuple[Line, dict[str, Any]]) -> None:
+    pipeline, _ = line
+    proof = answer(pipeline.call("prove", "digits@champion", "--store", pipeline.store, "--json"))
+    raw = proof["raw_checked"][0].removeprefix("s3://")
+    for kind in ("dataset", "checkpoint"):
+        uri = next(link["uri"] for link in proof["links"] if link["kind"] == kind)
+        files = pipeline.objects.find(f"{pipeline.bucket}/team/digits/{uri}", detail=True)
+        _refuses(pipeline, max(files, key=lambda name: files[name]["size"]))
+    if pipeline.objects.exists(raw):
+        _refuses(pipeline, raw)
+        kept = pipeline.objects.cat_file(raw)
+        pipeline.objects.rm_file(raw)
+        gone = answer(pipeline.call("prove", "digits@champion", "--store", pipeline.store, "--json"))["gone"]
+        pipeline.objects.pipe_file(raw, kept)
+        assert gone == [f"s3://{raw}"]
+
+
+def _refuses(pipeline: Line, path: str) -> None:
+    before = pipeline.flip(path)
+    try:
+        done = pipeline.call("prove", "digits@champion", "--store", pipeline.store)
+    finally:
+        pipeline.objects.pipe_file(path, before)
+    assert done.returncode == 6, (path, done.stderr)
+    assert path.rpartition("/")[2] in done.stderr, (path, done.stderr)
+
+
+def test_the_same_dataset_and_weights_come_out_in_a_folder(
+    line: tuple[Line, dict[str, Any]], tmp_path: Path, s3_server: S3Server
+) -> None:
+    pipeline, first = line
+    if pipeline.env.get("AWS_ENDPOINT_URL") is None:
+        pytest.skip("the two lines differ in nothing but names")
+    options = ("--store", tmp_path / "store", "--set", "tags.team=others", "--json")
+    for verb in ("validate", "shard", "train"):
+        done = pipeline.call(verb, pipeline.spec, *options)
+        assert done.returncode == 0, done.stderr
+        if verb == "shard":
+            assert answer(done)["handoff"]["ref"]["id"] == first["dataset_id"]
+    assert answer(done)["handoff"]["ref"]["id"] == first["checkpoint_id"]
+
+
+def test_no_credential_is_written_anywhere(line: tuple[Line, dict[str, Any]], state_folder: Path) -> None:
+    pipeline, first = line
+    looked = [(f"printed {number}", text.encode()) for number, text in enumerate(pipeline.said)]
+    looked += pipeline.objects.cat(f"{pipeline.bucket}/", recursive=True).items()
+    folders = (state_folder, pipeline.spec.parent)
+    looked += [(str(path), path.read_bytes()) for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert any(first["run_id"] in name for name, _ in looked)
+    found = [name for name, data in looked for secret in (KEY, SECRET) if secret.encode() in data]
+    assert found == []
