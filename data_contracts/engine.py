@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
-import os
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -56,7 +53,8 @@ def check(suite: dict[str, Any], read: Read, *, fail_on: str, sensitive: Collect
     schema = next((batch.schema for batch in read(None) if batch.num_rows), None)
     if schema is None:
         return rejected(0, count, "rows", "the data has no rows")
-    with _quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # GX warns of its own future, and pandas of values, once per block
         checks = [_Check(index, asked, schema, sensitive) for index, asked in enumerate(suite["expectations"])]
         runnable = [one for one in checks if not one.reach.absent]
         rows = _row_by_row([one for one in runnable if one.reach.row_wise], read, schema)
@@ -89,11 +87,10 @@ class _Check:
         return self.expectation.get_validation_dependencies(engine, copy.deepcopy(_RUNTIME)).metric_configurations
 
     def merge(self, measured: dict[Any, Any]) -> None:
-        """Add what a further block gave: counts are summed, examples appended up to EXAMPLES."""
+        """Add what a further block gave: counts are summed, examples appended."""
         for key, value in measured.items():
             if isinstance(value, list) and "unexpected" in key[0]:
-                kept = self.metrics.setdefault(key, [])
-                kept.extend(value[: EXAMPLES - len(kept)])
+                self.metrics.setdefault(key, []).extend(value)
             elif hasattr(value, "__index__"):
                 self.metrics[key] = self.metrics.get(key, 0) + int(value)
             else:
@@ -143,7 +140,7 @@ class _Check:
         numbers: list[int] = []
         values: list[str] = []
         for first, table in blocks(read([name])):
-            column = frame(table, Layout((name,), "drop"), first)[0][name]
+            column = frame(table, Layout((name,), "drop"), first)[name]
             words = column[pd.to_numeric(column, errors="coerce").isna()]
             of, count = of + len(column), count + len(words)
             numbers.extend(words.index[: EXAMPLES - len(numbers)].tolist())
@@ -162,10 +159,10 @@ def _row_by_row(checks: Sequence[_Check], read: Read, schema: pa.Schema) -> int:
     for first, table in blocks(read(sorted(names))):
         rows = first + table.num_rows
         for layout, group in groups.items():
-            shown, dropped = frame(table, layout, first)
+            shown = frame(table, layout, first)
             if layout not in probes:
                 probes[layout] = [_Probe(group, shown)]
-            probes[layout] = [after for probe in probes[layout] for after in probe.measure(shown, dropped)]
+            probes[layout] = [after for probe in probes[layout] for after in probe.measure(shown)]
     return rows
 
 
@@ -180,7 +177,7 @@ def _on_whole(checks: Sequence[_Check], read: Read, rows: int, schema: pa.Schema
     for layouts in packed(sorted(groups, key=lambda layout: layout.columns), rows, schema):
         table = pa.Table.from_batches(read(sorted({name for layout in layouts for name in layout.columns})))
         for layout in layouts:
-            _judged_on(groups[layout], frame(table, layout)[0])
+            _judged_on(groups[layout], frame(table, layout))
 
 
 def _grouped(checks: Sequence[_Check]) -> dict[Layout, list[_Check]]:
@@ -212,25 +209,21 @@ class _Probe:
         wanted = [metric for needs in self.needs for metric in needs.values()]
         self.graph = self.calculator.build_metric_dependency_graph(metric_configurations=wanted)
 
-    def measure(self, shown: Any, dropped: int = 0) -> list[_Probe]:
-        """Measure one frame, from which `dropped` null rows were left out; returns the probes to go on with.
+    def measure(self, shown: Any) -> list[_Probe]:
+        """Measure one frame; returns the probes to go on with.
 
         An expectation that cannot be measured gets its `error` and is left out from then on.
         """
         self.engine.load_batch_data("data", shown)
         resolved, aborted = self.calculator.resolve_validation_graph(self.graph)
         if aborted and len(self.checks) > 1:  # one by one, so that an error is known to be its own
-            return [probe for one in self.checks for probe in _Probe([one], shown).measure(shown, dropped)]
+            return [probe for one in self.checks for probe in _Probe([one], shown).measure(shown)]
         if aborted:
             reasons = (info["exception_info"].exception_message for info in aborted.values())
             self.checks[0].error = next((reason for reason in reasons if reason), "unknown error")
             return []
         for one, needs in zip(self.checks, self.needs, strict=True):
-            measured = {metric.id: resolved[metric.id] for metric in needs.values()}
-            for name in ("table.row_count", "column_values.nonnull.unexpected_count"):
-                if name in needs:
-                    measured[needs[name].id] += dropped
-            one.merge(measured)
+            one.merge({metric.id: resolved[metric.id] for metric in needs.values()})
         return [self]
 
 
@@ -252,21 +245,6 @@ def _engine(shown: Any = None) -> Any:
     from great_expectations.execution_engine.pandas_execution_engine import PandasExecutionEngine
 
     return PandasExecutionEngine() if shown is None else PandasExecutionEngine(batch_data_dict={"data": shown})
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No analytics, and no log lines or warnings of GX's: they would repeat values of sensitive columns."""
-    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
-    log = logging.getLogger("great_expectations")
-    before = log.level
-    log.setLevel(logging.CRITICAL + 1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(before)
 
 
 def catalogue() -> dict[str, Any]:

@@ -21,9 +21,9 @@ BLOCK_BYTES = 64 * 2**20
 BLOCK_ROWS = 2**20
 _EXACT = 2**53  # the largest range of whole numbers that float64 holds exactly
 
-# How nulls are shown: `drop` leaves their rows out and counts them (one column), `masked` keeps whole numbers and
-# booleans beside nulls in pandas' nullable types, `nan` uses float64 where it is exact, else Python's integers
-# beside NaN, `typed` is for questions about the type itself: the column's own, whether it has nulls or not.
+# How nulls are shown: `drop` leaves their rows out, of one column; GX asks only the rest anyway. `masked` keeps whole
+# numbers and booleans beside nulls in pandas' nullable types. `nan` uses float64 where it is exact, else Python's
+# integers beside NaN. `typed` is for questions about the type: the column's own, whether it has nulls or not.
 Nulls = Literal["drop", "masked", "nan", "typed"]
 
 
@@ -52,8 +52,8 @@ def blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
         yield first, pa.Table.from_batches(waiting)
 
 
-def frame(table: pa.Table, layout: Layout, first: int = 0) -> tuple[pd.DataFrame, int]:
-    """The frame an expectation looks at, indexed by row number, and how many null rows were left out of it.
+def frame(table: pa.Table, layout: Layout, first: int = 0) -> pd.DataFrame:
+    """The frame an expectation looks at, indexed by row number.
 
     Args:
         table: rows `first`, `first + 1`, … of the data, with at least the layout's columns.
@@ -62,17 +62,15 @@ def frame(table: pa.Table, layout: Layout, first: int = 0) -> tuple[pd.DataFrame
 
     columns = {name: table.column(name) for name in layout.columns}
     index: np.ndarray | pd.RangeIndex = pd.RangeIndex(first, first + table.num_rows)
-    dropped = 0
     if layout.nulls == "drop" or (layout.nulls == "typed" and len(columns) == 1):
         (name,) = layout.columns
-        dropped = columns[name].null_count
-        if dropped:
+        if columns[name].null_count:
             index = np.flatnonzero(columns[name].is_valid().to_numpy()) + first
             columns[name] = columns[name].drop_null()
     series = {name: _series(column, layout.nulls, name == layout.text) for name, column in columns.items()}
     shown = pd.DataFrame(series, copy=False) if series else pd.DataFrame(index=index)
     shown.index = pd.Index(index)
-    return shown, dropped
+    return shown
 
 
 def is_time(kind: pa.DataType) -> bool:

@@ -72,8 +72,13 @@ def _stage(command: argparse.ArgumentParser) -> None:
 
 def _training(command: argparse.ArgumentParser) -> None:
     _stage(command)
-    command.add_argument("--curves", metavar="FILE", help="also write what was logged, step by step, as JSON")
+    command.add_argument("--curves", metavar="DIR", help="also write what was logged, one JSON table per metric")
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
+
+
+def _evaluating(command: argparse.ArgumentParser) -> None:
+    _stage(command)
+    command.add_argument("--metrics", metavar="FILE", help="also write the metrics' values, one JSON object")
 
 
 def _run(command: argparse.ArgumentParser) -> None:
@@ -122,7 +127,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "shard": _stage,
     "train": _training,
     "verify": _stage,
-    "evaluate": _stage,
+    "evaluate": _evaluating,
     "promote": _stage,
     "rollback": _rollback,
     "show": _show,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from pathlib import Path
 
 import torch
@@ -19,6 +20,9 @@ _PEER_GONE = re.compile(
     re.IGNORECASE,
 )
 _PEER_SILENT = re.compile(r"timed out|timeout|wait timeout", re.IGNORECASE)
+_OURS = Path(__file__).resolve().parent
+# Files of ours that stand between Lightning and a module without doing work of their own.
+_PASS_ON = {"rank.py", "loop.py", "strategies.py", "assemble.py"}
 _TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
 
 
@@ -50,7 +54,23 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
         return UsageError(f"train.lightning: {describe(error)}.", remedy="Correct the Lightning config or the module.")
     if isinstance(error, SystemExit):
         return UserCodeError("The training ended the process.", user_traceback=user_traceback(error, project))
+    library = _raised_in_library(error)
+    if library == "lightning":
+        return UsageError(f"train.lightning: {describe(error)}.", remedy="Correct the Lightning config or the module.")
+    if library is not None:
+        # A class or optimizer that the config took from a library: no frame is the user's, the choice is.
+        return UserCodeError(f"{library} raised {describe(error)}.", user_traceback=user_traceback(error, project))
     return TrainwrightError(f"The training failed: {describe(error)}.", user_traceback=user_traceback(error, project))
+
+
+def _raised_in_library(error: BaseException) -> str | None:
+    """The package that raised what nobody's code but Lightning's called, None if our own did more than pass it on."""
+    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    ours = [file.name for file in files if file.is_relative_to(_OURS)]
+    if not files or files[-1].is_relative_to(_OURS) or not ours or ours[-1] not in _PASS_ON:
+        return None
+    parts = files[-1].parts
+    return parts[parts.index("site-packages") + 1] if "site-packages" in parts else None
 
 
 def _transport(error: BaseException, timeout_s: float) -> TrainwrightError | None:

@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint
 from infra.store import Store
 from training.context import Context, read_context
@@ -57,8 +58,9 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
     accumulate = plan.accumulate if plan else context.micro_batches
     history = History()
     keeper = Keeper(context, store, reports, history, plan, resume)
+    configured = context.lightning.get("trainer") or {}
     owned = {
-        "strategy": make_strategy(context.train, context.world_size),
+        "strategy": make_strategy(context.train, context.world_size, configured.get("accelerator") or "auto"),
         "devices": context.devices,
         "num_nodes": context.nodes,
         "accumulate_grad_batches": accumulate,
@@ -74,6 +76,11 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
     trainer.strategy.on_train_end = lambda: keeper.finish(trainer)  # type: ignore[method-assign]
     keeper.listen()
     trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **loaders)
+    if keeper.last is None:
+        raise UsageError(
+            "train.lightning: the training ended without a single step.",
+            remedy="Raise trainer.max_epochs or max_steps.",
+        )
     return (keeper.last if context.rank == 0 else None), plan_json(plan)
 
 

@@ -35,14 +35,19 @@ _BUCKET_BYTES = 25 * 2**20
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
 
-def make_strategy(train: TrainSpec, world_size: int) -> Strategy:
-    """The strategy that the spec names, with the collectives' timeout set."""
+def make_strategy(train: TrainSpec, world_size: int, accelerator: str = "auto") -> Strategy:
+    """The strategy that the spec names, with the collectives' timeout set.
+
+    Args:
+        accelerator: what the Lightning config asks for; a single rank's device follows from it.
+    """
     timeout = timedelta(seconds=train.collective_timeout_s)
     if train.strategy == "ddp":
         return SealedDDP(timeout=timeout)
     if train.strategy == "fsdp":
         return ShardedStrategy(train.shard_modules, world_size, timeout)
-    return SealedSingle(device="cuda:0" if torch.cuda.is_available() else "cpu")
+    on_gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    return SealedSingle(device="cuda:0" if on_gpu else "cpu")
 
 
 class _ReadsSealed(Strategy):

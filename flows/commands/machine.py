@@ -88,7 +88,11 @@ def up(arguments: argparse.Namespace) -> Answer:
     from infra.orchestrator.lifecycle import up as start
 
     server = start()
-    told = f"Prefect server and worker are up; UI: {server.ui_url}\nDeploy with: prefect deploy --all"
+    told = (
+        f"Prefect server and worker are up; UI: {server.ui_url}\n"
+        f"Deploy with: prefect deploy --all\n"
+        f"To use prefect in other folders: export PREFECT_API_URL={server.url}"
+    )
     return Answer(told, {"ui": server.ui_url, "api": server.url, "started": server.started})
 
 

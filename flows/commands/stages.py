@@ -11,7 +11,7 @@ from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
 from tasks.earlier import earlier_checkpoint, earlier_contract, earlier_dataset, earlier_evaluation
 from tasks.evaluate import evaluate as evaluate_stage
-from tasks.history import logged_metrics
+from tasks.history import curves, logged_metrics
 from tasks.promote import promote as promote_stage
 from tasks.run import Run, open_run
 from tasks.shard import shard as shard_stage
@@ -37,7 +37,8 @@ def train(arguments: argparse.Namespace) -> Answer:
     run = _open(arguments)
     checkpoint = train_stage(run, earlier_dataset(run))
     if arguments.curves:
-        _write(arguments.curves, logged_metrics(run.store, checkpoint))
+        for file, records in curves(logged_metrics(run.store, checkpoint)).items():
+            _write(Path(arguments.curves) / file, records)
     return _answer(run, "train", checkpoint, arguments)
 
 
@@ -51,7 +52,10 @@ def evaluate(arguments: argparse.Namespace) -> Answer:
     """The `evaluate` command."""
     run = _open(arguments)
     checkpoint = earlier_checkpoint(run, verified=True)
-    return _answer(run, "evaluate", evaluate_stage(run, checkpoint, earlier_dataset(run)), arguments)
+    evaluation = evaluate_stage(run, checkpoint, earlier_dataset(run))
+    if arguments.metrics:
+        _write(Path(arguments.metrics), {name: metric.value for name, metric in evaluation.metrics.items()})
+    return _answer(run, "evaluate", evaluation, arguments)
 
 
 def promote(arguments: argparse.Namespace) -> Answer:
@@ -77,12 +81,11 @@ def _open(arguments: argparse.Namespace) -> Run:
 def _answer(run: Run, name: str, handoff: HandOff | None, arguments: argparse.Namespace) -> Answer:
     value: dict[str, Any] = handoff.to_json() if handoff is not None else {"skipped": True}
     if arguments.out:
-        _write(arguments.out, value)
+        _write(Path(arguments.out), value)
     result = run.results[name]
     return Answer(f"{name} {result.status}: {result.sentence}", {"stage": result.to_json(), "handoff": value})
 
 
-def _write(path: str, value: Any) -> None:
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(value, indent=2) + "\n")
+def _write(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n")

@@ -28,6 +28,7 @@ def gang(tmp_path: Path, dataset: tuple[Path, dict[str, Any]]) -> Callable[..., 
             "lightning": {
                 "model": {"class_path": f"nets.{model}"},
                 "trainer": {"accelerator": "cpu", "max_epochs": 3, "log_every_n_steps": 1, **(trainer or {})},
+                **train.pop("lightning", {}),
             },
             "global_batch_size": 16,
             "batch": ["x", "y"],

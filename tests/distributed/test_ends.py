@@ -113,6 +113,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "usage",
         "train.shard_modules: the module has no Blok.",
     ),
+    "an optimizer's argument": (
+        {"lightning": {"optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": -1.0}}}},
+        "user_code",
+        "torch raised ValueError: Invalid learning rate: -1.0.",
+    ),
+    "an interval beyond the epoch": (
+        {"trainer": {"val_check_interval": 1000}},
+        "usage",
+        "train.lightning: ValueError: `val_check_interval` (1000) must be less than or equal to the number of the "
+        "training batches (6). If you want to disable validation set `limit_val_batches` to 0.0 instead. If you want "
+        "to validate based on the total training batches, set `check_val_every_n_epoch=None`.",
+    ),
+    "no step at all": (
+        {"trainer": {"max_epochs": 0}},
+        "usage",
+        "train.lightning: the training ended without a single step.",
+    ),
     "no such column": ({"batch": ["x", "z"]}, "usage", "The dataset has no column 'z'; it has id, x, a, b, y."),
 }
 
@@ -126,4 +143,4 @@ def test_refused_before_the_first_step(case: str, gang: Callable[..., Gang]) -> 
     error = answer(scratch, 0, "error") or answer(scratch, 1, "error")
     assert (error["cause"], error["message"]) == (cause, sentence)
     assert answer(scratch, 0)["step"] == 0
-    assert 2 in exit_codes(scratch)
+    assert {"usage": 2, "user_code": 8}[cause] in exit_codes(scratch)

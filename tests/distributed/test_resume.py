@@ -95,15 +95,21 @@ def test_resumed_with_another_strategy_or_number_of_ranks(
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-5)
 
 
-def test_ddp_and_fsdp_train_alike_whether_or_not_the_step_calls_the_module(gang: Callable[..., Gang]) -> None:
+ALIKE: dict[str, dict[str, Any]] = {
+    "calls itself": {"shard_modules": 20},
+    "calls submodules": {"model": "Direct", "shard_modules": ["Block", "Linear"]},
+}
+
+
+@pytest.mark.parametrize("case", ["calls submodules", pytest.param("calls itself", marks=pytest.mark.slow)])
+def test_ddp_and_fsdp_train_alike_whether_or_not_the_step_calls_the_module(
+    case: str, gang: Callable[..., Gang]
+) -> None:
     def weights(name: str, **settings: Any) -> dict[str, torch.Tensor]:
         run = gang(name, **settings)
         folder: Path = run.checkpoint_folder(run.train_to_end())
         return {key: value for key, value in read_tensors(folder) if key.startswith("state_dict/")}
 
-    ddp = weights("ddp")
-    sharded = weights("calls itself", strategy="fsdp", shard_modules=20)
-    direct = weights("calls submodules", model="Direct", strategy="fsdp", shard_modules=["Block", "Linear"])
-    for name, expected in ddp.items():
+    replicated, sharded = weights("ddp"), weights("fsdp", strategy="fsdp", **ALIKE[case])
+    for name, expected in replicated.items():
         torch.testing.assert_close(sharded[name], expected, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(direct[name], expected, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""One real Prefect server for all integration tests, in the state folder that the root conftest made for this session."""
+"""One real Prefect server and one S3 server for all integration tests; state in the folder made for this session."""
 
 from __future__ import annotations
 

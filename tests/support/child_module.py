@@ -20,6 +20,8 @@ STRAY = "import os, sys, time; os.setsid(); open(sys.argv[1], 'w').close(); time
 def main(request: dict[str, Any], progress: Progress) -> dict[str, Any]:
     for record in request.get("report", []):
         progress(record)
+        while "heard" in request and not Path(request["heard"]).exists():
+            time.sleep(0.01)
     if "stray" in request:
         subprocess.Popen([sys.executable, "-c", STRAY, request["stray"]])
         while not Path(request["stray"]).exists():

@@ -18,6 +18,7 @@ from data_contracts.spec.model import SelectSpec
 from infra.launch.conductor import GangOutcome, conduct
 from infra.launch.generation import Progress
 from infra.store import Store, open_store
+from tests.support.foreground import foreground
 
 TRAINING = "trainings/k-0"
 
@@ -62,6 +63,7 @@ def steps(store: Store) -> dict[tuple[int, int], list[int]]:
 
 
 def main() -> None:
+    foreground()
     store_uri, fake, options = sys.argv[1:]
 
     def say(progress: Progress) -> None:

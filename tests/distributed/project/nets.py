@@ -16,13 +16,26 @@ class Block(nn.Module):
         return x + self.drop(torch.relu(self.linear(x)))
 
 
+class Center(nn.Module):
+    """Subtracts a running mean: a buffer that training depends on, and that each rank's rows would pull elsewhere."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(width))
+
+    def forward(self, x):
+        if self.training:
+            self.mean.lerp_(x.detach().mean(0), 0.1)
+        return x - self.mean
+
+
 class Classifier(L.LightningModule):
     """Calls itself in its step; dropout, a schedule, a metric over validation."""
 
     def __init__(self, width: int = 8, dropout: float = 0.2, lr: float = 0.05):
         super().__init__()
         self.save_hyperparameters()
-        self.inlet = nn.Linear(4, width)
+        self.inlet = nn.Sequential(Center(4), nn.Linear(4, width))
         self.blocks = nn.Sequential(Block(width, dropout), Block(width, dropout))
         self.norm = nn.BatchNorm1d(width)
         self.outlet = nn.Linear(width, 2)

@@ -390,6 +390,35 @@ def test_times_compare_with_iso_texts(column: str, bound: str) -> None:
     assert run(table, E("column_min_to_be_between", column=column, max_value=bound)).accepted
 
 
+def test_times_are_read_as_iso_texts_where_texts_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "BLOCK_ROWS", 1)
+    days = pa.array(["2024-01-01", "2024-03-01"]).cast(pa.date32())
+    moments = pa.array(["2024-01-01T00:00:00", "2024-01-02T10:00:00"]).cast(pa.timestamp("s"))
+    assert run(
+        pa.table({"day": days, "at": moments}),
+        E("column_values_to_match_strftime_format", column="day", strftime_format="%Y-%m-%d"),
+        E("column_values_to_match_strftime_format", column="at", strftime_format="%Y-%m-%d %H:%M:%S"),
+        E("column_values_to_be_dateutil_parseable", column="at"),
+        E("column_values_to_match_regex", column="day", regex=r"^\d{4}-\d\d-\d\d$"),
+        E("column_value_lengths_to_equal", column="at", value=19),
+    ).accepted
+
+
+def test_nothing_is_printed() -> None:
+    code = (
+        "import pyarrow as pa; from pathlib import Path; from data_contracts.engine import check, load_suite\n"
+        "entry = {'type': 'expect_column_values_to_be_between', 'kwargs': {'column': 'a', 'min_value': 0,"
+        " 'row_condition': 'a != 0', 'condition_parser': 'pandas'}}\n"
+        "other = {**entry, 'kwargs': {'column': 'b', 'min_value': 0}}\n"
+        "suite = load_suite({'name': 's', 'expectations': [entry, other]}, Path())\n"
+        "read = lambda columns: pa.table({'a': [1, -1], 'b': ['x', 'y']}).to_batches()\n"
+        "assert len(check(suite, read, fail_on='critical', sensitive=[]).failures) == 2"
+    )
+    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if "marshmallow" not in line and "import" not in line]
+    assert (done.returncode, done.stdout, said) == (0, "", [])
+
+
 def test_a_value_that_gx_refuses_is_a_spec_error() -> None:
     with pytest.raises(SpecError, match=r"contract.suite: expectations.0.kwargs.mostly: .*less than or equal to 1"):
         run(pa.table({"a": [1]}), E("column_values_to_not_be_null", column="a", mostly=2))

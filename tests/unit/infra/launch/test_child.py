@@ -46,8 +46,14 @@ def until(condition: Callable[[], object], what: str) -> None:
 def test_it_answers_reports_and_runs_in_the_project(tmp_path: Path) -> None:
     (tmp_path / "infra.py").write_text("raise SystemExit('the wrong infra')")
     records: list[dict] = []
-    request = {"report": [{"step": 1}, {"step": 2}], "text": "für"}
-    answer = run_child(MODULE, request, project=tmp_path, on_progress=records.append)
+    # The child goes on once its first record was heard: they arrive as they come, and each once.
+    request = {"report": [{"step": 1}, {"step": 2}], "text": "für", "heard": str(tmp_path / "heard")}
+
+    def hear(record: dict) -> None:
+        records.append(record)
+        (tmp_path / "heard").touch()
+
+    answer = run_child(MODULE, request, project=tmp_path, on_progress=hear)
     assert answer["got"] == request
     assert answer["cwd"] == answer["project"] == str(tmp_path)
     assert answer["path0"] != str(tmp_path), "the user's folder comes first only once our modules are loaded"
@@ -112,6 +118,8 @@ def test_an_exception_in_the_parent_kills_the_tree(kind: type[BaseException], tm
 
 PARENT = """import sys
 from infra.launch.child import run_child
+from tests.support.foreground import foreground
+foreground()
 request = {"do": "hang", "stray": sys.argv[1]}
 run_child("tests.support.child_module", request, on_progress=lambda record: print("up", flush=True))
 """
@@ -136,7 +144,9 @@ def test_a_signal_to_the_parent_leaves_no_process(number: int, to_group: bool, t
         (os.killpg if to_group else os.kill)(parent.pid, number)
         parent.wait()
         parent.stdout.close()
-        # After SIGKILL of the parent it is the child that notices and ends itself.
-        until(lambda: find_marked(mark) == [], "all have ended")
+        if number == signal.SIGKILL:
+            # It is the child that notices and ends itself.
+            until(lambda: find_marked(mark) == [], "all have ended")
+        assert find_marked(mark) == []
     finally:
         kill_marked(mark)

@@ -15,6 +15,7 @@ import pytest
 
 from infra.launch import processes
 from infra.launch.processes import MARK, find_marked, is_alive, kill_marked, marked_env, module_command, new_mark
+from tests.support.foreground import foreground
 
 SLEEP = "import time; time.sleep(600)"
 # What a descendant may do to get away: a session of its own, a dead parent, a cleared environment, deaf to SIGTERM.
@@ -114,6 +115,16 @@ def test_without_proc_psutil_finds_the_same(mark: str) -> None:
     top.wait()
 
 
+@pytest.fixture
+def in_foreground() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    foreground()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("in_foreground")
 def test_a_signal_during_cleanup_waits_for_its_end() -> None:
     finished = []
 
@@ -142,9 +153,9 @@ def test_off_the_main_thread_cleanup_just_runs() -> None:
     assert finished == [True]
 
 
+@pytest.mark.usefixtures("in_foreground")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_terminable_process_cleans_up(number: int) -> None:
-    assert signal.getsignal(number) is signal.SIG_DFL
     with pytest.raises(KeyboardInterrupt), processes.terminable():
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) is signal.SIG_DFL

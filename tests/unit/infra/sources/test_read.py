@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
-from infra.sources import Window, columnar, tables
+from infra.sources import Window, columnar, streams, tables
 from tests.unit.infra.sources.conftest import Raw
 
 
@@ -40,6 +40,7 @@ COLUMNS: dict[str, tuple[list[str], str, list[Any]]] = {
     "whole with gaps": (["1", "", "NA"], "int64", [1, None, None]),
     "large": (["9007199254740993", "", "-9223372036854775808"], "int64", [9007199254740993, None, -(2**63)]),
     "beyond int64": (["18446744073709551615", "1", ""], "uint64", [2**64 - 1, 1, None]),
+    "signed and beyond": (["-1", "18446744073709551615", "2"], "string", ["-1", "18446744073709551615", "2"]),
     "beyond uint64": (["99999999999999999999", "1", "2"], "string", ["99999999999999999999", "1", "2"]),
     "large among fractions": (["9007199254740993", "0.5", "1"], "string", ["9007199254740993", "0.5", "1"]),
     "real": (["0.5", "1e3", "3"], "double", [0.5, 1000.0, 3.0]),
@@ -121,6 +122,19 @@ def test_every_format_and_compression(kind: str, ending: str, compress: Callable
     assert raw.read(f"f.{kind}{ending}").to_pylist() == rows
     assert raw.read(f"f.{kind}{ending}", columns=["b"]).to_pylist() == [{"b": "x"}, {"b": "y"}]
     assert sum(batch.num_rows for batch in raw.batches(f"f.{kind}{ending}", columns=[])) == 2
+
+
+def test_lines_within_values_may_stand_where_a_block_ends(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_BLOCK", 64)
+    texts = [f"{'x' * i}\n{'y' * i}" for i in range(20)]
+    raw.write("a.csv", "a,b\n" + "".join(f'"{text}",{i}\n' for i, text in enumerate(texts)))
+    assert raw.read("a.csv").to_pydict() == {"a": texts, "b": list(range(20))}
+
+
+def test_bytes_behind_a_compressed_stream_are_part_of_the_file(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_PIECE", 16)
+    raw.write("a.csv.bz2", bz2.compress(b"a\n1\n") + b"behind" * 100)
+    assert raw.read("a.csv.bz2").to_pydict() == {"a": [1]}
 
 
 def test_json_lines_have_one_type_over_all_blocks(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:

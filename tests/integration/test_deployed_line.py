@@ -1,0 +1,185 @@
+"""The deployments of `prefect.yaml` on a real server and worker: scheduled and on demand, both reach `promoted`."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.digits import EPOCHS, change_yaml
+from tests.support.tiny import trainwright
+
+STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
+SPEC = "examples/digits/pipeline.yaml"
+PATIENCE_S = 480.0
+
+
+@dataclass
+class Checkout:
+    """A clone of this repository with the digits data, a state folder of its own, and the server of `trainwright up`."""
+
+    folder: Path
+    env: dict[str, str]
+    api: httpx.Client
+
+    def prefect(self, *arguments: str) -> str:
+        program = Path(sys.executable).with_name("prefect")
+        done = subprocess.run(
+            [program, *arguments],
+            cwd=self.folder,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def ask(self, path: str, **body: Any) -> Any:
+        """POST `body` to the server's API."""
+        answer = self.api.post(path, json=body)
+        answer.raise_for_status()
+        return answer.json()
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        return self.api.get(f"/deployments/name/retrain/{name}").raise_for_status().json()
+
+    def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first flow run that is as `wanted`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            runs = self.ask("/flow_runs/filter")
+            if found := next(filter(wanted, runs), None):
+                return found
+            assert time.monotonic() < deadline, [(run["name"], run["state"]) for run in runs]
+            time.sleep(0.5)
+
+    def ended(self, run: dict[str, Any], times: int = 1) -> dict[str, Any]:
+        """The flow run once it has been executed `times` times and has its final state."""
+        final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        return self.wait_for(
+            lambda now: now["id"] == run["id"] and now["run_count"] >= times and now["state"]["type"] in final
+        )
+
+
+def clone(repository: Path, folder: Path) -> None:
+    """What git knows of, changed or not, and what git is not told to ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-zco", "--exclude-standard"], cwd=repository, check=True, capture_output=True, text=True
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (repository / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(repository / name, folder / name)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Checkout]:
+    place = tmp_path_factory.mktemp("deployed")
+    folder = place / "a clone"
+    clone(repository, folder)
+    subprocess.run([sys.executable, str(folder / "examples/digits/prepare.py")], check=True, timeout=120)
+    change_yaml(folder / "examples/digits/lightning.yaml", ["trainer", "max_epochs"], EPOCHS)
+    own = {"TRAINWRIGHT_HOME": str(place / "home"), "PYTHONPATH": str(folder)}
+    try:
+        up = trainwright("up", "--json", cwd=folder, env=own)
+        assert up.returncode == 0, up.stderr
+        with httpx.Client(base_url=json.loads(up.stdout)["api"], trust_env=False, timeout=30) as api:
+            made = Checkout(folder, {**os.environ, **own}, api)
+            made.prefect("deploy", "--all")
+            yield made
+    finally:
+        trainwright("down", cwd=folder, env=own)
+
+
+def reports(store: Path) -> list[dict[str, Any]]:
+    """The reports of all runs in a store."""
+    return [json.loads(path.read_text()) for path in store.glob("runs/*/report.json")]
+
+
+def generations(store: Path) -> int:
+    """How often something was trained there."""
+    return len(list(store.glob("trainings/*/g*/launch.json")))
+
+
+@pytest.fixture(scope="module")
+def on_demand(checkout: Checkout) -> dict[str, Any]:
+    """The flow run that `prefect deployment run` started, ended."""
+    checkout.prefect("deployment", "run", "retrain/digits")
+    return checkout.ended(checkout.wait_for(lambda run: not run["auto_scheduled"]))
+
+
+def test_the_launch_form_has_a_few_scalar_fields(checkout: Checkout) -> None:
+    for name in ("digits", "stdlib-gpt"):
+        fields = checkout.deployment(name)["parameter_openapi_schema"]["properties"]
+        kinds = {kind["type"] for field in fields.values() for kind in field.get("anyOf", [field])}
+        assert kinds <= {"string", "boolean", "null"}
+        assert all(field["description"] for field in fields.values())
+        assert list(fields)[:2] == ["spec", "window"]
+
+
+def test_a_run_from_the_command_line_is_promoted(checkout: Checkout, on_demand: dict[str, Any]) -> None:
+    state = on_demand["state"]
+    assert (state["name"], state["type"]) == ("Promoted", "COMPLETED"), state
+    (report,) = reports(checkout.folder / "examples/digits/.trainwright")
+    assert (report["verdict"], report["trigger"]) == ("promoted", "ui")
+    assert report["model"] == {"name": "digits", "version": 1, "alias": "champion"}
+    assert report["sentence"] in state["message"]
+
+
+def test_people_recognise_what_they_see(checkout: Checkout, on_demand: dict[str, Any]) -> None:
+    assert on_demand["name"] == "digits"
+    assert {"trainwright", "team:examples"} <= set(on_demand["tags"])
+    assert on_demand["parameters"] == {"spec": SPEC}
+    of_run = {"flow_runs": {"id": {"any_": [on_demand["id"]]}}}
+    tasks = checkout.ask("/task_runs/filter", **of_run, sort="EXPECTED_START_TIME_ASC")
+    assert [task["name"] for task in tasks] == [f"{stage} digits" for stage in STAGES]
+    for task, stage in zip(tasks, STAGES, strict=True):
+        assert {"team:examples", f"stage:{stage}"} <= set(task["tags"])
+        assert task["state"]["type"] == "COMPLETED"
+    pages = {page["key"]: page["data"] for page in checkout.ask("/artifacts/filter", **of_run)}
+    assert pages.keys() == {f"digits-{stage}" for stage in [*STAGES, "report"]}
+    for stage in STAGES:
+        assert pages[f"digits-{stage}"].startswith(f"# {stage}: ran\n")
+    assert pages["digits-report"].startswith("# promoted\n")
+
+
+def test_a_flow_run_that_is_executed_twice_is_one_run(checkout: Checkout, on_demand: dict[str, Any]) -> None:
+    store = checkout.folder / "examples/digits/.trainwright"
+    before = reports(store)
+    again = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+    checkout.ask(f"/flow_runs/{on_demand['id']}/set_state", state=again, force=True)
+    ended = checkout.ended(on_demand, times=2)
+    assert ended["state"]["name"] == "Promoted"
+    assert reports(store) == before
+    assert generations(store) == 1
+
+
+def test_a_scheduled_run_is_promoted(checkout: Checkout, tmp_path: Path) -> None:
+    deployment = checkout.deployment("digits")
+    path = f"/deployments/{deployment['id']}/schedules"
+    # A store of its own, because what is the champion already would be `unchanged`.
+    wanted = {
+        "schedule": {"cron": "* * * * *", "timezone": "UTC"},
+        "active": True,
+        "parameters": {"store": str(tmp_path)},
+    }
+    (schedule,) = checkout.api.post(path, json=[wanted]).raise_for_status().json()
+    begun = checkout.wait_for(
+        lambda run: run["auto_scheduled"] and run["parameters"].get("store") and run["state"]["type"] != "SCHEDULED"
+    )
+    checkout.api.delete(f"{path}/{schedule['id']}").raise_for_status()
+    ended = checkout.ended(begun)
+    assert ended["state"]["name"] == "Promoted", ended["state"]
+    triggers = [(report["verdict"], report["trigger"]) for report in reports(tmp_path)]
+    assert ("promoted", "schedule") in triggers
