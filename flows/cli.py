@@ -9,6 +9,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "quickstart": ("quickstart", "run the digits example end to end: rejected, promoted, unchanged, not promoted"),
@@ -52,9 +53,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command; returns its exit code (see docs/exit-codes.md)."""
     arguments = parser().parse_args(argv)
     module, _ = SUBCOMMANDS[arguments.command]
-    guard = importlib.import_module("flows.commands.guard")
-    command = importlib.import_module(f"flows.commands.{module}")
-    return guard.carry_out(getattr(command, arguments.command), arguments)
+
+    def command(asked: argparse.Namespace) -> Any:
+        # Imported under the guard: this may take seconds, in which Ctrl-C means what it means later.
+        return getattr(importlib.import_module(f"flows.commands.{module}"), asked.command)(asked)
+
+    try:
+        guard = importlib.import_module("flows.commands.guard")
+    except KeyboardInterrupt:
+        return 130
+    return guard.carry_out(command, arguments)
 
 
 def _spec(command: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import Cancelled, TrainwrightError
 
 log = logging.getLogger("trainwright")
 
@@ -35,18 +35,19 @@ class Answer:
 def carry_out(command: Callable[[argparse.Namespace], Answer], arguments: argparse.Namespace) -> int:
     """Run a command and print its answer; returns the exit code, never raises."""
     _log_to_stderr()
-    signal.signal(signal.SIGTERM, _interrupt)
+    asked_to_stop = _listen()
     try:
         answer = command(arguments)
-    except TrainwrightError as error:
-        return _fail(error, arguments)
     except KeyboardInterrupt:
-        return _say_stopped(arguments)
+        return _fail(_stopped(), arguments)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as bug:
-        return _fail(_internal(bug), arguments)
+    except Exception as error:
+        # Libraries turn what a signal raises in the middle of them into errors of their own.
+        if asked_to_stop and not isinstance(error, TrainwrightError):
+            return _fail(_stopped(), arguments)
+        return _fail(error if isinstance(error, TrainwrightError) else _internal(error), arguments)
     if answer.error is not None:
         # For a person the sentence stands in the text that follows.
         _explain(answer.error, sentence=arguments.json)
@@ -59,8 +60,26 @@ def coloured(arguments: argparse.Namespace) -> bool:
     return sys.stdout.isatty() and not arguments.no_color and not os.environ.get("NO_COLOR")
 
 
-def _interrupt(_signal: int, _frame: Any) -> None:
-    raise KeyboardInterrupt
+class _Stopped(KeyboardInterrupt):
+    """Raised by SIGINT and SIGTERM.
+
+    A class of its own: after a plain KeyboardInterrupt has left code that was compiled from a string (a dataclass
+    being imported, say), CPython ends with the signal instead of the exit code, however it was handled.
+    """
+
+
+def _listen() -> list[int]:
+    """Turn SIGINT and SIGTERM into `_Stopped` from here on; the list will hold the signals that came."""
+    came: list[int] = []
+
+    def stop(number: int, _frame: Any) -> None:
+        came.append(number)
+        raise _Stopped
+
+    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is for a script's background jobs
+        signal.signal(signal.SIGINT, stop)
+    return came
 
 
 def _log_to_stderr() -> None:
@@ -85,11 +104,8 @@ def _explain(error: TrainwrightError, *, sentence: bool = True) -> None:
         print(f"trainwright: {error}", file=sys.stderr)
 
 
-def _say_stopped(arguments: argparse.Namespace) -> int:
-    if arguments.json:
-        print(json.dumps({"error": {"cause": "cancelled", "message": "stopped"}, "exit_code": 130}))
-    print("trainwright: stopped; no process is left.", file=sys.stderr)
-    return 130
+def _stopped() -> TrainwrightError:
+    return Cancelled("stopped; no process is left.", remedy="")
 
 
 def _internal(bug: Exception) -> TrainwrightError:

@@ -104,9 +104,6 @@ class _Supervisor:
         except Exception as caught:
             traceback.print_exc()
             error = TrainwrightError(f"The supervisor of node {self.node} failed: {type(caught).__name__}: {caught}.")
-        finally:
-            with uninterrupted():
-                kill_marked(self.mark)
         if error is not None:
             error.details.setdefault("node", self.node)
         self._report(started, error)

@@ -78,7 +78,7 @@ def torchrun(launch: dict[str, Any], rendezvous: dict[str, Any], node: int, addr
     options = [f"--{name}={value}" for name, value in arguments.items()]
     # --no-python, because -m would put the working directory, the user's project, first on the import path.
     return [
-        *module_command("torch.distributed.run"),
+        *module_command("infra.launch.leash", "torch.distributed.run"),
         *options,
         "--no-python",
         *module_command("infra.launch.entry", launch["entry"]),

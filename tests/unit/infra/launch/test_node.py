@@ -162,6 +162,17 @@ def test_a_cancel_marker_ends_a_node(store: Store, launch: Callable[..., None], 
     assert find_marked(mark) == []
 
 
+def test_a_killed_supervisor_takes_its_ranks_with_it(store: Store, launch: Callable[..., None], mark: str) -> None:
+    launch({"steps": 10_000}, devices=2)
+    node = start(store)
+    meet(store, node)
+    until(lambda: len(steps(store)) == 2, "both ranks train")
+    os.kill(node._process.pid, signal.SIGKILL)
+    until(lambda: find_marked(mark) == [], "torchrun and ranks end with nobody left to end them")
+    assert node.ended() == "was ended by SIGKILL"
+    node.kill()
+
+
 def test_a_rank_that_cannot_be_imported_says_why(store: Store, launch: Callable[..., None]) -> None:
     launch({}, entry="tests.support.no_such_rank")
     node = start(store)
