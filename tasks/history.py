@@ -24,7 +24,7 @@ def curves(records: list[Record]) -> dict[str, list[Record]]:
     """
     found: dict[str, list[Record]] = {}
     for record in records:
-        at = {key: record[key] for key in ("step", "epoch") if key in record}
+        at: Record = {key: record[key] for key in ("step", "epoch") if key in record}
         for name in record.keys() - {"step", "epoch"}:
             file = re.sub(r"[^\w.=-]", "_", name).lstrip(".") + ".json"
             found.setdefault(file, []).append({**at, name: record[name]})

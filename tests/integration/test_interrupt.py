@@ -18,7 +18,7 @@ import pytest
 
 from infra.launch.processes import MARK, kill_marked, new_mark
 from infra.store import Store, open_store
-from tests.support.tiny import SPEC, trainwright, write_project
+from tests.support.tiny import SPEC, write_project
 
 # An unmodified module that says when it is somewhere and stays there while a file is: moments that can be waited for.
 MODEL = """\
@@ -73,6 +73,7 @@ class Line:
     folder: Path
     mark: str
     generations: int = 0
+    pid: int = 0
 
     @property
     def store(self) -> Path:
@@ -85,15 +86,18 @@ class Line:
 
     def begin(self) -> subprocess.Popen[str]:
         """Start or resume the run, in a process group of its own as a terminal gives each command."""
-        begun = (self.store / "runs").exists()
+        command = ["run", str(self.folder / "pipeline.yaml")]
+        if (self.store / "runs").exists():
+            command = ["resume", self.run_id, "--store", str(self.store)]
         self.generations = len(self.kept("trainings/*/g*/launch.json"))
-        what = ["resume", self.run_id, "--store", str(self.store)] if begun else ["run", str(self.folder / "pipeline.yaml")]
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), MARK: self.mark, "TMPDIR": str(self.tmp)}
         with (self.folder / "log.txt").open("w") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "flows.cli", *what, "--json"],
+            process = subprocess.Popen(
+                [sys.executable, "-m", "flows.cli", *command, "--json"],
                 env=env, stdout=subprocess.PIPE, stderr=log, text=True, process_group=0,
             )  # fmt: skip
+        self.pid = process.pid
+        return process
 
     @property
     def tmp(self) -> Path:
@@ -107,6 +111,11 @@ class Line:
     def kept(self, pattern: str) -> list[Path]:
         """Files of the store, sorted."""
         return sorted(self.store.glob(pattern))
+
+    def catches(self, number: int) -> bool:
+        """Whether the process has a handler for a signal."""
+        caught = Path(f"/proc/{self.pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+        return bool(int(caught, 16) >> (number - 1) & 1)
 
     def stage_done(self, stage: str) -> bool:
         return bool(self.kept(f"runs/*/stages/{stage}.json"))
@@ -178,6 +187,7 @@ class Moment:
 
 
 MOMENTS = [
+    Moment("importing", lambda line: line.catches(signal.SIGTERM)),
     Moment("connecting", lambda line: "Prefect UI" in line.log()),
     Moment("validate", lambda line: bool(line.kept("runs/*/resolved.json"))),
     Moment("shard", lambda line: line.stage_done("validate")),

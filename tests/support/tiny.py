@@ -1,4 +1,4 @@
-"""A tiny pipeline in a folder of its own: 600 rows of a table, a small network, a few seconds from data to promotion."""
+"""A tiny pipeline in a folder of its own: 600 rows of a table, a small network, seconds from data to promotion."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def write_rows(path: Path, rows: int = 600, seed: int = 1) -> None:
 
 
 def write_project(folder: Path, spec: Mapping[str, Any] | None = None) -> Path:
-    """Write the tiny project into `folder` and return the path of its spec; `spec` replaces whole top-level sections."""
+    """Write the tiny project into `folder` and return its spec; `spec` replaces whole top-level sections."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text('[project]\nname = "tiny"\nversion = "0"\n')
     (folder / "net.py").write_text(MODEL)
