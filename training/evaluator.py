@@ -111,7 +111,16 @@ def _sets(
     if request["data_external"]:
         yield "", build_datamodule(train, project, "")
         return
+    own = bool(train["lightning"].get("data"))
     for name, one in request["sets"].items():
+        if own and name and wanted.sets[name].split is not None:
+            raise UsageError(
+                f"evaluate.sets.{name}.split: your data module makes its own batches of the test split.",
+                remedy="Give the set a source of its own, or leave it out.",
+            )
+        if own:
+            yield name, build_datamodule(train, project, one["path"])
+            continue
         dataset = Dataset.from_json(one["dataset"])
         if not dataset.rows(one["split"]):
             field = f"evaluate.sets.{name}.split" if name else "evaluate.split"
