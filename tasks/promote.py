@@ -10,6 +10,7 @@ from infra import registry
 from infra.store import PointerMoved, Store
 from tasks.evaluate import champion_checkpoint, score
 from tasks.gates import judge
+from tasks.proof import existing_version
 from tasks.run import Run
 from tasks.stage import Done, stage
 
@@ -45,7 +46,7 @@ def rollback(store: Store, model: str, alias: str, to: int | None, provenance: d
     target = to if to is not None else _previous(store, model, alias, version)
     if target is None or target == version:
         raise UsageError(f"{model}@{alias} has no other version to go back to.", remedy="Name one with --to.")
-    back = registry.read_version(store, model, target)
+    back = existing_version(store, model, target)
     store.verify(back.checkpoint.ref)
     receipt = Receipt(
         decision="promoted",

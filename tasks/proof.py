@@ -43,11 +43,21 @@ class Proof:
         return asdict(self)
 
 
+def existing_version(store: Store, model: str, number: int) -> ModelVersion:
+    """A version of a model by its number; UsageError if there is none."""
+    try:
+        return registry.read_version(store, model, number)
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{model} has no version {number} in {store.uri}.", remedy="See `trainwright status` and `show`."
+        ) from error
+
+
 def find_version(store: Store, name: str) -> tuple[ModelVersion, str | None]:
     """The version that `model`, `model@alias` or `model@3` names (default alias: champion), and the alias."""
     model, _, which = name.partition("@")
     if which.isdigit():
-        return registry.read_version(store, model, int(which)), None
+        return existing_version(store, model, int(which)), None
     alias = which or "champion"
     found = registry.read_alias(store, model, alias)
     if found is None:

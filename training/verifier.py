@@ -18,6 +18,7 @@ from infra.launch.child import child_main
 from infra.store import open_store
 from training.assemble import build_module
 from training.checkpoint import load_module_weights, read_tensors
+from training.checkpoint.tensors import WEIGHTS
 
 
 def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -39,8 +40,11 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
     folder = store.local(checkpoint.ref)
     module = build_module(request["train"], Path(request["project"]), request["dataset_path"])
     tensors = load_module_weights(module, folder)
+    # A buffer may hold infinities by right, such as a causal mask; a parameter or an optimizer's state may not.
+    learnt = {f"{WEIGHTS}/{name}" for name, _ in module.named_parameters()}
     for name, tensor in read_tensors(folder):
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        matters = name in learnt or name.startswith("optimizer_states/")
+        if matters and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise CorruptError(
                 f"The checkpoint {checkpoint.ref.uri} has values in {name} that are not finite.",
                 remedy="The training diverged; lower the learning rate and train again.",
