@@ -153,8 +153,9 @@ def test_a_users_error_on_one_node_is_the_cause_whatever_the_others_say(store: S
 
 
 def test_a_budget_is_spent_and_then_the_cause_raised(store: Store) -> None:
-    # No checkpoint in between, so that the second generation comes to the second fault.
-    fake = {"faults": [fault("sigkill", step=7), fault("sigkill", step=8, generation=1)], "every": 1000, "steps": 2000}
+    # The rank that is left saves when it is stopped, a few steps on; the second fault lies well beyond.
+    faults = [fault("sigkill", step=7), fault("sigkill", step=60, generation=1)]
+    fake = {"faults": faults, "every": 1000, "steps": 2000}
     with pytest.raises(NodeLost, match="Rank 1 ended without an answer") as caught:
         run(store, {**fake, "step_s": 0.05}, retry={"node_lost": 1})
     assert store.exists(layout.launch(TRAINING, 1))
