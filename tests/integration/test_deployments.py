@@ -99,6 +99,7 @@ def checkout(tmp_path: Path, repository: Path) -> Iterator[Checkout]:
     checkout.ask(DOWN)
 
 
+@pytest.mark.slow  # test_deployed_line.py walks the same way with the real flow
 def test_a_checkout_is_deployed_run_and_taken_down_with_nothing_else(checkout: Checkout) -> None:
     url = checkout.ask(UP)
     worker = checkout.worker()
