@@ -150,6 +150,7 @@ def test_stage_verbs_take_earlier_hand_offs_by_key(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "promote.json").read_text())["decision"] == "promoted"
 
 
+@pytest.mark.slow
 def test_rollback_moves_the_alias_back(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "back")
     store = tmp_path / "back" / ".trainwright"

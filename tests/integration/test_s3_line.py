@@ -104,7 +104,7 @@ def by_name(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Li
     return line
 
 
-@pytest.fixture(scope="module", params=["by_environment", "by_name"])
+@pytest.fixture(scope="module", params=["by_environment", pytest.param("by_name", marks=pytest.mark.slow)])
 def line(request: pytest.FixtureRequest) -> Line:
     """Each of the two."""
     return request.getfixturevalue(request.param)
