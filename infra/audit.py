@@ -28,16 +28,27 @@ def actor() -> str:
 
 
 def revision(folder: Path) -> tuple[str | None, bool]:
-    """Git commit of the tree that holds `folder`, and whether that has uncommitted changes; (None, False) outside."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
+    """Git's commit for a project's folder, and whether the project differs from it; (None, False) outside of Git.
+
+    Where Git does not answer, nothing proves that there are no changes: that counts as changed.
+    """
+    if not in_repository(folder):
         return None, False
-    return commit, bool(_git(folder, "status", "--porcelain", "--", "."))
+    commit, changes = _git(folder, "rev-parse", "HEAD"), _git(folder, "status", "--porcelain", "--", ".")
+    return commit, commit is None or changes is None or bool(changes)
+
+
+def in_repository(folder: Path) -> bool:
+    """Whether a `.git` lies in `folder` or above it."""
+    start = folder.resolve()
+    return any((one / ".git").exists() for one in (start, *start.parents))
 
 
 def lock_digest() -> str:
     """SHA-256 over the versions of all installed distributions, sorted."""
-    versions = sorted({f"{d.metadata['Name'].lower()}=={d.version}" for d in metadata.distributions()})
+    # What an uninstallation left behind (`~x.dist-info`) has no name.
+    named = [(d.metadata["Name"], d) for d in metadata.distributions() if d.metadata is not None]
+    versions = sorted({f"{name.lower()}=={d.version}" for name, d in named if name})
     return hashlib.sha256("\n".join(versions).encode()).hexdigest()
 
 

@@ -23,6 +23,8 @@ from blake3 import blake3
 from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
+from infra import audit
+from infra.settings import on_this_machine
 from infra.store import Store, layout
 
 KIND = "code"
@@ -32,7 +34,12 @@ _FOLDER = "project"
 OUR_NAMES = ("training", "infra", "data_contracts")
 _CHECKOUT = Path(__file__).resolve().parents[1]
 _LEFT_OUT = {"__pycache__", "node_modules", "venv", "site-packages"}
-_SECRETS = ("*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "id_rsa*", "id_ed25519*", "credentials*", "secrets.*")
+_SECRETS = (
+    "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.env",
+    "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "netrc", "_netrc", "kubeconfig*", "*.kubeconfig",
+    "credentials*", "secret.*", "secrets.*", "client_secret*", "client-secret*", "service-account*", "service_account*",
+)  # fmt: skip
+_GIT_TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
@@ -71,13 +78,16 @@ def pack(
 
     Left out: what Git ignores, hidden files and folders, virtual environments, caches, stores, likely secrets, and
     files other than `.py` above 1 MiB. `extra` (what the spec names) is always covered by the digest, and packed if
-    it lies in the project. UsageError if a top-level package or module has one of our names, or a file is not there.
+    it lies in the project. UsageError if a top-level package or module has one of our names, a file is not there, or
+    Git does not say what it ignores.
     """
     root = project_root(spec_folder)
     named = _named(extra)
     chosen = {str(path.relative_to(root).as_posix()): path for path in _chosen(root, store)}
     refuse_our_names(root, chosen)
     chosen |= {path.relative_to(root).as_posix(): path for path in named if path.is_relative_to(root)}
+    for name in chosen:
+        layout.check_path(name, f"file's name in the project {root}")
     content = {name: _read(path) for name, path in sorted(chosen.items())}
     digests = {name: blake3(data).hexdigest() for name, data in content.items()}
     covered = {name: value for name, value in digests.items() if name.endswith(".py")}
@@ -102,6 +112,8 @@ def unpack(store: Store, ref: Ref, to: Path) -> Path:
     A copy: code never runs from inside the store.
     """
     manifest = store.manifest(ref)
+    with on_this_machine(to):
+        to.mkdir(parents=True, exist_ok=True)
     for entry in manifest.files:
         try:
             data = store.read(f"{manifest.uri}/{entry.path}")
@@ -110,9 +122,9 @@ def unpack(store: Store, ref: Ref, to: Path) -> Path:
         if len(data) != entry.bytes or blake3(data).hexdigest() != entry.blake3:
             raise CorruptError(f"{manifest.uri}/{entry.path} is not what was sealed.")
         path = to / PurePosixPath(entry.path).relative_to(_FOLDER)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    to.mkdir(parents=True, exist_ok=True)
+        with on_this_machine(to):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
     return to
 
 
@@ -192,7 +204,7 @@ def _chosen(root: Path, store: Store) -> Iterable[Path]:
         parts = path.relative_to(root).parts
         if any(part.startswith(".") or part in _LEFT_OUT for part in parts):
             continue
-        if any(PurePosixPath(parts[-1]).match(pattern) for pattern in _SECRETS) and path.suffix != ".py":
+        if any(PurePosixPath(parts[-1].lower()).match(pattern) for pattern in _SECRETS) and path.suffix != ".py":
             continue
         if store_folder is not None and path.is_relative_to(store_folder):
             continue
@@ -201,11 +213,23 @@ def _chosen(root: Path, store: Store) -> Iterable[Path]:
 
 
 def _tracked(root: Path) -> list[Path]:
-    """What Git tracks or would track below `root`; [] where there is no Git or no repository."""
+    """What Git tracks or would track below `root`; [] where there is no Git or no repository.
+
+    UsageError if Git fails in a repository: without its word, ignored files (secrets among them) would be packed.
+    """
     command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    if shutil.which("git") is None:
+    if shutil.which("git") is None or not audit.in_repository(root):
         return []
-    done = subprocess.run(command, capture_output=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_GIT_TIMEOUT_S)
+        said = done.stderr.decode(errors="replace").strip()
+    except subprocess.TimeoutExpired:
+        done, said = None, f"it had not answered after {_GIT_TIMEOUT_S} s"
+    if done is None or done.returncode != 0:
+        raise UsageError(
+            f"Git does not say which files of the project {root} it ignores: {said.partition(chr(10))[0]}.",
+            remedy=f"Mend what `git -C {root} status` says, so that no ignored file is packed.",
+        )
     return [root / os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
 
 

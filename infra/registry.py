@@ -8,6 +8,7 @@ sealed for a move that then lost is in the folder but never in the history.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from data_contracts.canonical import canonical
@@ -56,6 +57,11 @@ def read_version(store: Store, name: str, version: int) -> ModelVersion:
     return _model_version(store.manifest(layout.model(name, version)))
 
 
+def model_version(store: Store, ref: Ref) -> ModelVersion:
+    """The version that a pointer or a receipt names; CorruptError if it is gone or not what was named."""
+    return _model_version(_pointed_at(store.manifest, ref))
+
+
 def aliases(store: Store) -> list[tuple[str, str, int]]:
     """Every alias of every model, as (model, alias, version)."""
     found = []
@@ -101,16 +107,28 @@ def move_alias(
 
 
 def history(store: Store, model: str, alias: str) -> list[Receipt]:
-    """The receipts of the moves that the alias made, oldest first, each re-read and its seal checked. CorruptError."""
+    """The receipts of the moves that the alias made, oldest first, each re-read and its seal checked.
+
+    CorruptError naming what is changed or gone.
+    """
     held = store.pointer(layout.alias(model, alias)).read()
     following = None if held is None else held.value["receipt"]
     receipts: list[Receipt] = []
     while following is not None:
-        manifest = store.verify(Ref.model_validate(following))
+        manifest = _pointed_at(store.verify, Ref.model_validate(following))
         text = store.read_json(f"{manifest.uri}/receipt.json")
         receipts.append(Receipt.from_json(text).model_copy(update={"ref": manifest.ref}))
         following = manifest.provenance["previous_receipt"]
     return receipts[::-1]
+
+
+def _pointed_at(read: Callable[[Ref], Manifest], ref: Ref) -> Manifest:
+    """What an alias or a receipt names must be there."""
+    try:
+        return read(ref)
+    except FileNotFoundError as error:
+        path = layout.manifest(ref.uri)
+        raise CorruptError(f"{path}, which an alias or a receipt names, is gone.", details={"file": path}) from error
 
 
 def _seal_receipt(store: Store, model: str, alias: str, receipt: Receipt, provenance: dict[str, Any]) -> Ref:

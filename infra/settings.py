@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Callable, Iterator
+from io import RawIOBase
 from pathlib import Path
 
 from data_contracts.errors import UsageError
@@ -22,6 +25,37 @@ def state_folder() -> Path:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"This user may not write in the state folder {folder}.", remedy=remedy)
     return folder
+
+
+@contextlib.contextmanager
+def on_this_machine(folder: Path) -> Iterator[None]:
+    """Raise UsageError naming `folder` where this machine cannot do what is asked of it: a full disk, no permission.
+
+    So that a fault here is never taken for one of a store or a server, and not tried again.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"The folder {folder} on this machine cannot be used ({error.strerror or error}).",
+            remedy="Free space on its disk and permit this user to write there, or name another: TRAINWRIGHT_HOME for "
+            "state and copies, TMPDIR for scratch.",
+        ) from error
+
+
+def writing(file: RawIOBase, folder: Path) -> Callable[[bytes], None]:
+    """What writes pieces into `file`, which lies in `folder`; UsageError when the disk is full.
+
+    Unbuffered, so that a full disk shows here and not when the file is closed.
+    """
+
+    def write(piece: bytes) -> None:
+        left = memoryview(piece)
+        with on_this_machine(folder):
+            while left:
+                left = left[file.write(left) or 0 :]
+
+    return write
 
 
 def remember_store(uri: str, storage_options: dict[str, str]) -> None:

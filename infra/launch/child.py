@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from data_contracts.errors import Hung, NodeLost, OutOfMemory, TrainwrightError, from_json
 from infra.launch.processes import (
     MARK,
+    end,
     is_alive,
     kill_marked,
     marked_env,
@@ -62,11 +63,12 @@ def run_child(
     here, KeyboardInterrupt included, kills the child and all its descendants first.
     """
     mark = new_mark()
-    with terminable(), tempfile.TemporaryDirectory(prefix="trainwright-child-") as folder:
+    with terminable(), tempfile.TemporaryDirectory(prefix="trainwright-child-", ignore_cleanup_errors=True) as folder:
         files = _Files(Path(folder))
         files.request.write_text(json.dumps(request))
         extra = {**(env or {}), _PARENT: str(os.getpid()), "TRAINWRIGHT_PROJECT": str(project or "")}
         kills = oom_kills()
+        process: subprocess.Popen[bytes] | None = None
         try:
             with files.log.open("wb") as output:
                 process = subprocess.Popen(
@@ -82,9 +84,8 @@ def run_child(
         finally:
             # Descendants of a child that ended well, such as a loader's workers, must not outlive it either.
             with uninterrupted():
-                kill_marked(mark)
-        process.wait()
-        return _answer(process.returncode, module, files, oom_kills() > kills)
+                code = end(mark, process)
+        return _answer(code, module, files, oom_kills() > kills)
 
 
 def child_main(work: Callable[[dict[str, Any], Progress], dict[str, Any]]) -> NoReturn:
@@ -165,7 +166,7 @@ def _follow(
             raise Hung(f"{module} had not ended after {timeout_s:g} s and was killed.")
 
 
-def _answer(returncode: int, module: str, files: _Files, memory_ran_out: bool) -> dict[str, Any]:
+def _answer(returncode: int | None, module: str, files: _Files, memory_ran_out: bool) -> dict[str, Any]:
     try:
         answer = json.loads(files.answer.read_text())
     except FileNotFoundError:
@@ -178,6 +179,8 @@ def _answer(returncode: int, module: str, files: _Files, memory_ran_out: bool) -
         if type(error) is TrainwrightError:
             error.details.setdefault("log", tail)
         raise error
+    if returncode is None:
+        raise Hung(f"{module} does not end after SIGKILL; its machine may need a restart.", details={"log": tail})
     if returncode < 0:
         name = signal.Signals(-returncode).name
         if returncode == -signal.SIGKILL and memory_ran_out:

@@ -11,6 +11,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError
@@ -35,6 +36,7 @@ DEFAULTS: dict[str, Any] = {
     "heartbeat_s": 1.0,
     "poll_s": 0.1,
     "silence_s": 60.0,
+    "stall_s": 1800.0,
     "grace_s": 30.0,
     "code": None,
     "dataset": None,
@@ -80,7 +82,8 @@ def conduct(
         launch: what each generation is told: `nodes`, `devices`, `train`, `dataset` (Dataset or None), `code` (Ref of
             the bundle or None), `code_digest`, `data_external`, `provenance`. Optional: `entry` (module of a
             rank), `heartbeat_s`, `poll_s`, `grace_s` (for a checkpoint after SIGTERM), `silence_s` (of a
-            node's beats or the conductor's lease, after which the other side gives up).
+            node's beats or the conductor's lease, after which the other side gives up), `stall_s` (in which no rank
+            makes a step or a checkpoint, after which the generation is hung).
         holder: who conducts, as another conductor that waits is told; made unique here.
         keep: how many of the newest checkpoints stay, besides the one that `select` prefers.
         start: launches a node; default: as a process on this machine.
@@ -144,11 +147,12 @@ class _Conductor:
                 self.on_progress(Progress(self._next() - 1, "waiting", sentence=sentence))
             if self._result() is not None:
                 return self._attached()
-            trail = Trail(self.store, self.training, token)
+            trail = patiently(lambda: Trail(self.store, self.training, token))
+            patiently(lambda: trail.delete_retired(by=self.holder))
             answer = self._generations(trail, keeper, retry, keep, select, rollcall_timeout_s)
             checkpoint = trail.chosen(select)
-            trail.retire(keep, select, by=self.holder)
-            trail.confirm()
+            patiently(lambda: trail.retire(keep, select, by=self.holder))
+            patiently(trail.confirm)
             # There already: written by this very call, whose answer was lost.
             with contextlib.suppress(FileExistsError):
                 patiently(lambda: self.store.create_json(layout.result(self.training), checkpoint.to_json()))
@@ -175,19 +179,16 @@ class _Conductor:
                 trail.retire(keep, select, by=self.holder)
 
         while True:
-            number = self._next()
-            resume = trail.resume_from()
-            told = {
-                **self.launch,
-                "generation": number,
-                "token": trail.token,
-                "resume": None if resume is None else resume.to_json(),
-            }
-            self.store.create_json(layout.launch(self.training, number), told)
-            generation = Generation(
-                self.store, told, self.start, commit=commit, check=keeper.check, on_progress=self.on_progress
-            )
+            generation: Generation | None = None
             try:
+                generation = Generation(
+                    self.store,
+                    self._tell(trail),
+                    self.start,
+                    commit=commit,
+                    check=keeper.check,
+                    on_progress=self.on_progress,
+                )
                 return generation.run(rollcall_timeout_s)
             except TrainwrightError as error:
                 key = error.retry_key
@@ -196,12 +197,31 @@ class _Conductor:
                 if used[key or ""] > budget:
                     raise
                 at = trail.newest.step if trail.newest else 0
-                sentence = f"generation {number} ended ({error.cause}): {error.message} Going on from step {at}."
+                number = -1 if generation is None else generation.number
+                what = "no generation began" if generation is None else f"generation {number} ended"
+                sentence = f"{what} ({error.cause}): {error.message} Going on from step {at}."
                 self.on_progress(Progress(number, "ended", step=at, sentence=sentence))
                 if isinstance(error, StorageUnavailable):
                     self._back_off(min(MAX_BACKOFF_S, 2.0 ** used[key or ""]), keeper)
             finally:
-                self.node_seconds += generation.node_seconds
+                self.node_seconds += 0.0 if generation is None else generation.node_seconds
+
+    def _tell(self, trail: Trail) -> dict[str, Any]:
+        """Write what the next generation is told."""
+        resume = patiently(trail.resume_from)
+        while True:
+            number = self._next()
+            told = {
+                **self.launch,
+                "generation": number,
+                "token": trail.token,
+                "resume": None if resume is None else resume.to_json(),
+            }
+            path = layout.launch(self.training, number)
+            # Taken by a fenced conductor, or by this call, whose answer was lost: the number is left out then.
+            with contextlib.suppress(FileExistsError):
+                patiently(partial(self.store.create_json, path, told))
+                return told
 
     def _result(self) -> Checkpoint | None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from infra.launch.patience import Outage, patiently
 from infra.launch.processes import uninterrupted
 from infra.store import Store, layout
 
+log = logging.getLogger(__name__)
 # After the first node failed, the others get this long to say why they ended too.
 SETTLE_S = 3.0
 # Which of several nodes' errors is the cause: a node's user code failing loses its peers their connections, not the
@@ -101,6 +103,9 @@ class Generation:
         self._commit, self._check, self._on_progress = commit, check, on_progress
         self._nodes: list[_Node] = []
         self._outage = Outage()
+        # What each rank has done so far, and when that last changed for any of them.
+        self._done: dict[int, tuple[Any, ...]] = {}
+        self._moved = time.monotonic()
         self._progress = Progress(self.number, "starting")
 
     @property
@@ -111,6 +116,7 @@ class Generation:
 
     def run(self, rollcall_timeout_s: float) -> dict[str, Any]:
         """Start the nodes, follow them to the end and return rank 0's answer; raises the cause of a failure."""
+        failed: BaseException | None = None
         try:
             for number in range(int(self.launch["nodes"])):
                 # A signal that came between the start and this list would leave a node that nobody knows.
@@ -119,6 +125,7 @@ class Generation:
             self._roll_call(rollcall_timeout_s)
             return self._follow()
         except BaseException as error:
+            failed = error
             # The marker first: nodes elsewhere watch it, whatever becomes of this process.
             cause = error.cause if isinstance(error, TrainwrightError) else Cancelled.cause
             marker = {"schema_version": 1, "cause": cause}
@@ -127,9 +134,21 @@ class Generation:
             raise
         finally:
             with uninterrupted():
-                for node in self._nodes:
-                    node.handle.kill()
-                    node.released = node.released or time.monotonic()
+                unkilled = self._release()
+            if unkilled is not None and failed is None:
+                raise unkilled
+
+    def _release(self) -> Exception | None:
+        """End every node, whatever becomes of the others; the first failure to do so."""
+        first: Exception | None = None
+        for number, node in enumerate(self._nodes):
+            try:
+                node.handle.kill()
+            except Exception as error:
+                log.error("node %d of generation %d could not be ended: %s", number, self.number, error)
+                first = first or error
+            node.released = node.released or time.monotonic()
+        return first
 
     def _say(self, **changes: Any) -> None:
         progress = replace(self._progress, **changes)
@@ -158,7 +177,13 @@ class Generation:
         everyone = [node.joined for node in self._nodes]
         first = everyone[0] or {}
         meeting = {"schema_version": 1, "address": first["address"], "port": first["port"], "nodes": everyone}
-        while not self._reach(lambda: self.store.create_json(layout.rollcall(self.training, self.number), meeting)):
+
+        def fix() -> None:
+            # There already: written by this very call, whose answer was lost.
+            with contextlib.suppress(FileExistsError):
+                self.store.create_json(layout.rollcall(self.training, self.number), meeting)
+
+        while not self._reach(fix):
             time.sleep(self.poll_s)
 
     def _hear_roll(self) -> None:
@@ -170,6 +195,7 @@ class Generation:
 
     def _follow(self) -> dict[str, Any]:
         self._say(phase="training")
+        self._moved = time.monotonic()
         settled: float | None = None
         while True:
             self._check()
@@ -180,7 +206,19 @@ class Generation:
                 settled = settled or time.monotonic() + SETTLE_S
                 if all(node.over for node in self._nodes) or time.monotonic() > settled:
                     raise self._cause()
+            elif time.monotonic() - self._moved > float(self.launch["stall_s"]):
+                raise self._hung()
             time.sleep(self.poll_s)
+
+    def _hung(self) -> Hung:
+        """No rank made a step or a checkpoint for `stall_s`: the one that is furthest behind is named."""
+        behind = min(self._done, key=lambda rank: (self._done[rank], rank), default=None)
+        who = "No rank has reported" if behind is None else f"Rank {behind} stands at step {self._done[behind][0]}"
+        return Hung(
+            f"{who}, and none made a step or a checkpoint for {float(self.launch['stall_s']):g} s.",
+            remedy="Resume; if it stands there again, look at the rank's log and the batch it reads.",
+            details={} if behind is None else {"rank": behind},
+        )
 
     def _reach(self, work: Callable[[], None]) -> bool:
         """Do `work` on the store; False, and the cause shown, while it is away."""
@@ -188,6 +226,7 @@ class Generation:
         self._say(sentence="" if reached or self._outage.error is None else f"waiting: {self._outage.error.message}")
         if not reached:
             # Silence counts only while the store answers.
+            self._moved = time.monotonic()
             for node in self._nodes:
                 node.heard = time.monotonic()
         return reached
@@ -224,6 +263,9 @@ class Generation:
 
     def _take_in(self, reports: list[dict[str, Any]]) -> None:
         for report in reports:
+            done = (report.get("step", 0), len(report.get("checkpoints", [])))
+            if self._done.get(report["rank"]) != done:
+                self._done[report["rank"]], self._moved = done, time.monotonic()
             for checkpoint in report.get("checkpoints", []):
                 self._commit_one(Checkpoint.from_json(checkpoint))
             if report["rank"] == 0:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 
 from data_contracts.errors import Fenced, StorageUnavailable
+from infra.launch.patience import RETRY_S, Outage
 from infra.store import Lease, Store
 from infra.store.lease import RENEW_EVERY_S
 
@@ -38,7 +39,7 @@ class Keeper(threading.Thread):
     def run(self) -> None:
         """Until `stop` is called."""
         try:
-            lease = Lease.take(self._store, self._path, self._holder, patience_s=self._patience_s, sleep=self._sleep)
+            lease = self._take()
         except _Stopped:
             return
         except BaseException as error:
@@ -73,6 +74,22 @@ class Keeper(threading.Thread):
         self._stopped.set()
         if self.is_alive():
             self.join()
+
+    def _take(self) -> Lease:
+        outage = Outage()
+        while True:
+            try:
+                return Lease.take(
+                    self._store,
+                    self._path,
+                    self._holder,
+                    patience_s=self._patience_s,
+                    on_wait=lambda *_: outage.answered(),
+                    sleep=self._sleep,
+                )
+            except StorageUnavailable as error:
+                outage.failed(error)
+                self._sleep(RETRY_S)
 
     def _sleep(self, seconds: float) -> None:
         if self._stopped.wait(seconds):

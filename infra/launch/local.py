@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from infra.launch.child import log_tail
 from infra.launch.node import ADDRESS, STORE_OPTIONS
-from infra.launch.processes import kill_marked, marked_env, module_command, new_mark
+from infra.launch.processes import end, marked_env, module_command, new_mark
 from infra.launch.ranks import SCRATCH
 
 LOOPBACK = "127.0.0.1"
@@ -28,7 +28,7 @@ class Handle(Protocol):
         """The end of what the supervisor printed."""
 
     def kill(self) -> None:
-        """End the node with every descendant, and return when none is left."""
+        """End the node with every descendant; return when none is left, or when one outlives being killed."""
 
 
 Start = Callable[[int, int], Handle]
@@ -39,7 +39,7 @@ class LocalNode:
 
     def __init__(self, arguments: list[str], env: Mapping[str, str]) -> None:
         self._mark = new_mark()
-        self._folder = tempfile.TemporaryDirectory(prefix="trainwright-node-")
+        self._folder = tempfile.TemporaryDirectory(prefix="trainwright-node-", ignore_cleanup_errors=True)
         self._log = Path(self._folder.name) / "log.txt"
         scratch = {SCRATCH: str(Path(self._folder.name) / "scratch")}
         with self._log.open("wb") as output:
@@ -65,8 +65,7 @@ class LocalNode:
 
     def kill(self) -> None:
         """End it with every descendant, and remove its scratch."""
-        kill_marked(self._mark)
-        self._process.wait()
+        end(self._mark, self._process)
         self._folder.cleanup()
 
 

@@ -29,7 +29,7 @@ from infra.code import unpack
 from infra.launch import ranks
 from infra.launch.child import log_tail
 from infra.launch.patience import Background, ConductorWatch, patiently
-from infra.launch.processes import kill_marked, marked_env, new_mark, uninterrupted
+from infra.launch.processes import end, marked_env, new_mark, uninterrupted
 from infra.launch.ranks import RankWatch, read_json
 from infra.store import Store, layout, open_store
 
@@ -54,7 +54,7 @@ def run_node(
     SIGTERM asks the ranks for a checkpoint and ends with Preempted; a cancel marker, a newer fencing token or a lease
     that stood still for `silence_s` end everything at once. What happened is written to the node's `exit.json`.
     """
-    store = open_store(store_uri, store_options, create=False)
+    store = patiently(lambda: open_store(store_uri, store_options, create=False))
     supervisor = _Supervisor(store, dict(store_options), training, generation, node, address)
     if threading.current_thread() is not threading.main_thread():
         return supervisor.run()
@@ -127,19 +127,24 @@ class _Supervisor:
             patiently(lambda: self.store.create_json(path, mine))
         except FileExistsError:
             # Ours if only the answer was lost; else this node was started twice and the first one runs.
-            if self.store.read_json(path)["instance"] != self.mark:
+            if patiently(lambda: self.store.read_json(path))["instance"] != self.mark:
                 message = f"Node {self.node} of generation {self.generation} of {self.training} runs already."
                 raise Fenced(message) from None
         layouts = Background(self._lay_out)
         rollcall = layout.rollcall(self.training, self.generation)
         meeting: dict[str, Any] | None = None
+
+        def look() -> None:
+            nonlocal meeting
+            with contextlib.suppress(FileNotFoundError):
+                meeting = self.store.read_json(rollcall)
+
         while meeting is None or not layouts.done:
             self._tick()
             if self.stop_asked is not None:
                 raise Preempted(f"Node {self.node} was asked to leave before it had begun.")
             if meeting is None:
-                with contextlib.suppress(FileNotFoundError):
-                    meeting = self.store.read_json(rollcall)
+                self.conductor.tolerantly(look)
             if meeting is None or not layouts.done:
                 time.sleep(self.poll_s)
         project, dataset = layouts.result()
@@ -165,6 +170,7 @@ class _Supervisor:
         log = self.scratch / "torchrun.txt"
         watch = RankWatch(self.scratch, self.ranks)
         watch.start()
+        process: subprocess.Popen[bytes] | None = None
         try:
             with log.open("wb") as output:
                 process = subprocess.Popen(
@@ -179,10 +185,9 @@ class _Supervisor:
             self._follow(process, watch)
         finally:
             with uninterrupted():
-                kill_marked(self.mark)
+                code = end(self.mark, process)
                 watch.stop()
-        process.wait()
-        self._judge(process.returncode, watch, log)
+        self._judge(code, watch, log)
 
     def _follow(self, process: subprocess.Popen[bytes], watch: RankWatch) -> None:
         """Tick until torchrun ended, or until what remains after a failure, a stop or the answers had its time."""
@@ -207,7 +212,7 @@ class _Supervisor:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(self.poll_s)
 
-    def _judge(self, returncode: int, watch: RankWatch, log: Path) -> None:
+    def _judge(self, returncode: int | None, watch: RankWatch, log: Path) -> None:
         """Raise what ended the ranks, if they did not end well."""
         first = watch.first
         if first is None and self._all_done():
@@ -218,8 +223,9 @@ class _Supervisor:
             # As its author knows the files: from the project's root, not from where this node laid it out.
             first.user_traceback = first.user_traceback.replace(f"{self.scratch / 'project'}{os.sep}", "")
             raise first
+        how = "was killed and does not end" if returncode is None else f"ended with exit code {returncode}"
         raise NodeLost(
-            f"torchrun on node {self.node} ended with exit code {returncode} before its ranks had answered.",
+            f"torchrun on node {self.node} {how} before its ranks had answered.",
             details={"log": log_tail(log)},
         )
 

@@ -41,13 +41,21 @@ class Outage:
         try:
             work()
         except StorageUnavailable as error:
-            self.since = self.since if self.since is not None else time.monotonic()
-            self.error = error
-            if time.monotonic() - self.since > self.patience_s:
-                raise
+            self.failed(error)
             return False
-        self.since = self.error = None
+        self.answered()
         return True
+
+    def failed(self, error: StorageUnavailable) -> None:
+        """The store did not answer; raises `error` once it has been away for too long."""
+        self.since = self.since if self.since is not None else time.monotonic()
+        self.error = error
+        if time.monotonic() - self.since > self.patience_s:
+            raise error
+
+    def answered(self) -> None:
+        """The store answered."""
+        self.since = self.error = None
 
 
 class ConductorWatch:

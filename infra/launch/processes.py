@@ -12,6 +12,7 @@ import ctypes
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -24,6 +25,7 @@ MARK = "TRAINWRIGHT_MARK"
 CODE_ROOT = Path(__file__).resolve().parents[2]
 # A process in uninterruptible sleep (a wedged device) outlives SIGKILL; waiting for it for ever would hang the flow.
 UNKILLABLE_AFTER_S = 20.0
+REAP_S = 5.0
 _PR_SET_PDEATHSIG = 1
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -81,6 +83,19 @@ def kill_marked(mark: str, grace_s: float = 0.0) -> int:
         if found:
             time.sleep(0.01)
     return len(seen)
+
+
+def end(mark: str, process: subprocess.Popen[bytes] | None) -> int | None:
+    """`kill_marked`, then the exit code of the `process` that was started with the mark (None: none was).
+
+    None if it outlives even that: waiting for it for ever would hang whoever cleans up.
+    """
+    kill_marked(mark)
+    if process is None:
+        return None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(REAP_S)
+    return process.returncode
 
 
 def is_alive(pid: int) -> bool:

@@ -8,6 +8,7 @@ stop                 written here: write a checkpoint and end
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -17,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, from_json
+from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, UsageError, from_json
 from infra.launch.child import log_tail
 from infra.launch.processes import is_alive, module_command, oom_kills
 
@@ -106,13 +107,21 @@ def network_env(address: str) -> dict[str, str]:
 
 
 def free_port(address: str) -> int:
-    """A port on `address` that nothing listens on and that no outgoing connection will be given."""
+    """A port on `address` that nothing listens on and that no outgoing connection will be given.
+
+    UsageError if this host does not have the address.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in random.sample(_PORTS, 100):
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             try:
                 probe.bind((address, port))
-            except OSError:
+            except OSError as error:
+                if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                    raise UsageError(
+                        f"{socket.gethostname()} has no address {address} ({error.strerror}).",
+                        remedy="Set TRAINWRIGHT_ADDRESS to the address under which the other nodes reach it.",
+                    ) from error
                 continue
             return port
     raise NodeLost(f"No free port was found on {address} for the rendezvous.")

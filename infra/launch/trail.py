@@ -1,7 +1,8 @@
 """A training's trail of committed checkpoints: its `latest` pointer, which only the conductor moves.
 
 The pointer holds the fencing token of whoever may move it and the checkpoints kept, oldest first. A new conductor
-rewrites it with its own token before it reads it, so that an older one's next move fails.
+rewrites it with its own token before it reads it, so that an older one's next move fails. Checkpoints that are being
+deleted stay in it, as `retiring`, until they are: whoever is cut off, the next one finishes that.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from data_contracts.errors import CorruptError, Fenced, UsageError
@@ -25,6 +27,7 @@ class Trail:
     def __init__(self, store: Store, training: str, token: int) -> None:
         self.store, self.training, self.token = store, training, token
         self._pointer = store.pointer(layout.latest(training))
+        self._retiring: list[str] = []
         self._at = self._take_over()
         self.checkpoints = [Checkpoint.from_json(value) for value in self._at.value["checkpoints"]]
 
@@ -82,12 +85,17 @@ class Trail:
         if best is not None and best not in kept:
             kept = [best, *kept]
         retired = [checkpoint for checkpoint in self.checkpoints if checkpoint not in kept]
-        if not retired:
-            return
-        # Out of the pointer first: what it names is there at any moment.
-        self._move(kept)
-        for checkpoint in retired:
-            self.store.remove(checkpoint.ref.uri, why=f"older than the {keep} newest checkpoints that are kept", by=by)
+        if retired:
+            # Out of the trail first: what it names is there at any moment.
+            self._move(kept, [checkpoint.ref.uri for checkpoint in retired])
+        self.delete_retired(by=by)
+
+    def delete_retired(self, *, by: str) -> None:
+        """Delete what was retired, by this conductor or one before it; may be repeated if it fails."""
+        while self._retiring:
+            self.store.remove(self._retiring[0], why="older than the checkpoints that are kept", by=by)
+            # The pointer may still name it until its next move; deleting it again does nothing.
+            self._retiring.pop(0)
 
     def best(self, select: SelectSpec | None) -> Checkpoint | None:
         """The checkpoint with the best value of the selected metric, the earliest of equals; None if it has none."""
@@ -120,25 +128,29 @@ class Trail:
             at = self._pointer.read()
             if at is not None and at.value["token"] > self.token:
                 raise Fenced(f"{self.training} was taken over by another conductor.")
-            value = self._value([] if at is None else at.value["checkpoints"])
+            self._retiring = [] if at is None else list(at.value.get("retiring", []))
+            value = self._value([] if at is None else at.value["checkpoints"], self._retiring)
             try:
                 return self._pointer.create(value) if at is None else self._pointer.swap(at, value)
             except PointerMoved:
                 continue
 
-    def _move(self, checkpoints: list[Checkpoint]) -> None:
-        value = self._value([checkpoint.to_json() for checkpoint in checkpoints])
-        try:
-            self._at = self._pointer.swap(self._at, value)
-        except PointerMoved as moved:
-            if moved.current is None or moved.current.value["token"] != self.token:
-                raise Fenced(f"{self.training} was taken over by another conductor.") from moved
-            # A move of ours that had seemed to fail did arrive: go on from it.
-            self._at = self._pointer.swap(moved.current, value)
-        self.checkpoints = checkpoints
+    def _move(self, checkpoints: list[Checkpoint], retired: Sequence[str] = ()) -> None:
+        retiring = [*self._retiring, *retired]
+        value = self._value([checkpoint.to_json() for checkpoint in checkpoints], retiring)
+        while True:
+            try:
+                self._at = self._pointer.swap(self._at, value)
+                break
+            except PointerMoved as moved:
+                if moved.current is None or moved.current.value["token"] != self.token:
+                    raise Fenced(f"{self.training} was taken over by another conductor.") from moved
+                # A move of ours that had seemed to fail did arrive: go on from it.
+                self._at = moved.current
+        self.checkpoints, self._retiring = checkpoints, retiring
 
-    def _value(self, checkpoints: list[dict[str, Any]]) -> dict[str, Any]:
-        return {"schema_version": 1, "token": self.token, "checkpoints": checkpoints}
+    def _value(self, checkpoints: list[dict[str, Any]], retiring: list[str]) -> dict[str, Any]:
+        return {"schema_version": 1, "token": self.token, "checkpoints": checkpoints, "retiring": retiring}
 
     def _quarantine(self, checkpoint: Checkpoint, reason: str) -> None:
         path = layout.quarantined(checkpoint.ref.uri)

@@ -89,6 +89,22 @@ def reach(url: str, where: str) -> Server:
     return Server(url, get_current_settings().ui_url or pages(url), started=False, ours=False)
 
 
+def unreachable(error: BaseException) -> StorageUnavailable | None:
+    """StorageUnavailable if this error (or what caused it) says that the Prefect server went away; else None."""
+    import httpx
+
+    link: BaseException | None = error
+    while link is not None:
+        away = isinstance(link, httpx.HTTPStatusError) and link.response.status_code >= 500
+        if away or isinstance(link, httpx.TransportError):
+            return StorageUnavailable(
+                f"The Prefect server no longer answers: {type(link).__name__}: {link}.",
+                remedy="What is sealed is kept: start the server (`trainwright up`) and resume the run.",
+            )
+        link = link.__cause__ or link.__context__
+    return None
+
+
 def use(url: str) -> None:
     """Make Prefect in this process and its children talk to our own server at `url`; to be called before its import."""
     _expect(url)

@@ -57,6 +57,7 @@ def start_worker(url: str, pool: str = POOL) -> Service:
         worker = services.running("worker")
         if worker is not None and worker.url != url:
             # It works for a server that is no longer the one in use.
+            runs.cancel_runs_of(worker)
             worker.stop(STOP_GRACE_S)
             worker = None
         if worker is None:
@@ -94,7 +95,12 @@ def _environment(mark: str) -> dict[str, str]:
     env = services.environment(mark)
     # Flow runs find this environment's programs (dvc, torchrun) also when it is not activated.
     paths = [os.path.dirname(sys.executable), env.get("PATH", os.defpath)]
-    return {**env, "PATH": os.pathsep.join(paths), "PREFECT_WORKER_QUERY_SECONDS": str(POLL_S)}
+    return {
+        **env,
+        "PATH": os.pathsep.join(paths),
+        "PREFECT_WORKER_QUERY_SECONDS": str(POLL_S),
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",  # a training's progress stands in the flow run's log
+    }
 
 
 def _last_heartbeat(pool: str) -> datetime | None:

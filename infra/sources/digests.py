@@ -8,15 +8,12 @@ import json
 import os
 from pathlib import Path
 
-from blake3 import blake3
-
-from data_contracts.errors import CorruptError, UsageError
-from data_contracts.spec import SourceSpec
-from infra.digests import stream_digest
-from infra.sources.places import Found, Place, gone, place_of
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import SourceFile
+from infra.digests import hash_stream, stream_digest
+from infra.sources.places import Found, Gone, Place, Places, gone
 
 _FILE = "sources.json"
-_PIECE = 1 << 22
 
 
 class Digests:
@@ -57,15 +54,16 @@ class Digests:
         return known if isinstance(known, dict) else {}
 
 
-def digest_now(uri: str, source: SourceSpec, root: Path, rev: str | None) -> str | None:
+def digest_now(file: SourceFile, places: Places) -> str | None:
     """The digest that a raw file's bytes have now, nothing remembered; None if it is not there any more.
 
-    Raises: CorruptError if DVC's copy is damaged; StorageUnavailable if its place does not answer.
+    Raises: UsageError if it may not be read; CorruptError if DVC's copy is damaged; StorageUnavailable if its place
+    does not answer.
     """
     try:
-        with contextlib.closing(place_of(source, root, rev).open(uri)) as stream:
+        with contextlib.closing(places.of(file).open(file.uri)) as stream:
             return stream_digest(stream)
-    except (FileNotFoundError, UsageError):
+    except (FileNotFoundError, Gone):
         return None
 
 
@@ -74,17 +72,12 @@ def _hash(place: Place, file: Found) -> str:
         stream = place.open(file.uri)
     except FileNotFoundError as error:
         raise gone(file.uri) from error
-    hasher, md5 = blake3(max_threads=blake3.AUTO), hashlib.md5(usedforsecurity=False) if file.md5 else None
-    try:
-        while piece := stream.read(_PIECE):
-            hasher.update(piece)
-            if md5 is not None:
-                md5.update(piece)
-    finally:
-        stream.close()
-    if md5 is not None and md5.hexdigest() != file.md5:
+    md5 = hashlib.md5(usedforsecurity=False)
+    with contextlib.closing(stream):
+        _, found = hash_stream(stream, *([md5.update] if file.md5 else []))
+    if file.md5 and md5.hexdigest() != file.md5:
         raise CorruptError(
             f"DVC's copy of {file.uri} at {place.rev} is damaged: its MD5 is not the recorded {file.md5}.",
             remedy="Delete it from DVC's cache and run `dvc pull`.",
         )
-    return hasher.hexdigest()
+    return found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from data_contracts.errors import UsageError
-from infra.sources.places import WILDCARDS, Found
+from infra.sources.places import WILDCARDS, Found, Gone
 
 
 class Tracked:
@@ -51,8 +52,8 @@ class Tracked:
             raise UsageError(f"{pattern} is a folder.", remedy=f"Name its files with a glob, such as {pattern}/*.csv.")
         if self._filesystem.exists(below):
             names = [below]
-        elif any(sign in below for sign in WILDCARDS):
-            names = sorted(name for name in self._filesystem.glob(below) if not self._filesystem.isdir(name))
+        elif any(sign in pattern for sign in WILDCARDS):
+            names = self._matching(pattern)
         else:
             names = []
         return [self._found(name) for name in names]
@@ -64,10 +65,27 @@ class Tracked:
         try:
             return self._filesystem.open(uri, "rb")
         except FileNotFoundError as error:
-            raise UsageError(
+            raise Gone(
                 f"{uri} at {self.rev} is neither in DVC's cache nor in a remote.",
                 remedy="Run `dvc pull` here, or `dvc push` where the file was added.",
             ) from error
+
+    def _matching(self, pattern: str) -> list[str]:
+        """Files that a glob names. What stands before its first sign is taken as it is: a folder may be `run[1]`.
+
+        DVC's own glob finds nothing where the first folder has a sign.
+        """
+        from fsspec.utils import glob_translate
+
+        fixed = re.split(r"[*?\[]", pattern, maxsplit=1)[0].rpartition("/")[0]
+        rest = pattern.removeprefix(fixed).lstrip("/")
+        base = os.path.relpath(os.path.abspath(self.root / fixed), self.repository)
+        if not self._filesystem.isdir(base):
+            return []
+        depth = None if "**" in rest else rest.count("/") + 1
+        files = map(os.path.normpath, self._filesystem.find(base, maxdepth=depth))
+        wanted = re.compile(glob_translate(rest))
+        return sorted(name for name in files if wanted.match(os.path.relpath(name, base)))
 
     def _found(self, name: str) -> Found:
         facts: dict[str, Any] = self._filesystem.info(name)

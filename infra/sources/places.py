@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import StorageUnavailable, UsageError
+from data_contracts.handoffs import SourceFile
 from data_contracts.spec import SourceSpec
-from infra.store.credentials import resolve as look_up_credentials
+from infra.store.s3_connect import connect
 from infra.store.s3_errors import translate
 
 WILDCARDS = "*?["
@@ -60,6 +61,21 @@ def place_of(source: SourceSpec, root: Path, rev: str | None = None) -> Place:
     return Folder(root)
 
 
+class Places:
+    """The places of some sources, each made once: an S3 place holds connections."""
+
+    def __init__(self, sources: list[SourceSpec], root: Path) -> None:
+        self._sources, self._root = sources, root
+        self._made: dict[tuple[int, str | None], Place] = {}
+
+    def of(self, file: SourceFile) -> Place:
+        """The place of a resolved file."""
+        key = (file.source, file.rev)
+        if key not in self._made:
+            self._made[key] = place_of(self._sources[file.source], self._root, file.rev)
+        return self._made[key]
+
+
 class Folder:
     """Local files; paths are taken from `root`."""
 
@@ -70,19 +86,25 @@ class Folder:
 
     def find(self, pattern: str) -> list[Found]:
         """See `Place`."""
-        path = os.path.abspath(self.root / Path(pattern).expanduser())
+        wanted = Path(pattern).expanduser()
+        path = os.path.abspath(self.root / wanted)
         if os.path.exists(path):
-            names = [path]
-        else:
-            names = sorted(name for name in glob.glob(path, recursive=True) if os.path.isfile(name))
-        return [self._found(name) for name in names]
+            return [self._found(path)]
+        # Only the pattern is one: the folder above may be called `run[1]`.
+        matches = glob.glob(str(wanted), root_dir=self.root, recursive=True)
+        names = sorted(os.path.abspath(self.root / match) for match in matches)
+        return [self._found(name) for name in names if os.path.isfile(name)]
 
     def open(self, uri: str) -> BinaryIO:
         """See `Place`."""
         try:
             return open(uri, "rb")
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise FileNotFoundError(uri) from error
         except PermissionError as error:
             raise UsageError(f"{uri} may not be read by this user.", remedy="Give read permission on it.") from error
+        except OSError as error:
+            raise StorageUnavailable(f"{uri} cannot be read now ({error.strerror}).") from error
 
     def _found(self, name: str) -> Found:
         if os.path.isdir(name):
@@ -101,8 +123,8 @@ class Bucket:
     def __init__(self, uri: str, options: dict[str, Any]) -> None:
         self.uri = uri
         self.bucket = uri.removeprefix("s3://").partition("/")[0]
-        with self._translated():
-            self._filesystem = _s3(look_up_credentials(options))
+        # Listings are never remembered: a run looks once, and must see what is there then.
+        self._filesystem = connect(options, self._translated(), use_listings_cache=False, skip_instance_cache=True)
 
     def find(self, pattern: str) -> list[Found]:
         """See `Place`."""
@@ -135,17 +157,6 @@ class Bucket:
         return translate(uri or self.uri, self.bucket)
 
 
-def _s3(options: dict[str, Any]) -> Any:
-    import s3fs
-
-    config = {"connect_timeout": 10, "retries": {"mode": "standard", "max_attempts": 3}}
-    config.update(options.pop("config_kwargs", {}))
-    # Listings are never remembered: a run looks once, and must see what is there then.
-    filesystem = s3fs.S3FileSystem(**options, config_kwargs=config, use_listings_cache=False, skip_instance_cache=True)
-    filesystem.retries = 2
-    return filesystem
-
-
 class _Guarded:
     """A remote file whose reading raises our errors."""
 
@@ -162,8 +173,12 @@ class _Guarded:
         self._file.close()
 
 
-def gone(uri: str) -> UsageError:
+class Gone(UsageError):
+    """A raw file is not there any more, nor anywhere from where it could be fetched."""
+
+
+def gone(uri: str) -> Gone:
     """The error for a file that was there when the run was resolved."""
-    return UsageError(
+    return Gone(
         f"{uri} is no longer there, though it was when the run was resolved.", remedy="Put it back, or start a new run."
     )

@@ -15,7 +15,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.spec import SourceSpec
 from infra.sources.columnar import parquet_batches, parquet_schema, rows_of_files
-from infra.sources.places import Place, place_of
+from infra.sources.places import Places
 from infra.sources.streams import random_access, stream
 from infra.sources.tables import csv_batches, csv_schema, json_batches, json_schema
 from infra.sources.types import common, plain
@@ -70,8 +70,7 @@ class _Reading:
     """Files of some sources on their way to batches."""
 
     def __init__(self, sources: list[SourceSpec], root: Path) -> None:
-        self._sources, self._root = sources, root
-        self._places: dict[tuple[int, str | None], Place] = {}
+        self._sources, self._places = sources, Places(sources, root)
 
     def schema(self, files: list[SourceFile]) -> pa.Schema:
         """The schema of all files together; UsageError naming file and column where two types do not go together."""
@@ -110,7 +109,7 @@ class _Reading:
 
     def _raw(self, run: list[SourceFile], schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
         """Rows of one file, or of a run of `format: files`."""
-        file, place = run[0], self._place(run[0])
+        file, place = run[0], self._places.of(run[0])
         if file.format == "files":
             yield from rows_of_files(run, place, schema.names, batch_rows)
             return
@@ -125,12 +124,6 @@ class _Reading:
             else:
                 yield from json_batches(opened, file.uri, types)
 
-    def _place(self, file: SourceFile) -> Place:
-        key = (file.source, file.rev)
-        if key not in self._places:
-            self._places[key] = place_of(self._sources[file.source], self._root, file.rev)
-        return self._places[key]
-
     def _of(self, file: SourceFile) -> tuple[pa.Schema, dict[str, int]]:
         """A file's own schema, and from which row on a CSV column is text. It follows from the bytes: found once."""
         if file.format == "files":
@@ -142,7 +135,7 @@ class _Reading:
         return _SCHEMAS[key]
 
     def _found(self, file: SourceFile, columns: list[str] | None) -> tuple[pa.Schema, dict[str, int]]:
-        place = self._place(file)
+        place = self._places.of(file)
         if file.format == "parquet":
             with random_access(file, place) as opened:
                 return parquet_schema(opened, file), {}

@@ -8,9 +8,10 @@ import gzip
 import io
 import lzma
 import os
-import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -19,11 +20,13 @@ from blake3 import blake3
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
 from infra.digests import stream_digest
+from infra.settings import on_this_machine, writing
 from infra.sources.places import Place, gone
 from infra.sources.resolve import base_name
 
 _PIECE = 1 << 22
-_DAMAGED = (gzip.BadGzipFile, lzma.LZMAError, EOFError, OSError)
+# What decompressors raise. The system's own OSErrors, of reading and of copying, are told apart where they arise.
+_DAMAGED = (lzma.LZMAError, zlib.error, EOFError, OSError)
 
 
 def changed(file: SourceFile) -> CorruptError:
@@ -42,7 +45,7 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
         CorruptError: on leaving without an error, if the whole file's bytes do not have its digest.
         UsageError: it is gone, or damaged in its compression.
     """
-    raw = _Hashing(_opened(file, place))
+    raw = _Hashing(_opened(file, place), file.uri)
     buffered = io.BufferedReader(raw, _PIECE)  # kept, for it closes what it reads when it is forgotten
     try:
         with _decompressed(buffered, file) as plain:
@@ -83,11 +86,16 @@ def random_access(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
             if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                 raise changed(file)
         return
-    with tempfile.TemporaryFile(prefix="trainwright-") as copy:
+    scratch = Path(tempfile.gettempdir())
+    with on_this_machine(scratch):
+        copy = tempfile.TemporaryFile(prefix="trainwright-", buffering=0)  # noqa: SIM115 - closed with its reader
+    with io.BufferedReader(copy, _PIECE) as buffered:
+        write = writing(copy, scratch)
         with stream(file, place) as plain:
-            shutil.copyfileobj(plain, copy, _PIECE)
-        copy.seek(0)
-        yield cast(BinaryIO, copy)
+            while piece := plain.read(_PIECE):
+                write(piece)
+        buffered.seek(0)
+        yield cast(BinaryIO, buffered)
 
 
 def whole(file: SourceFile, place: Place) -> bytes:
@@ -123,23 +131,31 @@ def _decompressed(raw: io.BufferedReader[Any], file: SourceFile) -> Any:
 class _Hashing(io.RawIOBase):
     """A reader that hashes what passes through it."""
 
-    def __init__(self, opened: BinaryIO) -> None:
+    def __init__(self, opened: BinaryIO, uri: str) -> None:
         super().__init__()
-        self._opened, self._hasher = opened, blake3()
+        self._opened, self._uri, self._hasher = opened, uri, blake3()
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        piece = self._opened.read(len(buffer))
+        piece = self._piece(len(buffer))
         self._hasher.update(piece)
         buffer[: len(piece)] = piece
         return len(piece)
 
     def finish(self) -> None:
         """Read what is left, such as bytes behind the end of a compressed stream."""
-        while piece := self._opened.read(_PIECE):
+        while piece := self._piece(_PIECE):
             self._hasher.update(piece)
+
+    def _piece(self, size: int) -> bytes:
+        try:
+            return self._opened.read(size)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StorageUnavailable(f"{self._uri} cannot be read now ({error.strerror or error}).") from error
 
     def hexdigest(self) -> str:
         return self._hasher.hexdigest()

@@ -6,15 +6,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from blake3 import blake3
-
-CHUNK_BYTES = 2**22
+from data_contracts.errors import UsageError
+from infra.digests import Readable, hash_stream
+from infra.settings import on_this_machine, writing
 
 
 class Stale(Exception):
     """A conditional overwrite lost: what is stored no longer has the tag that was expected."""
+
+
+class NotImplementedThere(UsageError):
+    """A server that does not know a request at all, such as a conditional one."""
 
 
 class Backend(Protocol):
@@ -45,10 +49,16 @@ class Backend(Protocol):
         """Whether a file (not a folder) is there."""
 
     def names(self, folder: str, starting: str = "") -> list[str]:
-        """Sorted names directly below `folder` that begin with `starting`; [] if there is none."""
+        """Sorted names directly below `folder` that begin with `starting`; [] if there is none.
 
-    def walk(self, folder: str) -> list[str]:
-        """Sorted paths, below `folder`, of all files in it. CorruptError for what is no plain file."""
+        None that begins with a dot: they are the store's own, or what a file system or a desktop left there.
+        """
+
+    def walk(self, folder: str, *, links: bool = False) -> list[str]:
+        """Sorted paths, below `folder`, of all files in it.
+
+        CorruptError for what is no plain file; with `links` it is listed as well, "" for `folder` itself.
+        """
 
     def delete(self, path: str) -> None:
         """Remove a file; fine if it is not there."""
@@ -60,20 +70,11 @@ class Backend(Protocol):
         """Whether `create_file` of a file too large for one request, too, leaves alone what is at `path`."""
 
 
-class Readable(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes, all that is left if it is negative; b"" at the end."""
-
-
-def hash_stream(stream: Readable, sink: Any = None) -> tuple[int, str]:
-    """Size and BLAKE3 (hexadecimal) of the rest of `stream`, which is also written to `sink` if given."""
-    hasher = blake3(max_threads=blake3.AUTO)
-    size = 0
-    while chunk := stream.read(CHUNK_BYTES):
-        hasher.update(chunk)
-        size += len(chunk)
-        if sink is not None:
-            sink.write(chunk)
-    return size, hasher.hexdigest()
+def hash_and_copy(stream: Readable, copy: Path | None) -> tuple[int, str]:
+    """Size and BLAKE3 of the rest of `stream`, which is also written to `copy` if given."""
+    if copy is None:
+        return hash_stream(stream)
+    with on_this_machine(copy.parent):
+        file = copy.open("wb", buffering=0)
+    with file:
+        return hash_stream(stream, writing(file, copy.parent))

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from infra.store.backend import Stale, hash_stream
+from infra.store.backend import Stale, hash_and_copy
 
 _SWEEP_AFTER_S = 86_400
 _PUBLISH_TRIES = 20
@@ -83,10 +83,10 @@ class FolderBackend:
         with self._translated(path):
             # O_NONBLOCK: a named pipe put in a file's place must not hang the reader.
             descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with os.fdopen(descriptor, "rb") as file, contextlib.ExitStack() as stack:
+            with os.fdopen(descriptor, "rb") as file:
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise CorruptError(f"{path} is not a plain file.", details={"file": path})
-                return hash_stream(file, stack.enter_context(copy.open("wb")) if copy else None)
+                return hash_and_copy(file, copy)
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
@@ -97,23 +97,25 @@ class FolderBackend:
                 return False
 
     def names(self, folder: str, starting: str = "") -> list[str]:
-        """Sorted names; the store's own folders, which begin with a dot, are left out."""
+        """Sorted names without those that begin with a dot, such as NFS' `.nfs…` of a file deleted while open."""
         with self._translated(folder):
             try:
                 names = os.listdir(self.root / folder)
             except (FileNotFoundError, NotADirectoryError):
                 return []
-        return sorted(name for name in names if name.startswith(starting) and (folder or not name.startswith(".")))
+        return sorted(name for name in names if name.startswith(starting) and not name.startswith("."))
 
-    def walk(self, folder: str) -> list[str]:
-        """Sorted paths of all files; a link anywhere is a CorruptError."""
+    def walk(self, folder: str, *, links: bool = False) -> list[str]:
+        """Sorted paths of all files; a link is never followed, and a CorruptError unless `links` are asked for."""
         base = self.root / folder
         with self._translated(folder):
             if base.is_symlink():
+                if links:
+                    return [""]
                 raise CorruptError(f"{folder} is a link.", details={"file": folder})
-            return sorted(self._files(base, ""))
+            return sorted(self._files(base, "", links))
 
-    def _files(self, base: Path, below: str) -> Iterator[str]:
+    def _files(self, base: Path, below: str, links: bool) -> Iterator[str]:
         try:
             entries = list(os.scandir(base / below))
         except FileNotFoundError:
@@ -121,8 +123,8 @@ class FolderBackend:
         for entry in entries:
             name = f"{below}{entry.name}"
             if entry.is_dir(follow_symlinks=False):
-                yield from self._files(base, f"{name}/")
-            elif entry.is_file(follow_symlinks=False):
+                yield from self._files(base, f"{name}/", links)
+            elif links or entry.is_file(follow_symlinks=False):
                 yield name
             else:
                 path = str((base / name).relative_to(self.root))
@@ -170,6 +172,10 @@ class FolderBackend:
                 _make_folder(target.parent)
                 os.link(draft, target)
                 break
+            except FileExistsError:
+                if _same(draft, target):  # NFS carried the link out, lost the answer and asked again
+                    break
+                raise
             except FileNotFoundError:  # another process just deleted the folder, which was empty
                 if not tries_left:
                     raise
@@ -211,6 +217,13 @@ class FolderBackend:
                     remedy="Give this user permission for the folder, or name another store.",
                 ) from error
             raise StorageUnavailable(f"{where} cannot be used now ({error.strerror}).") from error
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except FileNotFoundError:
+        return False
 
 
 def _tag(data: bytes) -> str:

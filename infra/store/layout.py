@@ -15,19 +15,21 @@ STORE = "store.json"
 MANIFEST = "manifest.json"
 SEALED_AREAS = ("contracts", "datasets", "evaluations")
 _ATTEMPT = re.compile(r"(.+)-(0|[1-9][0-9]*)")
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]")
+# Surrogates stand for bytes of a file name that are not UTF-8.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
 def check_path(path: str, what: str = "path in a store") -> str:
     """`path`, if it stays below the folder it is relative to; else UsageError.
 
-    Refused: empty, absolute, `.` or `..` as a part, backslashes, control characters, parts over 255 bytes.
+    Refused: empty, absolute, `.` or `..` as a part, backslashes, control characters, what is not UTF-8, parts over 255
+    bytes.
     """
     parts = path.split("/")
     if _UNSAFE.search(path) or any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts):
         raise UsageError(
             f"{path!r} cannot be a {what}.",
-            remedy="Use a relative path with '/' and without '..', backslashes or control characters.",
+            remedy="Use a relative path in UTF-8 with '/' and without '..', backslashes or control characters.",
         )
     return path
 
@@ -120,6 +122,11 @@ def trigger(idempotency_key: str) -> str:
         return f"triggers/{valid_name(idempotency_key)}"
     except ValueError:
         return f"triggers/{digest(idempotency_key)}"
+
+
+def pipeline(slug: str) -> str:
+    """Which pipeline owns a name under which pages are shown, created once."""
+    return f"pipelines/{_name(slug)}"
 
 
 def runs() -> str:

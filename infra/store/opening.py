@@ -1,9 +1,8 @@
-"""Opens a store, and makes one: a place that ignores conditional writes is refused before anything is kept there."""
+"""Opens a store, and makes one: a place without conditional writes is refused before anything is kept there."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import os
 import uuid
 from collections.abc import Callable, Mapping
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import CorruptError, UsageError
+from infra import audit
 from infra.store import layout
-from infra.store.backend import Backend, Stale
+from infra.store.backend import Backend, NotImplementedThere, Stale
 from infra.store.store import Store
 
 SCHEMA = 1
@@ -26,8 +26,8 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None, *, cr
         storage_options: for S3: options of s3fs, credentials named (`env:NAME`, `profile:NAME`).
         create: make it if there is none.
 
-    Raises: UsageError if it is not permitted, ignores conditional writes, has a newer schema, or is not there and
-    `create` is False; StorageUnavailable if it does not answer.
+    Raises: UsageError if it is not permitted, does not honour conditional writes, has a newer schema, or is not
+    there and `create` is False; StorageUnavailable if it does not answer.
     """
     backend = _backend(uri, storage_options or {})
     store = Store(backend, storage_options or {})
@@ -66,22 +66,28 @@ def _backend(uri: str, storage_options: Mapping[str, Any]) -> Backend:
 
 
 def _make(store: Store, backend: Backend) -> Any:
-    found = {name: probe(backend) for name, probe in PROBES.items()}
+    found = {name: _honoured(probe, backend) for name, probe in PROBES.items()}
     ignored = [name for name, honoured in found.items() if not honoured]
     if ignored:
         raise UsageError(
-            f"The server of {store.uri} ignores conditional writes ({' and '.join(ignored)}), so two writers could "
-            "overwrite each other.",
+            f"The server of {store.uri} does not honour conditional writes ({' and '.join(ignored)}), so two writers "
+            "could overwrite each other.",
             remedy="Name a store on a server that honours If-None-Match and If-Match, or a folder.",
         )
-    made = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     if store.is_local:
         # A store inside a repository must not make the tree that it records count as changed.
         with contextlib.suppress(FileExistsError):
             store.create(".gitignore", b"*\n")
     with contextlib.suppress(FileExistsError):  # another process made it meanwhile; its word counts
-        store.create_json(layout.STORE, {"made": made, "pointers": "store", "probe": found, "schema": SCHEMA})
+        store.create_json(layout.STORE, {"made": audit.now(), "pointers": "store", "probe": found, "schema": SCHEMA})
     return store.read_json(layout.STORE)
+
+
+def _honoured(probe: Callable[[Backend], bool], backend: Backend) -> bool:
+    try:
+        return probe(backend)
+    except (Stale, FileExistsError, NotImplementedThere):  # a condition that holds was refused, or is not known at all
+        return False
 
 
 def _probe_create(backend: Backend) -> bool:

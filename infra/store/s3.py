@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import CorruptError, UsageError
-from infra.store.backend import CHUNK_BYTES, Readable, Stale, hash_stream
-from infra.store.credentials import resolve
-from infra.store.s3_errors import is_transient, status_of, translate
+from data_contracts.errors import CorruptError
+from infra.digests import PIECE_BYTES, Readable
+from infra.store.backend import Stale, hash_and_copy
+from infra.store.s3_connect import connect
+from infra.store.s3_errors import NOT_IMPLEMENTED, is_transient, status_of, translate
 
 _TRIES = 4
 _CONFLICT_TRIES = 8
@@ -34,7 +35,7 @@ class S3Backend:
         self.bucket, _, prefix = uri.removeprefix("s3://").strip("/").partition("/")
         self.prefix = f"{prefix}/" if prefix else ""
         self.uri = f"s3://{self.bucket}/{prefix}".rstrip("/")
-        self._options = resolve(storage_options)
+        self._options = storage_options
         self._owner_pid = 0
         self._filesystem: Any = None
 
@@ -76,13 +77,7 @@ class S3Backend:
     def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
         """Size and BLAKE3 of one whole GET."""
 
-        def consume(body: Readable) -> tuple[int, str]:
-            if copy is None:
-                return hash_stream(body)
-            with copy.open("wb") as sink:
-                return hash_stream(body, sink)
-
-        return self._get(path, consume)[0]
+        return self._get(path, lambda body: hash_and_copy(body, copy))[0]
 
     def exists(self, path: str) -> bool:
         """Whether an object is there."""
@@ -94,14 +89,14 @@ class S3Backend:
         return True
 
     def names(self, folder: str, starting: str = "") -> list[str]:
-        """Sorted names; the store's own, which begin with a dot, are left out."""
+        """Sorted names without those that begin with a dot."""
         base = f"{folder}/" if folder else ""
         keys = self._keys(folder, f"{base}{starting}", Delimiter="/")
         found = {key.removeprefix(base).rstrip("/") for key in keys}
-        return sorted(name for name in found if name and (folder or not name.startswith(".")))
+        return sorted(name for name in found if name and not name.startswith("."))
 
-    def walk(self, folder: str) -> list[str]:
-        """Sorted paths of all objects."""
+    def walk(self, folder: str, *, links: bool = False) -> list[str]:
+        """Sorted paths of all objects; S3 has no links."""
         # A key that ends in '/' is what consoles show a folder by; it holds nothing.
         names = [name for name in self._keys(folder, f"{folder}/") if not name.endswith("/")]
         return sorted(name.removeprefix(f"{folder}/") for name in names)
@@ -133,18 +128,7 @@ class S3Backend:
     @property
     def _fs(self) -> Any:
         if self._owner_pid != os.getpid():  # s3fs' event loop does not survive a fork
-            import s3fs
-
-            options = dict(self._options)
-            config = {"retries": {"mode": "standard", "max_attempts": 3}, **options.pop("config_kwargs", {})}
-            try:
-                self._filesystem = s3fs.S3FileSystem(**options, config_kwargs=config)
-                with self._translated(""):
-                    self._filesystem.connect()
-            except (TypeError, KeyError) as error:
-                raise UsageError(f"storage_options hold what s3fs does not know: {error}.") from error
-            # s3fs tries again around botocore's own tries; 5 times 3 would hold a lease's beat for minutes.
-            self._filesystem.retries = 2
+            self._filesystem = connect(self._options, self._translated(""))
             self._owner_pid = os.getpid()
         return self._filesystem
 
@@ -171,7 +155,7 @@ class S3Backend:
                     if status == 409 and tries_left:  # another conditional write is under way: S3 wants it sent again
                         time.sleep(random.uniform(0, 0.05) * 2 ** (_CONFLICT_TRIES - tries_left))
                         continue
-                    if status not in _ANSWER_UNKNOWN and status < 500:
+                    if status not in _ANSWER_UNKNOWN and (status < 500 or status == NOT_IMPLEMENTED):
                         raise
                     landed = self._landed(path, nonce)
                     if landed:
@@ -232,7 +216,7 @@ class _Body:
         self._filesystem = filesystem
         self._body = body
 
-    def read(self, size: int = CHUNK_BYTES) -> bytes:
+    def read(self, size: int = PIECE_BYTES) -> bytes:
         from fsspec.asyn import sync
 
         return sync(self._filesystem.loop, self._body.read, *(() if size < 0 else (size,)))

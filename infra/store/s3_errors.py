@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
-from infra.store.backend import Stale
+from infra.store.backend import NotImplementedThere, Stale
 
+NOT_IMPLEMENTED = 501
 _SEND_AGAIN = (408, 409, 429)
 
 
@@ -26,7 +27,7 @@ def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed when sent again."""
     status = status_of(error)
     if status is not None:
-        return status >= 500 or status in _SEND_AGAIN
+        return (status >= 500 and status != NOT_IMPLEMENTED) or status in _SEND_AGAIN
     from aiohttp import ClientError
     from botocore.exceptions import ConnectionError, HTTPClientError, IncompleteReadError
     from botocore.parsers import ResponseParserError
@@ -59,6 +60,11 @@ def translate(where: str, bucket: str) -> Iterator[None]:
             raise UsageError(
                 f"{where} may not be used with these credentials ({error}).",
                 remedy="Check the credentials that storage_options names and what they permit.",
+            ) from error
+        if status == NOT_IMPLEMENTED:
+            raise NotImplementedThere(
+                f"{where}: the server does not implement what was asked ({error}).",
+                remedy="Name a store on a server that does, or a folder.",
             ) from error
         if is_transient(error):
             raise StorageUnavailable(f"{where} does not answer ({type(error).__name__}: {error}).") from error

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_contracts.canonical import canonical
+from data_contracts.canonical import plain
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Ref
+from infra import audit
 from infra.settings import state_folder
 from infra.store import layout
-from infra.store.backend import Backend, hash_stream
+from infra.store.backend import Backend
+from infra.store.copies import copy_of
 from infra.store.pointers import Pointer
 from infra.store.seal import Manifest, read_manifest
 from infra.store.writer import Writer
@@ -46,8 +44,8 @@ class Store:
         self._backend.create(layout.check_path(path), data)
 
     def create_json(self, path: str, value: Any) -> None:
-        """`create` with canonical JSON."""
-        self.create(path, canonical(value))
+        """`create` with JSON whose keys keep their order."""
+        self.create(path, plain(value))
 
     def read(self, path: str) -> bytes:
         """All bytes of a file. FileNotFoundError."""
@@ -55,8 +53,9 @@ class Store:
 
     def read_json(self, path: str) -> Any:
         """A JSON file. FileNotFoundError; CorruptError if it is no JSON."""
+        data = self.read(path)
         try:
-            return json.loads(self.read(path))
+            return json.loads(data)
         except ValueError as error:
             raise CorruptError(f"{path} is not JSON.", details={"file": path}) from error
 
@@ -68,9 +67,13 @@ class Store:
         """Sorted names of the files and folders directly below `folder` ("" is the root); [] if there is none."""
         return self._backend.names(layout.check_path(folder) if folder else "")
 
-    def writer(self, uri: str) -> Writer:
-        """What writes and seals the directory `uri`."""
-        return Writer(self._backend, uri)
+    def writer(self, uri: str, *, afresh: bool = False) -> Writer:
+        """What writes and seals the directory `uri`.
+
+        Args:
+            afresh: other bytes that a killed writer left unsealed under a name give way to those put now.
+        """
+        return Writer(self._backend, uri, afresh=afresh)
 
     def pointer(self, path: str) -> Pointer:
         """The pointer at `path`."""
@@ -110,24 +113,14 @@ class Store:
         """A folder on this machine with the files of a sealed directory.
 
         In a folder store it is the directory itself (`verify` reads its bytes); from S3 it is a copy below `cache`
-        (default: Trainwright's state folder), every byte checked. Raises as `verify`.
+        (default: Trainwright's state folder), every byte checked. Raises as `verify`; UsageError if this machine
+        cannot hold the copy.
         """
         manifest = self.manifest(ref)
         folder = self._backend.local(manifest.uri)
         if folder is not None:
             return folder
-        base = cache if cache is not None else state_folder() / "cache"
-        target = base / manifest.seal
-        if target.is_dir() and not _is_copy(target, manifest):
-            shutil.rmtree(target)
-        if not target.is_dir():
-            base.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=base) as scratch:
-                copy = Path(scratch) / "copy"
-                self._download(manifest, copy)
-                with contextlib.suppress(OSError):  # another process was faster with the same bytes
-                    os.rename(copy, target)
-        return target
+        return copy_of(manifest, self._backend, cache if cache is not None else state_folder() / "cache")
 
     def newest(self, area: str, key: str) -> Ref | None:
         """The newest attempt at `key` that is sealed and whole, every byte read; deleted and corrupt ones are passed.
@@ -153,11 +146,14 @@ class Store:
         return uri
 
     def remove(self, uri: str, *, why: str, by: str) -> None:
-        """Delete a directory: a tombstone says so first, then manifests go, then files. May be repeated if cut off."""
-        names = self._backend.walk(layout.check_path(uri))
+        """Delete a directory: a tombstone says so first, then manifests go, then files. May be repeated if cut off.
+
+        A link in it is deleted itself, never what it points to.
+        """
+        names = self._backend.walk(layout.check_path(uri), links=True)
+        about = {"by": by, "schema": 1, "time": audit.now(), "uri": uri, "why": why}
         with contextlib.suppress(FileExistsError):
-            now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-            self.create_json(layout.tombstone(uri), {"by": by, "schema": 1, "time": now, "uri": uri, "why": why})
+            self.create_json(layout.tombstone(uri), about)
         for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
             self._backend.delete(f"{uri}/{name}")
 
@@ -167,29 +163,6 @@ class Store:
         names += [name.removesuffix(".json") for name in self._backend.names(f"tombstones/{area}", first)]
         parts = filter(None, map(layout.split_attempt, names))
         return {n for found, n in parts if found == key}
-
-    def _download(self, manifest: Manifest, folder: Path) -> None:
-        folder.mkdir()
-        for entry in manifest.files:
-            (folder / entry.path).parent.mkdir(parents=True, exist_ok=True)
-            path = f"{manifest.uri}/{entry.path}"
-            try:
-                found = self._backend.digest(path, folder / entry.path)
-            except FileNotFoundError as error:
-                raise _corrupt(path, "is missing") from error
-            if found != (entry.bytes, entry.blake3):
-                raise _corrupt(path, "does not hold the bytes that were sealed")
-
-
-def _is_copy(folder: Path, manifest: Manifest) -> bool:
-    for entry in manifest.files:
-        try:
-            with (folder / entry.path).open("rb") as file:
-                if hash_stream(file) != (entry.bytes, entry.blake3):
-                    return False
-        except OSError:
-            return False
-    return True
 
 
 def _corrupt(path: str, what: str) -> CorruptError:

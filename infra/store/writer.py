@@ -9,16 +9,18 @@ from typing import Any
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import FileEntry, Ref
+from infra.digests import hash_stream
 from infra.store import layout
-from infra.store.backend import Backend, hash_stream
+from infra.store.backend import Backend
 from infra.store.seal import AlreadySealed, check_file_name, read_manifest, write_manifest
 
 
 class Writer:
     """A directory that is not sealed yet; several processes may write different files of it."""
 
-    def __init__(self, backend: Backend, uri: str) -> None:
+    def __init__(self, backend: Backend, uri: str, *, afresh: bool = False) -> None:
         self._backend = backend
+        self._afresh = afresh
         self.uri = layout.check_path(uri)
         self._entries: dict[str, FileEntry] = {}
 
@@ -30,8 +32,8 @@ class Writer:
     def put(self, name: str, data: bytes | Path) -> FileEntry:
         """Store a file, whole or not at all.
 
-        The same bytes again are fine. CorruptError if the name holds other bytes, or if the directory is sealed
-        without it; UsageError for a name that could leave the directory.
+        The same bytes again are fine. CorruptError if the name holds other bytes (unless they are unsealed and this
+        writes afresh), or if the directory is sealed without it; UsageError for a name that could leave the directory.
         """
         try:
             path = f"{self.uri}/{check_file_name(name)}"
@@ -43,18 +45,20 @@ class Writer:
         else:
             size, digest = hash_stream(io.BytesIO(data))
         entry = FileEntry(path=name, bytes=size, blake3=digest)
-        if self._backend.exists(layout.manifest(self.uri)) and not self._backend.exists(path):
+        sealed = self._backend.exists(layout.manifest(self.uri))
+        if sealed and not self._backend.exists(path):
             raise CorruptError(f"{path} cannot be added: {self.uri} is sealed.", details={"file": path})
         try:
-            if isinstance(data, Path):
-                self._backend.create_file(path, data)
-            else:
-                self._backend.create(path, data)
+            self._create(path, data)
         except FileExistsError as error:
             if self._entry(name) != entry:
-                raise CorruptError(
-                    f"{path} is there already with other bytes than are to be written.", details={"file": path}
-                ) from error
+                if sealed or not self._afresh:
+                    raise CorruptError(
+                        f"{path} is there already with other bytes than are to be written.", details={"file": path}
+                    ) from error
+                # What is not sealed does not exist.
+                self._backend.delete(path)
+                self._create(path, data)
         self._entries[name] = entry
         return entry
 
@@ -97,6 +101,12 @@ class Writer:
                 ) from error
             return first.ref
         return read_manifest(self.uri, data).ref
+
+    def _create(self, path: str, data: bytes | Path) -> None:
+        if isinstance(data, Path):
+            self._backend.create_file(path, data)
+        else:
+            self._backend.create(path, data)
 
     def _entry(self, name: str) -> FileEntry:
         size, digest = self._backend.digest(f"{self.uri}/{name}")

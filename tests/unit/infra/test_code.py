@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -47,6 +48,11 @@ LEFT_OUT: dict[str, str | bytes] = {
     "server.pem": "secret",
     "credentials.json": "secret",
     "secrets.yaml": "secret",
+    "prod.env": "secret",
+    "deploy/Service-Account-prod.json": "secret",
+    "client_secret_1.json": "secret",
+    "kubeconfig": "secret",
+    "_netrc": "secret",
     ".venv/lib/x.py": "x = 1",
     "env/pyvenv.cfg": "",
     "env/lib/x.py": "x = 1",
@@ -76,6 +82,53 @@ def test_git_decides_where_there_is_a_repository(project: Path, store: Store, tm
     bundle = pack(project, store)
     found = laid_out(unpack(store, bundle.ref, tmp_path / "out"))
     assert found.keys() == kept.keys() - {"tasks/one.py"} | {"new.py"}
+
+
+def test_where_git_fails_nothing_is_packed_that_it_may_ignore(
+    project: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with a repository of another owner: an empty answer is no permission to pack the ignored files."""
+    git(project, "init")
+    write(project, {".gitignore": "private.yaml\n", "private.yaml": "password: x"})
+    (project / ".git/config").write_text("[core]\n\trepositoryformatversion = 99\n")
+    with pytest.raises(UsageError) as caught:
+        pack(project / "specs", store)
+    assert caught.value.message.startswith(f"Git does not say which files of the project {project} it ignores: fatal: ")
+    assert "\n" not in caught.value.message
+    assert caught.value.remedy.startswith(f"Mend what `git -C {project} status` says")
+
+    def hangs(command: list[str], **more: object) -> None:
+        raise subprocess.TimeoutExpired(command, 60)
+
+    monkeypatch.setattr(code.subprocess, "run", hangs)
+    with pytest.raises(UsageError, match=r"ignores: it had not answered after 60 s\."):
+        pack(project, store)
+    assert store.list("code") == []
+
+
+def test_a_file_name_that_is_not_utf_8_is_named(project: Path, store: Store) -> None:
+    Path(os.fsdecode(os.fsencode(project) + b"/net/caf\xe9.py")).write_text("x = 1")
+    with pytest.raises(UsageError, match=r"^'net/caf\\udce9\.py' cannot be a file's name in the project /"):
+        pack(project, store)
+
+
+def test_a_link_put_into_a_bundle_is_removed_and_not_followed(project: Path, store: Store, tmp_path: Path) -> None:
+    bundle = pack(project, store)
+    outside = tmp_path / "outside"
+    write(outside, {"kept": "1"})
+    Path(store.uri, bundle.ref.uri, "project/link").symlink_to(outside)
+    Path(store.uri, bundle.ref.uri, "project/net/model.py").unlink()
+    Path(store.uri, bundle.ref.uri, "project/net/model.py").symlink_to(outside / "kept")
+    assert pack(project, store) == bundle
+    assert laid_out(outside) == {"kept": b"1"}
+    assert laid_out(unpack(store, bundle.ref, tmp_path / "out")) == laid_out(project)
+
+
+def test_a_full_disk_is_told_of_the_folder_here(project: Path, store: Store, tmp_path: Path) -> None:
+    bundle = pack(project, store)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match=r"^The folder .*/file/out on this machine cannot be used \(Not a directory\)"):
+        unpack(store, bundle.ref, tmp_path / "file/out")
 
 
 def test_a_store_inside_the_project_is_no_part_of_it(project: Path, tmp_path: Path) -> None:

@@ -179,6 +179,18 @@ def test_a_receipts_number_that_another_has_begun_is_passed(store: Store) -> Non
     ]
 
 
+def test_what_an_alias_names_must_be_there(store: Store) -> None:
+    version = write(store, 10)
+    first = promote(store, version, None, None)
+    promote(store, write(store, 20), read_alias(store, "digits", "champion")[0], 1)
+    store.remove(first.ref.uri, why="test", by="test")
+    with pytest.raises(CorruptError, match=r"^aliases/digits/history/champion/0/manifest\.json, which .* is gone"):
+        history(store, "digits", "champion")
+    store.remove(version.ref.uri, why="test", by="test")
+    with pytest.raises(CorruptError, match=r"^models/digits/1/manifest\.json, which .* is gone"):
+        registry.model_version(store, version.ref)
+
+
 @pytest.mark.parametrize("lie", ["receipt.json", "manifest.json"])
 def test_a_changed_receipt_is_named(store: Store, lie: str) -> None:
     receipt = promote(store, write(store, 10), None, None)

@@ -94,6 +94,14 @@ def test_a_failure_is_raised_as_its_class_and_nothing_is_left(
         assert "ZeroDivisionError" in caught.value.details["log"]
 
 
+def test_a_child_that_cannot_be_killed_is_hung(tmp_path: Path) -> None:
+    files = child._Files(tmp_path)
+    with pytest.raises(Hung, match=r"^m does not end after SIGKILL; its machine may need a restart\."):
+        child._answer(None, "m", files, memory_ran_out=False)
+    files.answer.write_text('{"value": {"x": 1}}')
+    assert child._answer(None, "m", files, memory_ran_out=False) == {"x": 1}, "it had answered"
+
+
 def test_a_kill_for_memory_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = iter([4, 5])
     monkeypatch.setattr(child, "oom_kills", lambda: next(counts))

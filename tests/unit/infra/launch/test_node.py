@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import StorageUnavailable
+from data_contracts.errors import NodeLost, StorageUnavailable
 from infra.code import pack
+from infra.launch import local as local_module
 from infra.launch import node as node_module
+from infra.launch import patience, processes
 from infra.launch.conductor import DEFAULTS
 from infra.launch.local import LocalNode, local
 from infra.launch.node import run_node
@@ -231,3 +234,66 @@ def test_a_store_that_is_away_delays_beats_but_loses_none(
     beats = [name for name in store.list(layout.node(TRAINING, 0, 0)) if name.startswith("beat-")]
     assert sorted(beats) == sorted(f"beat-{number}.json" for number in range(len(beats)))
     assert store.read_json(layout.node_exit(TRAINING, 0, 0))["status"] == "done"
+
+
+def test_a_store_that_is_away_at_the_start_and_at_the_roll_call_delays_a_node(
+    store: Store, launch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening it, and every question until the ranks run, fails once: the node joins and trains all the same."""
+    launch({})
+    monkeypatch.setattr(patience, "RETRY_S", 0.01)
+    mine = open_store(store.uri)
+    failed: set[str] = set()
+
+    def once(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            about = f"{name} {arguments[0]}"
+            if about not in failed:
+                failed.add(about)
+                raise StorageUnavailable("the store is away.")
+            return real(*arguments, **more)
+
+        return call
+
+    for name in ("create", "read", "exists"):
+        monkeypatch.setattr(mine._backend, name, once(name, getattr(mine._backend, name)))
+    monkeypatch.setattr(node_module, "open_store", once("open", lambda *_, **__: mine))
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(run_node(store.uri, {}, TRAINING, 0, 0)))
+    thread.start()
+    path = layout.joined(TRAINING, 0, 0)
+    until(lambda: store.exists(path) or not thread.is_alive(), "the node joins")
+    joined = store.read_json(path)
+    until(lambda: f"read {layout.rollcall(TRAINING, 0)}" in failed or codes, "it asks for the roll-call")
+    store.create_json(layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
+    thread.join()
+    assert codes == [0]
+    assert {f"open {store.uri}", f"create {path}"} < failed
+    assert store.read_json(layout.node_exit(TRAINING, 0, 0))["status"] == "done"
+
+
+def test_a_torchrun_that_cannot_be_killed_is_lost(
+    store: Store, launch: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch({})
+    supervisor = node_module._Supervisor(store, {}, TRAINING, 0, 0, "127.0.0.1")
+    watch = node_module.RankWatch(supervisor.scratch, supervisor.ranks)
+    with pytest.raises(
+        NodeLost, match=r"torchrun on node 0 was killed and does not end before its ranks had answered\."
+    ):
+        supervisor._judge(None, watch, tmp_path / "log")
+
+
+def test_a_node_that_cannot_be_killed_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        local_module, "module_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"]
+    )
+    node = LocalNode([], {})
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "_signal", lambda pids, number: None)
+        patch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
+        patch.setattr(processes, "REAP_S", 0.01)
+        node.kill()
+        assert node.ended() is None
+    node.kill()
+    assert node.ended() == "was ended by SIGKILL"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from infra.launch import processes
-from infra.launch.processes import MARK, find_marked, is_alive, kill_marked, marked_env, module_command, new_mark
+from infra.launch.processes import MARK, end, find_marked, is_alive, kill_marked, marked_env, module_command, new_mark
 from tests.support.foreground import foreground
 
 SLEEP = "import time; time.sleep(600)"
@@ -182,6 +182,19 @@ def test_what_outlives_sigkill_is_said_and_not_waited_for(
     monkeypatch.setattr(processes, "_signal", lambda pids, number: None)
     assert kill_marked(new_mark()) == 1
     assert "do not end after SIGKILL" in caplog.text
+
+
+def test_the_end_of_what_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = new_mark()
+    process = subprocess.Popen([sys.executable, "-c", SLEEP], env=marked_env(mark))
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "REAP_S", 0.01)
+        # Stands for a process in uninterruptible sleep.
+        patch.setattr(processes, "_signal", lambda pids, number: None)
+        patch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
+        assert end(mark, process) is None
+    assert end(mark, process) == -signal.SIGKILL
+    assert end(mark, None) is None
 
 
 @pytest.mark.parametrize(("vmstat", "kills"), [("a 1\noom_kill 7\nb 2", 7), ("a 1\n", 0), (None, 0)])

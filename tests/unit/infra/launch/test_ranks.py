@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import NodeLost, OutOfMemory, Preempted, TrainwrightError, UserCodeError
+from data_contracts.errors import NodeLost, OutOfMemory, Preempted, TrainwrightError, UsageError, UserCodeError
 from infra.launch import ranks
 from infra.launch.ranks import RankWatch
 
@@ -118,9 +119,14 @@ def test_a_free_port_can_be_listened_on(address: str) -> None:
         listener.bind((address, port))
 
 
-def test_no_free_port_is_said() -> None:
-    with pytest.raises(NodeLost, match="No free port was found on 192.0.2.1"):
-        ranks.free_port("192.0.2.1")
+def test_no_free_port_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Taken(socket.socket):
+        def bind(self, address: Any) -> None:
+            raise OSError(errno.EADDRINUSE, "in use")
+
+    monkeypatch.setattr(ranks.socket, "socket", Taken)
+    with pytest.raises(NodeLost, match=r"No free port was found on 127\.0\.0\.1"):
+        ranks.free_port("127.0.0.1")
 
 
 def test_libraries_are_told_the_interface(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,3 +146,10 @@ def test_cores_are_shared_among_ranks(cores: int, devices: int, threads: int, mo
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     assert ranks.threads_per_rank(devices) == threads
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_of_another_host_is_told_at_once(address: str) -> None:
+    with pytest.raises(UsageError, match=f"^{socket.gethostname()} has no address {address} ") as raised:
+        ranks.free_port(address)
+    assert raised.value.remedy.startswith("Set TRAINWRIGHT_ADDRESS")

@@ -100,10 +100,10 @@ def test_two_take_over_at_once_and_the_higher_token_stays(store: Store, monkeypa
     raced = [True]
 
     class Racing(Trail):
-        def _value(self, checkpoints: list[dict[str, Any]]) -> dict[str, Any]:
+        def _value(self, *arguments: Any) -> dict[str, Any]:
             if raced and raced.pop():
                 Trail(self.store, self.training, self.token - 1)
-            return super()._value(checkpoints)
+            return super()._value(*arguments)
 
     late = Racing(store, TRAINING, 3)
     assert (late.token, [checkpoint.step for checkpoint in late.checkpoints]) == (3, [5])
@@ -126,6 +126,76 @@ def test_an_older_conductor_can_move_nothing(store: Store) -> None:
     new.confirm()
     assert new.commit(seal(store, 20, generation=1))
     assert kept(store) == [5, 10, 15, 20]
+
+
+def test_a_move_that_loses_twice_is_fenced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a move of its own, whose answer was lost, another takes over before the next try."""
+    old = trail_of(store, 5)
+    real, before = (
+        old._pointer.swap,
+        [lambda held, value: Trail(store, TRAINING, 1), store.pointer(old._pointer.path).swap],
+    )
+
+    def raced(expected: Versioned | None, value: Any) -> Versioned:
+        before.pop()(expected, value)
+        return real(expected, value)
+
+    monkeypatch.setattr(old._pointer, "swap", raced)
+    with pytest.raises(Fenced, match="taken over by another conductor"):
+        old.confirm()
+
+
+def test_what_was_retired_is_deleted_in_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the store goes away or the conductor dies in between."""
+    trail = trail_of(store, 5, 10, 15)
+
+    def away(*arguments: Any, **more: Any) -> None:
+        raise StorageUnavailable("the store is away.")
+
+    def there() -> list[int]:
+        return [s for s in (5, 10, 15, 20) if store.exists(layout.manifest(layout.checkpoint(TRAINING, s, 0)))]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "remove", away)
+        with pytest.raises(StorageUnavailable):
+            trail.retire(2, None, by="test")
+        assert there() == [5, 10, 15]
+        trail.commit(seal(store, 20))
+        with pytest.raises(StorageUnavailable):
+            trail.retire(2, None, by="test")
+    taken_over = Trail(store, TRAINING, 1)
+    assert there() == [5, 10, 15, 20]
+    taken_over.delete_retired(by="test")
+    assert there() == kept(store) == [15, 20]
+    taken_over = Trail(store, TRAINING, 9)
+    taken_over.retire(1, None, by="test")
+    taken_over.confirm()
+    assert there() == [20]
+    assert store.pointer(layout.latest(TRAINING)).read().value["retiring"] == []
+
+
+def test_a_retired_checkpoint_is_deleted_only_once_the_trail_no_longer_names_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trail = trail_of(store, 5, 10)
+
+    def away(*arguments: Any) -> None:
+        raise StorageUnavailable("the store is away.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trail._pointer, "swap", away)
+        with pytest.raises(StorageUnavailable):
+            trail.retire(1, None, by="test")
+    trail.delete_retired(by="test")
+    assert all(store.verify(checkpoint.ref) for checkpoint in Trail(store, TRAINING, 1).checkpoints)
+    assert kept(store) == [5, 10]
+
+
+def test_a_trail_of_before_is_read(store: Store) -> None:
+    trail = trail_of(store, 5)
+    value = {name: part for name, part in trail._at.value.items() if name != "retiring"}
+    store.pointer(layout.latest(TRAINING)).swap(trail._at, value)
+    assert kept(store) == [5]
 
 
 # steps that are spoilt, step resumed from, steps that stay

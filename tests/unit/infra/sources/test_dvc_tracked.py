@@ -12,6 +12,8 @@ import pytest
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.spec import SourceSpec
+from infra.sources import Places, digest_now
 from tests.unit.infra.sources.conftest import Raw
 
 OLD, NEW = b"a,b\n1,x\n", b"a,b\n2,y\n3,z\n"
@@ -109,6 +111,18 @@ def test_a_glob_finds_what_a_tracked_folder_held(repository: Repository) -> None
     assert rows.to_pylist() == [{"path": "parts/2.csv", "name": "2", "bytes": OLD}]
 
 
+def test_a_folder_with_signs_of_a_pattern_in_its_name_is_itself(repository: Repository) -> None:
+    repository.root.rename(repository.folder / "run[1]")
+    repository.root = repository.folder / "run[1]"
+    repository.git("add", "-A")
+    repository.git("commit", "-qm", "renamed")
+    assert len(repository.resolve({"uri": "data/*.csv", "rev": "HEAD"})) == 1
+    parts = {"uri": "data/parts/*", "rev": "HEAD"}
+    assert len(repository.resolve(parts)) > 1
+    assert repository.resolve({"uri": "*/parts/*", "rev": "HEAD"}) == repository.resolve(parts)
+    assert repository.resolve({"uri": "**/parts/*", "rev": "HEAD"}) == repository.resolve(parts)
+
+
 def test_a_file_that_only_git_tracks_is_read_at_its_revision_too(repository: Repository) -> None:
     assert repository.read({"uri": "plain.csv", "rev": "v1"}).to_pylist() == [{"a": 1, "b": "x"}]
 
@@ -153,6 +167,10 @@ def test_bytes_that_are_nowhere_are_named(repository: Repository) -> None:
             UsageError, match=r"project/data/t.csv at [0-9a-f]{40} is neither in DVC's cache nor in a rem"
         ):
             read()
+    source = SourceSpec.model_validate({"uri": "data/t.csv", "rev": "v1"})
+    assert digest_now(files[0], Places([source], repository.root)) is None
+    with pytest.raises(UsageError, match="is not in a DVC repository"):
+        digest_now(files[0], Places([source], Path("/")))
 
 
 def test_a_damaged_copy_in_the_cache_is_corrupt(repository: Repository) -> None:

@@ -30,7 +30,7 @@ def test_reads_what_was_written(store: Store, data: bytes) -> None:
 
 def test_json(store: Store) -> None:
     store.create_json("a.json", {"b": [1, 2.5, None], "a": "é"})
-    assert store.read("a.json") == '{"a":"é","b":[1,2.5,null]}'.encode()
+    assert store.read("a.json") == '{"b":[1,2.5,null],"a":"é"}'.encode(), "in the order given"
     assert store.read_json("a.json") == {"a": "é", "b": [1, 2.5, None]}
     store.create("b.json", b"{")
     with pytest.raises(CorruptError, match=r"b\.json is not JSON"):
@@ -80,6 +80,19 @@ def test_paths_that_leave_the_store_are_refused(store: Store, path: str) -> None
         store.list("..")
     with pytest.raises(UsageError):
         store.remove(path, why="", by="")
+
+
+def test_a_name_that_is_not_utf_8_is_refused(store: Store) -> None:
+    with pytest.raises(UsageError, match=r"^'a/\\udce9' cannot be a path in a store"):
+        store.create("a/\udce9", b"")
+
+
+def test_names_with_a_dot_are_left_out_at_every_level(store: Store) -> None:
+    """What NFS and desktops leave behind is no alias, no run and no version."""
+    for name in ("a/.nfs0001", "a/.DS_Store", "a/b", ".hidden/c"):
+        store.create(name, b"")
+    assert store.list("a") == ["b"]
+    assert ".hidden" not in store.list("")
 
 
 def test_a_file_is_created_once(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -99,10 +100,31 @@ def test_a_server_that_ignores_conditions_is_refused(s3: S3Server, what: str, fa
     with pytest.raises(UsageError) as raised:
         open_store(uri, s3.options)
     assert raised.value.message == (
-        f"The server of {uri} ignores conditional writes ({what}), so two writers could overwrite each other."
+        f"The server of {uri} does not honour conditional writes ({what}), so two writers could overwrite each other."
     )
     with pytest.raises(UsageError, match="There is no store"):
         open_store(uri, s3.options, create=False)
+
+
+REFUSING = [
+    # Whether the server knows no condition, or refuses one that holds: which request, after how many of its kind.
+    ("conditional_create", {"method": "PUT", "status": 501, "code": "NotImplemented"}, 0),
+    ("conditional_create", {"method": "PUT", "status": 412, "code": "PreconditionFailed"}, 0),
+    ("conditional_large_create", {"method": "POST", "match": "uploadId=", "status": 501, "code": "NotImplemented"}, 0),
+    ("conditional_overwrite", {"method": "PUT", "status": 501, "code": "NotImplemented"}, 5),
+    ("conditional_overwrite", {"method": "PUT", "status": 412, "code": "PreconditionFailed"}, 5),
+]
+
+
+@pytest.mark.parametrize(("what", "fault", "after"), REFUSING)
+def test_a_server_that_refuses_conditions_is_refused(s3: S3Server, what: str, fault: dict, after: int) -> None:
+    uri = f"s3://{s3.bucket()}/x"
+    if after:
+        s3.fault("pass", method="PUT", match=".probe/", times=after)
+    s3.fault("refuse", **{"match": ".probe/", **fault})
+    with pytest.raises(UsageError) as raised:
+        open_store(uri, s3.options)
+    assert raised.value.message.startswith(f"The server of {uri} does not honour conditional writes ({what}), so ")
 
 
 def test_a_server_that_ignores_all_conditions(s3: S3Server) -> None:
@@ -278,6 +300,22 @@ def test_a_folder_that_was_just_removed_is_made_again(folder_store: Store, monke
     removals = 1000
     with pytest.raises(FileNotFoundError):
         folder_store.create("c/d", b"1")
+
+
+def test_a_link_whose_answer_was_lost_is_ours(folder_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As NFS does: the server linked, its answer was lost, and the request sent again finds the name taken."""
+    link = os.link
+
+    def twice(source: Path, target: Path) -> None:
+        with contextlib.suppress(FileExistsError):
+            link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    folder_store.create("a", b"1")
+    assert folder_store.read("a") == b"1"
+    with pytest.raises(FileExistsError):
+        folder_store.create("a", b"1")
 
 
 def test_a_lock_is_let_go_although_a_child_holds_the_file(folder_store: Store) -> None:

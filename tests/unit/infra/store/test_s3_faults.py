@@ -182,6 +182,18 @@ def test_an_unknown_option(s3: S3Server) -> None:
         open_store(f"s3://{s3.bucket()}/x", s3.options | {"no_such_option": 1})
 
 
+def test_an_address_without_its_scheme_is_told_of_the_options(s3: S3Server) -> None:
+    with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*localhost:9000.* http://"):
+        open_store(f"s3://{s3.bucket()}/x", s3.options | {"endpoint_url": "localhost:9000"})
+
+
+def test_what_a_server_does_not_know_is_not_asked_again(s3: S3Server, s3_store: Store) -> None:
+    s3.fault("refuse", method="PUT", match="/x", status=501, code="NotImplemented", times=2)
+    with pytest.raises(UsageError, match="x in the store .*: the server does not implement what was asked"):
+        s3_store.create("x", b"1")
+    assert [fault["times"] for fault in s3.clear()] == [1]
+
+
 def test_a_flipped_bit_on_the_way_is_read_again(s3: S3Server, s3_store: Store) -> None:
     s3_store.create("x", b"12345")
     s3.fault("flip", method="GET", match="/x", times=2)

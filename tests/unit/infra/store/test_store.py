@@ -11,7 +11,8 @@ import pytest
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
-from infra.store import Store
+from infra.store import Manifest, Store, copies
+from infra.store.backend import Backend
 from infra.store.seal import write_manifest
 
 URI = "datasets/k-0"
@@ -129,6 +130,23 @@ def test_a_key_that_climbs_out_is_extra(s3_store: Store) -> None:
         s3_store.verify(ref)
 
 
+@pytest.mark.parametrize("where", ["a", "sub", "more", ""])
+def test_links_are_removed_and_not_followed(folder_store: Store, tmp_path: Path, where: str) -> None:
+    make(folder_store)
+    place, outside = Path(folder_store.uri, URI, where), tmp_path / "outside"
+    if place.exists():
+        os.rename(place, outside)
+    else:
+        outside.mkdir()
+    kept = sorted(outside.rglob("*"))
+    place.symlink_to(outside)
+    folder_store.remove(URI, why="test", by="test")
+    assert sorted(outside.rglob("*")) == kept
+    assert not place.is_symlink()
+    assert folder_store.list("datasets") == []
+    assert folder_store.exists(f"tombstones/{URI}.json")
+
+
 def test_local_in_a_folder_is_the_folder(folder_store: Store) -> None:
     ref = make(folder_store)
     assert folder_store.local(ref) == Path(folder_store.uri, URI) == folder_store.local(URI)
@@ -169,14 +187,14 @@ def test_nothing_corrupt_is_downloaded(s3_store: Store, tmp_path: Path, damage: 
 
 def test_of_two_downloads_one_is_kept(s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = make(s3_store)
-    download = Store._download
+    download = copies._download
 
-    def other_is_faster(self: Store, manifest: object, folder: Path) -> None:
-        monkeypatch.setattr(Store, "_download", download)
-        self.local(ref, cache=tmp_path)
-        self._download(manifest, folder)
+    def other_is_faster(manifest: Manifest, backend: Backend, folder: Path) -> None:
+        monkeypatch.setattr(copies, "_download", download)
+        s3_store.local(ref, cache=tmp_path)
+        download(manifest, backend, folder)
 
-    monkeypatch.setattr(Store, "_download", other_is_faster)
+    monkeypatch.setattr(copies, "_download", other_is_faster)
     copy = s3_store.local(ref, cache=tmp_path)
     assert list(tmp_path.iterdir()) == [copy]
     assert (copy / "b").read_bytes() == b"bb"

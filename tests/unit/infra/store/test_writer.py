@@ -52,6 +52,20 @@ def test_the_same_bytes_again_are_fine_and_others_are_not(store: Store, tmp_path
     assert second.put("a", given(b"1")) == entry("a", b"1")
 
 
+def test_what_a_killed_writer_left_gives_way_to_one_that_writes_afresh(store: Store, tmp_path: Path) -> None:
+    store.writer(URI).put("a", b"of another machine")
+    (tmp_path / "b").write_bytes(b"new")
+    store.writer(URI).put("b", b"of another machine")
+    writer = store.writer(URI, afresh=True)
+    assert writer.put("a", b"1") == entry("a", b"1")
+    assert writer.put("b", tmp_path / "b") == entry("b", b"new")
+    ref = writer.seal("evaluation", {}, {})
+    assert store.verify(ref).files == [entry("a", b"1"), entry("b", b"new")]
+    with pytest.raises(CorruptError, match="is there already with other bytes"):
+        store.writer(URI, afresh=True).put("a", b"2")
+    assert store.verify(ref).ref == ref, "what is sealed stays"
+
+
 def test_nothing_is_added_to_a_sealed_directory(store: Store) -> None:
     writer = store.writer(URI)
     writer.put("a", b"1")

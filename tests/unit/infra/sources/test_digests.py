@@ -1,0 +1,119 @@
+"""What a raw file's bytes are now: gone is only what is gone, and each source's place is made once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+
+from data_contracts.errors import StorageUnavailable, UsageError
+from data_contracts.handoffs import SourceFile
+from data_contracts.spec import SourceSpec
+from infra.sources import Places, digest_now, places
+from tests.support.s3 import S3Server
+from tests.unit.infra.sources.conftest import Raw
+
+SOURCE = SourceSpec.model_validate("a.csv")
+
+
+@pytest.fixture
+def file(raw: Raw) -> SourceFile:
+    raw.write("d/a.csv", "a\n1\n")
+    return raw.resolve("d/a.csv")[0]
+
+
+def now(file: SourceFile, raw: Raw) -> str | None:
+    return digest_now(file, Places([SOURCE], raw.root))
+
+
+def test_the_digest_is_that_of_the_bytes_as_they_are(file: SourceFile, raw: Raw) -> None:
+    assert now(file, raw) == file.blake3
+    raw.write("d/a.csv", "a\n2\n")
+    assert now(file, raw) == blake3(b"a\n2\n").hexdigest()
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+def replaced_by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def below_a_file(path: Path) -> None:
+    path.unlink()
+    path.parent.rmdir()
+    path.parent.write_text("")
+
+
+@pytest.mark.parametrize("change", [removed, replaced_by_a_folder, below_a_file])
+def test_what_is_gone_has_no_digest(change: Any, file: SourceFile, raw: Raw) -> None:
+    change(Path(file.uri))
+    assert now(file, raw) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(PermissionError(13, "Permission denied"), UsageError), (OSError(5, "I/O"), StorageUnavailable)]
+)
+def test_what_cannot_be_read_is_told(
+    error: OSError, kind: type[Exception], file: SourceFile, raw: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(places, "open", refuse, raising=False)
+    with pytest.raises(kind, match=r"a\.csv"):
+        now(file, raw)
+
+
+def test_a_bucket_that_refuses_is_told_and_one_that_lost_the_object_is_not(s3_server: S3Server, raw: Raw) -> None:
+    source = SourceSpec.model_validate(
+        {"uri": f"s3://{s3_server.bucket()}/a.csv", "storage_options": s3_server.options}
+    )
+    file = SourceFile(uri=source.uri, bytes=1, blake3="ab" * 32, format="csv", columns={}, source=0, rev=None)
+    assert digest_now(file, Places([source], raw.root)) is None
+    s3_server.fault("refuse", match="a.csv", status=403, code="AccessDenied", times=9)
+    with pytest.raises(UsageError, match="may not be used with these credentials"):
+        digest_now(file, Places([source], raw.root))
+    s3_server.clear()
+
+
+def test_options_that_s3_does_not_take_are_told(raw: Raw) -> None:
+    wrong = {"uri": "s3://bucket/a.csv", "storage_options": {"endpoint_url": "localhost:9000"}}
+    with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*localhost:9000"):
+        raw.resolve(wrong)
+    with pytest.raises(UsageError, match=r"^storage_options cannot be used: .*no_such_option"):
+        raw.resolve({"uri": "s3://bucket/a.csv", "storage_options": {"no_such_option": 1}})
+
+
+def test_each_sources_place_is_made_once(file: SourceFile, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    real = places.place_of
+
+    def count(*arguments: Any) -> places.Place:
+        made.append(1)
+        return real(*arguments)
+
+    monkeypatch.setattr(places, "place_of", count)
+    sources = Places([SOURCE, SOURCE], raw.root)
+    for number in (0, 1, 0, 1, 0):
+        digest_now(file.model_copy(update={"source": number}), sources)
+    assert len(made) == 2
+
+
+def test_a_folder_with_signs_of_a_pattern_in_its_name_is_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = Raw(tmp_path / "run[1]*")
+    for name in ("a.csv", "sub/b.csv", "../c.csv"):
+        raw.write(name, name)
+    assert [os.path.relpath(file.uri, raw.root) for file in raw.resolve("**/*.csv", "../*.csv")] == [
+        "a.csv", "sub/b.csv", "../c.csv",
+    ]  # fmt: skip
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert len(raw.resolve("~/*.csv")) == 1
+    assert len(raw.resolve(f"{tmp_path}/*.csv")) == 1

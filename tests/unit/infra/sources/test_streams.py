@@ -1,0 +1,76 @@
+"""Compressed files: damage is told as damage, and a full disk as a full disk."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import gzip
+import io
+import lzma
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.errors import StorageUnavailable, UsageError
+from infra.sources import places, streams
+from tests.unit.infra.sources.conftest import Raw
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.compress(data, "zstd", asbytes=True)
+
+
+def parquet() -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": [1]}), sink)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("ending", "compress"), [("gz", gzip.compress), ("bz2", bz2.compress), ("xz", lzma.compress), ("zst", zstd)]
+)
+def test_whatever_byte_is_damaged_it_is_told_or_does_not_matter(
+    ending: str, compress: Callable[[bytes], bytes], raw: Raw
+) -> None:
+    """A decompressor has many ways to fail; none of them may look like a bug of ours."""
+    plain = b"a,b\n" + b"".join(b"%d,%d\n" % (n * n, n) for n in range(20))
+    whole = compress(plain)
+    raw.write("whole.csv", plain)
+    rows = raw.read("whole.csv")
+    told = 0
+    for place in range(len(whole)):
+        raw.write(f"{place}.csv.{ending}", whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            # A zstd frame carries no checksum unless asked to: what it says is what was resolved.
+            assert raw.read(f"{place}.csv.{ending}") == rows or ending == "zst"
+        except UsageError as error:
+            told += error.message.startswith(f"{raw.root}/{place}.csv.{ending} is no whole .{ending} file (")
+    assert told > len(whole) // 2
+
+
+@pytest.mark.parametrize("name", ["a.parquet.gz", "a.parquet"])
+def test_a_full_disk_while_a_copy_is_made_is_told_as_that(name: str, raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = parquet()
+    raw.write(name, gzip.compress(data) if name.endswith("gz") else data)
+    files = raw.resolve(name)
+    full = open("/dev/full", "w+b", buffering=0)  # noqa: SIM115 - closed by its reader
+    monkeypatch.setattr(streams.tempfile, "TemporaryFile", lambda **more: full)
+    if name == "a.parquet":
+        assert raw.read(name, files=files).num_rows == 1, "a local file is read where it lies"
+        return
+    with pytest.raises(UsageError, match=r"^The folder .* on this machine cannot be used \(No space left on device\)"):
+        raw.read(name, files=files)
+
+
+def test_a_disk_that_fails_is_no_damage(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    raw.write("a.csv.gz", gzip.compress(b"a\n1\n"))
+    files = raw.resolve("a.csv.gz")
+    monkeypatch.setattr(places.Folder, "open", lambda self, uri: Failing())
+    with pytest.raises(StorageUnavailable, match=r"a\.csv\.gz cannot be read now \(Input/output error\)"):
+        raw.read("a.csv.gz", files=files)

@@ -1,0 +1,101 @@
+"""Copies on this machine: whole or not there, and a fault of this machine is told as one."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import UsageError
+from infra.store import Manifest, Store, copies
+from infra.store.backend import Backend, hash_and_copy
+from infra.store.copies import copy_of
+from tests.support.s3 import S3Server
+
+DAY_S = 86_400
+
+
+@pytest.fixture
+def manifest(folder_store: Store) -> Manifest:
+    writer = folder_store.writer("datasets/k-0")
+    writer.put("a", b"aaaa")
+    writer.put("sub/b", b"b")
+    return folder_store.manifest(writer.seal("dataset", {}, {}))
+
+
+@pytest.fixture
+def backend(folder_store: Store) -> Backend:
+    return folder_store._backend
+
+
+def laid_out(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_copy_is_made_once_and_mended(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
+    base = tmp_path / "deep/cache"
+    copy = copy_of(manifest, backend, base)
+    inode = copy.stat().st_ino
+    assert copy_of(manifest, backend, base) == copy
+    assert copy.stat().st_ino == inode
+    (copy / "a").write_bytes(b"aaab")
+    assert laid_out(copy_of(manifest, backend, base)) == {"a": b"aaaa", "sub/b": b"b"}
+    assert list(base.iterdir()) == [copy]
+
+
+def test_a_directory_without_files_is_copied_too(folder_store: Store, backend: Backend, tmp_path: Path) -> None:
+    ref = folder_store.writer("models/m/1").seal("model", {}, {}, files=[])
+    assert copy_of(folder_store.manifest(ref), backend, tmp_path / "cache").is_dir()
+
+
+def test_a_rename_that_fails_is_told(
+    manifest: Manifest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(source: object, target: object) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(copies.os, "rename", rename)
+    with pytest.raises(UsageError) as raised:
+        copy_of(manifest, backend, tmp_path / "cache")
+    assert raised.value.message == (
+        f"The folder {tmp_path / 'cache'} on this machine cannot be used (Disk quota exceeded)."
+    )
+    assert "TRAINWRIGHT_HOME" in raised.value.remedy
+
+
+def test_a_place_that_cannot_hold_copies_is_told(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_bytes(b"")
+    with pytest.raises(UsageError, match="cache on this machine cannot be used"):
+        copy_of(manifest, backend, tmp_path / "cache")
+
+
+def test_a_full_disk_here_is_no_fault_of_the_store() -> None:
+    with pytest.raises(
+        UsageError, match=r"^The folder /dev on this machine cannot be used \(No space left on device\)"
+    ):
+        hash_and_copy(io.BytesIO(bytes(10)), Path("/dev/full"))
+
+
+def test_a_full_disk_here_is_no_fault_of_the_server(s3: S3Server, s3_store: Store) -> None:
+    s3_store.create("x", bytes(10))
+    s3.fault("pass", method="GET", match="/x", times=2)
+    with pytest.raises(UsageError, match="No space left on device"):
+        s3_store._backend.digest("x", Path("/dev/full"))
+    assert [fault["times"] for fault in s3.clear()] == [1], "asked once: another try cannot help"
+
+
+def test_what_killed_downloads_left_is_swept_after_a_day(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
+    base = tmp_path / "cache"
+    ages = {"tmpold": (2, 2), "tmpbusy": (2, 0), "tmpnew": (0, 0), "other": (2, 2)}
+    now = Path(backend.uri, "store.json").stat().st_mtime
+    for name, (days, below) in ages.items():
+        copy = base / name / "copy"
+        copy.mkdir(parents=True)
+        (copy / "a").write_bytes(b"aa")
+        os.utime(copy, (now, now - below * DAY_S))
+        os.utime(copy.parent, (now, now - days * DAY_S))
+    copy = copy_of(manifest, backend, base)
+    assert {path.name for path in base.iterdir()} == {"tmpbusy", "tmpnew", "other", copy.name}
