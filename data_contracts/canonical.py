@@ -18,6 +18,11 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
+def plain(value: Any) -> bytes:
+    """UTF-8 JSON in the order that the value has: what a person wrote in an order (splits, arguments) is read so."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
 def digest(value: Any) -> str:
     """SHA-256 of `canonical(value)`, 64 hexadecimal digits."""
     return hashlib.sha256(canonical(value)).hexdigest()

@@ -21,7 +21,13 @@ from data_contracts.yaml_text import read_document
 _SECTIONS = ("model", "data", "trainer", "optimizer", "lr_scheduler", "seed_everything", "ckpt_path")
 _COMMANDS = ("fit", "validate", "test", "predict")
 _OWN_BATCHES = "the Lightning config brings a data module, which makes its own batches."
-_CHECKPOINT_CALLBACKS = ("ModelCheckpoint", "OnExceptionCheckpoint")
+_ACCUMULATION = "train.global_batch_size and train.micro_batch_size"
+_KEEPING = "train.checkpoint and train.select of the spec say what is kept"
+_UNUSED_CALLBACKS = {
+    "ModelCheckpoint": _KEEPING,
+    "OnExceptionCheckpoint": _KEEPING,
+    "GradientAccumulationScheduler": f"{_ACCUMULATION} of the spec say what is accumulated",
+}
 
 
 def inline_lightning(spec: PipelineSpec, root: Path) -> dict[str, Any]:
@@ -99,8 +105,9 @@ def _owned(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
         ("strategy", "train.strategy", train.strategy, "auto"),
         ("devices", "train.devices", train.devices, "auto"),
         ("num_nodes", "train.nodes", train.nodes, 1),
-        ("accumulate_grad_batches", "train.global_batch_size and train.micro_batch_size", accumulate, 1),
     ]
+    if config.get("data") is None:
+        decided.append(("accumulate_grad_batches", _ACCUMULATION, accumulate, 1))
     for name, owner, value, default in decided:
         given = trainer.get(name)
         if given is not None and _unlike(given, value) and _unlike(given, default):
@@ -108,21 +115,34 @@ def _owned(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
             yield Problem(
                 ("trainer", name), f"is {shown(given)}, but {owner} of the spec {verb} {value}; leave it out here"
             )
-    kept_off = [
+    kept_off: list[tuple[str, tuple[Any, ...], str]] = [
         ("enable_checkpointing", (None, True), "train.checkpoint of the spec says when checkpoints are written"),
         ("use_distributed_sampler", (None, True), "the spec decides the sample order (train.seed)"),
         ("default_root_dir", (None,), "store of the spec says where results lie"),
+        (
+            "overfit_batches",
+            (None, 0),
+            "train.global_batch_size and train.seed of the spec say which rows a step takes",
+        ),
         ("fast_dev_run", (None, False), "it switches off the checkpoints that train.checkpoint of the spec asks for"),
         ("barebones", (None, False), "it switches off the checkpoints that train.checkpoint of the spec asks for"),
     ]
+    if config.get("data") is not None:
+        why = "with a data module of your own each step of train.global_batch_size rows is one batch of it on each rank"
+        kept_off.append(("accumulate_grad_batches", (None, 1), why))
+    elif isinstance(trainer.get("limit_val_batches"), int | float):
+        # Lightning tells 1, one batch, from 1.0, all of them.
+        every = isinstance(trainer["limit_val_batches"], float)
+        why = "train.micro_batch_size and train.devices of the spec change how many rows that is; give val fewer rows"
+        kept_off.append(("limit_val_batches", (0, 1.0) if every else (0,), why))
     for name, harmless, why in kept_off:
         given = trainer.get(name)
         if all(_unlike(given, value) for value in harmless):
             yield Problem(("trainer", name), f"is {shown(given)}, but {why}; leave it out here")
     for place, class_path in _callbacks(trainer.get("callbacks")):
-        if class_path.rpartition(".")[2] in _CHECKPOINT_CALLBACKS:
-            sentence = f"{class_path} is not used: train.checkpoint and train.select of the spec say what is kept"
-            yield Problem(("trainer", "callbacks", *place), f"{sentence}; leave it out here")
+        why = _UNUSED_CALLBACKS.get(class_path.rpartition(".")[2], "")
+        if why:
+            yield Problem(("trainer", "callbacks", *place), f"{class_path} is not used: {why}; leave it out here")
     if config.get("ckpt_path") is not None:
         sentence = "but a training resumes from its own last committed checkpoint; leave it out here"
         yield Problem(("ckpt_path",), f"is {shown(config['ckpt_path'])}, {sentence}")
@@ -194,6 +214,9 @@ def _without_effect(config: dict[str, Any], spec: PipelineSpec) -> Iterator[str]
             yield f"evaluate.batch_size has no effect: {_OWN_BATCHES}"
     if all(trainer.get(name) is None for name in ("max_epochs", "max_steps", "max_time")):
         yield "trainer of the Lightning config has neither max_epochs nor max_steps: Lightning trains for 1000 epochs."
+    for name in ("limit_test_batches", "limit_predict_batches"):
+        if str(trainer.get(name)) not in ("None", "1.0"):
+            yield f"trainer.{name} has no effect: evaluate scores every row."
     for _, class_path in _callbacks(trainer.get("plugins")):
         if class_path.rpartition(".")[2].endswith("CheckpointIO"):
             yield f"trainer.plugins: {class_path} has no effect: checkpoints are sealed by Trainwright."

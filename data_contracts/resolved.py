@@ -27,6 +27,7 @@ class Resolved(HandOff):
         suite: the contract's suite, loaded; `lightning`: the LightningCLI config, loaded.
         code: the sealed bundle of the user's project; `code_digest` is what keys contain of it.
         champion: the alias' model version at the start.
+        fresh: whether a training of this run's own was asked for (`--new`).
     """
 
     run_id: str
@@ -49,6 +50,7 @@ class Resolved(HandOff):
     dirty: bool
     lock_digest: str
     started: str
+    fresh: bool = False
 
     def pipeline(self) -> PipelineSpec:
         """The spec as a typed object."""

@@ -6,7 +6,6 @@ changed on disk and nothing is run.
 
 from __future__ import annotations
 
-import functools
 import logging
 import re
 import sys
@@ -21,11 +20,19 @@ from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI, instantiate_class
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
-from torchmetrics import Metric
 
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
 from data_contracts.spec import CallableSpec
-from training.user_code import add_project, describe, load_callable, load_class, raised_in_project, user_traceback
+from training.plan import Plan
+from training.user_code import (
+    add_project,
+    describe,
+    load_callable,
+    load_class,
+    raised_in_project,
+    user_code,
+    user_traceback,
+)
 
 DATASET = "${dataset.path}"
 # What a gang has no use for; the config may say otherwise.
@@ -40,7 +47,7 @@ _PLAIN = ("accelerator", "precision", "deterministic")
 
 
 def build_module(train: Mapping[str, Any], project: Path, dataset_path: str = "") -> LightningModule:
-    """The untrained module that a spec names.
+    """The untrained module that a spec names, with all its layers.
 
     Args:
         train: TrainSpec as JSON with `lightning` inlined.
@@ -51,7 +58,12 @@ def build_module(train: Mapping[str, Any], project: Path, dataset_path: str = ""
         UserCodeError: the user's code raised.
     """
     config = {"model": _config(train, dataset_path)["model"]}
-    return _assemble(train, config, project).model
+    module = _assemble(train, config, project).model
+    with user_code("the module's configure_model", project.resolve()):
+        module.configure_model()
+    # A Trainer calls it again, by when the weights are loaded.
+    module.configure_model = lambda: None
+    return module
 
 
 def build_datamodule(train: Mapping[str, Any], project: Path, dataset_path: str = "") -> LightningDataModule | None:
@@ -72,8 +84,34 @@ def build_all(
         callbacks: ours, put after the user's.
     """
     built = _assemble(train, _config(train, dataset_path), project, (dict(owned), list(callbacks)))
-    _reduce_in_validation(built.model, built.trainer)
     return built.model, built.datamodule, built.trainer
+
+
+def in_micro_batches(trainer: Mapping[str, Any], plan: Plan) -> dict[str, int]:
+    """`limit_train_batches` and `val_check_interval` of a config, in the micro-batches that Lightning counts.
+
+    In a config they count global batches, or are a share of them: how many micro-batches make one up depends on the
+    machine, and an epoch or a validation must not cut one in two.
+    """
+    found = {}
+    steps = plan.steps_per_epoch
+    limit = _batches(trainer.get("limit_train_batches"), steps)
+    if limit is not None:
+        steps = min(limit, steps)
+        found["limit_train_batches"] = steps * plan.accumulate
+    interval = _batches(trainer.get("val_check_interval"), steps)
+    if interval is not None:
+        found["val_check_interval"] = max(1, interval) * plan.accumulate
+    return found
+
+
+def _batches(value: Any, of: int) -> int | None:
+    """A number of batches or a share of them, as a number; None for all, and for what is no such number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        return None
+    if isinstance(value, int) or value > 1:
+        return int(value) if value % 1 == 0 else None
+    return int(value * of) if value < 1 else None
 
 
 def plain_trainer(train: Mapping[str, Any], callbacks: Sequence[Callback]) -> Trainer:
@@ -198,24 +236,6 @@ def _no_command_line() -> Iterator[None]:
         yield
     finally:
         sys.argv = arguments
-
-
-def _reduce_in_validation(module: LightningModule, trainer: Trainer) -> None:
-    """Let what the module logs in validation be the mean over all ranks' rows, unless it says otherwise.
-
-    Without `sync_dist` Lightning keeps each rank's own mean, and a checkpoint would be selected by rank 0's rows.
-    """
-    if trainer.world_size == 1:
-        return
-    log = module.log
-
-    @functools.wraps(log)
-    def reduced(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        if (trainer.validating or trainer.sanity_checking) and len(args) < 7 and not kwargs.get("rank_zero_only"):
-            kwargs.setdefault("sync_dist", not isinstance(value, Metric))
-        log(name, value, *args, **kwargs)
-
-    module.log = reduced  # type: ignore[method-assign]
 
 
 def _listed(value: Any) -> list[Any]:

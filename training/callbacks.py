@@ -38,7 +38,8 @@ from training.running import capture_running, restore_running
 log = logging.getLogger(__name__)
 
 KEY = "trainwright"
-GOES_ON, STOPPED, DIVERGED = 0, 1, 2
+# Of two ranks' flags the greater counts: a loss that is no number says nearer than a weight which batch it was.
+GOES_ON, STOPPED, BAD_WEIGHT, BAD_LOSS = range(4)
 # On a GPU looking at the loss waits for the step; the look is put off to every so many steps and to each checkpoint.
 LOOK_EVERY = 16
 
@@ -62,7 +63,10 @@ class Keeper(L.Callback):
         self._resume = resume
         self._metrics: dict[str, Tensor] = {}
         self._fresh = True
+        self._own_state: dict[str, Any] | None = None
         self._finite: Tensor | None = None
+        # Samples consumed when the loss, and when the weights, were last seen to be finite.
+        self._seen = {BAD_LOSS: 0, BAD_WEIGHT: 0}
         self._signalled = False
 
     def listen(self) -> None:
@@ -106,8 +110,6 @@ class Keeper(L.Callback):
             return
         due = self._due(trainer, epoch_begins=done == 0)
         flag = self._agree(trainer, saving=due)
-        if flag == DIVERGED:
-            raise self._diverged(trainer)
         if due or flag == STOPPED:
             self._save(trainer)
         if flag == STOPPED:
@@ -116,8 +118,7 @@ class Keeper(L.Callback):
 
     def finish(self, trainer: L.Trainer) -> None:
         """The last step always has a checkpoint; called once no hook of the user's is left to run."""
-        if self._agree(trainer, saving=True) == DIVERGED:
-            raise self._diverged(trainer)
+        self._agree(trainer, saving=True)
         self._save(trainer)
         self._progress(trainer)
 
@@ -131,12 +132,17 @@ class Keeper(L.Callback):
 
     def on_load_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Restore it; Lightning counts micro-batches, of which another number of ranks takes more or fewer."""
-        kept = checkpoint[KEY]
+        context, kept = self._context, checkpoint[KEY]
         self._metrics = dict(kept["metrics"])
         trainer._logger_connector._callback_metrics.update(self._metrics)
         if trainer.is_global_zero and self._resume is not None:
             self._history.records[:] = read_history(self._resume)
-        progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+        fit_loop = checkpoint["loops"]["fit_loop"]
+        if self._resume is not None and context.resume is not None and context.resume.world_size == context.world_size:
+            self._own_state = read_rank_state(self._resume, context.rank)
+        if self._own_state and "loaders" in self._own_state:
+            fit_loop["state_dict"]["combined_loader"] = self._own_state["loaders"]
+        progress = fit_loop["epoch_loop.batch_progress"]
         for counts in (progress["total"], progress["current"]):
             for name in counts:
                 counts[name] = counts[name] // kept["accumulate"] * trainer.accumulate_grad_batches
@@ -155,12 +161,12 @@ class Keeper(L.Callback):
             fetcher.fetched -= done
             for _ in range(done):
                 next(fetcher)
-        state = read_rank_state(self._resume, context.rank) if context.resume.world_size == context.world_size else None
-        if state is None:
+        self._seen = dict.fromkeys(self._seen, self._samples(trainer))
+        if self._own_state is None:
             seed_rank(context.train.seed, context.resume.step, context.rank)
         else:
-            restore_rng(state["rng"])
-            restore_running(trainer, state["running"])
+            restore_rng(self._own_state["rng"])
+            restore_running(trainer, self._own_state["running"])
 
     def _due(self, trainer: L.Trainer, *, epoch_begins: bool) -> bool:
         step, last = trainer.global_step, self.last.step if self.last else 0
@@ -168,19 +174,28 @@ class Keeper(L.Callback):
         return step > last and (epoch_begins if every is None else step // every > last // every)
 
     def _agree(self, trainer: L.Trainer, *, saving: bool) -> int:
-        """The most urgent flag of any rank; what is saved must be finite in its weights too, not only in its loss."""
+        """The most urgent flag of any rank; what is saved must be finite in its weights too, not only in its loss.
+
+        Raises Diverged if a rank saw a value that is not.
+        """
         flag = STOPPED if self._signalled or self._reports.stop_asked else GOES_ON
         saving = saving or flag == STOPPED
         look = saving or trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOOK_EVERY == 0
-        if look and self._finite is not None and not bool(self._finite):
-            flag = DIVERGED
         if saving and not _weights_are_finite(trainer.lightning_module):
-            flag = DIVERGED
-        if trainer.world_size == 1:
-            return flag
-        shared = torch.tensor(flag, device=trainer.strategy.root_device)
-        dist.all_reduce(shared, dist.ReduceOp.MAX)
-        return int(shared)
+            flag = BAD_WEIGHT
+        if look and self._finite is not None and not bool(self._finite):
+            flag = BAD_LOSS
+        if trainer.world_size > 1:
+            shared = torch.tensor(flag, device=trainer.strategy.root_device)
+            dist.all_reduce(shared, dist.ReduceOp.MAX)
+            flag = int(shared)
+        if flag in self._seen:
+            raise self._diverged(trainer, since=self._seen[flag])
+        if look:
+            self._seen[BAD_LOSS] = self._samples(trainer)
+        if saving:
+            self._seen[BAD_WEIGHT] = self._samples(trainer)
+        return flag
 
     def _save(self, trainer: L.Trainer) -> None:
         if self.last is not None and self.last.step == trainer.global_step:
@@ -210,6 +225,7 @@ class Keeper(L.Callback):
                     "lightning": L.__version__,
                 },
             },
+            sealed=context.sealed,
             scratch=context.scratch,
         )
         ref = save(place, taken, context.world_size, list(self._history.records))
@@ -222,7 +238,7 @@ class Keeper(L.Callback):
     def _check_batch_size(self, trainer: L.Trainer) -> None:
         """Say so if the user's own loader takes another batch than the spec plans with."""
         size = getattr(trainer.train_dataloader, "batch_size", None)
-        wanted = self._context.train.global_batch_size // self._context.world_size // self._context.micro_batches
+        wanted = self._context.train.global_batch_size // self._context.world_size
         if self._plan is None and isinstance(size, int) and size != wanted and trainer.is_global_zero:
             log.warning(
                 "The data module's batch size is %d, but train.global_batch_size %d on %d ranks means %d; "
@@ -234,7 +250,12 @@ class Keeper(L.Callback):
         return trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
 
     def _own(self, trainer: L.Trainer) -> dict[str, Any]:
-        return {"rng": capture_rng(), "running": capture_running(trainer)}
+        own: dict[str, Any] = {"rng": capture_rng(), "running": capture_running(trainer)}
+        loaders = trainer.fit_loop._combined_loader
+        if self._plan is None and loaders is not None:
+            # A loader of the user's may read its rank's share alone, and stand elsewhere than rank 0's.
+            own["loaders"] = loaders._state_dicts()
+        return own
 
     def _progress(self, trainer: L.Trainer) -> None:
         progress = self._reports.progress
@@ -251,11 +272,11 @@ class Keeper(L.Callback):
             return loader.samples
         return trainer.global_step * self._context.train.global_batch_size
 
-    def _diverged(self, trainer: L.Trainer) -> Diverged:
-        step, samples = trainer.global_step, self._samples(trainer)
+    def _diverged(self, trainer: L.Trainer, since: int) -> Diverged:
+        step = trainer.global_step
         return Diverged(
             f"The loss or a weight is not a finite number at step {step} (epoch {trainer.current_epoch}).",
-            details={"step": step, "samples": [samples - self._context.train.global_batch_size, samples]},
+            details={"step": step, "samples": [since, self._samples(trainer)]},
         )
 
     def _on_sigterm(self, *_: Any) -> None:

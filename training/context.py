@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.spec import TrainSpec
 from infra.store import Store, open_store
@@ -25,7 +25,8 @@ class Context:
         training: the training's directory below the store's root.
         lightning: the LightningCLI config, inlined.
         dataset_path: local folder of the sealed dataset; None with `data: external`.
-        resume: the checkpoint to go on from; `resume_path` is its local, verified folder.
+        resume: the checkpoint to go on from.
+        sealed: what every checkpoint holds as `train.json`: all that a module is rebuilt from.
         scratch: folder shared by this node's ranks and their supervisor.
         project: root of the user's unpacked code.
         heartbeat_s: least seconds between two reports.
@@ -39,6 +40,7 @@ class Context:
     dataset_path: Path | None
     resume: Checkpoint | None
     provenance: dict[str, Any]
+    sealed: dict[str, Any]
     heartbeat_s: float
     rank: int
     local_rank: int
@@ -61,19 +63,18 @@ class Context:
         """`train` as JSON, with the Lightning config inlined."""
         return self.train.model_dump(mode="json")
 
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches per optimizer step and rank, as the spec has them; our own plan may take smaller ones."""
-        per_rank = self.train.global_batch_size // self.world_size
-        return per_rank // min(self.train.micro_batch_size or per_rank, per_rank)
-
     def open_store(self) -> Store:
         """The store that the launcher named."""
         return open_store(self.store_uri, self.store_options, create=False)
 
 
 def read_context(env: Mapping[str, str] = os.environ) -> Context:
-    """The context of the rank that this process is; TrainwrightError for a launch file of a newer schema."""
+    """The context of the rank that this process is.
+
+    Raises:
+        UsageError: a setting cannot be sealed.
+        TrainwrightError: the launch file has a newer schema.
+    """
     told = json.loads(Path(env["TRAINWRIGHT_LAUNCH"]).read_text())
     if told["schema_version"] > SCHEMA:
         raise TrainwrightError(f"launch.json has schema {told['schema_version']}, newer than the {SCHEMA} read here.")
@@ -89,6 +90,7 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
         dataset_path=Path(folder) if folder else None,
         resume=Checkpoint.from_json(told["resume"]) if told["resume"] else None,
         provenance=told["provenance"],
+        sealed=_sealable(told.get("sealed", {})),
         heartbeat_s=told["heartbeat_s"],
         rank=int(env["RANK"]),
         local_rank=int(env["LOCAL_RANK"]),
@@ -101,3 +103,14 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
         store_uri=env["TRAINWRIGHT_STORE"],
         store_options=json.loads(env.get("TRAINWRIGHT_STORE_OPTIONS") or "{}"),
     )
+
+
+def _sealable(settings: dict[str, Any]) -> dict[str, Any]:
+    try:
+        json.dumps(settings, allow_nan=False)
+    except ValueError as error:
+        raise UsageError(
+            "train.lightning holds a number that is not finite, which a checkpoint's settings cannot.",
+            remedy="Leave it out, or write a finite one.",
+        ) from error
+    return settings

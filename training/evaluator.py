@@ -7,7 +7,8 @@ Run as `python -m training.evaluator REQUEST ANSWER` by `infra.launch.child`. Li
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torchmetrics import Metric
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation
@@ -26,7 +28,7 @@ from infra.store import open_store
 from training.assemble import batch_transform, build_datamodule, build_module, plain_trainer
 from training.checkpoint import load_module_weights
 from training.loader import OrderedLoader, Split
-from training.scoring import LoggedScore, PredictionScore, Scored
+from training.scoring import LoggedScore, PredictionScore, Scored, metric_classes
 from training.user_code import user_code
 
 OUTCOMES = "outcomes.parquet"
@@ -37,7 +39,8 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
 
     Args:
         request: `store`, `store_options`, `uri` (directory to write), `key`, `checkpoint`, `train`, `evaluate`,
-            `sets` (name → `dataset`, `path`, `split`; empty with external data), `data_external`, `project`,
+            `sets` (name → `dataset`, `path`, `split`; empty with external data), `data_external`, `project` (the
+            code that trained the checkpoint), `metrics_project` (the code that judges it; default the same),
             `settings`, `provenance`.
 
     Raises:
@@ -49,13 +52,15 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
     wanted = EvaluateSpec.model_validate(request["evaluate"])
     project, train = Path(request["project"]), request["train"]
     paths = [one["path"] for one in request["sets"].values()]
+    # First: a champion is scored by the metrics of today, which its own code may lack or have in an older form.
+    classes = metric_classes(wanted.metrics, Path(request.get("metrics_project", project)), project)
     module = build_module(train, project, paths[0] if paths else "")
     store.verify(checkpoint.ref)
     load_module_weights(module, store.local(checkpoint.ref))
     scored: dict[str, Scored] = {}
     for name, batches in _sets(request, wanted, train, project):
         prefix = f"{name}/" if name else ""
-        found = score(module, batches, wanted.metrics, train, project)
+        found = score(module, batches, wanted.metrics, classes, train, project)
         scored |= {f"{prefix}{metric}": value for metric, value in found.items()}
     fields = {
         "schema_version": 1,
@@ -64,7 +69,7 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
         "dataset_ids": {name: one["dataset"]["ref"]["id"] for name, one in request["sets"].items()},
         "metrics": {name: one.value.to_json() for name, one in scored.items()},
     }
-    writer = store.writer(request["uri"])
+    writer = store.writer(request["uri"], afresh=True)  # killed before, on hardware that rounds otherwise
     with tempfile.TemporaryDirectory(prefix="trainwright-outcomes-") as scratch:
         path = Path(scratch) / OUTCOMES
         pq.write_table(outcomes_table(scored), path)
@@ -78,15 +83,21 @@ def score(
     module: L.LightningModule,
     batches: Any,
     metrics: dict[str, MetricSpec],
+    classes: dict[str, type[Metric]],
     train: dict[str, Any],
     project: Path,
 ) -> dict[str, Scored]:
-    """Every metric over the batches (a loader, or a data module whose test and predict loaders are used)."""
+    """Every metric over the batches: a loader, or a data module whose test loader is used.
+
+    Args:
+        classes: the torchmetrics class of each metric that names one.
+    """
     found: dict[str, Scored] = {}
     predicted = {name: metric for name, metric in metrics.items() if metric.class_path}
     logged = {name: metric for name, metric in metrics.items() if metric.logged}
     if predicted:
-        found |= _predict(module, batches, predicted, train, project)
+        scores = {name: PredictionScore(name, metric, classes[name]) for name, metric in predicted.items()}
+        found |= _predict(module, batches, predicted, scores, train, project)
     if logged:
         found |= _test(module, batches, logged, train, project)
     return {name: found[name] for name in metrics}
@@ -147,9 +158,13 @@ class _Predictions(L.Callback):
 
 
 def _predict(
-    module: L.LightningModule, batches: Any, metrics: dict[str, MetricSpec], train: dict[str, Any], project: Path
+    module: L.LightningModule,
+    batches: Any,
+    metrics: dict[str, MetricSpec],
+    scores: dict[str, PredictionScore],
+    train: dict[str, Any],
+    project: Path,
 ) -> dict[str, Scored]:
-    scores = {name: PredictionScore(name, spec) for name, spec in metrics.items()}
     if not is_overridden("predict_step", module, L.LightningModule):
         targets = {spec.target for spec in metrics.values()}
 
@@ -160,11 +175,15 @@ def _predict(
     trainer = plain_trainer(train, [_Predictions(scores, metrics, train)])
     with user_code("the module's predict_step", project):
         if isinstance(batches, L.LightningDataModule):
-            loader = _test_loader(batches)
-            trainer.predict(module, dataloaders=loader, return_predictions=False)
+            with _predicting_tests(batches):
+                trainer.predict(module, datamodule=batches, return_predictions=False)
         else:
             trainer.predict(module, dataloaders=batches, return_predictions=False)
-    return {name: one.result() for name, one in scores.items()}
+    found = {}
+    for name, one in scores.items():
+        with user_code(f"evaluate.metrics.{name}", project):
+            found[name] = one.result()
+    return found
 
 
 class _Logged(L.Callback):
@@ -192,11 +211,9 @@ def _test(
             remedy="Write one that logs the metric, or name a torchmetrics class.",
         )
     scores = {name: LoggedScore(name, spec) for name, spec in metrics.items()}
-    names: set[str] = set()
     original = module.log
 
     def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        names.add(name)
         for one in scores.values():
             if one.spec.logged == name:
                 one.capture(value)
@@ -207,17 +224,23 @@ def _test(
     trainer = plain_trainer(train, [counter])
     try:
         with user_code("the module's test_step", project):
-            loader = _test_loader(batches) if isinstance(batches, L.LightningDataModule) else batches
-            trainer.test(module, dataloaders=loader, verbose=False)
+            source = "datamodule" if isinstance(batches, L.LightningDataModule) else "dataloaders"
+            trainer.test(module, **{source: batches}, verbose=False)
     finally:
         del module.log
-    return {name: one.result(names, counter.num_rows, trainer.callback_metrics) for name, one in scores.items()}
+    return {name: one.result(counter.num_rows, trainer.callback_metrics) for name, one in scores.items()}
 
 
-def _test_loader(datamodule: L.LightningDataModule) -> Any:
-    datamodule.prepare_data()
-    datamodule.setup("test")
-    return datamodule.test_dataloader()
+@contextmanager
+def _predicting_tests(datamodule: L.LightningDataModule) -> Iterator[None]:
+    """Let a data module answer `predict` with its test rows; all its other hooks stay as they are."""
+    setup = datamodule.setup
+    datamodule.setup = lambda stage: setup("test")  # type: ignore[method-assign]
+    datamodule.predict_dataloader = datamodule.test_dataloader  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del datamodule.setup, datamodule.predict_dataloader
 
 
 def _prediction(name: str, spec: MetricSpec, outputs: Any) -> torch.Tensor:

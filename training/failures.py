@@ -22,7 +22,7 @@ _PEER_GONE = re.compile(
 _PEER_SILENT = re.compile(r"timed out|timeout|wait timeout", re.IGNORECASE)
 _OURS = Path(__file__).resolve().parent
 # Files of ours that stand between Lightning and a module without doing work of their own.
-_PASS_ON = {"rank.py", "loop.py", "strategies.py", "assemble.py"}
+_PASS_ON = {"rank.py", "loop.py", "strategies.py", "assemble.py", "validation.py"}
 _TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
 
 

@@ -62,7 +62,7 @@ class Split:
         """The batch of these rows: a tuple or dictionary as `train.batch` says, after the user's transform.
 
         Numbers are tensors of their own dtype (float64 becomes float32, torch's default), times integers of their
-        unit, texts and bytes lists, lists of numbers a list of tensors.
+        unit, texts and bytes lists, lists of numbers a list of tensors, other lists as they are.
         """
         values = {key: source(rows) for key, source in self._sources.items()}
         batch = tuple(values.values()) if self._as_tuple else values
@@ -100,11 +100,14 @@ class Split:
         if array is not None:
             return lambda rows: _tensor(array, rows)
         column = table.column(name).combine_chunks()
-        is_list = pa.types.is_list(column.type)
+        kind = column.type.value_type if pa.types.is_list(column.type) else None
+        is_tensors = kind is not None and (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        )
 
         def take(rows: np.ndarray | slice) -> list[Any]:
             values = column[rows] if isinstance(rows, slice) else column.take(pa.array(rows))
-            if is_list:
+            if is_tensors:
                 return [None if value.values is None else torch.from_numpy(np.array(value.values)) for value in values]
             return values.to_pylist()
 

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from lightning.pytorch import Trainer
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
+from training.validation import SharedValidation
+
 
 class Between(Protocol):
     """What happens between two steps."""
@@ -31,6 +33,8 @@ class StepLoop(_TrainingEpochLoop):
         before = trainer.fit_loop.epoch_loop
         super().__init__(trainer, before.min_steps, before.max_steps)
         self._between = between
+        if trainer.world_size > 1:
+            self.val_loop = SharedValidation(trainer)
         self._fetching_since = 0.0
 
     def advance(self, data_fetcher: Any) -> None:

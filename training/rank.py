@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint
 from infra.store import Store
 from training.context import Context, read_context
@@ -22,7 +22,10 @@ from training.reports import Reports
 
 def main() -> int:
     """Train as told and return the exit code."""
-    context = read_context()
+    try:
+        context = read_context()
+    except Exception as error:
+        return _untold(error)
     reports = Reports(context.scratch, context.rank, context.heartbeat_s)
     reports.report(now=True)
     _prepare(context)
@@ -40,12 +43,21 @@ def main() -> int:
     return 0
 
 
+def _untold(error: Exception) -> int:
+    """Report that this rank cannot tell what to do; the environment alone says where."""
+    traceback.print_exc()
+    if not isinstance(error, TrainwrightError):
+        error = TrainwrightError(f"The launch file cannot be read: {type(error).__name__}: {error}.")
+    Reports(Path(os.environ["TRAINWRIGHT_SCRATCH"]), int(os.environ["RANK"]), 0).failed(error)
+    return error.exit_code
+
+
 def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[str, Any]]:
     """Train to the end, from the checkpoint that the launcher named if it named one.
 
     Returns: the last checkpoint (rank 0 alone), and the plan as JSON.
     """
-    from training.assemble import build_all, silence
+    from training.assemble import build_all, in_micro_batches, silence
     from training.callbacks import Keeper, plan_json
     from training.history import History
     from training.loop import install
@@ -55,7 +67,6 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
     store = context.open_store()
     resume = _resume_folder(context, store)
     plan, loaders = _our_loaders(context)
-    accumulate = plan.accumulate if plan else context.micro_batches
     history = History()
     keeper = Keeper(context, store, reports, history, plan, resume)
     configured = context.lightning.get("trainer") or {}
@@ -63,7 +74,9 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
         "strategy": make_strategy(context.train, context.world_size, configured.get("accelerator") or "auto"),
         "devices": context.devices,
         "num_nodes": context.nodes,
-        "accumulate_grad_batches": accumulate,
+        # A data module of the user's makes its own batches: each is a step.
+        "accumulate_grad_batches": plan.accumulate if plan else 1,
+        **(in_micro_batches(configured, plan) if plan else {}),
         "use_distributed_sampler": plan is None,
         "enable_checkpointing": False,
         "logger": history,
@@ -79,7 +92,7 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
     if keeper.last is None:
         raise UsageError(
             "train.lightning: the training ended without a single step.",
-            remedy="Raise trainer.max_epochs or max_steps.",
+            remedy="Raise trainer.max_epochs, max_steps or limit_train_batches.",
         )
     return (keeper.last if context.rank == 0 else None), plan_json(plan)
 

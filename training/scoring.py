@@ -6,18 +6,22 @@ an F1 score) is compared over fixed batches if it is a mean over those, else as 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torchmetrics import Metric
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import MetricValue
 from data_contracts.spec import MetricSpec
+from training.user_code import borrowed, user_code
 
 ROW_LIMIT = 200_000
 TOLERANCE = 1e-5
@@ -40,12 +44,27 @@ class Scored:
     outcomes: Outcomes
 
 
-def metric_class(name: str, spec: MetricSpec) -> type[Metric]:
-    """The torchmetrics class that a metric names.
+def metric_classes(metrics: Mapping[str, MetricSpec], project: Path, other: Path) -> dict[str, type[Metric]]:
+    """The torchmetrics class of every metric that names one.
+
+    Args:
+        project: root of the code that the metrics are taken from.
+        other: root of the code that the module is taken from, which may have modules of the same names.
 
     Raises:
         UsageError: there is no such class, or it is no torchmetrics Metric.
+        UserCodeError: the file that defines it raises on import.
     """
+    found = {}
+    with borrowed(project, other):
+        for name, spec in metrics.items():
+            if spec.class_path is not None:
+                with user_code(f"evaluate.metrics.{name}.class_path: importing {spec.class_path}", project.resolve()):
+                    found[name] = _metric_class(name, spec)
+    return found
+
+
+def _metric_class(name: str, spec: MetricSpec) -> type[Metric]:
     assert spec.class_path is not None
     module, _, attribute = spec.class_path.rpartition(".")
     try:
@@ -63,15 +82,17 @@ def metric_class(name: str, spec: MetricSpec) -> type[Metric]:
 class PredictionScore:
     """A torchmetrics metric over predictions, fed batch by batch."""
 
-    def __init__(self, name: str, spec: MetricSpec) -> None:
-        kind = metric_class(name, spec)
+    def __init__(self, name: str, spec: MetricSpec, kind: type[Metric]) -> None:
         try:
-            self._whole, self._single = kind(**spec.init_args), kind(**spec.init_args)
+            self._whole, self._single, twin = (kind(**spec.init_args) for _ in range(3))
         except (TypeError, ValueError) as error:
             raise UsageError(f"evaluate.metrics.{name}.init_args: {kind.__name__} refuses them: {error}.") from error
         self._name, self._mode = name, spec.mode
-        self._rows: list[float] = []
-        self._batches = Outcomes("batch", [], [])
+        # One that keeps all rows would keep them twice.
+        keeps_rows = any(isinstance(state, list) for state in twin._defaults.values())
+        self._exact = None if keeps_rows else twin.set_dtype(torch.float64)
+        self._rows: Outcomes | None = Outcomes("row", [], [])
+        self._batches: Outcomes | None = Outcomes("batch", [], [])
         self._num_rows = 0
 
     def update(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
@@ -82,26 +103,58 @@ class PredictionScore:
         size = len(target)
         try:
             self._whole.update(prediction, target)
-            self._batches.values.append(self._alone(prediction, target))
-            if self._num_rows + size <= ROW_LIMIT:
-                self._rows += [self._alone(prediction[i : i + 1], target[i : i + 1]) for i in range(size)]
         except (ValueError, RuntimeError, TypeError) as error:
             raise UsageError(
                 f"evaluate.metrics.{self._name}: it cannot score predictions of shape {tuple(prediction.shape)} "
                 f"against targets of shape {tuple(target.shape)}: {error}.",
                 remedy="Check target, prediction and init_args.",
             ) from error
-        self._batches.rows.append(size)
+        if self._exact is not None:
+            try:
+                self._exact.update(_double(prediction), _double(target))
+            except Exception:  # it mixes its own single precision in
+                self._exact = None
         self._num_rows += size
+        self._batches = self._scored(self._batches, prediction, target, size)
+        if self._num_rows > ROW_LIMIT:
+            self._rows = None
+        self._rows = self._scored(self._rows, prediction, target, 1)
 
     def result(self) -> Scored:
         """The metric over all rows, with the finest outcomes whose mean it is."""
-        value = _number(self._name, self._whole.compute())
-        rows = Outcomes("row", self._rows, [1] * len(self._rows))
-        for outcomes in (rows, self._batches):
-            if sum(outcomes.rows) == self._num_rows and _is_mean(outcomes, value):
-                return _scored(value, self._mode, self._num_rows, outcomes)
-        return _scored(value, self._mode, self._num_rows, Outcomes("dataset", [value], [self._num_rows]))
+        told = self._whole.compute()
+        value = _number(self._name, told)
+        if self._rows is not None and _is_mean(self._rows, value):
+            return _scored(_mean(self._rows), self._mode, self._num_rows, self._rows)
+        value = self._in_double(_shortest(value, told))
+        outcomes = Outcomes("dataset", [value], [self._num_rows])
+        if self._batches is not None and _is_mean(self._batches, value):
+            outcomes = self._batches
+        return _scored(value, self._mode, self._num_rows, outcomes)
+
+    def _in_double(self, value: float) -> float:
+        """The value in double precision where torchmetrics can have it."""
+        if self._exact is not None:
+            with contextlib.suppress(Exception):
+                exact = float(self._exact.compute())
+                if math.isclose(exact, value, rel_tol=TOLERANCE, abs_tol=1e-9):
+                    return exact
+        return value
+
+    def _scored(
+        self, outcomes: Outcomes | None, prediction: torch.Tensor, target: torch.Tensor, size: int
+    ) -> Outcomes | None:
+        """`outcomes` with those of a batch, taken `size` rows at a time; None once one cannot be scored by itself."""
+        if outcomes is None:
+            return None
+        try:
+            for at in range(0, len(target), size):
+                outcomes.values.append(self._alone(prediction[at : at + size], target[at : at + size]))
+                outcomes.rows.append(size)
+        # Whatever a metric says of a single row (some need two): only the whole of the rows has to have a value.
+        except Exception:
+            return None
+        return outcomes
 
     def _alone(self, prediction: torch.Tensor, target: torch.Tensor) -> float:
         self._single.reset()
@@ -111,52 +164,59 @@ class PredictionScore:
 
 @dataclass
 class LoggedScore:
-    """What `test_step` logs under one name, captured at `self.log`, one outcome per fixed batch."""
+    """What `test_step` logs under one name, captured at `self.log`, one outcome per fixed batch if it logs one each."""
 
     name: str
     spec: MetricSpec
-    values: list[float] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    is_metric: bool = False
+    outcomes: Outcomes = field(default_factory=lambda: Outcomes("batch", [], []))
+    _batch: list[float] = field(default_factory=list)
 
     def capture(self, value: Any) -> None:
         """Take what `self.log` was given in the current batch."""
         if isinstance(value, Metric):
-            self.is_metric = True
             value = value._forward_cache
         if value is not None:
-            self.values.append(float(value))
+            self._batch.append(float(value))
 
     def end_batch(self, size: int) -> None:
         """Note how many rows the batch had."""
-        if len(self.values) == len(self.rows) + 1:
-            self.rows.append(size)
+        if len(self._batch) == 1:
+            self.outcomes.values += self._batch
+            self.outcomes.rows.append(size)
+        self._batch.clear()
 
-    def result(self, logged: set[str], num_rows: int, final: Mapping[str, Any]) -> Scored:
-        """The metric over the set; UsageError if nothing was logged under its name.
+    def result(self, num_rows: int, final: Mapping[str, Any]) -> Scored:
+        """The metric over the set, with the outcomes whose mean it is.
 
         Args:
-            logged: all names that were logged.
-            final: Lightning's values at the end, which a torchmetrics object that was logged itself is read from.
+            final: Lightning's values over the set.
+
+        Raises:
+            UsageError: nothing was logged under its name.
         """
-        if not self.values and not self.is_metric:
-            said = ", ".join(sorted(logged)) or "nothing"
+        logged = self.spec.logged or ""
+        if logged not in final:
+            said = ", ".join(sorted(final)) or "nothing"
             raise UsageError(
-                f"evaluate.metrics.{self.name}.logged: test_step logs no {self.spec.logged}; it logs {said}.",
+                f"evaluate.metrics.{self.name}.logged: test_step logs no {logged}; it logs {said}.",
                 remedy="Name one of these, or log it in test_step.",
             )
-        whole = sum(self.rows) == num_rows
-        outcomes = Outcomes("batch", self.values[: len(self.rows)], self.rows) if whole else None
-        if self.is_metric:
-            value = _number(self.name, final[self.spec.logged or ""])
-            if outcomes is None or not _is_mean(outcomes, value):
-                outcomes = Outcomes("dataset", [value], [num_rows])
-        elif outcomes is None:  # logged once, at the end of the epoch
-            value = _number(self.name, self.values[-1])
-            outcomes = Outcomes("dataset", [value], [num_rows])
-        else:
-            value = _number(self.name, _mean(outcomes))
-        return _scored(value, self.spec.mode, num_rows, outcomes)
+        told = final[logged]
+        value = _number(self.name, told)
+        if sum(self.outcomes.rows) == num_rows and _is_mean(self.outcomes, value):
+            return _scored(_shortest(_mean(self.outcomes), told), self.spec.mode, num_rows, self.outcomes)
+        value = _shortest(value, told)
+        return _scored(value, self.spec.mode, num_rows, Outcomes("dataset", [value], [num_rows]))
+
+
+def _shortest(value: float, told: Any) -> float:
+    """Of what was computed in single precision the shortest decimal: a gate at 0.95 is not missed by 0.949999988."""
+    single = isinstance(told, torch.Tensor) and told.dtype is torch.float32
+    return float(str(np.float32(value))) if single else value
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _scored(value: float, mode: str, rows: int, outcomes: Outcomes) -> Scored:
@@ -164,6 +224,8 @@ def _scored(value: float, mode: str, rows: int, outcomes: Outcomes) -> Scored:
 
 
 def _is_mean(outcomes: Outcomes, value: float) -> bool:
+    if not all(map(math.isfinite, outcomes.values)):
+        return False
     return math.isclose(_mean(outcomes), value, rel_tol=TOLERANCE, abs_tol=1e-9)
 
 

@@ -15,13 +15,14 @@ import pyarrow as pa
 
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
+from data_contracts.findings import MASK
 from data_contracts.spec import SplitSpec
 from training.keys import UnusableKey, key_codes
 
 REQUIRED = ("train", "test")
-MASK = "•••"
 _USUAL = ("train", "val", "test")
 _SECOND = 10**6
+_LATEST_S = (2**63 - 1) // _SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -208,13 +209,22 @@ def _microseconds(column: pa.ChunkedArray, spec: SplitSpec) -> np.ndarray:
             return counts // 1000
         return counts * {"s": _SECOND, "ms": 1000, "us": 1}[type_.unit]
     if pa.types.is_integer(type_):
-        return column.cast(pa.int64()).to_numpy() * _SECOND
+        return _within(column.to_numpy(), setting).astype(np.int64) * _SECOND
     if pa.types.is_floating(type_):
         seconds = column.to_numpy().astype(np.float64)
         if not np.isfinite(seconds).all():
             raise UsageError(f"{setting} has rows whose time is not finite.")
-        return np.floor(seconds * _SECOND).astype(np.int64)
+        return np.floor(_within(seconds, setting) * _SECOND).astype(np.int64)
     raise UsageError(f"{setting} is {type_}, which is no time.", remedy="Name a column with times or dates.")
+
+
+def _within(seconds: np.ndarray, setting: str) -> np.ndarray:
+    if len(seconds) and (seconds.max() > _LATEST_S or seconds.min() < -_LATEST_S):
+        raise UsageError(
+            f"{setting} has numbers beyond {_LATEST_S} seconds; these look like micro- or nanoseconds.",
+            remedy="Make them timestamps, or seconds, in the data.",
+        )
+    return seconds
 
 
 def _parsed(column: pa.ChunkedArray, setting: str) -> pa.ChunkedArray:

@@ -26,6 +26,23 @@ def add_project(folder: Path | str) -> Path:
     return root
 
 
+@contextmanager
+def borrowed(folder: Path, other: Path) -> Iterator[None]:
+    """Import from `folder` inside, and forget its modules afterwards: what is imported later may come from `other`.
+
+    If both are the same folder its modules stay.
+    """
+    root = add_project(folder)
+    try:
+        yield
+    finally:
+        if root != other.resolve():
+            sys.path.remove(str(root))
+            for name, module in list(sys.modules.items()):
+                if _lies_below(module, root):
+                    del sys.modules[name]
+
+
 def load_class(dotted: str, base: type, field: str, root: Path) -> type:
     """The class that `dotted` names.
 
@@ -102,6 +119,13 @@ def user_traceback(error: BaseException, root: Path) -> str:
 def raised_in_project(error: BaseException, root: Path) -> bool:
     """Whether a frame of the user's project stands in the traceback of `error`."""
     return any(_in_project(frame, root) for frame in traceback.extract_tb(error.__traceback__))
+
+
+def _lies_below(module: Any, root: Path) -> bool:
+    # Not getattr: some libraries' modules answer to any name. A package without __init__.py has no file, only folders.
+    facts = getattr(module, "__dict__", {})
+    places = [facts.get("__file__"), *(facts.get("__path__") or [])]
+    return any(Path(place).is_relative_to(root) for place in places if place)
 
 
 def _in_project(frame: traceback.FrameSummary, root: Path) -> bool:

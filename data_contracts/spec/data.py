@@ -11,7 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from data_contracts.canonical import Name
 from data_contracts.spec.base import CallableSpec, FieldError, Section, Shorthand
 
-_SECRET = re.compile(r"(?i)key|username|.*(secret|token|passw|access_key|credential).*")
+_SECRET = re.compile(r"(?i).*key|username|.*(secret|token|passw|access_key|credential).*")
+_USER_INFO = re.compile(r"\w+://[^/]*@.*")
 _NAMED = ("env:", "profile:")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 
@@ -26,6 +27,8 @@ def named_credentials(options: dict[str, Any]) -> dict[str, Any]:
                 raise FieldError((name, *error.field), error.sentence) from None
         elif value is not None and _SECRET.fullmatch(name) and not str(value).startswith(_NAMED):
             raise FieldError(name, "must name a credential (env:NAME or profile:NAME), not hold one")
+        elif isinstance(value, str) and _USER_INFO.fullmatch(value):
+            raise FieldError(name, "must not hold a user or password in its address; name them (env:NAME)")
     return options
 
 

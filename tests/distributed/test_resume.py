@@ -5,6 +5,7 @@ The id covers weights, optimizer, schedules, generators of every rank, cursor, m
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,39 @@ def test_users_data_module_goes_on_where_it_stood(gang: Callable[..., Gang]) -> 
     end = run.train_to_end()
     resumed = run.train_to_end(1, resume=answer(run.scratch(0), 0)["checkpoints"][0])
     assert resumed["ref"]["id"] == end["ref"]["id"]
+
+
+def test_a_loader_that_stands_elsewhere_on_each_rank_goes_on_there(gang: Callable[..., Gang]) -> None:
+    # micro_batch_size has no effect on a data module's batches: each is a step.
+    run = gang("run", "Plain", micro_batch_size=2, **EVERY_4)
+    run.dataset, run.dataset_folder = None, None
+    run.train["lightning"]["data"] = {"class_path": "nets.DrawingModule"}
+    end = run.train_to_end()
+    assert end["step"] == 18
+    resumed = run.train_to_end(1, resume=answer(run.scratch(0), 0)["checkpoints"][0])
+    assert resumed["ref"]["id"] == end["ref"]["id"]
+
+
+def test_an_epoch_is_cut_between_steps_however_many_micro_batches_they_have(gang: Callable[..., Gang]) -> None:
+    run = gang("run", "Plain", micro_batch_size=4, trainer={"limit_train_batches": 5}, checkpoint={"every_steps": 7})
+    end = run.train_to_end()
+    assert end["step"] == 15
+    resumed = run.train_to_end(1, resume=answer(run.scratch(0), 0)["checkpoints"][0])
+    assert resumed["ref"]["id"] == end["ref"]["id"]
+
+
+def test_what_one_rank_alone_logs_is_shared_and_hinders_no_checkpoint(gang: Callable[..., Gang]) -> None:
+    run = gang("run", "LogsOnRankOne")
+    end = run.train_to_end()
+    # Of 21 rows rank 1 takes 5 in its first batch and 6 in its second.
+    expected = {"rows": 21, "rare": pytest.approx(6 / 11), "late": 2}
+    assert {name: end["metrics"].get(name) for name in expected} == expected
+    folder = run.checkpoint_folder(end)
+    names = dict(read_tensors(folder))
+    assert "trainwright/metrics/rare" in names
+    assert "trainwright/metrics/hard" not in names
+    sealed = json.loads((folder / "train.json").read_text())
+    assert sealed == {"train": run.train, "code_digest": "", "dataset_id": None}
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ class Gang:
             "train": {"devices": self.ranks, **self.train},
             "data_external": self.dataset is None,
             "resume": resume,
-            "code_digest": "",
+            "sealed": {"train": self.train, "code_digest": "", "dataset_id": None},
             "provenance": self.provenance,
             "heartbeat_s": 0.0,
         }

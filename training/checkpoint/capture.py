@@ -14,8 +14,9 @@ from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from data_contracts.errors import UsageError
 from training.checkpoint.state import UnsupportedState, encode
-from training.checkpoint.tensors import OWN, WEIGHTS, Entry, Index, Piece
+from training.checkpoint.tensors import OWN, WEIGHTS, Entry, Index, Piece, find_fault
 
 # Lightning writes hyper-parameters for load_from_checkpoint, which rebuilds a class from them; we build from the spec.
 LEFT_OUT = (
@@ -50,7 +51,9 @@ class Capture:
         self.files: dict[str, dict[str, torch.Tensor]] = {}
         self.entries: dict[str, Entry] = {}
         self._dry = dry
-        self._held: dict[tuple[Any, ...], str] = {}
+        self._names: set[str] = set()
+        # The tensor too: were it freed, another could take its address within the same capture.
+        self._held: dict[tuple[Any, ...], tuple[str, torch.Tensor]] = {}
 
     def put_own(self, name: str, tensor: torch.Tensor) -> None:
         """Copy a tensor of this rank's own state, whatever other ranks hold under that name."""
@@ -65,6 +68,9 @@ class Capture:
         if value.layout is not torch.strided or value.dtype not in _STORABLE or value.is_meta:
             kind = "meta" if value.is_meta else f"{value.layout} {value.dtype}".replace("torch.", "")
             raise UnsupportedState(name, f"{kind} tensor")
+        if name in self._names:
+            raise UnsupportedState(name, "second tensor of that name")
+        self._names.add(name)
         if self._dry:
             return
         sharded = isinstance(value, DTensor)
@@ -87,9 +93,13 @@ class Capture:
         # Tied parameters share one storage: it is stored once and found under both names.
         identity = (file, local.device, local.data_ptr(), local.dtype, tuple(local.shape), local.stride())
         if identity not in self._held:
-            self._held[identity] = key
+            self._held[identity] = (key, local)
             self.files.setdefault(file, {})[key] = local.to("cpu", copy=True, memory_format=torch.contiguous_format)
-        return self._held[identity]
+        return self._held[identity][0]
+
+    def close(self) -> None:
+        """Let go of the tensors that were copied."""
+        self._held.clear()
 
 
 def capture(checkpoint: dict[str, Any], own: dict[str, Any], rank: int, *, dry: bool = False) -> Capture:
@@ -106,6 +116,7 @@ def capture(checkpoint: dict[str, Any], own: dict[str, Any], rank: int, *, dry: 
     wanted = {key: value for key, value in checkpoint.items() if key not in LEFT_OUT}
     taken.state = encode(wanted, taken.put)
     taken.own = encode(own, taken.put_own)
+    taken.close()
     return taken
 
 
@@ -120,13 +131,25 @@ def write_tensors(taken: Capture, folder: Path) -> list[Path]:
 
 
 def merge(parts: list[dict[str, Entry]]) -> Index:
-    """The index of the whole checkpoint from the entries of all ranks, in order of rank."""
-    tensors: dict[str, Entry] = {}
-    for part in parts:
+    """The index of the whole checkpoint from the entries of all ranks, in order of rank.
+
+    Raises:
+        UsageError: the ranks hold parts that do not make up a tensor.
+    """
+    tensors: dict[str, Entry] = dict(parts[0])
+    for part in parts[1:]:
         for name, entry in part.items():
-            known = tensors.get(name)
-            pieces = [*(known.pieces if known else []), *entry.pieces]
-            tensors[name] = entry.model_copy(update={"pieces": pieces})
+            # What ranks hold whole is rank 0's, which writes the state; another may have logged a value it did not.
+            if entry.sharded or name.startswith(f"{OWN}/"):
+                known = tensors.get(name, entry.model_copy(update={"pieces": []}))
+                tensors[name] = known.model_copy(update={"pieces": [*known.pieces, *entry.pieces]})
+    for name, entry in tensors.items():
+        fault = find_fault(entry)
+        if fault:
+            raise UsageError(
+                f"The state of the ranks does not make one checkpoint: tensor {name} {fault}.",
+                remedy="Keep state that differs by rank out of what the module and its callbacks save.",
+            )
     return Index(tensors=dict(sorted(tensors.items())))
 
 

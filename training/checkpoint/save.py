@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch.distributed as dist
+from safetensors import SafetensorError
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, from_json
@@ -25,6 +26,7 @@ from training.checkpoint.tensors import INDEX, OWN, STATE, Entry, TensorReader
 
 KIND = "checkpoint"
 HISTORY = "history.json"
+TRAIN = "train.json"
 T = TypeVar("T")
 
 
@@ -36,6 +38,7 @@ class Place:
         uri: a directory that nobody wrote before.
         settings: part of its id; the same for the same training on as many ranks, whatever the generation.
         provenance: not part of its id.
+        sealed: what a module is rebuilt from; a file of the checkpoint, so that its id covers it.
         scratch: local folder for files on their way to the store.
     """
 
@@ -43,6 +46,7 @@ class Place:
     uri: str
     settings: dict[str, Any]
     provenance: dict[str, Any]
+    sealed: dict[str, Any]
     scratch: Path
 
 
@@ -56,9 +60,9 @@ def save(place: Place, taken: Capture, world_size: int, history: list[dict[str, 
         StorageUnavailable: a file could not be written, on whichever rank.
     """
     writer = place.store.writer(place.uri)
-    mine = _try(lambda: _put(writer, taken, place.scratch))
+    mine = _try(lambda: _put(writer, taken, place.scratch), place.scratch)
     parts = _all(_gather(mine, world_size))
-    answer = _try(lambda: _seal(writer, taken, parts, place, history)) if taken.rank == 0 else None
+    answer = _try(lambda: _seal(writer, taken, parts, place, history), place.scratch) if taken.rank == 0 else None
     return Ref.model_validate(_all(_share(answer, world_size))[0])
 
 
@@ -97,6 +101,7 @@ def _seal(
     entries.append(writer.put(INDEX, canonical(index.to_json())))
     entries.append(writer.put(STATE, _dumps(taken.state)))
     entries.append(writer.put(HISTORY, _dumps(history)))
+    entries.append(writer.put(TRAIN, _dumps(place.sealed)))
     return writer.seal(KIND, place.settings, place.provenance, entries).to_json()
 
 
@@ -109,14 +114,19 @@ def _rank_file(rank: int) -> str:
     return f"rank-{rank}.json"
 
 
-def _try(work: Callable[[], T]) -> dict[str, Any]:
+def _try(work: Callable[[], T], scratch: Path) -> dict[str, Any]:
     """`{"value": …}`, or `{"error": …}` for what other ranks must hear of."""
     try:
         return {"value": work()}
     except TrainwrightError as error:
         return {"error": error.to_json()}
-    except OSError as error:
-        failed = StorageUnavailable(f"A checkpoint could not be written: {error.strerror or error}.")
+    # safetensors says of a full disk, as of all else, that it is an error of its own.
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        failed = StorageUnavailable(
+            f"A checkpoint could not be written: {reason} (files are put together in {scratch}).",
+            remedy="Make room there, then resume.",
+        )
         return {"error": failed.to_json()}
 
 

@@ -63,7 +63,7 @@ def read_index(folder: Path) -> Index:
     except (OSError, ValueError, AttributeError, ValidationError) as error:
         raise CorruptError(f"{folder.name}/{INDEX} cannot be read: {type(error).__name__}.") from error
     for name, entry in index.tensors.items():
-        fault = _fault(entry)
+        fault = find_fault(entry)
         if fault:
             raise CorruptError(f"{folder.name}/{INDEX}: tensor {name} {fault}.")
     return index
@@ -177,7 +177,7 @@ class TensorReader:
         return found
 
 
-def _fault(entry: Entry) -> str:
+def find_fault(entry: Entry) -> str:
     """What is wrong with an entry, or "". Pieces must lie inside the tensor, apart, and make up its size."""
     if not isinstance(getattr(torch, entry.dtype, None), torch.dtype):
         return f"has the unknown dtype {entry.dtype}"

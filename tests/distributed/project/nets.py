@@ -139,6 +139,26 @@ class NanGradient(Classifier):
             self.outlet.bias.grad.fill_(float("nan"))
 
 
+class LogsOnRankOne(Plain):
+    """Logs on one rank what the other never does, in training, in validation and at its end."""
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        if self.global_rank == 1:
+            self.log("hard", loss)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        super().validation_step(batch, batch_idx)
+        self.log("rows", float(len(batch[1])), reduce_fx="sum")
+        if self.global_rank == 1:
+            self.log("rare", float(batch_idx))
+
+    def on_validation_epoch_end(self):
+        if self.global_rank == 1:
+            self.log("late", 2.0)
+
+
 class Unsavable(Classifier):
     def on_save_checkpoint(self, checkpoint):
         checkpoint["handle"] = {"of": [1, object()]}
@@ -171,3 +191,30 @@ class RowsModule(L.LightningDataModule):
 
     def val_dataloader(self):
         return torch.utils.data.DataLoader(Rows(20), self.batch_size)
+
+
+class Drawing:
+    """Batches without end, each drawn from where it stands; it stands elsewhere on each rank."""
+
+    def __init__(self, rank):
+        self.at = 1000 * rank
+
+    def __len__(self):
+        return 6
+
+    def __iter__(self):
+        for _ in range(len(self)):
+            self.at += 1
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(self.at))
+            yield x, (x.sum(1) > 0).long()
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class DrawingModule(L.LightningDataModule):
+    def train_dataloader(self):
+        return Drawing(self.trainer.global_rank)

@@ -81,6 +81,26 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"ckpt_path": "last.ckpt"},
         "ckpt_path: is 'last.ckpt', but a training resumes from its own last committed checkpoint; leave it out here",
     ),
+    (
+        {"trainer": {"callbacks": [{"class_path": "lightning.pytorch.callbacks.GradientAccumulationScheduler"}]}},
+        "trainer.callbacks.0: lightning.pytorch.callbacks.GradientAccumulationScheduler is not used: "
+        "train.global_batch_size and train.micro_batch_size of the spec say what is accumulated; leave it out here",
+    ),
+    (
+        {"trainer": {"overfit_batches": 0.5}},
+        "trainer.overfit_batches: is 0.5, but train.global_batch_size and train.seed of the spec say which rows a step "
+        "takes; leave it out here",
+    ),
+    (
+        {"trainer": {"limit_val_batches": 1}},
+        "trainer.limit_val_batches: is 1, but train.micro_batch_size and train.devices of the spec change how many "
+        "rows that is; give val fewer rows; leave it out here",
+    ),
+    (
+        {"data": {"class_path": "m.Data"}, "trainer": {"accumulate_grad_batches": 2}},
+        "trainer.accumulate_grad_batches: is 2, but with a data module of your own each step of "
+        "train.global_batch_size rows is one batch of it on each rank; leave it out here",
+    ),
     ({"seed_everything": 42}, "seed_everything: is 42, but train.seed of the spec is 0; leave it out here"),
     ({"seed_everything": False}, "seed_everything: is false, but train.seed of the spec is 0; leave it out here"),
     (
@@ -134,6 +154,8 @@ def test_what_is_refused(config: dict[str, Any], error: str, spec_file: Write) -
         ),
         ({"strategy": "ddp", "devices": 2, "callbacks": [{"class_path": "EarlyStopping"}, 3]}, []),
         ({"accumulate_grad_batches": 4}, [("devices: 2", "devices: 2\n  micro_batch_size: 8")]),
+        ({"limit_train_batches": 5, "limit_val_batches": 1.0, "overfit_batches": 0.0, "val_check_interval": 2}, []),
+        ({"limit_val_batches": 0, "limit_test_batches": 1.0}, []),
         ({"accumulate_grad_batches": 1}, [("devices: 2", "devices: 2\n  micro_batch_size: 500")]),
     ],
 )
@@ -236,6 +258,14 @@ WITHOUT_EFFECT: list[tuple[list[tuple[str, str]], dict[str, Any], list[str]]] = 
         ],
     ),
     (
+        [],
+        {"trainer": {**EPOCHS, "limit_test_batches": 1, "limit_predict_batches": 0.5}},
+        [
+            "trainer.limit_test_batches has no effect: evaluate scores every row.",
+            "trainer.limit_predict_batches has no effect: evaluate scores every row.",
+        ],
+    ),
+    (
         [("class_path: torchmetrics.Accuracy", "logged: test_acc")],
         {"trainer": EPOCHS},
         ["evaluate.metrics.accuracy.target has no effect with logged."],
@@ -289,7 +319,8 @@ def test_the_trainers_arguments_are_known_without_importing_lightning(repository
     assert loaded == "False False"
     # Every argument that the spec owns is one that Lightning still has.
     ours = "strategy devices num_nodes accumulate_grad_batches enable_checkpointing callbacks plugins default_root_dir "
-    ours += "use_distributed_sampler fast_dev_run barebones max_epochs max_steps max_time"
+    ours += "use_distributed_sampler fast_dev_run barebones max_epochs max_steps max_time overfit_batches "
+    ours += "limit_train_batches limit_val_batches limit_test_batches limit_predict_batches val_check_interval"
     assert set(ours.split()) <= set(names.split())
 
 

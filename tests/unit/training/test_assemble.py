@@ -12,8 +12,16 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 
 from data_contracts.errors import UsageError, UserCodeError
-from training.assemble import batch_transform, build_all, build_datamodule, build_module, plain_trainer
+from training.assemble import (
+    batch_transform,
+    build_all,
+    build_datamodule,
+    build_module,
+    in_micro_batches,
+    plain_trainer,
+)
 from training.history import History
+from training.plan import Plan
 from training.strategies import _units
 
 MODULES = """
@@ -29,6 +37,17 @@ class Net(L.LightningModule):
 
     def training_step(self, batch):
         return self.blocks[0](batch).sum()
+
+
+class Late(L.LightningModule):
+    calls = 0
+
+    def configure_model(self):
+        self.calls += 1
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.layer(x)
 
 
 class Raises(L.LightningModule):
@@ -64,6 +83,37 @@ def test_a_module_is_made_with_its_arguments_from_the_seed(project: Path) -> Non
     one, two = (build_module(train(init_args={"width": 5}), project) for _ in range(2))
     assert one.hparams.width == 5
     assert torch.equal(one.blocks[1][0].weight, two.blocks[1][0].weight)
+
+
+def test_a_module_has_the_layers_that_it_makes_late_and_makes_them_once(project: Path) -> None:
+    module = build_module(train("Late"), project)
+    assert list(module.state_dict()) == ["layer.weight", "layer.bias"]
+    loader = torch.utils.data.DataLoader(torch.zeros(1, 2))
+    plain_trainer(train(), []).predict(module, loader, return_predictions=False)
+    assert module.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        ({}, {}),
+        ({"limit_train_batches": 1.0, "val_check_interval": 1.0}, {}),
+        ({"limit_train_batches": 5}, {"limit_train_batches": 15}),
+        ({"limit_train_batches": 1}, {"limit_train_batches": 3}),
+        ({"limit_train_batches": 100}, {"limit_train_batches": 30}),
+        (
+            {"limit_train_batches": 0.55, "val_check_interval": 0.5},
+            {"limit_train_batches": 15, "val_check_interval": 6},
+        ),
+        ({"val_check_interval": 4}, {"val_check_interval": 12}),
+        ({"val_check_interval": 0.01}, {"val_check_interval": 3}),
+        ({"val_check_interval": "00:10:00", "limit_train_batches": True}, {}),
+    ],
+    ids=str,
+)
+def test_what_counts_batches_counts_global_ones(trainer: dict[str, Any], expected: dict[str, int]) -> None:
+    plan = Plan(165, global_batch=16, world_size=1, micro_batch=6, accumulate=3, steps_per_epoch=10, dropped_rows=5)
+    assert in_micro_batches(trainer, plan) == expected
 
 
 def test_the_dataset_stands_wherever_the_config_names_it(project: Path) -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from data_contracts.errors import CorruptError, StorageUnavailable
+from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.store import Store, open_store
 from training.checkpoint import UnsupportedState, load_module_weights, read_index, read_tensors
 from training.checkpoint.capture import Capture, capture, merge, write_tensors
@@ -58,9 +60,12 @@ def stored(store: Store, tmp_path: Path) -> Callable[..., Path]:
     """Captures, saves and seals a checkpoint of one rank; gives its folder."""
 
     def write(
-        checkpoint: dict[str, Any], own: dict[str, Any] | None = None, uri: str = "trainings/t-0/checkpoints/1-g0"
+        checkpoint: dict[str, Any],
+        own: dict[str, Any] | None = None,
+        uri: str = "trainings/t-0/checkpoints/1-g0",
+        sealed: dict[str, Any] | None = None,
     ) -> Path:
-        place = Place(store, uri, {"step": 1}, {}, tmp_path)
+        place = Place(store, uri, {"step": 1}, {}, sealed or {}, tmp_path)
         ref = save(place, capture(checkpoint, own or {}, 0), 1, [{"step": 1, "loss": 0.1}])
         assert store.verify(ref).kind == "checkpoint"
         return store.local(ref)
@@ -123,6 +128,55 @@ def test_a_capture_does_not_change_when_training_goes_on(tmp_path: Path) -> None
         module.inlet.bias.add_(1)
     write_tensors(taken, tmp_path)
     assert torch.equal(load_file(tmp_path / "weights-0.safetensors")["inlet.bias"], before)
+
+
+def test_what_a_module_is_rebuilt_from_is_sealed_in_its_own_order(stored: Callable[..., Path]) -> None:
+    told = {"train": {"b": 1, "a": {"d": [1.5], "c": None}}, "code_digest": "x", "dataset_id": None}
+    folder = stored({}, sealed=told)
+    assert (folder / "train.json").read_text() == json.dumps(told, separators=(",", ":"))
+    other = stored({}, sealed={**told, "dataset_id": "y"}, uri="trainings/t-0/checkpoints/1-g1")
+    ids = {json.loads((one / "manifest.json").read_text())["id"] for one in (folder, other)}
+    assert len(ids) == 2
+
+
+def test_temporaries_that_take_each_others_place_stay_apart() -> None:
+    # None is contiguous, so each is copied before it is stored.
+    arrays = {f"n{at}": np.full((64, 2), at, np.float32).T for at in range(20)}
+    taken = capture({"extra": arrays}, {}, 0)
+    held = taken.files["state-0.safetensors"]
+    assert [float(held[f"extra/n{at}"][0, 0]) for at in range(20)] == list(range(20))
+
+
+@pytest.mark.parametrize("dry", [True, False])
+@pytest.mark.parametrize(
+    "value",
+    [{"a/b": torch.zeros(1), "a": {"b": torch.ones(1)}}, {1: torch.zeros(1), "1": torch.ones(1)}],
+    ids=["a path", "a number"],
+)
+def test_two_tensors_of_one_name_are_refused(value: dict[Any, Any], dry: bool) -> None:
+    with pytest.raises(UnsupportedState, match="second tensor of that name"):
+        capture({"extra": value}, {}, 0, dry=dry)
+
+
+def test_what_ranks_hold_whole_is_what_rank_0_holds() -> None:
+    parts = [
+        capture({"logged": {"both": torch.zeros(1)}}, {"mine": torch.zeros(2)}, 0),
+        capture({"logged": {"both": torch.zeros(3), "here": torch.zeros(1)}}, {"mine": torch.zeros(4)}, 1),
+    ]
+    found = merge([part.entries for part in parts]).tensors
+    assert {name: entry.shape for name, entry in found.items()} == {
+        "logged/both": (1,),
+        "ranks/0/mine": (2,),
+        "ranks/1/mine": (4,),
+    }
+
+
+def test_parts_that_make_up_no_tensor_are_never_sealed() -> None:
+    taken = Capture(0)
+    piece = Piece(file="weights-0.safetensors", key="w", offset=(0,), shape=(2,))
+    taken.entries["state_dict/w"] = Entry(shape=(4,), dtype="float32", sharded=True, pieces=[piece])
+    with pytest.raises(UsageError, match="tensor state_dict/w is not made up by its pieces"):
+        merge([taken.entries, {}])
 
 
 @pytest.mark.parametrize(
@@ -281,22 +335,28 @@ def test_an_index_covers_scalars_and_empty_tensors(tmp_path: Path) -> None:
     assert (found["a"], found["b"].shape) == (4, (0, 3))
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (SafetensorError("I/O error: No space left on device"), "I/O error: No space left on device"),
+    ],
+    ids=["the system's", "safetensors'"],
+)
 def test_a_file_that_cannot_be_written_is_storage_unavailable(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, reason: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> list[Path]:
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr("training.checkpoint.save.write_tensors", full)
-    place = Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, tmp_path)
-    with pytest.raises(StorageUnavailable, match="A checkpoint could not be written: No space left on device"):
+    place = Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
+    with pytest.raises(StorageUnavailable, match=f"A checkpoint could not be written: {reason} .*{tmp_path}"):
         save(place, capture({}, {}, 0), 1, [])
 
 
 def draws() -> tuple[float, float, float]:
     import random
-
-    import numpy as np
 
     return random.random(), float(np.random.rand()), float(torch.rand(()))
 

@@ -190,6 +190,8 @@ def test_every_type_of_column_has_a_form(tmp_path: Path) -> None:
             "raw": pa.array([b"1", b"", b"\x00"], pa.binary()),
             "ragged": pa.array([[1, 2], [], [3]], pa.list_(pa.int64())),
             "image": pa.array([[[1, 2], [3, 4]]] * 3, pa.list_(pa.list_(pa.uint8()))),
+            "words": [["a", "b"], [], ["c"]],
+            "blobs": pa.array([[b"1"], [], [b"2", b"3"]], pa.list_(pa.binary())),
             "flag": [True, False, True],
             "small": pa.array([1, 2, 3], pa.uint8()),
             "half": pa.array(np.array([1, 2, 3], np.float16)),
@@ -202,6 +204,8 @@ def test_every_type_of_column_has_a_form(tmp_path: Path) -> None:
     assert batch["text"] == ["ü", "a"]
     assert batch["raw"] == [b"\x00", b"1"]
     assert [part.tolist() for part in batch["ragged"]] == [[3], [1, 2]]
+    assert batch["words"] == [["c"], ["a", "b"]]
+    assert batch["blobs"] == [[b"2", b"3"], [b"1"]]
     assert batch["image"].shape == (2, 2, 2)
     kinds = {name: str(batch[name].dtype) for name in ("image", "flag", "small", "half", "gap", "when", "day")}
     assert kinds == {

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import pytest
@@ -15,8 +17,11 @@ from torch import nn
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.spec import MetricSpec
 from training.evaluator import outcomes_table, score
+from training.scoring import metric_classes
+from training.user_code import add_project
 
 TRAIN = {"lightning": {"model": {"class_path": "x.Y"}, "trainer": {"accelerator": "cpu"}}, "batch": ["x", "y"]}
+HERE = Path(__file__).parent
 PREFIX = "torchmetrics.classification."
 ACCURACY = {"class_path": f"{PREFIX}MulticlassAccuracy", "init_args": {"num_classes": 3, "average": "micro"}}
 F1 = {"class_path": f"{PREFIX}MulticlassF1Score", "init_args": {"num_classes": 3, "average": "macro"}}
@@ -57,9 +62,11 @@ class Loader:
         return iter(batches())
 
 
-def scored(metrics: dict[str, dict], module: L.LightningModule | None = None, train: dict = TRAIN) -> dict:
+def scored(
+    metrics: dict[str, dict], module: L.LightningModule | None = None, train: dict = TRAIN, source: Any = None
+) -> dict:
     specs = {name: MetricSpec(**{"mode": "max", **fields}) for name, fields in metrics.items()}
-    return score(module or Module(), Loader(), specs, train, Path("."))
+    return score(module or Module(), source or Loader(), specs, metric_classes(specs, HERE, HERE), train, HERE)
 
 
 def whole() -> tuple[torch.Tensor, torch.Tensor]:
@@ -156,3 +163,151 @@ def test_a_value_that_is_no_number_decides_nothing() -> None:
 
     with pytest.raises(UsageError, match="its value is nan"):
         scored({"a": {"logged": "loss"}}, Empty())
+
+
+def rows_of(answers: torch.Tensor, target: torch.Tensor) -> torch.utils.data.DataLoader:
+    sizes = (100, 100, len(target) - 200)
+    return torch.utils.data.DataLoader(list(zip(answers.split(sizes), target.split(sizes), strict=True)), None)
+
+
+class Answers(L.LightningModule):
+    """Its input is its answer; what it logs is the share of right ones."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def test_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> None:
+        self.log("right", (batch[0] == batch[1]).float().mean(), batch_size=len(batch[0]))
+
+
+@pytest.mark.parametrize(
+    ("metric", "rows", "unit"),
+    [
+        ({"class_path": f"{PREFIX}BinaryAccuracy", "target": "y"}, 360, "row"),
+        ({"class_path": f"{PREFIX}BinaryRecall", "target": "y"}, 400, "dataset"),
+        ({"logged": "right"}, 360, "batch"),
+    ],
+    ids=["row", "dataset", "logged"],
+)
+def test_a_value_at_a_round_bound_is_that_bound(metric: dict, rows: int, unit: str) -> None:
+    # 342 of 360 are found, which single precision calls 0.949999988.
+    target = (torch.arange(rows) < 360).long()
+    answers = target.float()
+    answers[:18] = 0
+    found = scored({"a": metric}, Answers(), source=rows_of(answers, target))["a"]
+    assert (found.value.unit, found.value.value) == (unit, 0.95)
+
+
+LOGGED: dict[str, tuple[Any, float]] = {
+    "twice in a batch": (lambda m, y: [m.log("a", v, batch_size=1) for v in (1.0, 3.0)], 2.0),
+    "a sum": (lambda m, y: m.log("a", float(len(y)), reduce_fx="sum"), 10.0),
+    "a maximum": (lambda m, y: m.log("a", float(len(y)), reduce_fx="max"), 4.0),
+    "in some batches": (lambda m, y: m.log("a", float(len(y))) if len(y) == 4 else None, 4.0),
+}
+
+
+@pytest.mark.parametrize("how", LOGGED)
+def test_what_is_logged_in_another_way_has_lightnings_own_value(how: str) -> None:
+    log, expected = LOGGED[how]
+
+    class Logs(Module):
+        def test_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> None:
+            log(self, batch[1])
+
+    found = scored({"a": {"logged": "a"}}, Logs())["a"]
+    assert found.value.value == expected
+    assert (found.value.unit, found.outcomes.values, found.outcomes.rows) == ("dataset", [expected], [10])
+
+
+def test_with_several_loaders_a_metric_goes_by_the_name_lightning_gives_it() -> None:
+    class Two(Module):
+        def test_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int, dataloader_idx: int) -> None:
+            self.log("a", float(dataloader_idx))
+
+    loaders = [Loader(), Loader()]
+    assert scored({"m": {"logged": "a/dataloader_idx_1"}}, Two(), source=loaders)["m"].value.value == 1.0
+    with pytest.raises(UsageError, match="logs no a; it logs a/dataloader_idx_0, a/dataloader_idx_1"):
+        scored({"m": {"logged": "a"}}, Two(), source=loaders)
+
+
+def test_a_metric_that_a_single_row_does_not_have_is_one_number() -> None:
+    metric = {"class_path": "torchmetrics.R2Score", "target": "1"}
+    truth = torch.tensor([1.0, 2.0, 4.0])
+    pairs = [(truth[:2] + 0.5, truth[:2]), (truth[2:], truth[2:])]
+    source = torch.utils.data.DataLoader(pairs, batch_size=None)
+    found = scored({"r2": metric}, Answers(), source=source)["r2"]
+    expected = torchmetrics.functional.r2_score(torch.cat([x for x, _ in pairs]), truth).item()
+    assert (found.value.unit, found.value.value) == ("dataset", pytest.approx(expected))
+
+
+def test_a_metric_that_the_whole_set_does_not_have_is_named() -> None:
+    metric = {"class_path": "torchmetrics.R2Score", "target": "1"}
+    source = torch.utils.data.DataLoader([(torch.ones(1), torch.ones(1))], batch_size=None)
+    with pytest.raises(UserCodeError, match=r"evaluate.metrics.r2 raised ValueError: Needs at least two samples"):
+        scored({"r2": metric}, Answers(), source=source)
+
+
+class Shifted(L.LightningDataModule):
+    """Turns every answer right on its way to the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages: list[str] = []
+
+    def setup(self, stage: str) -> None:
+        self.stages.append(stage)
+
+    def test_dataloader(self) -> torch.utils.data.DataLoader:
+        return rows_of(torch.zeros(360), torch.ones(360))
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch[0] + 1, batch[1]
+
+
+def test_a_data_modules_own_hooks_see_its_batches() -> None:
+    data = Shifted()
+    metrics = {"a": {"class_path": f"{PREFIX}BinaryAccuracy", "target": "y"}, "b": {"logged": "right"}}
+    found = scored(metrics, Answers(), source=data)
+    assert [one.value.value for one in found.values()] == [1.0, 1.0]
+    assert data.stages == ["test", "test"]
+    assert "setup" not in vars(data)
+
+
+METRICS = """
+import torchmetrics
+class Constant(torchmetrics.MeanMetric):
+    def compute(self):
+        return super().compute() * 0 + helper.VALUE
+import helper
+"""
+
+
+def test_metrics_come_from_their_own_project_and_leave_its_names_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folders = [tmp_path / "today", tmp_path / "champion"]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        (folder / "judging.py").write_text(METRICS.replace("helper", "judging_helper"))
+        (folder / "judging_helper.py").write_text(f"VALUE = {number}")
+    specs = {"c": MetricSpec(class_path="judging.Constant", target="y", mode="max")}
+    try:
+        made = metric_classes(specs, *folders)["c"]()
+        made.update(torch.ones(1))
+        assert float(made.compute()) == 0
+        assert not [name for name in sys.modules if name.startswith("judging")]
+        assert str(folders[0]) not in sys.path
+        add_project(folders[1])
+        assert __import__("judging_helper").VALUE == 1
+    finally:
+        for name in ("judging", "judging_helper"):
+            sys.modules.pop(name, None)
+
+
+def test_a_metrics_file_that_raises_on_import_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "judging_broken.py").write_text("1 / 0")
+    specs = {"c": MetricSpec(class_path="judging_broken.Constant", target="y", mode="max")}
+    with pytest.raises(UserCodeError, match="importing judging_broken.Constant raised ZeroDivisionError"):
+        metric_classes(specs, tmp_path, tmp_path)

@@ -144,6 +144,11 @@ REFUSED = [
     ({"at": ["soon"] * 3}, {"time": "at"}, "'at' holds text that is not an ISO 8601 time", ""),
     ({"at": [True, False]}, {"time": "at"}, "'at' is bool, which is no time", ""),
     ({"at": [1.0, float("inf")]}, {"time": "at"}, "not finite", ""),
+    *(
+        ({"at": [unit * day for day in range(1_900_000_000, 1_900_000_010)]}, {"time": "at"},
+         "'at' has numbers beyond 9223372036854 seconds; these look like micro- or nanoseconds", "timestamps")
+        for unit in (10**6, 10**9, -(10**6), 1e6)
+    ),
     ({"at": DAYS}, {"time": "at", "boundaries": {"test": "2027-01-01"}}, "leaves no rows for 'test'", ""),
     (
         {"at": DAYS, "user": [1, 2, 3, 4, 5, 6, 7, 8, 2, 9]}, {"time": "at", "key": "user"},
