@@ -7,6 +7,8 @@ READY  := .venv/.ready
 DATA   := examples/digits/data/digits.parquet examples/stdlib_gpt/data/.complete
 # Tests to run: `make test TESTS=tests/unit/infra`.
 TESTS  ?= tests
+# Processes that run them, a whole file each: most of a test is waiting for processes of its own.
+WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -40,7 +42,7 @@ run: setup
 	@$(BIN)/trainwright quickstart
 
 test: setup
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: setup
 	$(BIN)/ruff check .

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     state = Path(tempfile.mkdtemp(prefix="trainwright-tests-"))
     config.stash[_state_key] = state
     config.stash[_reasons_key] = []
+    # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(ENVIRONMENT, TRAINWRIGHT_HOME=str(state / "home"), PREFECT_HOME=str(state / "prefect"))
     # The suite sets up its own servers; what the person at the keyboard uses is left alone.
     for name in ("PREFECT_API_URL", "PREFECT_PROFILE"):
@@ -71,8 +75,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over from each of pytest-xdist's workers, which all collect the same tests, what was left out."""
+    if output := getattr(node, "workeroutput", None):
+        node.config.stash[_reasons_key] = output["left_out"]
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if IN_CI and session.config.stash[_reasons_key] and session.exitstatus == pytest.ExitCode.OK:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash[_reasons_key]
+    elif IN_CI and session.config.stash[_reasons_key] and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
