@@ -93,7 +93,7 @@ def _run(command: argparse.ArgumentParser) -> None:
     _spec(command)
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
     command.add_argument("--key", help="idempotency key: two runs with one key are one run")
-    help_ = "ci: the key is commit + spec + window unless --key is given"
+    help_ = "ci: the key is commit + code + spec + window unless --key is given"
     command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)
 
 

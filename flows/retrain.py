@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 from prefect import flow
@@ -10,7 +9,7 @@ from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import RunReport
-from flows.states import as_state, flow_name, started_by, tagged
+from flows.states import as_state, explained, flow_name, overrides, started_by, tagged
 from tasks.attach import attach
 from tasks.orchestrated import evaluate, promote, shard, train, validate, verify
 from tasks.report import report
@@ -39,7 +38,7 @@ def retrain(
         rehash: read every raw file again to take its digest.
     """
     asked: dict[str, Any] = {"window": window, "store_uri": store, "fresh": new, "rehash": rehash}
-    run = open_run(spec, overrides=shlex.split(set), **asked, **started_by(key))
+    run = open_run(spec, overrides=overrides(set), **asked, **started_by(key))
     return as_state(run, line(run))
 
 
@@ -62,5 +61,9 @@ def line(run: Run) -> RunReport:
             evaluation = made["evaluation"] = evaluate(run, checkpoint, dataset)
             receipt = promote(run, checkpoint, dataset, evaluation)
         return report(run, receipt=receipt, **made)
-    except TrainwrightError as error:
-        return report(run, error=error, **made)
+    except Exception as error:
+        told = explained(error)
+        page = report(run, error=told, **made)
+        if type(told) is TrainwrightError:  # a bug of ours: its traceback belongs in the log
+            raise
+        return page

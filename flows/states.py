@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,16 @@ from prefect.context import FlowRunContext
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
+from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import RunReport, Trigger
+from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
 from tasks import pages
 from tasks.policies import run_tags
 from tasks.run import Run
 
 TRIGGER_VARIABLE = "TRAINWRIGHT_TRIGGER"
+log = logging.getLogger("trainwright")
 
 
 def flow_name() -> str:
@@ -32,8 +37,8 @@ def flow_name() -> str:
 def started_by(key: str | None) -> dict[str, Any]:
     """Trigger, scheduled time and idempotency key of this flow run.
 
-    Without a `key` of the caller's it is the scheduled time for a schedule, commit + spec + window for CI, and the
-    flow run's id otherwise, so that a flow run that Prefect executes twice is one run.
+    Without a `key` of the caller's it is the scheduled time for a schedule, commit + code + spec + window for CI, and
+    the flow run's id otherwise, so that a flow run that Prefect executes twice is one run.
     """
     context = FlowRunContext.get()
     run = context.flow_run if context else None
@@ -62,9 +67,30 @@ def tagged(run: Run) -> AbstractContextManager[Any]:
     if context is not None and context.flow_run is not None and wanted:
         from prefect import get_client
 
-        with get_client(sync_client=True) as client:
-            client.update_flow_run(context.flow_run.id, tags=sorted({*context.flow_run.tags, *wanted}))
+        try:
+            with get_client(sync_client=True) as client:
+                client.update_flow_run(context.flow_run.id, tags=sorted({*context.flow_run.tags, *wanted}))
+        except Exception as error:  # tags are for people: the run goes on without them
+            log.warning("The flow run's tags are not stored in Prefect: %s", error)
     return tags(*wanted)
+
+
+def overrides(text: str) -> list[str]:
+    """The `a.b=c` settings of the flow's `set` parameter; UsageError for a quote that is not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"set: {text!r} cannot be split into settings: {error}.",
+            remedy="Separate a.b=c settings by spaces; quote a value that holds spaces or quotes.",
+        ) from error
+
+
+def explained(error: Exception) -> TrainwrightError:
+    """Any failure as one of the tree: a server that went away, else a bug of ours."""
+    if isinstance(error, TrainwrightError):
+        return error
+    return unreachable(error) or TrainwrightError(f"Internal error: {type(error).__name__}: {error}.")
 
 
 def as_state(run: Run, report: RunReport) -> State:

@@ -7,11 +7,12 @@ import logging
 import uuid
 from collections.abc import Callable
 
+from data_contracts.errors import Interrupted
 from data_contracts.handoffs import RunReport
 from infra.launch.keeper import Keeper
 from infra.launch.processes import uninterrupted
 from infra.store import layout
-from tasks.report import finished_report
+from tasks.report import finished_report, latest_report, num_attempts
 from tasks.run import Run
 
 LOOK_EVERY_S = 0.2
@@ -21,8 +22,9 @@ log = logging.getLogger("trainwright")
 def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
     """Wrap what carries a run out: a run with a final verdict answers its report, one that is under way is waited for.
 
-    A run that ended without a final verdict, or whose process died, goes on here. This spares work and keeps the
-    report to one voice; what must not happen twice is fenced where it happens (a training's lease, create-once).
+    A run that ended without a final verdict before, or whose process died, goes on here; one that ends while this
+    process waits for it has ended for both, unless its cause lay outside (exit code 5). This spares work and keeps
+    the report to one voice; what must not happen twice is fenced where it happens (a training's lease, create-once).
     """
 
     @functools.wraps(work)
@@ -31,7 +33,7 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
             return done
         place = layout.lease(layout.run(run.run_id))
         keeper = Keeper(run.store, place, f"{run.run_id}/{uuid.uuid4().hex[:12]}")
-        told = False
+        told, before = False, num_attempts(run)
         try:
             keeper.start()
             while keeper.token(LOOK_EVERY_S) is None:
@@ -40,9 +42,17 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
                 if not told:
                     log.info("run %s is under way in another process; waiting for its verdict", run.run_id)
                     told = True
-            return finished_report(run) or work(run)
+            return finished_report(run) or _ended_meanwhile(run, before) or work(run)
         finally:
             with uninterrupted():
                 keeper.stop()
 
     return carry_out
+
+
+def _ended_meanwhile(run: Run, before: int) -> RunReport | None:
+    """The report of the process that was waited for, if it ended this run and another try is not called for."""
+    if num_attempts(run) == before:
+        return None
+    report = latest_report(run.store, run.run_id)
+    return None if report is None or report.exit_code == Interrupted.exit_code else report

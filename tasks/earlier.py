@@ -8,9 +8,8 @@ from infra.handoffs import read_handoff
 from infra.store import layout
 from tasks.evaluate import evaluation_key, sets_to_score
 from tasks.run import Run
-from tasks.shard import dataset_key
+from tasks.shard import find_dataset
 from tasks.train import find_training, training_key
-from tasks.trained import trained_with
 from tasks.validate import contract_key
 
 
@@ -29,10 +28,10 @@ def earlier_dataset(run: Run) -> Dataset | None:
     """The dataset of this spec; UsageError if there is none."""
     if run.external:
         return None
-    found = run.store.newest("datasets", dataset_key(run, run.resolved.files))
+    found = find_dataset(run)
     if found is None:
         raise _first("shard", "no dataset for this data and these shard settings")
-    return read_handoff(run.store, found, Dataset)
+    return found
 
 
 def earlier_checkpoint(run: Run, *, verified: bool) -> Checkpoint:
@@ -49,7 +48,7 @@ def earlier_checkpoint(run: Run, *, verified: bool) -> Checkpoint:
 
 def earlier_evaluation(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> Evaluation:
     """The evaluation of a checkpoint on this spec's sets; UsageError if there is none."""
-    key = evaluation_key(run, checkpoint, trained_with(run, checkpoint), sets_to_score(run, dataset))
+    key = evaluation_key(run, checkpoint, sets_to_score(run, dataset))
     found = run.store.newest("evaluations", key)
     if found is None:
         raise _first("evaluate", "no evaluation of this checkpoint with these metrics")

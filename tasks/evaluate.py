@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 from data_contracts.canonical import reuse_key
+from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
 from infra import registry
 from infra.handoffs import read_handoff
 from infra.launch.child import run_child
 from tasks.run import Run
-from tasks.shard import shard_files
+from tasks.shard import find_dataset
 from tasks.stage import Done, stage
-from tasks.trained import TrainedWith, trained_with
+from tasks.trained import trained_with
 
-VERSION = 1
+VERSION = 2
 
 
 @stage("evaluate")
 def evaluate(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> Done[Evaluation]:
-    """Score the candidate, and the champion as the alias names it now, on the same rows.
+    """Score the candidate, and the champion as the alias named it when the run began, on the same rows.
 
     Raises:
         UsageError: a metric or split that does not exist.
         UserCodeError: the module or the metric raised.
     """
     evaluation, reused = score(run, checkpoint, dataset)
-    champion = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
-    if champion is not None:
-        score(run, champion_checkpoint(run, champion[1]), dataset)
+    if run.resolved.champion is not None:
+        score(run, registry.model_version(run.store, run.resolved.champion).checkpoint, dataset)
     values = ", ".join(f"{name} {metric.value:.4f}" for name, metric in evaluation.metrics.items())
     reused_from = evaluation.ref.uri if reused else None
     return Done(evaluation, "reused" if reused else "ran", values, evaluation.ref, reused_from)
-
-
-def champion_checkpoint(run: Run, version: int) -> Checkpoint:
-    """The checkpoint behind a version of this pipeline's model."""
-    return registry.read_version(run.store, run.spec.model_name, version).checkpoint
 
 
 Sets = dict[str, tuple[Dataset, str]]
@@ -44,7 +39,7 @@ def score(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> tuple[Ev
     """The evaluation of a checkpoint on this run's sets, and whether it was reused."""
     sets = sets_to_score(run, dataset)
     told = trained_with(run, checkpoint)
-    key = evaluation_key(run, checkpoint, told, sets)
+    key = evaluation_key(run, checkpoint, sets)
     found = run.store.newest("evaluations", key)
     if found is not None:
         return read_handoff(run.store, found, Evaluation), True
@@ -62,22 +57,31 @@ def score(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> tuple[Ev
         },
         "data_external": run.external,
         "project": str(run.project(told.code)),
+        "metrics_project": str(run.project()),
         "settings": {"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, s] for name, (d, s) in sets.items()}},
         "provenance": run.provenance(*parents),
     }
     return Evaluation.from_json(run_child("training.evaluator", request, project=run.project(told.code))), False
 
 
-def evaluation_key(run: Run, checkpoint: Checkpoint, told: TrainedWith, sets: Sets) -> str:
-    """Reuse key of an evaluation: the metrics, how batches are made, the checkpoint, the sets and the user's code."""
+def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
+    """Reuse key of an evaluation: the metrics and their code, the sets, and the checkpoint.
+
+    The checkpoint's id stands for how its module and batches are made and for the code that they come from.
+    """
     wanted = run.spec.evaluate.model_dump(mode="json")
     inputs = {"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, split] for name, (d, split) in sets.items()}}
-    settings = {"evaluate": {**wanted, "sets": sorted(wanted["sets"])}, "batch": told.train["batch"]}
-    return reuse_key("evaluate", VERSION, settings, inputs, told.code_digest)
+    classes = [metric.class_path or "" for metric in run.spec.evaluate.metrics.values()]
+    users = any(path and not path.startswith("torchmetrics.") for path in classes)
+    settings = {**wanted, "sets": sorted(wanted["sets"])}
+    return reuse_key("evaluate", VERSION, settings, inputs, run.resolved.code_digest if users else None)
 
 
 def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:
-    """The sets to score by name ("" is the spec's own split), each a dataset and the split of it."""
+    """The sets to score by name ("" is the spec's own split), each a dataset and the split of it.
+
+    UsageError if `shard` has not made the dataset of a set.
+    """
     if dataset is None:
         return {}
     wanted = run.spec.evaluate
@@ -86,6 +90,11 @@ def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:
         if one.split is not None:
             sets[name] = (dataset, one.split)
         else:
-            own, _ = shard_files(run, run.resolved.sets[name], None, set_name=name)
+            own = find_dataset(run, name)
+            if own is None:
+                raise UsageError(
+                    f"There is no dataset of evaluate.sets.{name} for its files and these shard settings.",
+                    remedy="Run `trainwright shard` with the same spec first.",
+                )
             sets[name] = (own, "test")
     return sets

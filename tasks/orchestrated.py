@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from prefect import task
+from prefect.states import Cancelled as PrefectCancelled
+from prefect.states import Completed, Failed, State
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import GateNotMet, TrainwrightError
 from infra.orchestrator.artifacts import stage_artifact
 from tasks import evaluate as _evaluate
 from tasks import pages
@@ -26,16 +28,35 @@ def as_task(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
 
     @task(**task_policy(name))
     @functools.wraps(work)
-    def stage_task(run: Run, *args: Any) -> Any:
+    def stage_task(run: Run, *args: Any) -> State:
+        answer: dict[str, Any]
         try:
-            handoff = work(run, *args)
+            answer = {"handoff": work(run, *args)}
         except TrainwrightError as error:
-            stage_artifact(pages.artifact_key(run, name), pages.stage_page(run, name, error=error), name)
-            raise
-        stage_artifact(pages.artifact_key(run, name), pages.stage_page(run, name, handoff=handoff), name)
-        return handoff
+            answer = {"error": error}
+        stage_artifact(pages.artifact_key(run, name), pages.stage_page(run, name, **answer), name)
+        return _as_state(run, name, **answer)
 
-    return stage_task
+    @functools.wraps(work)
+    def stage_or_raise(run: Run, *args: Any) -> Any:
+        ended = stage_task(run, *args, return_state=True).result(raise_on_failure=False)
+        if isinstance(ended, BaseException):
+            raise ended
+        return ended
+
+    return stage_or_raise
+
+
+def _as_state(run: Run, stage: str, handoff: Any = None, error: TrainwrightError | None = None) -> State:
+    """The task run's last state: its name is the stage's status, so that a list of runs tells what happened."""
+    result = run.results[stage]
+    if isinstance(error, GateNotMet):
+        return Completed(name="NotPromoted", message=result.sentence, data=error)
+    if error is not None:
+        make = PrefectCancelled if result.status == "cancelled" else Failed
+        return make(name=result.status.capitalize(), message=result.sentence, data=error)
+    name = "Completed" if result.status == "ran" else result.status.capitalize()
+    return Completed(name=name, message=result.sentence, data=handoff)
 
 
 validate = as_task("validate", _validate.validate)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from data_contracts.errors import TrainwrightError
@@ -17,13 +16,13 @@ from data_contracts.handoffs import (
     RunReport,
 )
 from tasks.report import cost_sentence
-from tasks.run import Run
+from tasks.run import Run, slug
 from tasks.shard import in_order
 
 
 def artifact_key(run: Run, stage: str) -> str:
     """The Prefect artifact key of a stage: `<pipeline>-<stage>`, where `_` and `.` become `-`."""
-    return re.sub(r"[._]", "-", f"{run.spec.name}-{stage}")
+    return f"{slug(run.spec.name)}-{stage}"
 
 
 def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightError | None = None) -> str:

@@ -7,15 +7,15 @@ from typing import Any
 
 from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
+from data_contracts.handoffs import Ref
 from data_contracts.resolved import Resolved
 from infra import registry
 from infra.store import layout
 from tasks import earlier
-from tasks.evaluate import evaluation_key, sets_to_score
+from tasks.evaluate import sets_to_score
 from tasks.run import Run
 from tasks.stage import STAGES
 from tasks.train import find_training, training_key
-from tasks.trained import trained_with
 
 SECTIONS = {
     "validate": ("data", "contract"),
@@ -76,17 +76,14 @@ def _found(run: Run, stage: str) -> str:
             return report.ref.uri if report and report.ref else ""
         case "shard":
             dataset = earlier.earlier_dataset(run)
+            sets_to_score(run, dataset)  # made by the same stage
             return dataset.ref.uri if dataset else ""
         case "train":
             return earlier.earlier_checkpoint(run, verified=False).ref.uri
         case "verify":
             return layout.verified(earlier.earlier_checkpoint(run, verified=True).ref.uri)
     checkpoint, dataset = earlier.earlier_checkpoint(run, verified=True), earlier.earlier_dataset(run)
-    sets = sets_to_score(run, dataset)
-    found = run.store.newest("evaluations", evaluation_key(run, checkpoint, trained_with(run, checkpoint), sets))
-    if found is None:
-        raise UsageError("There is no evaluation of this checkpoint with these metrics.")
-    return found.uri
+    return earlier.earlier_evaluation(run, checkpoint, dataset).ref.uri
 
 
 def _promotion(run: Run, blocked: str | None) -> Step:
@@ -95,7 +92,7 @@ def _promotion(run: Run, blocked: str | None) -> Step:
     if blocked:
         return Step("promote", "run", f"it depends on what {blocked} makes")
     if found is not None:
-        version = registry.read_version(run.store, run.spec.model_name, found[1])
+        version = registry.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
         if version.checkpoint.ref == earlier.earlier_checkpoint(run, verified=True).ref:
             return Step("promote", "reuse", f"{name} already is this candidate (version {found[1]})")
     return Step("promote", "run", "the gates are computed each time")

@@ -8,7 +8,7 @@ from data_contracts.errors import GateNotMet, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, Receipt, Ref
 from infra import registry
 from infra.store import PointerMoved, Store
-from tasks.evaluate import champion_checkpoint, score
+from tasks.evaluate import score
 from tasks.gates import judge
 from tasks.proof import existing_version
 from tasks.run import Run
@@ -37,7 +37,7 @@ def rollback(store: Store, model: str, alias: str, to: int | None, provenance: d
     """Move an alias back to version `to`, or to the one it named before; its receipt is kept like any other.
 
     Raises:
-        UsageError: there is no such alias or version, or nothing to go back to.
+        UsageError: there is no such alias or version, nothing to go back to, or another moved the alias meanwhile.
     """
     found = registry.read_alias(store, model, alias)
     if found is None:
@@ -59,14 +59,18 @@ def rollback(store: Store, model: str, alias: str, to: int | None, provenance: d
         champion=Ref.model_validate(current.value["model_version"]),
         sentence=f"{model}@{alias} went back from version {version} to version {target}",
     )
-    return registry.move_alias(store, model, alias, current, back, receipt, provenance)
+    try:
+        return registry.move_alias(store, model, alias, current, back, receipt, provenance)
+    except PointerMoved as error:
+        raise UsageError(
+            f"{model}@{alias} was moved by another process meanwhile; it was not rolled back.",
+            remedy="Look at `trainwright show` and decide again.",
+        ) from error
 
 
 def _previous(store: Store, model: str, alias: str, version: int) -> int | None:
-    for receipt in reversed(registry.history(store, model, alias)):
-        if receipt.version == version:
-            return receipt.previous
-    return None
+    """What the alias named before `version` was promoted first: going back twice goes back by two versions."""
+    return next((one.previous for one in registry.history(store, model, alias) if one.version == version), None)
 
 
 def _promote(run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation) -> Done[Receipt]:
@@ -76,8 +80,12 @@ def _promote(run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluati
     champion, champion_ref = None, None
     if found is not None and previous is not None:
         champion_ref = Ref.model_validate(found[0].value["model_version"])
-        theirs = champion_checkpoint(run, previous)
+        theirs = registry.model_version(store, champion_ref).checkpoint
         if theirs.ref.id == checkpoint.ref.id:
+            newest = registry.history(store, model, alias)[-1]
+            if newest.ref and store.manifest(newest.ref).provenance["run_id"] == run.run_id:
+                # This very run moved the alias before it was cut off.
+                return Done(newest, "ran", newest.sentence, champion_ref)
             receipt = Receipt(
                 decision="unchanged",
                 model=model,

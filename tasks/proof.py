@@ -11,7 +11,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Ref, SourceFile
 from data_contracts.spec import SourceSpec
 from infra import registry
-from infra.sources import digest_now
+from infra.sources import Places, digest_now
 from infra.store import Manifest, Store
 
 
@@ -62,7 +62,7 @@ def find_version(store: Store, name: str) -> tuple[ModelVersion, str | None]:
     found = registry.read_alias(store, model, alias)
     if found is None:
         raise UsageError(f"There is no {model}@{alias} in {store.uri}.", remedy="See `trainwright status`.")
-    return registry.read_version(store, model, found[1]), alias
+    return registry.model_version(store, Ref.model_validate(found[0].value["model_version"])), alias
 
 
 def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: None) -> Proof:
@@ -76,8 +76,13 @@ def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: N
     proof = Proof(version.name, version.version, alias)
     starts: list[tuple[str, Ref]] = [("alias", version.ref)]
     if alias is not None:
-        starts += [(f"receipt of {alias}", one.ref) for one in registry.history(store, version.name, alias) if one.ref]
-        _check_alias(store, version, alias)
+        history = registry.history(store, version.name, alias)
+        starts += [(f"receipt of {alias}", one.ref) for one in history if one.ref]
+        if history[-1].version != version.version:
+            raise CorruptError(
+                f"{version.name}@{alias} points to version {version.version}, but its newest receipt is of version "
+                f"{history[-1].version}."
+            )
     seen: set[str] = set()
     waiting = list(starts)
     while waiting:
@@ -95,13 +100,6 @@ def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: N
     return proof
 
 
-def _check_alias(store: Store, version: ModelVersion, alias: str) -> None:
-    found = registry.read_alias(store, version.name, alias)
-    if found is None or found[0].value["model_version"] != version.ref.to_json():
-        where = f"aliases/{version.name}/{alias}"
-        raise CorruptError(f"{where} does not point to what version {version.version} is sealed as.")
-
-
 def _read_again(store: Store, ref: Ref, pointed_by: str) -> Manifest:
     try:
         return store.verify(ref)
@@ -117,12 +115,13 @@ def _parents(manifest: Manifest) -> list[Ref]:
 
 def _check_raw(provenance: dict[str, Any], proof: Proof) -> None:
     sources = [SourceSpec.model_validate(one) for one in provenance.get("raw_sources", [])]
+    places = Places(sources, Path(provenance.get("raw_root", "")))
     for one in provenance.get("raw", []):
         file = SourceFile.model_validate(one)
         name = f"{file.uri}@{file.rev}" if file.rev else file.uri
         if name in proof.raw_checked or name in proof.gone:
             continue
-        digest = digest_now(file.uri, sources[file.source], Path(provenance["raw_root"]), file.rev)
+        digest = digest_now(file, places)
         if digest is None:
             proof.gone.append(name)
         elif digest != file.blake3:

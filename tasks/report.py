@@ -72,6 +72,11 @@ def finished_report(run: Run) -> RunReport | None:
     return RunReport.from_json(run.store.read_json(path)) if run.store.exists(path) else None
 
 
+def num_attempts(run: Run) -> int:
+    """How often the run has ended without a final verdict."""
+    return len(run.store.list(layout.run_attempts(run.run_id)))
+
+
 def latest_report(store: Store, run_id: str) -> RunReport | None:
     """The run's report, or its newest attempt's if it has no final verdict yet."""
     if store.exists(layout.report(run_id)):
@@ -89,7 +94,7 @@ def _keep(run: Run, page: RunReport) -> RunReport:
             return page
         except FileExistsError:
             return RunReport.from_json(run.store.read_json(layout.report(run.run_id)))
-    attempt = len(run.store.list(layout.run_attempts(run.run_id)))
+    attempt = num_attempts(run)
     while True:
         try:
             run.store.create_json(layout.run_attempt(run.run_id, attempt), page.to_json())
@@ -99,10 +104,13 @@ def _keep(run: Run, page: RunReport) -> RunReport:
 
 
 def _total(run: Run) -> Cost:
+    """What this run cost, its earlier attempts included: each report holds the sum up to its own end."""
     price = run.resolved.price
+    before = latest_report(run.store, run.run_id) if run.recorded else None
+    spent = [*run.spent, *([before.cost] if before else [])]
     return Cost(
-        node_seconds=round(sum(cost.node_seconds for cost in run.spent), 3),
-        usd=round(sum(cost.usd for cost in run.spent), 6),
+        node_seconds=round(sum(cost.node_seconds for cost in spent), 3),
+        usd=round(sum(cost.usd for cost in spent), 6),
         machine=price.machine,
         usd_per_hour=price.usd_per_hour,
         price_date=price.price_date,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from data_contracts.canonical import digest
 from data_contracts.errors import SpecError
@@ -30,6 +32,7 @@ def resolve(
     trigger: Trigger,
     scheduled: datetime | None = None,
     rehash: bool = False,
+    fresh: bool = False,
 ) -> Resolved:
     """Look up everything that a run of `spec` depends on; UsageError in one sentence for what is not there."""
     root = path.parent
@@ -38,12 +41,14 @@ def resolve(
     for idle in check_lightning(lightning, spec):
         log.warning("%s", idle)
 
-    def files(sources: list[SourceSpec]) -> list[SourceFile]:
+    def files(sources: list[SourceSpec], field: str) -> list[SourceFile]:
         pattern = None if isinstance(spec.data, str) or spec.data.window is None else spec.data.window.path
         cache = settings.state_folder() / "digests"
-        return resolve_sources(sources, root=root, window=span, window_path=pattern, cache=cache, rehash=rehash)
+        return resolve_sources(
+            sources, root=root, window=span, window_path=pattern, cache=cache, rehash=rehash, field=field
+        )
 
-    commit, dirty = audit.revision(root)
+    commit, dirty = audit.revision(code.project_root(root))
     who = {
         "actor": audit.actor(),
         "trigger": trigger,
@@ -52,7 +57,8 @@ def resolve(
         "lock_digest": audit.lock_digest(),
         "started": audit.now(),
     }
-    bundle = code.pack(root, store, provenance={**who, "run_id": run_id, "tags": spec.tags})
+    named = _named_files(spec, lightning, code.project_root(root))
+    bundle = code.pack(root, store, named, provenance={**who, "run_id": run_id, "tags": spec.tags})
     for name in _named_code(spec, lightning):
         code.find_class(bundle.root, name)
     machine = machines.machine(spec.train.machine)
@@ -63,13 +69,18 @@ def resolve(
         root=str(root),
         store=store.uri,
         window=None if span is None else (span.start.isoformat(), span.end.isoformat()),
-        files=[] if isinstance(spec.data, str) else files(spec.data.source),
-        sets={name: files(one.source) for name, one in spec.evaluate.sets.items() if one.source is not None},
+        files=[] if isinstance(spec.data, str) else files(spec.data.source, "data.source"),
+        sets={
+            name: files(one.source, f"evaluate.sets.{name}.source")
+            for name, one in spec.evaluate.sets.items()
+            if one.source is not None
+        },
         suite=None if spec.contract is None else load_suite(spec.contract.suite, root),
         lightning=lightning,
         code=bundle.ref,
         code_digest=bundle.digest,
         champion=champion(store, spec),
+        fresh=fresh,
         price=Price(machine=machine.name, usd_per_hour=machine.usd_per_hour, price_date=machine.price_date),
         **who,
     )
@@ -82,9 +93,9 @@ def champion(store: Store, spec: PipelineSpec) -> Ref | None:
 
 
 def ci_key(resolved: Resolved) -> str:
-    """The idempotency key of a run that CI triggers: commit, spec and resolved data window.
+    """The idempotency key of a run that CI triggers: commit, code, spec and resolved data window.
 
-    The code's own digest besides, because a commit alone does not say what an uncommitted change did.
+    The code's digest stands beside the commit, because a commit alone does not say what an uncommitted change did.
     """
     told = resolved
     return digest({"commit": told.commit, "code": told.code_digest, "spec": told.spec, "window": told.window})
@@ -103,6 +114,23 @@ def _window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -
             remedy="Add data.window to the spec or leave --window out.",
         )
     return None if window is None else parse_window(window, now)
+
+
+def _named_files(spec: PipelineSpec, lightning: dict, project: Path) -> list[Path]:
+    """Files of the project that arguments name, such as a vocabulary: they decide the result as the code does."""
+    calls = [spec.train.transform, spec.shards.transform if spec.shards else None]
+    texts = [*_texts(lightning), *(text for call in calls if call for text in _texts(call.args))]
+    inside = [text for text in texts if text and len(text) < 256 and "\n" not in text and not text.startswith("/")]
+    paths = {(project / text).resolve() for text in inside if (project / text).is_file()}
+    return sorted(path for path in paths if path.is_relative_to(project))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
 
 
 def _named_code(spec: PipelineSpec, lightning: dict) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import tempfile
 from collections.abc import Sequence
@@ -30,14 +31,12 @@ class Run:
 
     Attributes:
         recorded: whether it has a place under `runs/`; a stage verb called alone has none.
-        fresh: `--new`: begin a new training even if an unfinished one has the same key.
         results: how the stages ended so far, by name.
     """
 
     resolved: Resolved
     store: Store
     recorded: bool = True
-    fresh: bool = False
     results: dict[str, StageResult] = field(default_factory=dict)
     spent: list[Cost] = field(default_factory=list)
 
@@ -138,7 +137,8 @@ def open_run(
     Args:
         window: `START..END` or a length that ends at `scheduled` (or now).
         overrides: `a.b=c` settings that replace fields of the spec.
-        key: idempotency key; None: for CI commit + spec + window, else every call is a run of its own.
+        key: idempotency key; None: for CI commit + code + spec + window, else every call is a run of its own.
+        fresh: begin a new training even if an unfinished or finished one has the same key.
         recorded: False for a stage verb, which leaves nothing under `runs/`.
 
     Raises:
@@ -148,15 +148,24 @@ def open_run(
     spec = load_spec(path, overrides)
     store = open_spec_store(spec, path.parent, store_uri)
     resolved = resolve(
-        spec, path, store, run_id=new_run_id(), window=window, trigger=trigger, scheduled=scheduled, rehash=rehash
+        spec,
+        path,
+        store,
+        run_id=new_run_id(),
+        window=window,
+        trigger=trigger,
+        scheduled=scheduled,
+        rehash=rehash,
+        fresh=fresh,
     )
     if not recorded:
-        return Run(resolved, store, recorded=False, fresh=fresh)
+        return Run(resolved, store, recorded=False)
+    _own_pages(store, spec.name)
     if key is None and trigger == "ci":
         key = ci_key(resolved)
     if key is not None:
         resolved = resolved.model_copy(update={"run_id": _claim(store, key, resolved.run_id)})
-    return Run(_record(store, resolved), store, fresh=fresh)
+    return Run(_record(store, resolved), store)
 
 
 def reopen_run(run_id: str, store_uri: str | None = None) -> Run:
@@ -207,6 +216,25 @@ def known_store_list(store_uri: str | None = None) -> list[Store]:
         except (UsageError, Interrupted):
             continue
     return found
+
+
+def slug(name: str) -> str:
+    """A pipeline's name as Prefect's artifact keys have it: `_` and `.` become `-`."""
+    return re.sub(r"[._]", "-", name)
+
+
+def _own_pages(store: Store, name: str) -> None:
+    """Two pipelines must not write each other's pages; UsageError if another one's name looks the same there."""
+    path = layout.pipeline(slug(name))
+    try:
+        store.create_json(path, {"schema_version": 1, "name": name})
+    except FileExistsError:
+        if (other := store.read_json(path)["name"]) != name:
+            raise UsageError(
+                f"name: {name!r} and the pipeline {other!r} in this store would share their pages in Prefect "
+                f"({slug(name)}-…).",
+                remedy="Rename one of them; '.', '_' and '-' are the same there.",
+            ) from None
 
 
 def _claim(store: Store, key: str, run_id: str) -> str:

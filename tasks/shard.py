@@ -6,13 +6,14 @@ from typing import Any
 
 from data_contracts.canonical import reuse_key
 from data_contracts.handoffs import ContractReport, Dataset, SourceFile
+from data_contracts.spec import SourceSpec
 from infra.handoffs import read_handoff
 from infra.launch.child import run_child
 from tasks.run import Run
 from tasks.stage import Done, stage
-from tasks.validate import raw_inputs, reading
+from tasks.validate import raw_inputs, reading, ways
 
-VERSION = 1
+VERSION = 2
 
 
 @stage("shard")
@@ -28,9 +29,11 @@ def shard(run: Run, contract: ContractReport | None) -> Done[Dataset | None]:
     """
     if run.external:
         return Done(None, "skipped", "data is external: the user's data module reads it")
-    dataset, reused = shard_files(run, run.resolved.files, contract)
-    for name, files in run.resolved.sets.items():
-        shard_files(run, files, contract, set_name=name)
+    found = find_dataset(run)
+    dataset = found or _make(run, contract)
+    for name in run.resolved.sets:
+        find_dataset(run, name) or _make(run, None, name)
+    reused = found is not None
     rows = ", ".join(f"{split} {dataset.rows(split):,}" for split in in_order(dataset))
     num_shards = sum(len(shards) for shards in dataset.splits.values())
     sentence = f"{num_shards} {dataset.format} shards: {rows} rows"
@@ -43,34 +46,49 @@ def in_order(dataset: Dataset) -> list[str]:
     return sorted(dataset.splits, key=lambda name: (usual.index(name) if name in usual else len(usual), name))
 
 
-def dataset_key(run: Run, files: list[SourceFile], set_name: str | None = None) -> str:
-    """Reuse key of a dataset: the shards' settings, the raw bytes, and the user's code if a transform runs."""
+def dataset_key(run: Run, set_name: str | None = None) -> str:
+    """Reuse key of a dataset: the shards' settings, the raw bytes, and the user's code if a transform runs.
+
+    A named evaluation set is read as its own sources say and goes by its own key; the window is not for it.
+    """
     spec = run.spec
     assert spec.shards is not None
-    settings = {**spec.shards.model_dump(mode="json"), **reading(run), "all_rows_in_one_split": set_name is not None}
-    inputs = raw_inputs(run) if set_name is None else [file.blake3 for file in files]
-    return reuse_key("shard", VERSION, settings, inputs, run.resolved.code_digest if spec.shards.transform else None)
+    settings = spec.shards.model_dump(mode="json")
+    # Canonical JSON sorts keys, but which share comes first decides who gets which rows.
+    for name in ("fractions", "boundaries"):
+        settings["split"][name] = list(settings["split"][name].items())
+    files, sources = _raw(run, set_name)
+    how = reading(run) if set_name is None else {"window": None, "window_column": None, "sources": ways(sources)}
+    settings = {**settings, **how, "all_rows_in_one_split": set_name is not None}
+    code = run.resolved.code_digest if spec.shards.transform else None
+    return reuse_key("shard", VERSION, settings, raw_inputs(files), code)
 
 
-def shard_files(
-    run: Run, files: list[SourceFile], contract: ContractReport | None, set_name: str | None = None
-) -> tuple[Dataset, bool]:
-    """The dataset of these raw files and whether it was reused; `set_name`: of a named evaluation set."""
-    key = dataset_key(run, files, set_name)
-    found = run.store.newest("datasets", key)
-    if found is not None:
-        return read_handoff(run.store, found, Dataset), True
-    answer = run_child("training.shard_worker", _request(run, files, key, contract, set_name))
-    return Dataset.from_json(answer), False
+def find_dataset(run: Run, set_name: str | None = None) -> Dataset | None:
+    """The sealed dataset of this run's raw files, or of a named evaluation set; None if it is still to be made."""
+    found = run.store.newest("datasets", dataset_key(run, set_name))
+    return None if found is None else read_handoff(run.store, found, Dataset)
 
 
-def _request(
-    run: Run, files: list[SourceFile], key: str, contract: ContractReport | None, set_name: str | None
-) -> dict[str, Any]:
+def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceSpec]]:
+    """Files and sources of the pipeline's data, or of a named evaluation set."""
+    if set_name is not None:
+        return run.resolved.sets[set_name], run.spec.evaluate.sets[set_name].source or []
+    assert not isinstance(run.spec.data, str)
+    return run.resolved.files, run.spec.data.source
+
+
+def _make(run: Run, contract: ContractReport | None, set_name: str | None = None) -> Dataset:
+    return Dataset.from_json(run_child("training.shard_worker", _request(run, contract, set_name)))
+
+
+def _request(run: Run, contract: ContractReport | None, set_name: str | None) -> dict[str, Any]:
     spec = run.spec
     assert spec.shards is not None
     assert not isinstance(spec.data, str)
-    sources = spec.data.source if set_name is None else spec.evaluate.sets[set_name].source or []
+    key = dataset_key(run, set_name)
+    files, sources = _raw(run, set_name)
+    windowed = set_name is None and spec.data.window is not None
     return {
         **run.store_request(),
         "uri": run.store.next_attempt("datasets", key),
@@ -79,8 +97,8 @@ def _request(
         "files": [file.to_json() for file in files],
         "sources": [source.model_dump(mode="json") for source in sources],
         "root": run.resolved.root,
-        "window": run.resolved.window,
-        "window_column": spec.data.window.column if spec.data.window else None,
+        "window": run.resolved.window if windowed else None,
+        "window_column": spec.data.window.column if windowed and spec.data.window else None,
         "shards": spec.shards.model_dump(mode="json"),
         "required_splits": ["train", spec.evaluate.split] if set_name is None else ["test"],
         "sensitive": spec.data.sensitive,

@@ -34,10 +34,19 @@ PLACEMENT = {
 
 def training_key(run: Run, dataset: Dataset | None) -> str:
     """Reuse key of a training: what decides its result; never where it ran."""
+    told = sealed_settings(run, dataset)
+    return reuse_key("train", VERSION, told["train"], told["dataset_id"], told["code_digest"])
+
+
+def sealed_settings(run: Run, dataset: Dataset | None) -> dict[str, Any]:
+    """What decides a training's result. It is sealed in every checkpoint, which is rebuilt from nothing else."""
     settings = {name: value for name, value in run.train_settings().items() if name not in PLACEMENT}
     settings["checkpoint"] = {"every_steps": settings["checkpoint"]["every_steps"]}
-    inputs = None if dataset is None else dataset.ref.id
-    return reuse_key("train", VERSION, settings, inputs, run.resolved.code_digest)
+    return {
+        "train": settings,
+        "code_digest": run.resolved.code_digest,
+        "dataset_id": None if dataset is None else dataset.ref.id,
+    }
 
 
 @stage("train")
@@ -66,7 +75,7 @@ def train(run: Run, dataset: Dataset | None) -> Done[Checkpoint]:
         "train": run.train_settings(),
         "data_external": run.external,
         "code": run.resolved.code.to_json(),
-        "code_digest": run.resolved.code_digest,
+        "sealed": sealed_settings(run, dataset),
         "provenance": run.provenance(dataset.ref if dataset else None, run.resolved.code),
         "store_options": run.spec.store.storage_options,
     }
@@ -88,6 +97,9 @@ def train(run: Run, dataset: Dataset | None) -> Done[Checkpoint]:
         raise
     run.spent.append(cost(outcome.node_seconds, price))
     checkpoint = outcome.checkpoint
+    if not outcome.node_seconds:
+        sentence = f"step {checkpoint.step:,}, trained by another run meanwhile"
+        return Done(checkpoint, "reused", sentence, checkpoint.ref, training)
     ranks = f"{spec.world_size} ranks" if spec.world_size > 1 else "1 rank"
     left_out = f", {outcome.dropped_rows} rows of an incomplete last batch left out" if outcome.dropped_rows else ""
     sentence = f"step {checkpoint.step:,} on {ranks} ({spec.strategy}){left_out}"
@@ -100,22 +112,33 @@ def find_training(run: Run, key: str) -> tuple[str, Checkpoint | None, bool]:
     while run.store.list(layout.attempt("trainings", key, attempt + 1)):
         attempt += 1
     training = layout.attempt("trainings", key, attempt)
+    following = layout.attempt("trainings", key, attempt + 1), None, False
+    begun = bool(run.store.list(training))
+    if begun and run.resolved.fresh and _begun_by(run, training) != run.run_id:
+        return following
     if run.store.exists(layout.result(training)):
         checkpoint = Checkpoint.from_json(run.store.read_json(layout.result(training)))
-        if not run.fresh and _whole(run, checkpoint):
-            return training, checkpoint, True
-        return layout.attempt("trainings", key, attempt + 1), None, False
-    begun = bool(run.store.list(training))
-    if begun and run.fresh:
-        return layout.attempt("trainings", key, attempt + 1), None, False
+        return (training, checkpoint, True) if _usable(run, checkpoint) else following
     return training, None, begun
 
 
-def _whole(run: Run, checkpoint: Checkpoint) -> bool:
+def _begun_by(run: Run, training: str) -> str | None:
+    """The run that began a training: `--new` asks for one of its own once, however often the run is gone on with."""
+    try:
+        return run.store.read_json(layout.launch(training, 0))["provenance"]["run_id"]
+    except FileNotFoundError:
+        return None
+
+
+def _usable(run: Run, checkpoint: Checkpoint) -> bool:
+    uri = checkpoint.ref.uri
+    if run.store.exists(layout.quarantined(uri)):
+        log.warning("the checkpoint %s is quarantined; training again", uri)
+        return False
     try:
         run.store.verify(checkpoint.ref)
     except (CorruptError, FileNotFoundError):
-        log.warning("the checkpoint %s is corrupt or gone; training again", checkpoint.ref.uri)
+        log.warning("the checkpoint %s is corrupt or gone; training again", uri)
         return False
     return True
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from data_contracts.canonical import reuse_key
 from data_contracts.errors import ContractRejected
-from data_contracts.handoffs import ContractReport, Failure
+from data_contracts.handoffs import ContractReport, Failure, SourceFile
+from data_contracts.spec import SourceSpec
 from data_contracts.suites import suite_digest
 from infra.handoffs import put_handoff, read_handoff
 from infra.sources import read_batches
@@ -31,7 +32,7 @@ def contract_key(run: Run) -> str:
         "sensitive": sorted(spec.data.sensitive),
         **reading(run),
     }
-    return reuse_key("validate", VERSION, settings, raw_inputs(run), None)
+    return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), None)
 
 
 @stage("validate")
@@ -72,19 +73,23 @@ def _finding(failure: Failure) -> str:
 
 
 def reading(run: Run) -> dict[str, object]:
-    """The settings that decide which rows the raw files give."""
+    """The settings that decide which rows the pipeline's raw files give."""
     spec = run.spec
     assert not isinstance(spec.data, str)
     column = spec.data.window.column if spec.data.window else None
-    named = [{"pattern": one.pattern, "columns": one.columns} for one in spec.data.source]
-    return {"window": run.resolved.window if column else None, "window_column": column, "sources": named}
+    window = {"window": run.resolved.window if column else None, "window_column": column}
+    return {**window, "sources": ways(spec.data.source)}
 
 
-def raw_inputs(run: Run) -> list[dict[str, object]]:
-    """The raw files by what they are, not by where they lie; columns taken from paths count."""
+def ways(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
+    """How each source is read, of what decides its rows."""
+    return [{"pattern": one.pattern, "columns": one.columns} for one in sources]
+
+
+def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, object]]:
+    """Raw files by what they are, not by where they lie; columns taken from paths count."""
     return [
-        {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source}
-        for file in run.resolved.files
+        {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source} for file in files
     ]
 
 

@@ -34,7 +34,7 @@ def verify(run: Run, checkpoint: Checkpoint) -> Done[Checkpoint]:
         "checkpoint": checkpoint.to_json(),
         "train": told.train,
         "project": str(run.project(told.code)),
-        "dataset_path": str(store.local(told.dataset.ref)) if told.dataset else "",
+        "dataset_path": str(store.local(told.dataset)) if told.dataset else "",
     }
     try:
         answer = run_child("training.verifier", request, project=run.project(told.code))

@@ -8,7 +8,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import from_json
+from data_contracts.errors import TrainwrightError, from_json
 from data_contracts.handoffs import RunReport
 from data_contracts.load import load_spec
 from flows.commands.guard import Answer, coloured, log
@@ -16,6 +16,8 @@ from flows.commands.guard import Answer, coloured, log
 QUIET = {
     "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
     "PREFECT_CLI_PROMPT": "false",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
@@ -46,7 +48,7 @@ def resume(arguments: argparse.Namespace) -> Answer:
     connect("cli")
     from flows.retrain import resume as resume_flow
 
-    return answer(report_of(resume_flow(run_id=arguments.run, store=arguments.store, return_state=True)), arguments)
+    return answer(carried_out(resume_flow, run_id=arguments.run, store=arguments.store), arguments)
 
 
 def run_line(
@@ -65,7 +67,8 @@ def run_line(
     connect(trigger)
     from flows.retrain import retrain
 
-    state = retrain(
+    return carried_out(
+        retrain,
         spec=spec,
         window=window,
         set=shlex.join(overrides),
@@ -73,9 +76,21 @@ def run_line(
         store=store,
         new=new,
         rehash=rehash,
-        return_state=True,
     )
-    return report_of(state)
+
+
+def carried_out(flow: Any, **parameters: Any) -> RunReport:
+    """The report of a flow that is run here; StorageUnavailable if the Prefect server went away."""
+    from infra.orchestrator.api import unreachable
+
+    try:
+        return report_of(flow(**parameters, return_state=True))
+    except TrainwrightError:
+        raise
+    except Exception as error:
+        if away := unreachable(error):
+            raise away from error
+        raise
 
 
 def connect(trigger: str) -> str:

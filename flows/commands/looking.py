@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import secrets
 from pathlib import Path
 from typing import Any
@@ -127,8 +126,11 @@ def _run_line(store: Store, run_id: str) -> dict[str, Any]:
     report: RunReport | None = latest_report(store, run_id)
     if report is not None:
         return {"run_id": run_id, "pipeline": report.pipeline, "verdict": report.verdict}
-    resolved = json.loads(store.read(layout.resolved(run_id)))
-    return {"run_id": run_id, "pipeline": resolved["spec"]["name"], "verdict": "unfinished"}
+    try:
+        name = store.read_json(layout.resolved(run_id))["spec"]["name"]
+    except FileNotFoundError:  # it was stopped before it was resolved
+        name = "?"
+    return {"run_id": run_id, "pipeline": name, "verdict": "unfinished"}
 
 
 def _models(store: Store) -> list[dict[str, Any]]:

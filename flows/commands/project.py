@@ -22,8 +22,9 @@ FILES = ("pyproject.toml", "pipeline.yaml", "lightning.yaml", "suite.json", "mod
 def init(arguments: argparse.Namespace) -> Answer:
     """The `init` command: the digits pipeline under the folder's name, with its data, ready to be changed."""
     folder = Path(arguments.folder)
-    if folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty.", remedy="Name a folder that does not exist yet.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "is not empty" if folder.is_dir() else "is a file"
+        raise UsageError(f"{folder} {what}.", remedy="Name a folder that does not exist yet.")
     name = re.sub(r"[^a-z0-9._-]", "-", folder.resolve().name.lower()).lstrip("._-")
     try:
         valid_name(name)
@@ -35,7 +36,7 @@ def init(arguments: argparse.Namespace) -> Answer:
         shutil.copy(TEMPLATE / file, folder / file)
     shutil.copy(TEMPLATE / "data" / "digits.parquet", folder / "data")
     spec = folder / "pipeline.yaml"
-    spec.write_text(re.sub(r"(?m)^name: .*$", f"name: {name}", spec.read_text()))
+    spec.write_text(re.sub(r"(?m)^name: .*$", f'name: "{name}"', spec.read_text()))
     (folder / ".gitignore").write_text(".trainwright/\ndata/\n")
     told = f"{spec} is a pipeline that runs as it is.\nNext: trainwright run {spec}"
     return Answer(told, {"spec": str(spec), "name": name})

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from data_contracts.errors import UsageError
 from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
 from tasks.earlier import earlier_checkpoint, earlier_contract, earlier_dataset, earlier_evaluation
@@ -67,6 +68,11 @@ def promote(arguments: argparse.Namespace) -> Answer:
 
 
 def _open(arguments: argparse.Namespace) -> Run:
+    if arguments.window is not None and ".." not in arguments.window:
+        raise UsageError(
+            f"--window {arguments.window}: a length ends now, which is another moment for each verb.",
+            remedy="Give the same START..END to each stage verb.",
+        )
     return open_run(
         arguments.spec,
         window=arguments.window,
@@ -87,5 +93,8 @@ def _answer(run: Run, name: str, handoff: HandOff | None, arguments: argparse.Na
 
 
 def _write(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=2) + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(value, indent=2) + "\n")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.", remedy="Name another file.") from error

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import ContractRejected, NodeLost
+from data_contracts.errors import Cancelled, ContractRejected, NodeLost, UserCodeError
 from data_contracts.handoffs import RunReport
 from infra.launch.keeper import Keeper
 from infra.store import layout
@@ -84,6 +84,30 @@ def test_what_ended_without_a_verdict_goes_on(spec: Path) -> None:
     line = Line(NodeLost("gone"), ContractRejected("no"))
     assert [attach(line)(opened(spec)).verdict for _ in range(3)] == ["failed", "rejected", "rejected"]
     assert line.calls == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"), [(UserCodeError("raised"), 1), (Cancelled("stopped"), 1), (NodeLost("gone"), 2)]
+)
+def test_what_ended_while_it_was_waited_for_is_repeated_only_if_its_cause_lay_outside(
+    spec: Path, caplog: pytest.LogCaptureFixture, error: Exception, calls: int
+) -> None:
+    caplog.set_level("INFO")
+    gate = threading.Event()
+    line = Line(error, error, gate=gate)
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(attach(line)(opened(spec)))) for _ in range(2)]
+    threads[0].start()
+    assert line.begun.wait(60)
+    threads[1].start()
+    while "under way in another process" not in caplog.text:
+        assert threads[1].is_alive(), "it did not wait"
+        time.sleep(0.01)
+    gate.set()
+    for thread in threads:
+        thread.join(60)
+    assert line.calls == calls
+    assert [one.sentence for one in answers] == [str(error)] * 2
 
 
 def test_another_key_is_another_run(spec: Path) -> None:

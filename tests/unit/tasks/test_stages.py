@@ -1,0 +1,148 @@
+"""The stages as plain functions, without Prefect: what is used again, what is not, and what a cut-off run says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError, GateNotMet, NodeLost
+from data_contracts.handoffs import Cost, Receipt
+from infra import registry
+from infra.store import layout
+from tasks.evaluate import evaluate, evaluation_key, sets_to_score
+from tasks.promote import promote, rollback
+from tasks.report import report
+from tasks.run import Run, open_run, reopen_run
+from tasks.shard import shard
+from tasks.train import find_training, train, training_key
+from tasks.trained import trained_with
+from tasks.validate import validate
+from tasks.verify import verify
+from tests.support.tiny import write_project
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_project(tmp_path_factory.mktemp("project") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+
+
+def opened(spec: Path, store: Path, *overrides: str, **asked: Any) -> Run:
+    return open_run(spec, store_uri=str(store), overrides=overrides, **asked)
+
+
+def line(run: Run) -> Receipt:
+    dataset = shard(run, validate(run))
+    checkpoint = verify(run, train(run, dataset))
+    return promote(run, checkpoint, dataset, evaluate(run, checkpoint, dataset))
+
+
+@pytest.fixture(scope="module")
+def store(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one promoted run."""
+    store = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        assert line(opened(spec, store)).decision == "promoted"
+    return store
+
+
+def test_what_a_model_is_rebuilt_from_is_sealed_beside_its_weights(spec: Path, store: Path) -> None:
+    run = opened(spec, store)
+    dataset = shard(run, validate(run))
+    checkpoint = train(run, dataset)
+    assert run.results["train"].status == "reused"
+    told = trained_with(run, checkpoint)
+    assert told.train["lightning"]["model"]["class_path"] == "net.Net"
+    assert (told.code, told.dataset) == (run.resolved.code, dataset.ref)
+    path = store / checkpoint.ref.uri / "train.json"
+    kept = path.read_bytes()
+    path.chmod(0o644)
+    path.write_bytes(kept.replace(b"net.Net", b"net.Ney"))
+    with pytest.raises(CorruptError, match=r"train\.json is not what was sealed"):
+        trained_with(run, checkpoint)
+    path.write_bytes(kept)
+
+
+def test_the_same_weights_from_other_arguments_are_another_checkpoint(spec: Path, store: Path) -> None:
+    """An argument that acts in `predict_step` alone trains the same bytes, and scores otherwise."""
+    one, two = opened(spec, store), opened(spec, store, "train.lightning.trainer.log_every_n_steps=7")
+    dataset = shard(one, validate(one))
+    first, second = train(one, dataset), train(two, dataset)
+    assert two.results["train"].status == "ran"
+    assert first.ref.id != second.ref.id
+    sets = sets_to_score(one, dataset)
+    assert evaluation_key(one, first, sets) != evaluation_key(one, second, sets)
+
+
+def test_a_quarantined_checkpoint_is_not_handed_over_again(spec: Path, store: Path) -> None:
+    run = opened(spec, store)
+    dataset = shard(run, validate(run))
+    key = training_key(run, dataset)
+    _, checkpoint, _ = find_training(run, key)
+    assert checkpoint is not None
+    mark = layout.quarantined(checkpoint.ref.uri)
+    run.store.create_json(mark, {"schema_version": 1, "reason": "not finite"})
+    try:
+        assert find_training(run, key) == (layout.attempt("trainings", key, 1), None, False)
+    finally:
+        (store / mark).unlink()
+
+
+def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path, store: Path) -> None:
+    run = opened(spec, store, fresh=True)
+    dataset = shard(run, validate(run))
+    key = training_key(run, dataset)
+    training, found, _ = find_training(run, key)
+    assert found is None
+    made = train(run, dataset)
+    assert made.training == training
+    again = reopen_run(run.run_id, str(store))
+    assert find_training(again, key)[:2] == (training, made)
+    assert find_training(opened(spec, store, fresh=True), key)[1] is None
+
+
+def test_a_promotion_that_was_cut_off_after_the_alias_moved_still_says_promoted(spec: Path, tmp_path: Path) -> None:
+    run = opened(spec, tmp_path / "store")
+    assert line(run).decision == "promoted"
+    again = reopen_run(run.run_id, str(tmp_path / "store"))
+    receipt = line(again)
+    assert (receipt.decision, again.results["promote"].status) == ("promoted", "ran")
+    other = opened(spec, tmp_path / "store")
+    assert line(other).decision == "unchanged"
+    assert len(registry.history(run.store, "tiny", "champion")) == 1
+
+
+def test_going_back_twice_goes_back_by_two_versions(spec: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for seed in (1, 2, 3):
+        line(opened(spec, store, f"train.seed={seed}", "promote.gates=[]"))
+    held = opened(spec, store).store
+    assert [rollback(held, "tiny", "champion", None, {"run_id": "r"}).version for _ in range(2)] == [2, 1]
+
+
+def test_a_set_that_was_not_sharded_is_asked_for_and_not_made(spec: Path, store: Path, tmp_path: Path) -> None:
+    run = opened(spec, store, "evaluate.sets.hard.source=rows.csv")
+    dataset = shard(opened(spec, store), None)
+    before = sorted(path.name for path in (store / "datasets").iterdir())
+    with pytest.raises(Exception, match=r"no dataset of evaluate\.sets\.hard .* Run `trainwright shard`"):
+        sets_to_score(run, dataset)
+    assert sorted(path.name for path in (store / "datasets").iterdir()) == before
+
+
+def test_cost_is_counted_over_all_attempts(spec: Path, tmp_path: Path) -> None:
+    run = opened(spec, tmp_path / "store")
+    run.spent.append(Cost(node_seconds=10, usd=0.5))
+    assert report(run, error=NodeLost("gone")).cost.node_seconds == 10
+    again = reopen_run(run.run_id, str(tmp_path / "store"))
+    again.spent.append(Cost(node_seconds=1, usd=0.25))
+    last = report(again, error=GateNotMet("no"))
+    assert (last.cost.node_seconds, last.cost.usd) == (11, 0.75)
+    assert json.loads((tmp_path / "store" / layout.report(run.run_id)).read_text())["cost"]["node_seconds"] == 11
