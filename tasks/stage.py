@@ -13,6 +13,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 from data_contracts.errors import Cancelled, ContractRejected, GateNotMet, TrainwrightError
 from data_contracts.handoffs import Ref, StageResult, StageStatus
+from infra import stopping
 from infra.store import layout
 from tasks.run import Run
 
@@ -55,6 +56,7 @@ def stage(
                 return result
 
             try:
+                stopping.check()
                 done = work(run, *args, **kwargs)
             except ContractRejected as error:
                 ended("rejected", error.message)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.errors import Cancelled, TrainwrightError
+from infra import stopping
 
 log = logging.getLogger("trainwright")
 
@@ -70,16 +71,16 @@ class _Stopped(KeyboardInterrupt):
 
 def _listen() -> list[int]:
     """Turn SIGINT and SIGTERM into `_Stopped` from here on; the list will hold the signals that came."""
-    came: list[int] = []
+    stopping.came.clear()
 
     def stop(number: int, _frame: Any) -> None:
-        came.append(number)
+        stopping.came.append(number)
         raise _Stopped
 
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is for a script's background jobs
         signal.signal(signal.SIGINT, stop)
-    return came
+    return stopping.came
 
 
 def _log_to_stderr() -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from data_contracts.errors import Hung, NodeLost, OutOfMemory, TrainwrightError, from_json
+from infra import stopping
 from infra.launch.processes import (
     MARK,
     end,
@@ -152,6 +153,7 @@ def _follow(
     position = 0
     ended = False
     while not ended:
+        stopping.check()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=POLL_S)
         ended = process.returncode is not None

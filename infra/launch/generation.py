@@ -24,6 +24,7 @@ from data_contracts.errors import (
     from_json,
 )
 from data_contracts.handoffs import Checkpoint
+from infra import stopping
 from infra.launch.local import Handle, Start
 from infra.launch.patience import Outage, patiently
 from infra.launch.processes import uninterrupted
@@ -161,6 +162,7 @@ class Generation:
         self._on_progress(self._progress)
         deadline = time.monotonic() + timeout_s
         while any(node.joined is None for node in self._nodes):
+            stopping.check()
             self._check()
             self._reach(self._hear_roll)
             if any(node.over for node in self._nodes):
@@ -198,6 +200,7 @@ class Generation:
         self._moved = time.monotonic()
         settled: float | None = None
         while True:
+            stopping.check()
             self._check()
             self._reach(self._hear)
             if all(node.exit is not None and node.exit["status"] == "done" for node in self._nodes):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, GateNotMet, NodeLost
+from data_contracts.errors import Cancelled, CorruptError, GateNotMet, NodeLost
 from data_contracts.handoffs import Cost, Receipt
-from infra import registry
+from infra import registry, stopping
 from infra.store import layout
 from tasks.evaluate import evaluate, evaluation_key, sets_to_score
 from tasks.promote import promote, rollback
@@ -52,6 +52,16 @@ def store(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
         assert line(opened(spec, store)).decision == "promoted"
     return store
+
+
+def test_a_signal_whose_exception_was_lost_stops_at_the_next_stage(
+    spec: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = opened(spec, store)
+    monkeypatch.setattr(stopping, "came", [2])
+    with pytest.raises(Cancelled):
+        validate(run)
+    assert run.results["validate"].status == "cancelled"
 
 
 def test_what_a_model_is_rebuilt_from_is_sealed_beside_its_weights(spec: Path, store: Path) -> None:

@@ -21,6 +21,7 @@ from data_contracts.errors import (
     TrainwrightError,
     UserCodeError,
 )
+from infra import stopping
 from infra.launch import child
 from infra.launch.child import run_child
 from infra.launch.processes import find_marked, kill_marked, marked_env, new_mark
@@ -158,3 +159,15 @@ def test_a_signal_to_the_parent_leaves_no_process(number: int, to_group: bool, t
         assert find_marked(mark) == []
     finally:
         kill_marked(mark)
+
+
+def test_a_signal_whose_exception_was_lost_ends_the_wait(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hear(record: dict) -> None:
+        stopping.came.append(signal.SIGINT)
+
+    monkeypatch.setattr(stopping, "came", [])
+    with pytest.raises(KeyboardInterrupt):
+        run_child(MODULE, {"report": [{"step": 1}], "heard": str(tmp_path / "never")}, on_progress=hear)
+    assert find_marked(mark) == []
