@@ -1,4 +1,4 @@
-"""Whether this process was asked to stop. What a signal raises can be lost in the middle of a library; this fact is not."""
+"""Whether this process was asked to stop: what a signal raises can be lost inside a library, this fact is not."""
 
 from __future__ import annotations
 
