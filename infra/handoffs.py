@@ -6,16 +6,16 @@ from typing import Any, TypeVar
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
-from data_contracts.handoffs import HandOff, Ref
+from data_contracts.handoffs import FileEntry, HandOff, Ref
 from infra.store import Store, Writer
 
 FILE = "handoff.json"
 T = TypeVar("T", bound=HandOff)
 
 
-def put_handoff(writer: Writer, fields: dict[str, Any]) -> None:
+def put_handoff(writer: Writer, fields: dict[str, Any]) -> FileEntry:
     """Write a hand-off's fields (without `ref`) into a directory that is about to be sealed."""
-    writer.put(FILE, canonical(fields))
+    return writer.put(FILE, canonical(fields))
 
 
 def read_handoff(store: Store, ref: Ref, kind: type[T]) -> T:

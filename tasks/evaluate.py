@@ -6,6 +6,7 @@ from data_contracts.canonical import reuse_key
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
 from infra import registry
+from infra.datasets import local_dataset
 from infra.handoffs import read_handoff
 from infra.launch.child import run_child
 from tasks.run import Run
@@ -52,7 +53,7 @@ def score(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> tuple[Ev
         "train": told.train,
         "evaluate": run.spec.evaluate.model_dump(mode="json"),
         "sets": {
-            name: {"dataset": d.to_json(), "path": str(run.store.local(d.ref)), "split": split}
+            name: {"dataset": d.to_json(), "path": str(local_dataset(run.store, d)), "split": split}
             for name, (d, split) in sets.items()
         },
         "data_external": run.external,

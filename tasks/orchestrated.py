@@ -11,7 +11,7 @@ from prefect.states import Cancelled as PrefectCancelled
 from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import GateNotMet, TrainwrightError
-from infra.orchestrator.artifacts import stage_artifact
+from infra.orchestrator.artifacts import ProgressArtifact, stage_artifact
 from tasks import evaluate as _evaluate
 from tasks import pages
 from tasks import promote as _promote
@@ -20,6 +20,7 @@ from tasks import train as _train
 from tasks import validate as _validate
 from tasks import verify as _verify
 from tasks.policies import task_policy
+from tasks.progress import listening, percent, sentence
 from tasks.run import Run
 
 
@@ -29,9 +30,11 @@ def as_task(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
     @task(**task_policy(name))
     @functools.wraps(work)
     def stage_task(run: Run, *args: Any) -> State:
+        bar = ProgressArtifact(pages.artifact_key(run, f"{name}-progress"))
         answer: dict[str, Any]
         try:
-            answer = {"handoff": work(run, *args)}
+            with listening(lambda record: bar.show(percent(record), sentence(record))):
+                answer = {"handoff": work(run, *args)}
         except TrainwrightError as error:
             answer = {"error": error}
         stage_artifact(pages.artifact_key(run, name), pages.stage_page(run, name, **answer), name)

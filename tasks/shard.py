@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_contracts.canonical import reuse_key
-from data_contracts.handoffs import ContractReport, Dataset, SourceFile
+from data_contracts.canonical import canonical, reuse_key
+from data_contracts.handoffs import ContractReport, Dataset, Ref, SourceFile
 from data_contracts.spec import SourceSpec
-from infra.handoffs import read_handoff
+from infra.datasets import dataset_to_extend, newest_dataset
 from infra.launch.child import run_child
+from tasks.progress import shown
 from tasks.run import Run
 from tasks.stage import Done, stage
 from tasks.validate import raw_inputs, reading, ways
@@ -51,23 +52,26 @@ def dataset_key(run: Run, set_name: str | None = None) -> str:
 
     A named evaluation set is read as its own sources say and goes by its own key; the window is not for it.
     """
-    spec = run.spec
-    assert spec.shards is not None
-    settings = spec.shards.model_dump(mode="json")
-    # Canonical JSON sorts keys, but which share comes first decides who gets which rows.
-    for name in ("fractions", "boundaries"):
-        settings["split"][name] = list(settings["split"][name].items())
-    files, sources = _raw(run, set_name)
-    how = reading(run) if set_name is None else {"window": None, "window_column": None, "sources": ways(sources)}
-    settings = {**settings, **how, "all_rows_in_one_split": set_name is not None}
-    code = run.resolved.code_digest if spec.shards.transform else None
-    return reuse_key("shard", VERSION, settings, raw_inputs(files), code)
+    return _key(run, raw_inputs(_raw(run, set_name)[0]), set_name)
 
 
 def find_dataset(run: Run, set_name: str | None = None) -> Dataset | None:
     """The sealed dataset of this run's raw files, or of a named evaluation set; None if it is still to be made."""
-    found = run.store.newest("datasets", dataset_key(run, set_name))
-    return None if found is None else read_handoff(run.store, found, Dataset)
+    return newest_dataset(run.store, dataset_key(run, set_name))
+
+
+def _key(run: Run, inputs: list[Any], set_name: str | None = None) -> str:
+    """The reuse key with these inputs; without any, what datasets that can be extended by one another share."""
+    shards = run.spec.shards
+    assert shards is not None
+    settings = shards.model_dump(mode="json", exclude=set(shards.UNKEYED))
+    # Canonical JSON sorts keys, but which share comes first decides who gets which rows.
+    for name in ("fractions", "boundaries"):
+        settings["split"][name] = list(settings["split"][name].items())
+    sources = ways(_raw(run, set_name)[1])
+    how = reading(run) if set_name is None else {"window": None, "window_column": None, "sources": sources}
+    settings = {**settings, **how, "all_rows_in_one_split": set_name is not None}
+    return reuse_key("shard", VERSION, settings, inputs, run.resolved.code_digest if shards.transform else None)
 
 
 def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceSpec]]:
@@ -79,7 +83,30 @@ def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceS
 
 
 def _make(run: Run, contract: ContractReport | None, set_name: str | None = None) -> Dataset:
-    return Dataset.from_json(run_child("training.shard_worker", _request(run, contract, set_name)))
+    request = _request(run, contract, set_name)
+    with shown("shard") as progress:
+        answer = run_child("training.shard_worker", request, on_progress=progress)
+    return Dataset.from_json(answer)
+
+
+def _extension(run: Run, request: dict[str, Any], parents: list[Ref | None]) -> dict[str, Any]:
+    """The request for a dataset that is added to an earlier one, if there is one: only new files are sharded."""
+    inputs, series = raw_inputs(run.resolved.files), _key(run, [])
+    # Found by whoever adds to this one.
+    request = {**request, "settings": {**request["settings"], "series": series, "inputs": inputs}}
+    found = dataset_to_extend(run.store, series, inputs)
+    if found is None:
+        return request
+    parent, had = found
+    left = [canonical(one) for one in had]
+    new = []
+    for file, one in zip(run.resolved.files, inputs, strict=True):
+        if canonical(one) in left:
+            left.remove(canonical(one))
+        else:
+            new.append(file.to_json())
+    provenance = {**request["provenance"], **run.provenance(*parents, parent.ref)}
+    return {**request, "files": new, "appended_to": parent.to_json(), "provenance": provenance}
 
 
 def _request(run: Run, contract: ContractReport | None, set_name: str | None) -> dict[str, Any]:
@@ -89,7 +116,8 @@ def _request(run: Run, contract: ContractReport | None, set_name: str | None) ->
     key = dataset_key(run, set_name)
     files, sources = _raw(run, set_name)
     windowed = set_name is None and spec.data.window is not None
-    return {
+    parents = [contract.ref if contract else None]
+    request = {
         **run.store_request(),
         "uri": run.store.next_attempt("datasets", key),
         "key": key,
@@ -104,8 +132,9 @@ def _request(run: Run, contract: ContractReport | None, set_name: str | None) ->
         "sensitive": spec.data.sensitive,
         "project": str(run.project()) if spec.shards.transform else None,
         "provenance": {
-            **run.provenance(contract.ref if contract else None),
+            **run.provenance(*parents),
             **run.raw_provenance(files, sources),
         },
         "settings": {"files": [file.blake3 for file in files]},
     }
+    return _extension(run, request, parents) if spec.shards.append and set_name is None else request

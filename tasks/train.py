@@ -19,6 +19,18 @@ from tasks.stage import Done, stage
 VERSION = 1
 QUIET_S = 2.0
 log = logging.getLogger("trainwright")
+# Share of a training's time from which waiting for data is worth a warning, and what to change by its cause.
+WAIT_LIMIT = 0.05
+REMEDIES = {
+    "reading": "reading the shards takes longest; bring the store nearer, or raise train.loader.memory_bytes.",
+    "decoding": "decoding the shards takes longest; raise train.loader.memory_bytes or cache_bytes, so that rows are "
+    "decoded once.",
+    "cache": "gathering from the cache on disk takes longest; raise train.loader.memory_bytes, or put "
+    "TRAINWRIGHT_HOME on a faster disk.",
+    "memory": "gathering from memory takes longest; leave columns that the model does not use out of train.batch.",
+    "transform": "train.transform takes longest; do what is the same each time in shards.transform.",
+    "your loader": "your own data module gives the batches; give its loader workers, or use the sealed shards.",
+}
 
 # Where a training runs, and how long it waits, decides nothing of its result.
 PLACEMENT = {
@@ -42,6 +54,7 @@ def sealed_settings(run: Run, dataset: Dataset | None) -> dict[str, Any]:
     """What decides a training's result. It is sealed in every checkpoint, which is rebuilt from nothing else."""
     settings = {name: value for name, value in run.train_settings().items() if name not in PLACEMENT}
     settings["checkpoint"] = {"every_steps": settings["checkpoint"]["every_steps"]}
+    settings["loader"] = run.spec.train.loader.result
     return {
         "train": settings,
         "code_digest": run.resolved.code_digest,
@@ -102,8 +115,16 @@ def train(run: Run, dataset: Dataset | None) -> Done[Checkpoint]:
         return Done(checkpoint, "reused", sentence, checkpoint.ref, training)
     ranks = f"{spec.world_size} ranks" if spec.world_size > 1 else "1 rank"
     left_out = f", {outcome.dropped_rows} rows of an incomplete last batch left out" if outcome.dropped_rows else ""
-    sentence = f"step {checkpoint.step:,} on {ranks} ({spec.strategy}){left_out}"
+    waits = f", {outcome.wait_share:.1%} of the time waiting for data" if outcome.wait_share >= 0.001 else ""
+    warn_of_waiting(outcome.wait_share, outcome.wait_cause)
+    sentence = f"step {checkpoint.step:,} on {ranks} ({spec.strategy}){left_out}{waits}"
     return Done(checkpoint, "ran", sentence, checkpoint.ref)
+
+
+def warn_of_waiting(share: float, cause: str) -> None:
+    """Say so if steps waited for data for more than WAIT_LIMIT of the time, and what to change."""
+    if share > WAIT_LIMIT:
+        log.warning("train waited for data %.1f%% of the time: %s", 100 * share, REMEDIES.get(cause, ""))
 
 
 def find_training(run: Run, key: str) -> tuple[str, Checkpoint | None, bool]:

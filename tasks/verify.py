@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from data_contracts.errors import CorruptError
-from data_contracts.handoffs import Checkpoint
+from data_contracts.handoffs import Checkpoint, Dataset
+from infra.datasets import local_dataset
+from infra.handoffs import read_handoff
 from infra.launch.child import run_child
 from infra.store import layout
 from tasks.run import Run
@@ -34,7 +36,7 @@ def verify(run: Run, checkpoint: Checkpoint) -> Done[Checkpoint]:
         "checkpoint": checkpoint.to_json(),
         "train": told.train,
         "project": str(run.project(told.code)),
-        "dataset_path": str(store.local(told.dataset)) if told.dataset else "",
+        "dataset_path": str(local_dataset(store, read_handoff(store, told.dataset, Dataset))) if told.dataset else "",
     }
     try:
         answer = run_child("training.verifier", request, project=run.project(told.code))

@@ -1,7 +1,8 @@
 """What every test shares: state folders of its own, and what is left out where the machine lacks something.
 
 A test marked `apt("strace")` or `root` is deselected where that is missing, with one printed line; with
-TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow and in CI.
+TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow and in CI, `huge`
+ones with --huge alone.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _reasons_key = pytest.StashKey[list[str]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", default=IN_CI, help="run the slow tests too")
+    parser.addoption("--huge", action="store_true", help="run the tests that take many minutes and GB of disk too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -63,7 +65,7 @@ def _missing(item: pytest.Item) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, left_out = [], []
     for item in items:
-        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+        if any(item.get_closest_marker(size) and not config.getoption(f"--{size}") for size in ("slow", "huge")):
             left_out.append(item)
         elif reason := _missing(item):
             left_out.append(item)

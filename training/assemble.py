@@ -6,6 +6,7 @@ changed on disk and nothing is run.
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import sys
@@ -20,9 +21,10 @@ from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI, instantiate_class
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.utils.data import default_collate
 
 from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
-from data_contracts.spec import CallableSpec
+from data_contracts.spec import BatchTransform
 from training.plan import Plan
 from training.user_code import (
     add_project,
@@ -128,8 +130,18 @@ def batch_transform(train: Mapping[str, Any], project: Path) -> Callable[[Any], 
     """The user's `train.transform` with its arguments bound, None if there is none; errors as `load_callable`."""
     if train.get("transform") is None:
         return None
-    wanted = CallableSpec.model_validate(train["transform"])
-    return load_callable(wanted.call, wanted.args, "train.transform", add_project(project))
+    wanted = BatchTransform.model_validate(train["transform"])
+    call = load_callable(wanted.call, wanted.args, "train.transform", add_project(project))
+    return call if wanted.per == "batch" else functools.partial(_each_sample, call)
+
+
+def _each_sample(call: Callable[[Any], Any], batch: Any) -> Any:
+    """A batch of what the user's function makes of each sample."""
+    values = list(batch.values()) if isinstance(batch, dict) else batch
+    samples = zip(*values, strict=True)
+    if isinstance(batch, dict):
+        return default_collate([call(dict(zip(batch, sample, strict=True))) for sample in samples])
+    return default_collate([call(sample) for sample in samples])
 
 
 def silence() -> None:

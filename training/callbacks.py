@@ -77,6 +77,13 @@ class Keeper(L.Callback):
         """Count time spent fetching."""
         self._reports.waited(seconds)
 
+    def waits(self, trainer: L.Trainer) -> dict[str, Any]:
+        """Share of the training's time that was spent waiting for data, and what took longest in preparing it."""
+        loader = trainer.train_dataloader
+        spent = loader.spent if isinstance(loader, TrainLoader) else {"your loader": 1.0}
+        cause = max(spent, key=lambda name: spent[name], default="")
+        return {"wait_share": self._reports.wait_share, "wait_cause": cause}
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Find out before step 1 whether all state can be saved."""
         try:
@@ -87,7 +94,7 @@ class Keeper(L.Callback):
                 remedy="Keep it out of the saved state, or make it tensors, numbers, texts, lists or dictionaries.",
             ) from error
         self._check_batch_size(trainer)
-        self._reports.progress.phase = "training"
+        self._reports.begin()
         self._reports.report(now=True)
 
     def on_train_batch_end(

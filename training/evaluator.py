@@ -21,13 +21,13 @@ from torchmetrics import Metric
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation
-from data_contracts.spec import EvaluateSpec, MetricSpec
+from data_contracts.spec import EvaluateSpec, LoaderSpec, MetricSpec
 from infra.handoffs import put_handoff
 from infra.launch.child import child_main
 from infra.store import open_store
 from training.assemble import batch_transform, build_datamodule, build_module, plain_trainer
 from training.checkpoint import load_module_weights
-from training.loader import OrderedLoader, Split
+from training.loader import OrderedLoader, Room, Split
 from training.scoring import LoggedScore, PredictionScore, Scored, metric_classes
 from training.user_code import user_code
 
@@ -139,7 +139,13 @@ def _sets(
                 f"{field}: the dataset has no rows in a split {one['split']}; it has {', '.join(dataset.splits)}.",
                 remedy="Name one of these.",
             )
-        rows = Split(Path(one["path"]), dataset, one["split"], train["batch"], batch_transform(train, project))
+        transform = batch_transform(train, project)
+        loader = LoaderSpec.model_validate(train.get("loader") or {})  # older trainings have none
+        # Each set is scored before the next is opened, so each has all the room.
+        rows = Split(
+            *(Path(one["path"]), dataset, one["split"], train["batch"], transform, loader, Room.of(loader)),
+            in_order=True,
+        )
         yield name, OrderedLoader(rows, wanted.batch_size)
 
 

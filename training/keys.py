@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 from blake3 import blake3
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+DIGEST_BYTES = 16
 
 
 class UnusableKey(ValueError):
@@ -21,12 +22,12 @@ class UnusableKey(ValueError):
         self.column = column
 
 
-def key_codes(columns: Sequence[pa.ChunkedArray], seed: int) -> tuple[np.ndarray, list[bytes]]:
-    """Per row the number of its key, (rows,) int64, and per number the key's BLAKE3 digest (32 bytes).
+def key_digests(columns: Sequence[pa.ChunkedArray], seed: int) -> np.ndarray:
+    """The first 128 bits of each row's key's BLAKE3 digest: (rows, 2) uint64, little-endian.
 
     A null is a value like any other: rows without a key stay together. UnusableKey for nested types.
     """
-    # Arrow finds the distinct values, so Python sees each key once, not each row.
+    # Arrow finds the distinct values, so Python sees each key of a batch once, not each row.
     per_row, values = [], []
     for index, column in enumerate(columns):
         if pa.types.is_nested(column.type):
@@ -34,19 +35,23 @@ def key_codes(columns: Sequence[pa.ChunkedArray], seed: int) -> tuple[np.ndarray
         encoded = column.combine_chunks().dictionary_encode()
         values.append([*_typed(encoded.dictionary, index), b"n"])
         per_row.append(encoded.indices.fill_null(len(values[-1]) - 1).to_numpy().astype(np.int64))
+    start = f"trainwright key {seed}\0".encode()
     if len(columns) == 1:
-        distinct, rows = np.arange(len(values[0]))[None, :], per_row[0]
-    else:
-        distinct, rows = np.unique(np.stack(per_row), axis=1, return_inverse=True)
-    start = blake3(f"trainwright key {seed}\0".encode())
-    places: dict[bytes, int] = {}
-    code_of = np.zeros(distinct.shape[1], np.int64)
-    for number, key in enumerate(distinct.T.tolist()):
-        hasher = start.copy()
-        for column, value in zip(values, key, strict=True):
-            hasher.update(struct.pack("<Q", len(column[value])) + column[value])
-        code_of[number] = places.setdefault(hasher.digest(), len(places))
-    return code_of[rows.reshape(-1)], list(places)
+        return _digests(map(start.__add__, _framed(values[0])))[per_row[0]]
+    distinct, rows = np.unique(np.stack(per_row), axis=1, return_inverse=True)
+    framed = [_framed(column) for column in values]
+    keys = (b"".join([start, *map(list.__getitem__, framed, key)]) for key in distinct.T.tolist())
+    return _digests(keys)[rows.reshape(-1)]
+
+
+def _framed(values: list[bytes]) -> list[bytes]:
+    """Each value behind its length, so that no two keys of several columns are the same bytes."""
+    heads = {size: struct.pack("<Q", size) for size in set(map(len, values))}
+    return [heads[len(value)] + value for value in values]
+
+
+def _digests(keys: Iterable[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join([blake3(key).digest(DIGEST_BYTES) for key in keys]), "<u8").reshape(-1, 2)
 
 
 def _typed(values: pa.Array, index: int) -> list[bytes]:

@@ -31,14 +31,14 @@ class Plan:
     steps_per_epoch: int
     dropped_rows: int
 
-    def micro_rows(self, order: np.ndarray, step_in_epoch: int, micro_step: int, rank: int) -> np.ndarray:
-        """The rows of one micro-batch of one rank, (micro_batch,), as a view into the epoch's order.
+    def positions(self, first: int, count: int, rank: int) -> np.ndarray:
+        """Where in an epoch's order a rank's micro-batches `first`, `first + 1`, … stand, (count, micro_batch) int64.
 
         All ranks' micro-batches of one step together are the same rows, whatever the world size.
         """
-        per_rank = self.micro_batch * self.accumulate
-        start = step_in_epoch * self.global_batch + rank * per_rank + micro_step * self.micro_batch
-        return order[start : start + self.micro_batch]
+        step, micro_step = np.divmod(np.arange(first, first + count), self.accumulate)
+        starts = step * self.global_batch + (rank * self.accumulate + micro_step) * self.micro_batch
+        return starts[:, None] + np.arange(self.micro_batch)
 
     def position(self, samples: int) -> tuple[int, int]:
         """Epoch and step in it at which the cursor (samples consumed, over all ranks and epochs) stands."""

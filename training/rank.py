@@ -88,13 +88,17 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
     # Strategy hooks are the last of a training's end, after whatever the module's own hook does to its weights.
     trainer.strategy.on_train_end = lambda: keeper.finish(trainer)  # type: ignore[method-assign]
     keeper.listen()
-    trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **loaders)
+    try:
+        trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **loaders)
+    finally:
+        if "train_dataloaders" in loaders:
+            loaders["train_dataloaders"].close()
     if keeper.last is None:
         raise UsageError(
             "train.lightning: the training ended without a single step.",
             remedy="Raise trainer.max_epochs, max_steps or limit_train_batches.",
         )
-    return (keeper.last if context.rank == 0 else None), plan_json(plan)
+    return (keeper.last if context.rank == 0 else None), {**plan_json(plan), **keeper.waits(trainer)}
 
 
 def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
@@ -102,22 +106,37 @@ def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
     if context.dataset is None or context.lightning.get("data"):
         return None, {}
     from training.assemble import batch_transform
-    from training.loader import OrderedLoader, Split, TrainLoader
+    from training.loader import OrderedLoader, Room, Split, TrainLoader, ahead_bytes
 
     folder, dataset = context.dataset_path, context.dataset
     assert folder is not None, "the launcher gives a dataset's local folder"
     transform = batch_transform(context.settings, context.project)
+    train = context.train
+    room = Room.of(train.loader, context.local_world_size)
 
     def rows(split: str) -> Split:
-        return Split(folder, dataset, split, context.train.batch, transform)
+        in_order = split != "train"
+        return Split(folder, dataset, split, train.batch, transform, train.loader, room, in_order=in_order)
 
     train_rows = rows("train")
-    plan = make_plan(train_rows.num_rows, context.train, context.world_size)
-    loader = TrainLoader(train_rows, plan, context.dataset.ref.id, context.train.seed, context.rank)
+    plan = make_plan(train_rows.epoch_rows(train.global_batch_size), train, context.world_size)
+    loader = TrainLoader(
+        *(train_rows, plan, dataset.ref.id, train.seed, context.rank, train.loader),
+        ahead_bytes=ahead_bytes(train_rows.row_bytes * plan.micro_batch, room),
+        pin=_on_gpu(context),
+    )
     loaders: dict[str, Any] = {"train_dataloaders": loader}
-    if context.dataset.rows("val"):
+    if dataset.rows("val"):
         loaders["val_dataloaders"] = OrderedLoader(rows("val"), plan.micro_batch, context.rank, context.world_size)
     return plan, loaders
+
+
+def _on_gpu(context: Context) -> bool:
+    """Whether batches go to a CUDA device: Lightning copies from pinned memory without waiting."""
+    import torch
+
+    accelerator = (context.lightning.get("trainer") or {}).get("accelerator") or "auto"
+    return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
 
 
 def _resume_folder(context: Context, store: Store) -> Path | None:

@@ -46,6 +46,20 @@ class Reports:
         self._interval_s = interval_s
         self._written = -math.inf
         self._waited_s = 0.0
+        self._waited_before_s = 0.0
+        self._began: float | None = None
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time since `begin` spent waiting for data."""
+        if self._began is None:
+            return 0.0
+        return round((self._waited_before_s + self._waited_s) / max(1e-9, time.monotonic() - self._began), 4)
+
+    def begin(self) -> None:
+        """Say that training begins."""
+        self.progress.phase = "training"
+        self._began = time.monotonic()
 
     @property
     def stop_asked(self) -> bool:
@@ -68,6 +82,7 @@ class Reports:
         since = time.monotonic() - self._written
         self.progress.wait_share = round(min(1.0, self._waited_s / since), 4) if math.isfinite(since) else 0.0
         self._write("json", asdict(self.progress))
+        self._waited_before_s += self._waited_s
         self._written, self._waited_s = time.monotonic(), 0.0
 
     def sealed(self, checkpoint: Checkpoint) -> None:

@@ -6,8 +6,11 @@ with an unsealed directory file by file and seals it when all shards are there.
 
 from __future__ import annotations
 
+import functools
+import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +18,52 @@ import pyarrow as pa
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError, UserCodeError
-from data_contracts.handoffs import Dataset, FileEntry, Ref, SourceFile
+from data_contracts.handoffs import Dataset, FileEntry, Ref, ShardFile, SourceFile
 from data_contracts.spec import ShardsSpec, SourceSpec
 from infra.digests import file_digest
 from infra.handoffs import FILE as HANDOFF_FILE
 from infra.handoffs import put_handoff
 from infra.launch.child import child_main
-from infra.sources.read import read_batches
 from infra.sources.window import Window
-from infra.store import Writer, open_store
+from infra.store import Store, Writer, open_store
 from training import formats
 from training.formats import schema as schemas
-from training.sharding import Sharded, Transform, shard_rows
+from training.sharding import Earlier, Sharded, shard_files
 from training.split import REQUIRED
-from training.user_code import add_project, load_callable
+from training.units import Source
+
+
+@dataclass(frozen=True)
+class StoreShard:
+    """Stores one shard, or passes over one that an earlier attempt at this directory stored; may be sent elsewhere.
+
+    Attributes:
+        store: as a request names it.
+        uri: the directory that is written.
+        there: what it holds already.
+        scratch: folder of this machine where a shard is written first.
+    """
+
+    store: str
+    store_options: dict[str, Any]
+    uri: str
+    there: dict[str, FileEntry]
+    scratch: Path
+    settings: ShardsSpec
+
+    def __call__(self, name: str, rows: pa.Table) -> FileEntry:
+        """The shard's file as it is stored; UserCodeError or CorruptError if another is there."""
+        path = self.scratch / name
+        formats.get(self.settings.format).write_shard(rows, path)
+        # A shard that is there is compared, not trusted: shards of two different draws must never stand side by side.
+        digest = file_digest(path)
+        entry = self.there.get(name)
+        if entry is not None and entry.blake3 != digest:
+            raise _unlike(f"{self.uri}/{name}", self.settings)
+        if entry is None:
+            entry = _writer(self.store, canonical(self.store_options).decode(), self.uri).put(name, path)
+        path.unlink(missing_ok=True)
+        return entry
 
 
 def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -38,8 +73,9 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
         request: `store`, `store_options`, `uri` (directory to write), `key`, `files`, `sources`, `root`, `window`
             (start and end in ISO, or None), `window_column`, `shards` (the spec's section), `project` (folder of the
             user's code, or None), `settings` (added to the manifest's), `provenance`; and, where they differ from the
-            default, `name_of_split_for_all` (no split: all rows under this name), `required_splits`, `sensitive`.
-        report: told `{"phase", "rows", "total"}`.
+            default, `name_of_split_for_all` (no split: all rows under this name), `required_splits`, `sensitive`,
+            `appended_to` (a dataset whose shards are named again; `files` are those that it does not have).
+        report: told `{"phase", "rows", "total", "rows_per_s", "seconds_left"}`.
     """
     settings = ShardsSpec.model_validate(request["shards"])
     files = [SourceFile.model_validate(one) for one in request["files"]]
@@ -48,63 +84,47 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
     store = open_store(request["store"], request["store_options"], create=False)
     writer = store.writer(request["uri"])
     there = writer.existing()
-    transform = _transform(settings, request.get("project"))
     window = request.get("window")
-    batches = read_batches(
-        files,
+    source = Source(
         [SourceSpec.model_validate(one) for one in request["sources"]],
-        root=Path(request["root"]),
-        window=Window.from_iso(*window) if window else None,
-        window_column=request.get("window_column"),
+        Path(request["root"]),
+        Window.from_iso(*window) if window else None,
+        request.get("window_column"),
     )
+    parent = Dataset.from_json(request["appended_to"]) if request.get("appended_to") else None
     with tempfile.TemporaryDirectory(prefix="trainwright-shards-") as scratch:
-        sharded = shard_rows(
-            batches,
+        sharded = shard_files(
+            files,
+            source,
             settings,
-            _into(writer, there, Path(scratch), settings),
-            transform=transform,
+            StoreShard(request["store"], request["store_options"], writer.uri, there, Path(scratch), settings),
+            Path(scratch),
+            project=request.get("project"),
             one_split=request.get("name_of_split_for_all"),
             required=request.get("required_splits", REQUIRED),
             sensitive=request.get("sensitive", ()),
-            progress=lambda phase, rows, total: report({"phase": phase, "rows": rows, "total": total}),
+            earlier=None if parent is None else _earlier(store, parent),
+            report=report,
         )
-    made = {shard.path for shards in sharded.splits.values() for shard in shards}
-    for name in sorted(there.keys() - made - {schemas.FILE, HANDOFF_FILE}):
+    new = [shard for shards in sharded.splits.values() for shard in shards if not shard.uri]
+    for name in sorted(there.keys() - {shard.path for shard in new} - {schemas.FILE, HANDOFF_FILE}):
         raise _unlike(f"{writer.uri}/{name}", settings)
-    fields, ref = _seal(writer, sharded, settings, files, request)
+    fields, ref = _seal(writer, sharded, settings, new, parent, request)
     for shards in fields["splits"].values():
         for shard in shards:
-            shard["uri"] = ref.uri
+            shard["uri"] = shard["uri"] or ref.uri
     return Dataset.from_json({**fields, "ref": ref.to_json()}).to_json()
 
 
-def _transform(settings: ShardsSpec, project: str | None) -> Transform | None:
-    if settings.transform is None:
-        return None
-    if project is None:
-        raise UsageError("shards.transform needs the user's project, but the request names none.")
-    root = add_project(project)
-    return load_callable(settings.transform.call, settings.transform.args, "shards.transform", root)
+@functools.cache
+def _writer(store: str, options: str, uri: str) -> Writer:
+    """What writes into a directory, opened once in each process."""
+    return open_store(store, json.loads(options), create=False).writer(uri)
 
 
-def _into(
-    writer: Writer, there: dict[str, FileEntry], scratch: Path, settings: ShardsSpec
-) -> Callable[[str, pa.Table], FileEntry]:
-    """A callback that stores one shard, or passes over one that an earlier attempt at this directory stored."""
-    write_shard = formats.get(settings.format).write_shard
-
-    def write(name: str, rows: pa.Table) -> FileEntry:
-        path = scratch / name
-        write_shard(rows, path)
-        # A shard that is there is compared, not trusted: shards of two different draws must never stand side by side.
-        digest = file_digest(path)
-        if name in there and there[name].blake3 != digest:
-            raise _unlike(f"{writer.uri}/{name}", settings)
-        entry = there[name] if name in there else writer.put(name, path)
-        path.unlink(missing_ok=True)
-        return entry
-
-    return write
+def _earlier(store: Store, dataset: Dataset) -> Earlier:
+    schema = schemas.from_json(store.read_json(f"{dataset.ref.uri}/{schemas.FILE}"))
+    return Earlier(dataset.splits, schema, dataset.dropped_rows)
 
 
 def _unlike(path: str, settings: ShardsSpec) -> UserCodeError | CorruptError:
@@ -122,9 +142,14 @@ def _unlike(path: str, settings: ShardsSpec) -> UserCodeError | CorruptError:
 
 
 def _seal(
-    writer: Writer, sharded: Sharded, settings: ShardsSpec, files: list[SourceFile], request: dict[str, Any]
+    writer: Writer,
+    sharded: Sharded,
+    settings: ShardsSpec,
+    new: list[ShardFile],
+    parent: Dataset | None,
+    request: dict[str, Any],
 ) -> tuple[dict[str, Any], Ref]:
-    """Put the schema and the hand-off beside the shards and seal; the hand-off's fields (without URIs) and its ref."""
+    """Put the schema and the hand-off beside the shards and seal; the hand-off's fields and its ref."""
     schema = schemas.to_json(sharded.schema)
     fields = {
         "schema_version": 1,
@@ -134,8 +159,7 @@ def _seal(
         "columns": schemas.columns_of(sharded.schema),
         "dropped_rows": sharded.dropped_rows,
     }
-    writer.put(schemas.FILE, canonical(schema))
-    put_handoff(writer, fields)
+    beside = [writer.put(schemas.FILE, canonical(schema)), put_handoff(writer, fields)]
     # What shaped the result, and nothing that differs from one machine, day or store to the next.
     shaped = {
         **request["settings"],
@@ -143,9 +167,12 @@ def _seal(
         "schema": schema,
         "splits": {name: sum(shard.rows for shard in shards) for name, shards in sharded.splits.items()},
         "seed": settings.seed,
-        "sources": [file.blake3 for file in files],
+        "sources": [file["blake3"] for file in request["files"]],
     }
-    return fields, writer.seal("dataset", shaped, request["provenance"])
+    if parent is not None:
+        shaped["appended_to"] = parent.ref.id
+    stored = [FileEntry(path=shard.path, bytes=shard.bytes, blake3=shard.blake3) for shard in new]
+    return fields, writer.seal("dataset", shaped, request["provenance"], [*stored, *beside])
 
 
 if __name__ == "__main__":

@@ -1,35 +1,58 @@
-"""From rows to shards: split, transform, shuffle, cut and write. Plain functions over an iterator and a callback.
+"""From source files to shards: two passes over the rows, in bounded memory, whatever does the work.
 
-The result depends on the rows and the settings alone, never on how the rows came in batches. All rows are held in
-memory at once.
+The first pass (`training.gather`) reads each unit once, decides each row's split, transforms it, draws its place in
+the shuffle and puts it into a spill. What only all rows can tell is then judged, so that what cannot be sharded is
+refused before the first byte. The second pass reads each shard's rows in order and writes it. The result depends on
+the files and the settings alone, never on processes, memory or which of them did what.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from data_contracts.errors import UsageError, UserCodeError
-from data_contracts.handoffs import FileEntry, ShardFile
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
 from data_contracts.spec import ShardsSpec
 from training import formats
-from training.formats.normal import normalise
-from training.order import permutation
-from training.split import REQUIRED, Assignment, assign, refuse_empty
+from training.formats.facts import Mismatch, Size
+from training.formats.normal import holds, settle
+from training.formats.schema import columns_of
+from training.gather import Gathered, Gatherer, Job, Transform, gather, load_transform, times_of, unlike_batches
+from training.progress import Meter, Report
+from training.sides import find_shared, refuse_shared
+from training.spill import Part
+from training.split import REQUIRED, Notes, in_order, judge, keys_of, refuse_empty
+from training.times import cut, selector
+from training.units import Source, Unit, open_source, tasks_of
+from training.workers import Workers, default_count
 
-# Rows that a user's transform gets at once. A transform may look at the rows beside a row, so this decides the
-# result: it belongs to the shard stage's version.
-TRANSFORM_ROWS = 4_096
+# What every process needs; pandas is imported by pyarrow, when it first makes an array of NumPy's.
+PRELOADED = ("training.shard_worker", "training.formats.parquet", "training.formats.tfrecord", "pandas")
+# Below this, starting processes takes longer than they save.
+FEW_BYTES = 2**28
+# A shard is held as it was read and in order, and while it is encoded a part of it once more.
+COPIES = 3
 
-Transform = Callable[[pa.RecordBatch], pa.RecordBatch]
 Write = Callable[[str, pa.Table], FileEntry]
-Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A dataset whose shards are named again: what its splits hold, and the schema that new rows must have."""
+
+    splits: dict[str, list[ShardFile]]
+    schema: pa.Schema
+    dropped_rows: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -41,70 +64,78 @@ class Sharded:
     dropped_rows: dict[str, int] = field(default_factory=dict)
 
 
-def shard_rows(
-    batches: Iterable[pa.RecordBatch],
+@dataclass(frozen=True)
+class Order:
+    """One shard to write; may be sent to another process."""
+
+    split: str
+    name: str
+    part: Part
+    schema: pa.Schema
+
+
+def shard_files(
+    files: Sequence[SourceFile],
+    source: Source,
     settings: ShardsSpec,
     write: Write,
+    folder: Path,
     *,
-    transform: Transform | None = None,
+    project: str | None = None,
     one_split: str | None = None,
     required: Collection[str] = REQUIRED,
     sensitive: Collection[str] = (),
-    progress: Progress = lambda phase, rows, total: None,
+    earlier: Earlier | None = None,
+    report: Report = lambda record: None,
 ) -> Sharded:
-    """Write all rows as shards called `<split>-<00000><suffix>`; `ShardFile.uri` is left empty for the caller.
+    """Write all rows of files as shards called `<split>-<00000><suffix>`; `ShardFile.uri` of new ones is left empty.
 
     Args:
-        write: stores one shard (name, normalised rows in order) and says what it stored.
-        transform: maps a batch of one split's rows, in source order, to a batch.
+        source: where the files are read from, without a schema.
+        write: stores one shard (name, rows in order) and says what it stored; pickled if processes write.
+        folder: for spilled rows; emptied by the caller.
+        project: folder of the user's code, if a transform runs.
         one_split: put every row into a split of this name instead of splitting.
         required: splits that must have rows; unused with `one_split`.
         sensitive: columns whose values no message may show.
-        progress: told the phase (`reading`, `transforming`, `writing`), its rows so far and in all, if known.
+        earlier: a dataset to which these files' rows are added.
+        report: told how far the work is.
 
     Raises:
         UsageError: the split cannot be made, or the format cannot hold a column; nothing was written.
         UserCodeError: the transform raised or returned something else than rows.
     """
-    rows = _collect(batches, progress)
-    if one_split is not None:
-        assigned, required = Assignment([one_split], np.zeros(rows.num_rows, np.int16)), (one_split,)
-    else:
-        assigned = assign(rows, settings.split, required, sensitive)
-    parts = [rows.filter(pa.array(assigned.of_row == index)) for index in range(len(assigned.names))]
-    del rows
-    if transform is not None:
-        parts = _transformed(parts, transform, progress)
-        counts = {name: part.num_rows for name, part in zip(assigned.names, parts, strict=True)}
-        refuse_empty(counts, required, "shards.transform")
-    sizes = [part.num_rows for part in parts]
-    # Types are settled over the rows of all splits together: whether a list is a tensor depends on every row.
-    whole = normalise(pa.concat_tables(parts))
-    del parts
-    formats.get(settings.format).refuse(whole)
-    splits: dict[str, list[ShardFile]] = {}
-    start = written = 0
-    for name, count in zip(assigned.names, sizes, strict=True):
-        splits[name] = []
-        for file_name, shard in _shards(name, whole.slice(start, count), settings):
-            entry = write(file_name, shard)
-            splits[name].append(
-                ShardFile(uri="", path=entry.path, rows=shard.num_rows, bytes=entry.bytes, blake3=entry.blake3)
-            )
-            written += shard.num_rows
-            progress("writing", written, whole.num_rows)
-        start += count
-    return Sharded(splits, whole.schema, assigned.dropped)
+    count = settings.workers or (1 if sum(file.bytes for file in files) < FEW_BYTES else default_count())
+    with Workers(count, PRELOADED) as workers:
+        meter = Meter(report)
+        source, units = open_source(files, source, workers.map)
+        run_bytes = max(2**20, min(2**26, settings.memory_bytes // (8 * count)))
+        job = Job(source, settings, folder, run_bytes, 0, one_split, None, tuple(sensitive), project)
+        found = _FirstPass(job, units, workers, meter).run()
+        sizes, schema = _judged(found, job, units, required, earlier)
+        formats.get(settings.format).refuse(found.facts.witness(schema))
+        workers.release()
+        meter.begin("writing", sum(size.rows for size in sizes.values()))
+        splits = {name: list(earlier.splits.get(name, [])) if earlier is not None else [] for name in sizes}
+        most = max(1, settings.memory_bytes // (COPIES * settings.target_size_bytes)) if found.rows.on_disk else 1
+        orders = _orders(sizes, found, schema, settings, {name: len(shards) for name, shards in splits.items()})
+        for split, rows, entry in workers.map(partial(write_shard, write), orders, most):
+            splits[split].append(ShardFile(uri="", path=entry.path, rows=rows, bytes=entry.bytes, blake3=entry.blake3))
+            meter.add(rows)
+    dropped = Counter(earlier.dropped_rows if earlier is not None else {})
+    dropped.update(found.notes.dropped)
+    return Sharded(splits, schema, dict(dropped))
 
 
-def num_shards(rows: pa.Table, target_size_bytes: int) -> int:
-    """How many shards normalised rows make; each has at least one row."""
-    return max(1, min(rows.num_rows, math.ceil(logical_bytes(rows) / target_size_bytes)))
+def write_shard(write: Write, order: Order) -> tuple[str, int, FileEntry]:
+    """Read a shard's rows in order and store them: its split, rows and file. What a process does in the second pass."""
+    entry = write(order.name, order.part.read(partial(settle, schema=order.schema), order.schema))
+    return order.split, order.part.rows, entry
 
 
-def logical_bytes(rows: pa.Table) -> int:
-    """Bytes of the values of normalised rows, whatever buffers and chunks they lie in."""
-    return sum(_value_bytes(column) for column in rows.columns)
+def num_shards(rows: int, logical_bytes: int, target_size_bytes: int) -> int:
+    """How many shards rows make; each has at least one row."""
+    return max(1, min(rows, math.ceil(logical_bytes / target_size_bytes)))
 
 
 def bounds(num_rows: int, shards: int) -> list[int]:
@@ -112,85 +143,139 @@ def bounds(num_rows: int, shards: int) -> list[int]:
     return [num_rows * index // shards for index in range(shards + 1)]
 
 
-def _collect(batches: Iterable[pa.RecordBatch], progress: Progress) -> pa.Table:
-    kept, rows = [], 0
-    for batch in batches:
-        kept.append(batch)
-        rows += batch.num_rows
-        progress("reading", rows, None)
-    if not rows:
-        raise UsageError(
-            "The source has no rows to shard.", remedy="Look at data.source and at the window, if there is one."
-        )
-    return pa.Table.from_batches(kept)
+class _FirstPass:
+    """The first pass over units, after one over the times alone where a split needs them."""
+
+    def __init__(self, job: Job, units: Sequence[Unit], workers: Workers, meter: Meter) -> None:
+        self.job, self._units, self._workers, self._meter = job, units, workers, meter
+        known = [unit.rows for unit in units]
+        self._total = sum(rows or 0 for rows in known) if None not in known and job.source.window is None else None
+
+    def run(self) -> Gathered:
+        if self.job.one_split is None:
+            self.job.splitter()  # columns that will not do are refused before anything is read
+            split = self.job.settings.split
+            if split.time is not None and not split.boundaries:
+                self.job = replace(self.job, bounds=self._bounds())
+        tasks = tasks_of(self._units)
+        self._meter.begin("reading", self._total, sum(unit.bytes for unit in self._units))
+        # A transform that cannot be imported is told before rows are read, once.
+        transform = load_transform(self.job.settings, self.job.project)
+        if self._workers.count == 1 or len(tasks) < 2:
+            return self._here(transform)
+        found = Gathered()
+        for task, one in zip(tasks, self._workers.map(partial(gather, self.job), tasks), strict=True):
+            try:
+                found.merge(one)
+            except Mismatch as error:
+                raise unlike_batches(error) from error
+            self._meter.add(sum(one.unit_rows), sum(unit.bytes for unit in task))
+        return found
+
+    def _here(self, transform: Transform | None) -> Gathered:
+        """All in this process: what fits stays in memory."""
+        job = replace(self.job, keep_bytes=self.job.settings.memory_bytes // 2)
+        return Gatherer(job, transform, self._meter.add).work(self._units)
+
+    def _bounds(self) -> tuple[int, ...]:
+        tasks = tasks_of(self._units)
+        paths = [self.job.folder / f"times-{number}" for number in range(len(tasks))]
+        self._meter.begin("reading times", self._total, sum(unit.bytes for unit in self._units))
+        notes, num_rows = Notes(), 0
+        for task, (rows, noted) in zip(
+            tasks, self._workers.map(partial(_times, self.job), list(zip(tasks, paths, strict=True))), strict=True
+        ):
+            notes.merge(noted)
+            num_rows += rows
+            self._meter.add(rows, sum(unit.bytes for unit in task))
+        split, sensitive = self.job.settings.split, self.job.sensitive
+        if notes.spoilt:
+            return ()  # the first pass will say which row
+        if not num_rows:
+            raise _no_rows()
+        found = cut(selector(paths), num_rows, split, sensitive)
+        for path in paths:
+            path.unlink()
+        return tuple(found)
 
 
-def _transformed(parts: list[pa.Table], transform: Transform, progress: Progress) -> list[pa.Table]:
-    total, done = sum(part.num_rows for part in parts), 0
-    results = []
-    for part in parts:
-        made: list[pa.Table] = []
-        for batch in _rebatched(part):
-            made.append(_checked(transform(batch)))
-            done += batch.num_rows
-            progress("transforming", done, total)
-        # An empty answer says nothing about types (an empty list of Python objects has none).
-        results.append([table for table in made if table.num_rows] or made[:1])
-    try:
-        schema = pa.unify_schemas([table.schema.remove_metadata() for made in results for table in made])
-        conformed = [[_conformed(table, schema) for table in made] for made in results]
-    except (ValueError, pa.ArrowTypeError) as error:
-        raise UserCodeError(
-            f"shards.transform does not give every batch the same columns and types: {str(error).splitlines()[0]}.",
-            remedy="Return batches with one schema.",
-        ) from error
-    return [pa.concat_tables(made or [schema.empty_table()]) for made in conformed]
+def _times(job: Job, task: tuple[list[Unit], Path]) -> tuple[int, Notes]:
+    return times_of(job, *task)
 
 
-def _conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    missing = [name for name in schema.names if name not in table.column_names]
-    if missing:
-        raise ValueError(f"column {missing[0]!r} is not in all of them")
-    return table.select(schema.names).cast(schema)
+def _judged(
+    found: Gathered, job: Job, units: Sequence[Unit], required: Collection[str], earlier: Earlier | None
+) -> tuple[dict[str, Size], pa.Schema]:
+    """The splits in order with their sizes, and the schema; UsageError for what only all rows could tell."""
+    if not sum(found.unit_rows):
+        raise _no_rows()
+    first_rows = [0, *accumulate(found.unit_rows)]
+    split = job.settings.split
+    there = {name: sum(shard.rows for shard in shards) for name, shards in earlier.splits.items()} if earlier else {}
+    if job.one_split is not None:
+        names, required = [job.one_split], (job.one_split,)
+    else:
+        judge(found.notes, split, first_rows, job.sensitive)
+        shared = find_shared(found.sides, first_rows)
+        if shared is not None:
+            values = _row_at(job.source, units, first_rows, keys_of(split), shared.row)
+            raise refuse_shared(shared, split, values, job.sensitive)
+        names = in_order({*found.assigned, *there}) if split.column is not None else job.splitter().names
+    assigned = {name: found.assigned.get(name, 0) + there.get(name, 0) for name in names}
+    refuse_empty(assigned, required, "shards.split")
+    sizes = {name: found.facts.sizes.get(name, Size()) for name in names}
+    if job.settings.transform is not None:
+        kept = {name: size.rows + there.get(name, 0) for name, size in sizes.items()}
+        refuse_empty(kept, required, "shards.transform")
+    return sizes, _schema(found, earlier)
 
 
-def _rebatched(part: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Batches of TRANSFORM_ROWS rows, the last one smaller, whatever the part's own chunks are."""
-    for start in range(0, part.num_rows, TRANSFORM_ROWS):
-        yield from part.slice(start, TRANSFORM_ROWS).combine_chunks().to_batches()
+def _schema(found: Gathered, earlier: Earlier | None) -> pa.Schema:
+    if found.facts.form is None:
+        if earlier is not None:
+            return earlier.schema
+        raise _no_rows()
+    schema = found.facts.schema()
+    if earlier is None:
+        return schema
+    have, want = columns_of(schema), columns_of(earlier.schema)
+    for name in [*want, *have]:
+        if not (name in have and name in want and holds(earlier.schema.field(name), found.facts.form.field(name))):
+            raise UsageError(
+                f"shards.append: the new files have column {name!r} as {have.get(name, 'nothing')}, but the dataset "
+                f"to which they are added has it as {want.get(name, 'nothing')}.",
+                remedy="Give the new files the columns of the old ones, or leave shards.append out to shard all anew.",
+            )
+    return earlier.schema
 
 
-def _checked(result: object) -> pa.Table:
-    if not isinstance(result, pa.RecordBatch | pa.Table):
-        kind = f"{type(result).__module__}.{type(result).__qualname__}".removeprefix("builtins.")
-        raise UserCodeError(
-            f"shards.transform returned a {kind}, not a pyarrow.RecordBatch.",
-            remedy="Return a RecordBatch; its number of rows may differ.",
-        )
-    names = result.schema.names
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UserCodeError(f"shards.transform returned two columns called {twice!r}.", remedy="Rename one of them.")
-    return pa.Table.from_batches([result]) if isinstance(result, pa.RecordBatch) else result
-
-
-def _shards(split: str, rows: pa.Table, settings: ShardsSpec) -> Iterator[tuple[str, pa.Table]]:
-    """Names and rows of a split's shards: a seeded permutation of the whole split, cut evenly."""
-    if not rows.num_rows:
-        return
-    order = permutation(rows.num_rows, "shuffle", settings.seed, split)
+def _orders(
+    sizes: dict[str, Size], found: Gathered, schema: pa.Schema, settings: ShardsSpec, there: dict[str, int]
+) -> Iterator[Order]:
+    """All shards in order: each split's rows by their keys, cut evenly. `there`: shards that a split has already."""
     suffix = formats.get(settings.format).SUFFIX
-    cuts = bounds(rows.num_rows, num_shards(rows, settings.target_size_bytes))
-    for index, (start, stop) in enumerate(pairwise(cuts)):
-        yield f"{split}-{index:05d}{suffix}", rows.take(pa.array(order[start:stop]))
+    for name, size in sizes.items():
+        if not size.rows:
+            continue
+        shards = num_shards(size.rows, size.logical_bytes(schema), settings.target_size_bytes)
+        for index, (start, stop) in enumerate(pairwise(bounds(size.rows, shards)), there[name]):
+            yield Order(name, f"{name}-{index:05d}{suffix}", found.rows.part(name, start, stop), schema)
 
 
-def _value_bytes(column: pa.ChunkedArray | pa.Array) -> int:
-    type_ = column.type
-    if pa.types.is_string(type_) or pa.types.is_binary(type_):
-        return pc.sum(pc.binary_length(column)).as_py() or 0
-    if pa.types.is_list(type_):
-        return 4 * len(column) + _value_bytes(pc.list_flatten(column))
-    if pa.types.is_null(type_):
-        return 0
-    return len(column) * type_.bit_width // 8
+def _row_at(
+    source: Source, units: Sequence[Unit], first_rows: Sequence[int], columns: list[str], row: int
+) -> dict[str, Any]:
+    """Some columns of one row, read again."""
+    unit = int(np.searchsorted(first_rows, row, "right")) - 1
+    at = row - first_rows[unit]
+    for batch in source.read(units[unit], columns):
+        if at < batch.num_rows:
+            return batch.slice(at, 1).to_pylist()[0]
+        at -= batch.num_rows
+    raise AssertionError(f"row {row} was there in the first pass")
+
+
+def _no_rows() -> UsageError:
+    return UsageError(
+        "The source has no rows to shard.", remedy="Look at data.source and at the window, if there is one."
+    )

@@ -18,15 +18,28 @@ from data_contracts.spec.data import (
     StorageOptions,
     Uri,
 )
-from data_contracts.spec.model import EvaluateSpec, GateSpec, MetricSpec, PromoteSpec, SetSpec, TrainSpec
+from data_contracts.spec.model import (
+    BatchTransform,
+    EvaluateSpec,
+    GateSpec,
+    LoaderSpec,
+    MetricSpec,
+    MixtureSpec,
+    PromoteSpec,
+    SetSpec,
+    TrainSpec,
+)
 
 __all__ = [
+    "BatchTransform",
     "CallableSpec",
     "ContractSpec",
     "DataSpec",
     "EvaluateSpec",
     "GateSpec",
+    "LoaderSpec",
     "MetricSpec",
+    "MixtureSpec",
     "PipelineSpec",
     "PromoteSpec",
     "RetrySpec",

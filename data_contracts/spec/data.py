@@ -203,3 +203,25 @@ class ShardsSpec(Section):
     """Seed of the shuffle at writing; default 0."""
     transform: CallableSpec | None = None
     """Maps a pyarrow RecordBatch to a RecordBatch, after the split was decided; default none."""
+    append: bool = False
+    """Whether new source files become new shards beside those of the newest dataset of the others; default no."""
+    workers: int | None = Field(default=None, ge=1)
+    """Processes that do the work; default: one per CPU, at most 4; one for little data. Never changes the result."""
+    memory_bytes: int = Field(default=384 * 2**20, ge=2**20)
+    """Bytes of rows that all processes together hold at once; default 384 MiB. Never changes the result."""
+
+    UNKEYED: ClassVar[frozenset[str]] = frozenset({"workers", "memory_bytes"})
+    """Fields that do not change the result, and so are no part of its reuse key."""
+
+    @model_validator(mode="after")
+    def _append_decides_rows_alone(self) -> ShardsSpec:
+        if self.append and self.split.time is not None and not self.split.boundaries:
+            sentence = "and split.time with split.fractions exclude each other: new rows would move the boundaries;"
+            raise FieldError("append", f"{sentence} give split.boundaries")
+        if self.append and self.split.key is not None and (self.split.time or self.split.column):
+            other = "time" if self.split.time else "column"
+            sentence = (
+                f"and split.key beside split.{other} exclude each other: the keys of old rows are not read again;"
+            )
+            raise FieldError("append", f"{sentence} leave one out")
+        return self

@@ -39,6 +39,73 @@ class CheckpointingSpec(Section):
     """How many of the newest are kept besides the selected one; default 2."""
 
 
+class BatchTransform(CallableSpec):
+    """A function of the user's that maps a batch to a batch, or a sample to a sample."""
+
+    per: Literal["batch", "sample"] = "batch"
+    """What it is given: a `batch`, or each `sample`, which is slower; default batch."""
+
+
+class MixtureSpec(Section):
+    """Several kinds of rows, such as the sources that a dataset was made from, mixed by weight."""
+
+    column: str
+    """Column that says of which kind a row is."""
+    weights: dict[str, float] = Field(min_length=1)
+    """Value of the column → its share, to a thousandth of their sum; 0 leaves the kind out."""
+
+    @field_validator("weights")
+    @classmethod
+    def _shares(cls, weights: dict[str, float]) -> dict[str, float]:
+        for name, weight in weights.items():
+            if not 0 <= weight < float("inf"):
+                raise FieldError(name, f"must be a weight of 0 or more, got {weight:g}")
+        kept = [weight for weight in weights.values() if weight]
+        if not kept or min(kept) < sum(kept) / 1000:
+            raise ValueError("must have a weight above 0, and none below a thousandth of their sum but 0")
+        return weights
+
+
+class LoaderSpec(Section):
+    """How our loader orders, holds and hands over the rows. Memory and cache never change the order."""
+
+    shuffle: Literal["global", "block"] = "global"
+    """`global`: any row may come anywhere; `block`: blocks come in a random order, rows are shuffled within windows of
+    blocks, so that data larger than memory and cache is read block by block; default global."""
+    block_rows: int | None = Field(default=None, ge=1)
+    """For `block`: rows of a block; default: each shard is one, which reads fastest."""
+    window_blocks: int | None = Field(default=None, ge=1)
+    """For `block`: blocks whose rows are shuffled together; default 4."""
+    memory_bytes: int | None = Field(default=None, ge=2**20)
+    """The most memory that rows take on one node, in bytes; default half of what is free."""
+    cache_bytes: int | None = Field(default=None, ge=0)
+    """The most disk space that decoded rows take on one node where memory is too small, in bytes; 0 for none; default
+    half of what is free."""
+    pad: dict[str, bool | int | float] = Field(default_factory=dict)
+    """List column → value that fills its shorter rows up, which makes it one tensor; default none."""
+    mixture: MixtureSpec | None = None
+    """Rows of several kinds, by weight: each kind comes whole, again and again; default: all rows alike."""
+
+    @property
+    def window(self) -> int:
+        """Blocks of a window."""
+        return self.window_blocks or 4
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The part that decides what is learned, as JSON."""
+        return self.model_dump(mode="json", exclude={"memory_bytes", "cache_bytes"})
+
+    @model_validator(mode="after")
+    def _has_effect(self) -> LoaderSpec:
+        for name in ("block_rows", "window_blocks"):
+            if self.shuffle == "global" and getattr(self, name) is not None:
+                raise FieldError(name, "has an effect with shuffle block alone; set it, or leave this out")
+        if self.shuffle == "block" and self.mixture is not None:
+            raise FieldError("mixture", "takes rows from anywhere, so it needs shuffle global")
+        return self
+
+
 class TrainSpec(Section):
     """The training. `strategy` and what the Lightning config says decide the result; nodes and devices do not."""
 
@@ -57,8 +124,10 @@ class TrainSpec(Section):
     batch: list[Columns] | dict[str, Columns] | None = None
     """How our loader hands a batch over: a tuple or dictionary of columns; a list of columns is stacked to one
     float tensor. Default: a dictionary of all columns."""
-    transform: CallableSpec | None = None
+    transform: BatchTransform | None = None
     """Maps a batch to a batch when loading; default none."""
+    loader: LoaderSpec = LoaderSpec()
+    """How our loader orders, holds and hands over the rows."""
     launcher: Literal["local"] = "local"
     """Where nodes are started; `local`: as processes on this machine."""
     nodes: int = Field(default=1, ge=1)

@@ -52,12 +52,16 @@ class GangOutcome:
         node_seconds: from launch to release, over the nodes of every generation that this conductor launched.
         generations: how many there have been, other conductors' included.
         dropped_rows: rows of the last incomplete global batch that training left out.
+        wait_share: share of the last generation's time that rank 0 waited for data; 0 where it was not trained here.
+        wait_cause: what took longest in preparing the data.
     """
 
     checkpoint: Checkpoint
     node_seconds: float
     generations: int
     dropped_rows: int
+    wait_share: float = 0.0
+    wait_cause: str = ""
 
 
 def conduct(
@@ -156,8 +160,10 @@ class _Conductor:
             # There already: written by this very call, whose answer was lost.
             with contextlib.suppress(FileExistsError):
                 patiently(lambda: self.store.create_json(layout.result(self.training), checkpoint.to_json()))
-            dropped = int((answer.get("plan") or {}).get("dropped_rows", checkpoint.dropped_rows))
-            return GangOutcome(checkpoint, self.node_seconds, self._next(), dropped)
+            plan = answer.get("plan") or {}
+            dropped = int(plan.get("dropped_rows", checkpoint.dropped_rows))
+            waits = (float(plan.get("wait_share", 0.0)), str(plan.get("wait_cause", "")))
+            return GangOutcome(checkpoint, self.node_seconds, self._next(), dropped, *waits)
         finally:
             with uninterrupted():
                 keeper.stop()

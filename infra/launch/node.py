@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError
-from data_contracts.handoffs import Ref
+from data_contracts.handoffs import Dataset, Ref
 from infra.code import unpack
+from infra.datasets import local_dataset
 from infra.launch import ranks
 from infra.launch.child import log_tail
 from infra.launch.patience import Background, ConductorWatch, patiently
@@ -159,11 +160,11 @@ class _Supervisor:
         dataset = self.launch["dataset"]
         if dataset is None:
             return project, None
-        ref = Ref.model_validate(dataset["ref"])
+        sealed = Dataset.from_json(dataset)
         try:
-            return project, patiently(lambda: self.store.local(ref))
+            return project, patiently(lambda: local_dataset(self.store, sealed))
         except FileNotFoundError as error:
-            raise CorruptError(f"The dataset {ref.uri} is not there any more.") from error
+            raise CorruptError(f"The dataset {sealed.ref.uri} is not there any more.") from error
 
     def _train(self, meeting: dict[str, Any], project: Path, dataset: Path | None) -> None:
         command = ranks.torchrun(self.launch, meeting, self.node, self.address, self.scratch)

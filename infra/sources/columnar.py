@@ -15,6 +15,9 @@ from infra.sources.streams import whole
 
 # Bytes of files in one batch; a larger file is a batch of its own.
 _FILES_BYTES = 1 << 25
+# Bytes of a Parquet file's batch, as its footer estimates them, and of a column that is buffered while it is decoded.
+_BATCH_BYTES = 1 << 23
+_BUFFER_BYTES = 1 << 20
 _LARGEST = 2**31 - 1
 
 
@@ -27,19 +30,31 @@ def parquet_schema(opened: BinaryIO, file: SourceFile) -> pa.Schema:
     return schema.remove_metadata()
 
 
+def parquet_row_groups(opened: BinaryIO, file: SourceFile) -> list[tuple[int, int]]:
+    """Rows and decoded bytes (as the footer has them) of each row group."""
+    metadata = _parquet(opened, file).metadata
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    return [(group.num_rows, group.total_byte_size) for group in groups]
+
+
 def parquet_batches(
-    opened: BinaryIO, file: SourceFile, columns: list[str], batch_rows: int
+    opened: BinaryIO, file: SourceFile, columns: list[str], batch_rows: int, row_groups: tuple[int, int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a Parquet file, of these columns."""
+    """Rows of a Parquet file, of those of these columns that it has; of row groups START to STOP if given."""
     parquet = _parquet(opened, file)
-    if not columns:
-        for start in range(0, parquet.metadata.num_rows, batch_rows):
-            yield without_columns(min(batch_rows, parquet.metadata.num_rows - start))
-        return
-    try:
-        yield from parquet.iter_batches(batch_size=batch_rows, columns=columns)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{file.uri} cannot be read as Parquet ({error}).", remedy="Write it again.") from error
+    present = [name for name in columns if name in parquet.schema_arrow.names]
+    for index in range(*(row_groups or (0, parquet.metadata.num_row_groups))):
+        group = parquet.metadata.row_group(index)
+        if not present:
+            for start in range(0, group.num_rows, batch_rows):
+                yield without_columns(min(batch_rows, group.num_rows - start))
+            continue
+        row_bytes = max(1, group.total_byte_size // max(1, group.num_rows))
+        size = max(1, min(batch_rows, _BATCH_BYTES // row_bytes))
+        try:
+            yield from parquet.iter_batches(batch_size=size, row_groups=[index], columns=present, use_threads=False)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UsageError(f"{file.uri} cannot be read as Parquet ({error}).", remedy="Write it again.") from error
 
 
 def rows_of_files(run: list[SourceFile], place: Place, columns: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
@@ -74,6 +89,7 @@ def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa
 
 def _parquet(opened: BinaryIO, file: SourceFile) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(opened)
+        # Buffered: else a whole column of a row group, which may be a whole file, is held as it is stored.
+        return pq.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except pa.ArrowInvalid as error:
         raise UsageError(f"{file.uri} is no Parquet file ({error}).", remedy="Write it again.") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC
 from functools import partial
 from itertools import groupby
@@ -14,12 +16,47 @@ import pyarrow.compute as pc
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.spec import SourceSpec
-from infra.sources.columnar import parquet_batches, parquet_schema, rows_of_files
-from infra.sources.places import Places
-from infra.sources.streams import random_access, stream
+from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema, rows_of_files
+from infra.sources.places import Place, Places, place_of
+from infra.sources.streams import Stamp, random_access, stamp_of, stream
 from infra.sources.tables import csv_batches, csv_schema, json_batches, json_schema
 from infra.sources.types import common, plain
 from infra.sources.window import Window
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """What was learnt of a file when all its bytes were read and found to have its digest.
+
+    Attributes:
+        schema: its own columns and types.
+        text_from: from which row on a CSV column is text that was not before.
+        row_groups: rows and decoded bytes of each row group of a Parquet file.
+        stamp: of a Parquet file that is read where it lies: it need not be hashed again while this is the same.
+    """
+
+    schema: pa.Schema
+    text_from: dict[str, int] = field(default_factory=dict)
+    row_groups: tuple[tuple[int, int], ...] = ()
+    stamp: Stamp | None = None
+
+
+def file_facts(file: SourceFile, sources: list[SourceSpec], root: Path) -> FileFacts:
+    """Read a file once for its facts; errors as `read_batches`. Such a call may be made in another process."""
+    return _Reading(sources, root).facts(file)
+
+
+def fetch(file: SourceFile, sources: list[SourceSpec], root: Path, target: Path) -> tuple[SourceSpec, Stamp]:
+    """Copy a file's bytes, decompressed, to a folder of this machine; a source that names the copy, and its stamp.
+
+    Raises: CorruptError if the bytes are not what was resolved.
+    """
+    with stream(file, _Reading(sources, root).place(file)) as plain_bytes, target.open("wb") as copy:
+        shutil.copyfileobj(plain_bytes, copy, 1 << 22)
+    copied = SourceSpec(uri=str(target), format=file.format)
+    stamp = stamp_of(file.model_copy(update={"uri": str(target)}), place_of(copied, root))
+    assert stamp is not None
+    return copied, stamp
 
 
 def read_batches(
@@ -31,6 +68,9 @@ def read_batches(
     window_column: str | None = None,
     columns: list[str] | None = None,
     batch_rows: int = 65536,
+    schema: pa.Schema | None = None,
+    row_groups: tuple[int, int] | None = None,
+    stamp: Stamp | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `files` in order, in batches of at most `batch_rows` rows, none of them empty.
 
@@ -41,13 +81,17 @@ def read_batches(
         root: the spec's folder.
         window: with `window_column`, only rows with start <= time < end are read.
         columns: read only these, in this order; bytes of `format: files` are not loaded then unless asked for.
+        schema: of all files together, if `merged_schema` found it before (perhaps over more files than these).
+        row_groups: with one Parquet file, START to STOP of those that are read.
+        stamp: with one Parquet file, what `file_facts` said.
 
     Raises:
         UsageError: a file is gone or malformed, a column has types that do not go together, or there is no such column.
         CorruptError: a file's bytes are not what was resolved; rows that came before are not to be used.
     """
     read = _Reading(sources, root)
-    schema = read.schema(files)
+    if schema is None:
+        schema = merged_schema(files, [read.facts(file) for file in files])
     for name in [*(columns or []), *([window_column] if window and window_column else [])]:
         if name not in schema.names:
             raise UsageError(
@@ -60,10 +104,32 @@ def read_batches(
         keep = partial(_inside, window=window, column=window_column)
         if window_column not in wanted.names:
             loaded = wanted.append(schema.field(window_column))
-    for batch in read.batches(files, loaded, batch_rows):
+    for batch in read.batches(files, loaded, batch_rows, row_groups, stamp):
         kept = batch if keep is None else keep(batch)
         for start in range(0, kept.num_rows, batch_rows):
             yield kept.slice(start, batch_rows).select(wanted.names)
+
+
+def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> pa.Schema:
+    """The schema of all files together; UsageError naming file and column where two types do not go together."""
+    fields: dict[str, pa.DataType] = {}
+    said_by: dict[str, tuple[str, str]] = {}
+    for file, fact in zip(files, facts, strict=True):
+        for one in fact.schema:
+            before = fields.get(one.name, pa.null())
+            both = common(before, plain(one.type))
+            if both is None:
+                other, why = said_by[one.name]
+                here = _because(fact.text_from.get(one.name))
+                raise UsageError(
+                    f"{file.uri}: the column {one.name} is {plain(one.type)}{here},"
+                    f" but in {other} it is {before}{why}.",
+                    remedy="Give it one type in all files.",
+                )
+            if both != before:
+                said_by[one.name] = (file.uri, _because(fact.text_from.get(one.name)))
+            fields[one.name] = both
+    return pa.schema(list(fields.items()))
 
 
 class _Reading:
@@ -72,34 +138,19 @@ class _Reading:
     def __init__(self, sources: list[SourceSpec], root: Path) -> None:
         self._sources, self._places = sources, Places(sources, root)
 
-    def schema(self, files: list[SourceFile]) -> pa.Schema:
-        """The schema of all files together; UsageError naming file and column where two types do not go together."""
-        fields: dict[str, pa.DataType] = {}
-        said_by: dict[str, tuple[str, str]] = {}
-        for file in files:
-            schema, text_from = self._of(file)
-            for field in schema:
-                before = fields.get(field.name, pa.null())
-                both = common(before, plain(field.type))
-                if both is None:
-                    other, why = said_by[field.name]
-                    here = _because(text_from.get(field.name))
-                    raise UsageError(
-                        f"{file.uri}: the column {field.name} is {plain(field.type)}{here},"
-                        f" but in {other} it is {before}{why}.",
-                        remedy="Give it one type in all files.",
-                    )
-                if both != before:
-                    said_by[field.name] = (file.uri, _because(text_from.get(field.name)))
-                fields[field.name] = both
-        return pa.schema(list(fields.items()))
-
-    def batches(self, files: list[SourceFile], schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    def batches(
+        self,
+        files: list[SourceFile],
+        schema: pa.Schema,
+        batch_rows: int,
+        row_groups: tuple[int, int] | None,
+        stamp: Stamp | None,
+    ) -> Iterator[pa.RecordBatch]:
         """All rows with exactly this schema."""
         for _, run in groupby(files, key=lambda file: file.source if file.format == "files" else file.uri):
             together = list(run)
             try:
-                for batch in self._raw(together, schema, batch_rows):
+                for batch in self._raw(together, schema, batch_rows, row_groups, stamp):
                     yield _conformed(batch, schema)
             except pa.ArrowInvalid as error:
                 raise UsageError(
@@ -107,45 +158,59 @@ class _Reading:
                     remedy="Give the column one type in all files.",
                 ) from error
 
-    def _raw(self, run: list[SourceFile], schema: pa.Schema, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """Rows of one file, or of a run of `format: files`."""
-        file, place = run[0], self._places.of(run[0])
+    def _raw(
+        self,
+        run: list[SourceFile],
+        schema: pa.Schema,
+        batch_rows: int,
+        row_groups: tuple[int, int] | None,
+        stamp: Stamp | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows of one file, or of a run of `format: files`, with those of the schema's columns that they have."""
+        file, place = run[0], self.place(run[0])
         if file.format == "files":
             yield from rows_of_files(run, place, schema.names, batch_rows)
             return
-        types = {field.name: field.type for field in schema if field.name in self._of(file)[0].names}
         if file.format == "parquet":
-            with random_access(file, place) as opened:
-                yield from parquet_batches(opened, file, list(types), batch_rows)
+            with random_access(file, place, stamp) as opened:
+                yield from parquet_batches(opened, file, schema.names, batch_rows, row_groups)
             return
+        types = {one.name: one.type for one in schema}
         with stream(file, place) as opened:
             if file.format == "csv":
                 yield from csv_batches(opened, file.uri, self._sources[file.source].columns, types)
             else:
                 yield from json_batches(opened, file.uri, types)
 
-    def _of(self, file: SourceFile) -> tuple[pa.Schema, dict[str, int]]:
-        """A file's own schema, and from which row on a CSV column is text. It follows from the bytes: found once."""
-        if file.format == "files":
-            return pa.schema([*((name, pa.string()) for name in file.columns), ("bytes", pa.binary())]), {}
-        columns = self._sources[file.source].columns
-        key = (file.blake3, file.format, tuple(columns or ()))
-        if key not in _SCHEMAS:
-            _SCHEMAS[key] = self._found(file, columns)
-        return _SCHEMAS[key]
+    def place(self, file: SourceFile) -> Place:
+        """Where a file lies."""
+        return self._places.of(file)
 
-    def _found(self, file: SourceFile, columns: list[str] | None) -> tuple[pa.Schema, dict[str, int]]:
-        place = self._places.of(file)
+    def facts(self, file: SourceFile) -> FileFacts:
+        """A file's facts. They follow from the bytes: found once."""
+        if file.format == "files":
+            return FileFacts(pa.schema([*((name, pa.string()) for name in file.columns), ("bytes", pa.binary())]))
+        columns = self._sources[file.source].columns
+        key = (file.uri, file.blake3, file.format, tuple(columns or ()))
+        if key not in _FACTS:
+            _FACTS[key] = self._found(file, columns)
+        return _FACTS[key]
+
+    def _found(self, file: SourceFile, columns: list[str] | None) -> FileFacts:
+        place = self.place(file)
         if file.format == "parquet":
+            stamp = stamp_of(file, place)
             with random_access(file, place) as opened:
-                return parquet_schema(opened, file), {}
+                return FileFacts(
+                    parquet_schema(opened, file), row_groups=tuple(parquet_row_groups(opened, file)), stamp=stamp
+                )
         with stream(file, place) as opened:
             if file.format == "csv":
-                return csv_schema(opened, file.uri, columns)
-            return json_schema(opened, file.uri), {}
+                return FileFacts(*csv_schema(opened, file.uri, columns))
+            return FileFacts(json_schema(opened, file.uri))
 
 
-_SCHEMAS: dict[tuple[str, str, tuple[str, ...]], tuple[pa.Schema, dict[str, int]]] = {}
+_FACTS: dict[tuple[str, str, str, tuple[str, ...]], FileFacts] = {}
 
 
 def _because(text_from: int | None) -> str:
@@ -156,9 +221,9 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     if not schema.names:
         return batch
     arrays = []
-    for field in schema:
-        column = batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
-        arrays.append(column if column.type == field.type else column.cast(field.type))
+    for one in schema:
+        column = batch.column(one.name) if one.name in batch.schema.names else pa.nulls(batch.num_rows, one.type)
+        arrays.append(column if column.type == one.type else column.cast(one.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 

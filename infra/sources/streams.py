@@ -69,22 +69,33 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
         buffered.close()
 
 
+Stamp = tuple[int, int, int]
+
+
 @contextlib.contextmanager
-def random_access(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
+def random_access(file: SourceFile, place: Place, stamp: Stamp | None = None) -> Iterator[BinaryIO]:
     """The file's bytes, decompressed, for reading in any order; checked against its digest before anything is read.
 
     A local file that is not compressed is read where it lies; another is copied to a temporary file first.
+
+    Args:
+        stamp: what `stamp_of` said of the file when its digest was checked; it is not hashed again then, only
+            found not to have changed since.
     """
-    if place.rev is None and "://" not in file.uri and not base_name(file.uri)[1]:
+    if _lies_here(file, place):
         with contextlib.closing(_opened(file, place)) as opened:
-            before = os.fstat(opened.fileno())
-            if stream_digest(opened) != file.blake3:
+            before = _stamp(opened)
+            if stamp is not None and stamp != before:
+                raise changed(file)
+            if stamp is None and stream_digest(opened) != file.blake3:
                 raise changed(file)
             opened.seek(0)
-            yield opened
-            after = os.fstat(opened.fileno())
-            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
-                raise changed(file)
+            try:
+                yield opened
+            finally:
+                # What cannot be read may be unreadable because it changed; that is the cause then.
+                if _stamp(opened) != before:
+                    raise changed(file)
         return
     scratch = Path(tempfile.gettempdir())
     with on_this_machine(scratch):
@@ -98,6 +109,14 @@ def random_access(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, buffered)
 
 
+def stamp_of(file: SourceFile, place: Place) -> Stamp | None:
+    """Size, mtime in ns and inode of a file that `random_access` reads where it lies; None for another."""
+    if not _lies_here(file, place):
+        return None
+    with contextlib.closing(_opened(file, place)) as opened:
+        return _stamp(opened)
+
+
 def whole(file: SourceFile, place: Place) -> bytes:
     """All bytes of a small file; CorruptError if they are not what was resolved."""
     with contextlib.closing(_opened(file, place)) as opened:
@@ -105,6 +124,15 @@ def whole(file: SourceFile, place: Place) -> bytes:
     if blake3(data).hexdigest() != file.blake3:
         raise changed(file)
     return data
+
+
+def _lies_here(file: SourceFile, place: Place) -> bool:
+    return place.rev is None and "://" not in file.uri and not base_name(file.uri)[1]
+
+
+def _stamp(opened: BinaryIO) -> Stamp:
+    facts = os.fstat(opened.fileno())
+    return facts.st_size, facts.st_mtime_ns, facts.st_ino
 
 
 def _opened(file: SourceFile, place: Place) -> BinaryIO:

@@ -113,8 +113,8 @@ class Store:
         """A folder on this machine with the files of a sealed directory.
 
         In a folder store it is the directory itself (`verify` reads its bytes); from S3 it is a copy below `cache`
-        (default: Trainwright's state folder), every byte checked. Raises as `verify`; UsageError if this machine
-        cannot hold the copy.
+        (default: Trainwright's state folder), every byte checked, that stays until this process ends; copies that
+        no process uses make room for it. Raises as `verify`; UsageError if this machine cannot hold the copy.
         """
         manifest = self.manifest(ref)
         folder = self._backend.local(manifest.uri)

@@ -125,6 +125,13 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 "strategy": "single",
                 "batch": {"x": ["a", "b", "c"], "y": "label"},
                 "transform": {"call": "features.scaled", "args": {"by": 0.5}},
+                "loader": {
+                    "shuffle": "block",
+                    "block_rows": 40,
+                    "window_blocks": 2,
+                    "memory_bytes": 2**20,
+                    "cache_bytes": 0,
+                },
                 "select": {"metric": "val_loss", "mode": "min"},
                 "checkpoint": {"every_steps": 5, "keep": 1},
                 "seed": 3,

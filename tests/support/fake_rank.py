@@ -58,7 +58,10 @@ def main() -> None:
         checkpoint(step)
     report("done", step)
     last = (resumed or checkpoints[-1].to_json()) if RANK == 0 else None
-    write_atomically(ranks.done_file(SCRATCH, RANK), {"checkpoint": last, "plan": {"dropped_rows": 3}})
+    write_atomically(ranks.done_file(SCRATCH, RANK), {"checkpoint": last, "plan": PLAN})
+
+
+PLAN = {"dropped_rows": 3, "wait_share": 0.07, "wait_cause": "decoding"}
 
 
 def report(phase: str, step: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from infra.digests import file_digest
 from infra.launch.processes import module_command
 from infra.store import open_store
 from training import formats
@@ -53,7 +54,8 @@ def make_dataset(folder: Path, rows: dict[str, int], *, shards: int = 2, form: s
             name = f"{split}-{number:05}{formats.get(form).SUFFIX}"
             part = table.slice(bounds[number], bounds[number + 1] - bounds[number])
             formats.get(form).write_shard(part, folder / name)
-            splits[split].append({"uri": "", "path": name, "rows": part.num_rows, "bytes": 0, "blake3": ""})
+            size, digest = (folder / name).stat().st_size, file_digest(folder / name)
+            splits[split].append({"uri": "", "path": name, "rows": part.num_rows, "bytes": size, "blake3": digest})
     assert schema is not None
     (folder / FILE).write_text(json.dumps(to_json(schema)))
     ref = {"uri": "datasets/d-0", "id": "d" * 64, "seal": "s" * 64}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -22,6 +23,14 @@ class Format(Protocol):
 
     def read_shard(self, path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         """The rows of a file, in order, with exactly the schema's fields; CorruptError naming file and place."""
+
+    def read_blocks(
+        self, path: Path, schema: pa.Schema, columns: list[str] | None = None, start: int = 0
+    ) -> Iterator[pa.Table]:
+        """What `read_shard` gives from row `start` on, a bounded number of rows and bytes at a time, none empty."""
+
+    def num_rows(self, path: Path) -> int:
+        """How many rows a file has; CorruptError naming file and place."""
 
 
 def get(name: str) -> Format:

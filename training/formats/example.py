@@ -11,18 +11,30 @@ any order, unpacked numbers and unknown fields are read. Wire format: https://pr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-_BYTES, _FLOAT, _INT64 = 1, 2, 3
-_NAMES = {_BYTES: "bytes", _FLOAT: "float", _INT64: "int64"}
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+from training.formats.kernels import read, write
+from training.formats.kernels.native import BYTES, FLOAT, INT64, SPARE_BYTES
+
+_NAMES = {BYTES: "bytes", FLOAT: "float", INT64: "int64"}
+_WRONG = {
+    read.NO_MESSAGE: "it is no tf.train.Example",
+    read.TOO_LONG: "a field is longer than its message",
+    read.WIRE_TYPE: "it has a field of an unknown wire type",
+    read.NUMBER_CUT: "a number is cut off",
+    read.NUMBER_LONG: "a number has more than ten bytes",
+}
 
 
 class Malformed(ValueError):
-    """Bytes that are no tf.train.Example, or one that does not fit the schema."""
+    """A message that is no tf.train.Example, or one that does not fit the schema; `row` is its number."""
+
+    def __init__(self, row: int | np.integer, message: str) -> None:
+        super().__init__(message)
+        self.row = int(row)
 
 
 def kind_of(type_: pa.DataType) -> int | None:
@@ -30,100 +42,125 @@ def kind_of(type_: pa.DataType) -> int | None:
     if pa.types.is_list(type_):
         return kind_of(type_.value_type)
     if pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
-        return _BYTES
+        return BYTES
     if pa.types.is_float16(type_) or pa.types.is_float32(type_):
-        return _FLOAT
+        return FLOAT
     whole = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_null, pa.types.is_temporal)
-    return _INT64 if any(is_one(type_) for is_one in whole) else None
-
-
-def encode(table: pa.Table) -> list[bytes]:
-    """One message per row; the table's chunks are joined, so a few thousand rows at a time bound the memory."""
-    entries = [_entries(field.name, table.column(index)) for index, field in enumerate(table.schema)]
-    messages = []
-    for parts in zip(*entries, strict=True):
-        features = b"".join(parts)
-        messages.append(b"\x0a" + _varint(len(features)) + features)
-    return messages
-
-
-def decode(messages: list[memoryview], schema: pa.Schema) -> pa.Table:
-    """The rows of messages as a table with exactly the schema's fields; Malformed names row and column."""
-    raw: dict[bytes, list[Any]] = {name.encode(): [] for name in schema.names}
-    kinds = {field.name.encode(): kind_of(field.type) for field in schema}
-    for row, message in enumerate(messages):
-        try:
-            found = _features(bytes(message), kinds)
-        except (IndexError, UnicodeDecodeError) as error:
-            raise Malformed(f"row {row} is no tf.train.Example") from error
-        except Malformed as error:
-            raise Malformed(f"row {row}: {error}") from error
-        for name, values in raw.items():
-            values.append(found.get(name))
-    columns = []
-    for field in schema:
-        try:
-            columns.append(_array(field, raw[field.name.encode()]))
-        except (pa.ArrowException, ValueError, OverflowError) as error:
-            raise Malformed(f"column {field.name!r} does not hold {field.type}: {error}") from error
-    return pa.Table.from_arrays(columns, schema=schema)
+    return INT64 if any(is_one(type_) for is_one in whole) else None
 
 
 # ---- encoding
 
 
-def _entries(name: str, column: pa.ChunkedArray) -> list[bytes]:
-    """Per row the map entry of one column, b"" for a null."""
-    kind = kind_of(column.type)
-    assert kind is not None, f"refuse() lets {column.type} through"
-    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    key = name.encode()
-    key = b"\x0a" + _varint(len(key)) + key
-    heads: dict[int, bytes] = {}
-    entries = []
-    for body in _bodies(kind, array):
-        if body is None:
-            entries.append(b"")
-            continue
-        head = heads.get(len(body))
-        if head is None:
-            list_head = bytes([kind << 3 | _LENGTH]) + _varint(len(body))
-            feature_head = b"\x12" + _varint(len(list_head) + len(body)) + list_head
-            entry_bytes = len(key) + len(feature_head) + len(body)
-            head = heads[len(body)] = b"\x0a" + _varint(entry_bytes) + key + feature_head
-        entries.append(head + body)
-    return entries
+@dataclass(frozen=True)
+class Framed:
+    """Records in a buffer: the whole of it, and where each message lies in it."""
+
+    data: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
 
 
-def _bodies(kind: int, array: pa.Array) -> Iterator[bytes | None]:
-    """Per row the body of its BytesList, FloatList or Int64List; None for a null."""
-    there = array.is_valid().to_pylist()
-    if pa.types.is_list(array.type):
-        offsets = array.offsets.to_numpy()
-        # `values` is the child of the whole column, of which this block may be a small part.
-        values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-        offsets = offsets - offsets[0]
+def encode(table: pa.Table, most_bytes: int) -> Iterator[Framed]:
+    """The rows as records of `most_bytes` at a time, or one that is larger; each buffer is used again for the next.
+
+    The table's chunks are joined and its integers widened, so a block of rows at a time bounds the memory.
+    """
+    rows = table.num_rows
+    features = np.zeros(rows, np.int64)
+    columns = [_Column.of(name, column) for name, column in zip(table.column_names, table.columns, strict=True)]
+    for column in columns:
+        write.add_entries(column.kind, column.key, column.valid, column.sizes, features)
+    starts, stops = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    out = np.empty(0, np.uint8)
+    done = 0
+    while done < rows:
+        first = done
+        done, size = write.lay_out(features, first, most_bytes, starts, stops)
+        if size + SPARE_BYTES > len(out):
+            out = np.empty(size + SPARE_BYTES, np.uint8)
+        places = starts.copy()
+        write.put_heads(out, features, first, done, places)
+        for column in columns:
+            column.put(out, first, done, places)
+        write.frame(out, first, done, starts, stops)
+        yield Framed(out[:size], starts[first:done], stops[first:done])
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One column of a block as flat arrays.
+
+    Attributes:
+        valid: per row 0 for a null.
+        rows: row i has the values `rows[i]` to `rows[i + 1]`.
+        items: BytesList alone: value k has the bytes `items[k]` to `items[k + 1]` of `values`.
+        values: bytes, the bits of float32 values as uint32, or int64.
+        sizes: bytes of each row's values on the wire.
+    """
+
+    kind: int
+    key: np.ndarray
+    valid: np.ndarray
+    rows: np.ndarray
+    items: np.ndarray
+    values: np.ndarray
+    sizes: np.ndarray
+
+    @classmethod
+    def of(cls, name: str, column: pa.ChunkedArray) -> _Column:
+        array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        kind = kind_of(array.type)
+        assert kind is not None, f"refuse() lets {array.type} through"
+        rows, flat = _flat(array)
+        items = np.zeros(0, np.int64)
+        sizes = np.empty(len(array), np.int64)
+        if kind == BYTES:
+            items, values = _bytes(flat)
+            write.bytes_sizes(rows, items, sizes)
+        elif kind == FLOAT:
+            values = _filled(flat.cast(pa.float32())).view(np.uint32)
+            np.multiply(np.diff(rows), 4, out=sizes)
+        else:
+            values = _frozen(_as_int64(flat))
+            write.int64_sizes(rows, values, sizes)
+        valid = np.ones(len(array), np.uint8)
+        if array.null_count:
+            valid[:] = array.is_valid().to_numpy(zero_copy_only=False)
+        return cls(kind, _frozen(np.frombuffer(name.encode(), np.uint8)), valid, rows, items, _frozen(values), sizes)
+
+    def put(self, out: np.ndarray, first: int, stop: int, places: np.ndarray) -> None:
+        """Write the entries of rows `first` to `stop` at their places, which move behind them."""
+        common = (out, first, stop, places, self.key, self.valid, self.sizes, self.rows)
+        if self.kind == BYTES:
+            write.put_bytes(*common, self.items, self.values)
+        elif self.kind == FLOAT:
+            write.put_floats(*common, self.values)
+        else:
+            write.put_ints(*common, self.values)
+
+
+def _flat(array: pa.Array) -> tuple[np.ndarray, pa.Array]:
+    """Where each row's values begin and end, and all values."""
+    if not pa.types.is_list(array.type):
+        return np.arange(len(array) + 1, dtype=np.int64), array
+    offsets = array.offsets.to_numpy().astype(np.int64)
+    # `values` is the child of the whole column, of which this block may be a small part.
+    return offsets - offsets[0], array.values.slice(offsets[0], offsets[-1] - offsets[0])
+
+
+def _bytes(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Where each value begins and ends, and the bytes that hold them all."""
+    first, stop = array.offset, array.offset + len(array)
+    buffers = array.buffers()
+    if pa.types.is_fixed_size_binary(array.type):
+        items = np.arange(first, stop + 1, dtype=np.int64) * array.type.byte_width
+    elif buffers[1] is None or not buffers[1].size:
+        items = np.zeros(1, np.int64)
     else:
-        offsets = np.arange(len(array) + 1)
-        values = array
-    if kind == _BYTES:
-        items = (values.cast(pa.binary()) if pa.types.is_string(values.type) else values).to_pylist()
-        for row, valid in enumerate(there):
-            yield b"".join(map(_item, items[offsets[row] : offsets[row + 1]])) if valid else None
-        return
-    if kind == _FLOAT:
-        packed = values.fill_null(0).cast(pa.float32()).to_numpy(zero_copy_only=False).astype("<f4").tobytes()
-        bounds = (offsets * 4).tolist()
-    else:
-        packed, ends = _varints(_as_int64(values))
-        bounds = ends[offsets].tolist()
-    for row, valid in enumerate(there):
-        yield _item(packed[bounds[row] : bounds[row + 1]], keep_empty=False) if valid else None
-
-
-def _item(data: bytes, keep_empty: bool = True) -> bytes:
-    """Field 1 with these bytes: one value of a BytesList, or packed numbers (left out when there are none)."""
-    return b"\x0a" + _varint(len(data)) + data if data or keep_empty else b""
+        items = np.frombuffer(buffers[1], np.int32)[first : stop + 1].astype(np.int64)
+    data = buffers[-1]
+    return items, np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
 
 
 def _as_int64(values: pa.Array) -> np.ndarray:
@@ -133,157 +170,170 @@ def _as_int64(values: pa.Array) -> np.ndarray:
         values = values.cast(pa.int64() if values.type.bit_width == 64 else pa.int32())
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
-    return values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    return _filled(values.cast(pa.int64()))
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def _filled(values: pa.Array) -> np.ndarray:
+    """Numbers with zeros for nulls, copied only if there are any."""
+    return (values.fill_null(0) if values.null_count else values).to_numpy()
 
 
-def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
-    """Varints of int64 values (negative ones as two's complement) one after another, and n + 1 offsets into them."""
-    unsigned = np.ascontiguousarray(values).view(np.uint64)
-    lengths = np.ones(len(unsigned), np.int64)
-    for bits in range(7, 64, 7):
-        lengths += unsigned >= np.uint64(1 << bits)
-    width = int(lengths.max(initial=1))
-    at = np.arange(width, dtype=np.uint64)
-    groups = ((unsigned[:, None] >> (at * np.uint64(7))) & np.uint64(0x7F)).astype(np.uint8)
-    groups |= np.where(at + np.uint64(1) < lengths[:, None].astype(np.uint64), np.uint8(0x80), np.uint8(0))
-    return groups[at < lengths[:, None].astype(np.uint64)].tobytes(), np.concatenate([[0], np.cumsum(lengths)])
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """The array as one that cannot be written: Numba compiles anew for every kind of array."""
+    array = np.ascontiguousarray(array).view()
+    array.flags.writeable = False
+    return array
 
 
 # ---- decoding
 
 
-def _features(message: bytes, kinds: dict[bytes, int | None]) -> dict[bytes, Any]:
-    """Per wanted feature its raw values: a list of byte strings, or numbers as they stand on the wire, joined."""
-    found: dict[bytes, Any] = {}
-    for features in _messages(message, 1, 0, len(message)):
-        for entry in _messages(message, 1, *features):
-            key, feature = b"", (0, 0)
-            for number, wire, begin, end in _fields(message, *entry):
-                if (number, wire) == (1, _LENGTH):
-                    key = message[begin:end]
-                elif (number, wire) == (2, _LENGTH):
-                    feature = (begin, end)
-            if key in kinds and (values := _values(message, *feature, key, kinds[key])) is not None:
-                found[key] = values
-    return found
+def decode(framed: Framed, schema: pa.Schema, wanted: pa.Schema) -> pa.Table:
+    """The rows of messages as a table with exactly the fields `wanted`, those of `schema` or some of them.
+
+    `framed.data` has SPARE_BYTES behind the last message. Raises Malformed.
+    """
+    keys = [name.encode() for name in schema.names]
+    bounds = np.concatenate([[0], np.cumsum([len(key) for key in keys])]).astype(np.int64)
+    kinds = np.array([_kind(field) if field.name in wanted.names else 0 for field in schema], np.int64)
+    begins = np.empty((len(keys), len(framed.starts)), np.int64)
+    ends = np.empty_like(begins)
+    row, code, at, kind = read.locate(
+        framed.data, framed.starts, framed.stops, _frozen(np.frombuffer(b"".join(keys), np.uint8)), bounds, kinds,
+        begins, ends,
+    )  # fmt: skip
+    if code == read.OTHER_LIST:
+        raise Malformed(
+            row, f"feature {schema.names[at]!r} is a {_NAMES[kind]} list, the schema asks for {_NAMES[kinds[at]]}"
+        )
+    if code != read.OK:
+        raise Malformed(row, _WRONG[code])
+    columns = []
+    for field in wanted:
+        at = schema.get_field_index(field.name)
+        try:
+            columns.append(_array(field, kinds[at], framed.data, begins[at], ends[at]))
+        except Malformed as error:
+            raise Malformed(error.row, f"column {field.name!r} does not hold {field.type}: {error}") from error
+    return pa.Table.from_arrays(columns, schema=wanted)
 
 
-def _values(message: bytes, start: int, stop: int, key: bytes, kind: int | None) -> bytes | list[bytes] | None:
-    """The values of one Feature; None if it has no list at all, which is how a null may also be written."""
-    values: bytes | list[bytes] | None = None
-    for number, wire, begin, end in _fields(message, start, stop):
-        if number not in _NAMES or wire != _LENGTH:
-            continue
-        if number != kind:
-            raise Malformed(
-                f"feature {key.decode()!r} is a {_NAMES[number]} list, the schema asks for {_NAMES.get(kind or 0)}"
-            )
-        items = [message[a:b] for field, _, a, b in _fields(message, begin, end) if field == 1]
-        # Packed or not, numbers joined are the same bytes.
-        values = items if number == _BYTES else b"".join(items)
-    return values
-
-
-def _messages(data: bytes, wanted: int, at: int, end: int) -> Iterator[tuple[int, int]]:
-    """(start, stop) of each message that is field `wanted` between two places."""
-    for number, wire, start, stop in _fields(data, at, end):
-        if (number, wire) == (wanted, _LENGTH):
-            yield start, stop
-
-
-def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(field number, wire type, start, stop) of each field between two places of a message."""
-    while at < end:
-        tag, at = _read_varint(data, at)
-        wire = tag & 7
-        if wire == _LENGTH:
-            size, at = _read_varint(data, at)
-        elif wire == _VARINT:
-            size = _read_varint(data, at)[1] - at
-        elif wire in (_FIXED64, _FIXED32):
-            size = 8 if wire == _FIXED64 else 4
-        else:
-            raise Malformed(f"wire type {wire} is unknown")
-        if at + size > end:
-            raise Malformed("a field is longer than its message")
-        yield tag >> 3, wire, at, at + size
-        at += size
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _array(field: pa.Field, raw: list[Any]) -> pa.Array:
-    """One column from its raw values per row: bytes of numbers, a list of byte strings, or None for a null."""
+def _kind(field: pa.Field) -> int:
     kind = kind_of(field.type)
-    listed = pa.types.is_list(field.type)
-    item = field.type.value_type if listed else field.type
-    absent = np.array([value is None for value in raw], bool)
-    if kind == _BYTES:
-        counts = np.array([len(value or []) for value in raw], np.int64)
-        values = pa.array([one for value in raw for one in value or []], item if item != pa.string() else pa.binary())
-        values = values if item != pa.string() else values.cast(pa.string())
-    elif kind == _FLOAT:
-        sizes = np.array([len(value or b"") for value in raw], np.int64)
-        if (sizes % 4).any():
-            raise ValueError("a number is cut off")
-        counts = sizes // 4
-        values = pa.array(np.frombuffer(b"".join(value or b"" for value in raw), "<f4")).cast(item)
-    else:
-        numbers, counts = _read_varints([value or b"" for value in raw])
-        values = _from_int64(numbers, item)
+    if kind is None:
+        raise Malformed(0, f"column {field.name!r} is {field.type}, which a tf.train.Example cannot hold")
+    return kind
+
+
+def _array(field: pa.Field, kind: int, data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> pa.Array:
+    """One column from where its lists lie in each message."""
+    item = field.type.value_type if pa.types.is_list(field.type) else field.type
+    rows = np.arange(len(begins) + 1, dtype=np.int64)
+    # Most columns have one number in every row.
+    if kind == FLOAT and item == field.type:
+        bits = _room(len(begins), np.uint32)
+        if read.single_floats(data, begins, ends, bits):
+            return _from_floats(bits, item, rows)
+    if kind == INT64 and item == field.type:
+        numbers = _room(len(begins), np.int64)
+        if read.single_ints(data, begins, ends, numbers):
+            return _from_int64(numbers, item, rows)
+    counts, sizes = np.empty_like(begins), np.empty_like(begins)
+    row, code = read.count_values(data, begins, ends, kind, counts, sizes)
+    if code != read.OK:
+        raise Malformed(row, _WRONG[code])
+    absent = counts < 0
+    validity = pa.py_buffer(np.packbits(~absent, bitorder="little")) if absent.any() else None
+    listed = item != field.type
     if listed:
-        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-        return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(absent)).cast(field.type)
-    if (counts[~absent] != 1).any():
-        row = int(np.flatnonzero(~absent & (counts != 1))[0])
-        raise ValueError(f"row {row} has {counts[row]} values where one is meant")
-    if not absent.any():
+        rows = _bounds(np.maximum(counts, 0))
+    else:
+        odd = np.flatnonzero(~absent & (counts != 1))
+        if len(odd):
+            raise Malformed(odd[0], f"it has {counts[odd[0]]} values where one is meant")
+    if kind == BYTES:
+        values = _bytes_array(item, rows, sizes, data, begins, ends, listed)
+    elif kind == FLOAT:
+        bits = _room(rows[-1], np.uint32, validity is not None)
+        read.fill_raw(data, begins, ends, kind, rows * 4, bits.view(np.uint8))
+        values = _from_floats(bits, item, rows)
+    else:
+        numbers = _room(rows[-1], np.int64, validity is not None)
+        row, code = read.fill_ints(data, begins, ends, rows, numbers)
+        if code != read.OK:
+            raise Malformed(row, _WRONG[code])
+        values = _from_int64(numbers, item, rows)
+    if listed:
+        return pa.Array.from_buffers(
+            field.type, len(counts), [validity, pa.py_buffer(rows.astype(np.int32))], children=[values]
+        )
+    if validity is None or pa.types.is_null(item):
         return values
-    where = np.cumsum(~absent) - 1
-    return values.take(pa.array(where, mask=absent))
+    return pa.Array.from_buffers(item, len(counts), [validity, *values.buffers()[1:]])
 
 
-def _from_int64(numbers: np.ndarray, type_: pa.DataType) -> pa.Array:
-    array = pa.array(numbers)
-    if pa.types.is_null(type_):
+def _room(count: int, dtype: type, with_gaps: bool = False) -> np.ndarray:
+    """Memory of Arrow's own pool, which keeps what is given back, so that the next block need not ask the system."""
+    room: np.ndarray = np.frombuffer(pa.allocate_buffer(count * np.dtype(dtype).itemsize), dtype)
+    if with_gaps:
+        room[:] = 0
+    return room
+
+
+def _bounds(sizes: np.ndarray) -> np.ndarray:
+    """Where things of these sizes begin and end when they stand one after another; Malformed if Arrow cannot say."""
+    bounds = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=bounds[1:])
+    if bounds[-1] >= 2**31:
+        raise Malformed(np.searchsorted(bounds, 2**31) - 1, "it is larger than 2 GiB")
+    return bounds
+
+
+def _bytes_array(
+    item: pa.DataType, rows: np.ndarray, sizes: np.ndarray, data: np.ndarray, begins: np.ndarray, ends: np.ndarray,
+    listed: bool,
+) -> pa.Array:  # fmt: skip
+    if pa.types.is_fixed_size_binary(item):
+        width = item.byte_width
+        odd = np.flatnonzero((begins >= 0) & (sizes != width))
+        if len(odd):
+            raise Malformed(odd[0], f"it has {sizes[odd[0]]} bytes where {width} are meant")
+        out = _room(len(sizes) * width, np.uint8, bool((begins < 0).any()))
+        read.fill_raw(data, begins, ends, BYTES, rows * width, out)
+        return pa.Array.from_buffers(item, len(sizes), [None, pa.py_buffer(out)])
+    places = _bounds(sizes)
+    items = places
+    if listed:
+        each = np.empty(rows[-1], np.int64)
+        read.item_sizes(data, begins, ends, each)
+        items = _bounds(each)
+    out = _room(places[-1], np.uint8)
+    read.fill_raw(data, begins, ends, BYTES, places, out)
+    buffers = [None, pa.py_buffer(items.astype(np.int32)), pa.py_buffer(out)]
+    return _cast(pa.Array.from_buffers(pa.binary(), rows[-1], buffers), item, rows)
+
+
+def _from_floats(bits: np.ndarray, item: pa.DataType, rows: np.ndarray) -> pa.Array:
+    return _cast(pa.array(bits.view("<f4")), item, rows)
+
+
+def _from_int64(numbers: np.ndarray, item: pa.DataType, rows: np.ndarray) -> pa.Array:
+    if pa.types.is_null(item):
         return pa.nulls(len(numbers))
-    if pa.types.is_temporal(type_) and type_.bit_width == 32:
-        array = array.cast(pa.int32())
-    return array.cast(type_)
+    values = pa.array(numbers)
+    if pa.types.is_temporal(item) and item.bit_width == 32:
+        values = _cast(values, pa.int32(), rows)
+    return _cast(values, item, rows)
 
 
-def _read_varints(rows: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """The int64 values of all rows one after another, and how many each row has."""
-    data = np.frombuffer(b"".join(rows), np.uint8)
-    if not len(data):
-        return np.zeros(0, np.int64), np.zeros(len(rows), np.int64)
-    last = data < 0x80
-    ends = np.flatnonzero(last)
-    bounds = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    if not last[bounds[1:][np.diff(bounds) > 0] - 1].all():
-        raise ValueError("a number is cut off")
-    before = np.concatenate([[0], np.cumsum(last)])
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    place = np.arange(len(data)) - np.repeat(starts, ends - starts + 1)
-    if place.max() > 9:
-        raise ValueError("a number has more than ten bytes")
-    parts = (data & 0x7F).astype(np.uint64) << (place * 7).astype(np.uint64)
-    return np.add.reduceat(parts, starts).view(np.int64), np.diff(before[bounds])
+def _cast(values: pa.Array, item: pa.DataType, rows: np.ndarray) -> pa.Array:
+    """The values as the column's type; Malformed names the first row that it cannot hold."""
+    try:
+        return values.cast(item)
+    except pa.ArrowException:
+        for row in range(len(rows) - 1):
+            try:
+                values.slice(rows[row], rows[row + 1] - rows[row]).cast(item)
+            except pa.ArrowException as error:
+                raise Malformed(row, str(error)) from error
+        raise

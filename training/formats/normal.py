@@ -1,7 +1,11 @@
-"""Brings any Arrow table to the types that a shard holds: one form for each kind of column, whoever made it.
+"""Brings any Arrow rows to the types that a shard holds: one form for each kind of column, whoever made it.
 
 Large, view and dictionary encodings are undone; numbers in lists of one equal length (nested or not,
 fixed-size lists and Arrow's tensor type included) become tensors. What remains is refused by `schema.type_text`.
+
+Whether a list column is a tensor depends on all its rows, which need not be in memory at once: `narrow` gives each
+batch the narrowest form that holds its own rows, `widen` the form that holds two batches, `finish` the form that
+shards have, and `settle` brings rows to it.
 """
 
 from __future__ import annotations
@@ -22,10 +26,17 @@ Found = tuple[str, tuple[int, ...]]
 def normalise(table: pa.Table) -> pa.Table:
     """The same rows with every column in the one form that shards have, all fields nullable.
 
-    Whether a list column becomes a tensor depends on all its rows, so this takes the rows of all splits at once.
-
     Raises:
         UsageError: a column's type is one that shards cannot hold, or two columns have one name.
+    """
+    narrowed = narrow(table)
+    return settle(narrowed, finish(narrowed.schema, table.schema))
+
+
+def narrow(table: pa.Table) -> pa.Table:
+    """The same rows in the narrowest form that holds them; a list column of nulls alone becomes Arrow's null type.
+
+    Raises: UsageError if two columns have one name, or a tensor is not what its type or metadata says.
     """
     twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
     if twice:
@@ -33,10 +44,90 @@ def normalise(table: pa.Table) -> pa.Table:
     fields, columns = [], []
     for field, column in zip(table.schema, table.columns, strict=True):
         field, column = _column(field, column)
-        type_text(field)
         fields.append(field)
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def widen(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """The form that holds the rows of two narrowed batches of the same columns; TypeError if there is none."""
+    return pa.schema([_wider(field, other.field(field.name)) for field in one])
+
+
+def holds(wide: pa.Field, narrowed: pa.Field) -> bool:
+    """Whether rows of a narrowed column can stand in a column of shards."""
+    try:
+        return _wider(wide, narrowed).equals(wide, check_metadata=True)
+    except TypeError:
+        return False
+
+
+def finish(found: pa.Schema, raw: pa.Schema) -> pa.Schema:
+    """The schema of shards from the form that holds all rows and the rows' own types.
+
+    Raises: UsageError for a column of a type that shards cannot hold.
+    """
+    fields = []
+    for field in found:
+        plain = _plain(_storage(raw.field(field.name).type))
+        if pa.types.is_null(field.type):
+            field = pa.field(field.name, plain)
+        type_text(field)
+        fields.append(field)
+    return pa.schema(fields)
+
+
+def settle(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Narrowed rows in the form of a schema that `widen` or `finish` found to hold them."""
+    if rows.schema.equals(schema, check_metadata=True):
+        return rows
+    columns = [_settled(rows.schema.field(field.name), rows.column(field.name), field) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _settled(have: pa.Field, column: pa.ChunkedArray, want: pa.Field) -> pa.ChunkedArray:
+    if have.type == want.type:
+        return column
+    if pa.types.is_null(have.type):
+        return pa.chunked_array([pa.nulls(len(column), want.type)])
+    tensor = tensor_of(have)
+    if tensor is None:
+        return column.cast(want.type)
+    return pa.chunked_array([_as_lists(chunk, *tensor) for chunk in column.chunks], type=want.type)
+
+
+def _as_lists(rows: pa.Array, dtype: np.dtype, shape: tuple[int, ...]) -> pa.Array:
+    """Rows of a tensor column as the (nested) lists that they were."""
+    there = rows.is_valid().to_numpy(zero_copy_only=False)
+    width = rows.type.byte_width
+    flat = np.frombuffer(rows.buffers()[1], np.uint8)[rows.offset * width : (rows.offset + len(rows)) * width]
+    values: pa.Array = pa.array(flat.reshape(-1, width)[there].reshape(-1).view(dtype))
+    for depth, size in reversed(list(enumerate(shape))):
+        if depth:
+            values = pa.ListArray.from_arrays(np.arange(0, len(values) + 1, size, dtype=np.int32), values)
+    offsets = np.concatenate([[0], np.cumsum(there * shape[0])]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, mask=pa.array(~there))
+
+
+def _wider(one: pa.Field, other: pa.Field) -> pa.Field:
+    if one.equals(other, check_metadata=True) or pa.types.is_null(other.type):
+        return one
+    if pa.types.is_null(one.type):
+        return other
+    lists = [_list_type(field) for field in (one, other)]
+    if lists[0] is None or lists[0] != lists[1]:
+        raise TypeError(f"column {one.name!r} is {one.type} and {other.type}")
+    return pa.field(one.name, lists[0])
+
+
+def _list_type(field: pa.Field) -> pa.DataType | None:
+    tensor = tensor_of(field)
+    if tensor is None:
+        return field.type if pa.types.is_list(field.type) else None
+    type_ = NUMBERS[tensor[0].name]
+    for _ in tensor[1]:
+        type_ = pa.list_(type_)
+    return type_
 
 
 def _column(field: pa.Field, column: pa.ChunkedArray) -> tuple[pa.Field, pa.ChunkedArray]:
@@ -58,11 +149,11 @@ def _column(field: pa.Field, column: pa.ChunkedArray) -> tuple[pa.Field, pa.Chun
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=type_.storage_type)
         return _column(pa.field(field.name, type_.storage_type), column)
     if _is_list(type_):
+        if column.null_count == len(column):
+            return pa.field(field.name, pa.null()), pa.chunked_array([pa.nulls(len(column))])
         found = [_tensor_chunk(chunk) for chunk in column.chunks if len(chunk) > chunk.null_count]
-        if found and found[0] is not None and len({one and one[0] for one in found}) == 1:
+        if found[0] is not None and len({one and one[0] for one in found}) == 1:
             return _assemble(field.name, found[0][0], column, [one[1] for one in found if one is not None])
-        plain = pa.list_(_plain(type_.value_type))
-        return pa.field(field.name, plain), column.cast(plain)
     plain = _plain(type_)
     return pa.field(field.name, plain), column if plain == type_ else column.cast(plain)
 
@@ -71,7 +162,13 @@ def _is_list(type_: pa.DataType) -> bool:
     return pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
 
 
+def _storage(type_: pa.DataType) -> pa.DataType:
+    return _storage(type_.storage_type) if isinstance(type_, pa.BaseExtensionType) else type_
+
+
 def _plain(type_: pa.DataType) -> pa.DataType:
+    if _is_list(type_):
+        return pa.list_(_plain(type_.value_type))
     if pa.types.is_dictionary(type_):
         return _plain(type_.value_type)
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):

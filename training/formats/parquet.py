@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data_contracts.errors import CorruptError
@@ -12,8 +15,10 @@ from training.formats.schema import pick
 
 SUFFIX = ".parquet"
 
-# A row group is the least that can be read alone; fixed, so that a file does not depend on the machine.
+# The most of a row group, which is the least that can be read alone; fixed, so that a file does not depend on the
+# machine. The bytes count only where a row has more than 256 of them.
 ROW_GROUP_ROWS = 65_536
+ROW_GROUP_BYTES = 16 * 2**20
 
 
 def refuse(table: pa.Table) -> None:
@@ -22,18 +27,30 @@ def refuse(table: pa.Table) -> None:
 
 def write_shard(table: pa.Table, path: Path) -> None:
     """Write normalised rows to a new file; the same rows give the same bytes however they are chunked."""
-    # Pages of fixed-size binary end where chunks end, so the chunks are joined first. Uncompressed: reading is what
-    # training waits for, and a dictionary pays only where strings repeat.
-    texts = [field.name for field in table.schema if pa.types.is_string(field.type)]
-    pq.write_table(
-        table.combine_chunks().replace_schema_metadata(None),
-        path,
-        row_group_size=ROW_GROUP_ROWS,
-        compression="none",
-        use_dictionary=texts or False,
-        version="2.6",
-        store_schema=True,
-    )
+    schema = table.schema.remove_metadata()
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    rows = _row_group_rows(table)
+    # Uncompressed: reading is what training waits for, and a dictionary pays only where strings repeat.
+    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=texts or False, version="2.6") as writer:
+        for start in range(0, table.num_rows, rows):
+            # Pages of fixed-size binary end where chunks end, so the chunks are joined first.
+            group = table.slice(start, rows).combine_chunks()
+            writer.write_table(group.replace_schema_metadata(None), row_group_size=rows)
+
+
+def _row_group_rows(table: pa.Table) -> int:
+    size = sum(_value_bytes(column) for column in table.columns)
+    return max(1, min(ROW_GROUP_ROWS, table.num_rows * ROW_GROUP_BYTES // max(1, size)))
+
+
+def _value_bytes(column: pa.ChunkedArray) -> int:
+    """Bytes of a column's values, whatever chunks and buffers they lie in."""
+    type_ = column.type
+    if pa.types.is_list(type_):
+        return _value_bytes(pc.list_flatten(column))
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return pc.sum(pc.binary_length(column)).as_py() or 0
+    return 0 if pa.types.is_null(type_) else len(column) * type_.bit_width // 8
 
 
 def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
@@ -47,19 +64,51 @@ def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
         UsageError: `columns` names one that the schema does not have.
     """
     wanted = pick(schema, columns)
+    with _opened(path) as file:
+        _check(path, file.schema_arrow, wanted)
+        return _fitted(file.read(columns=wanted.names), wanted)
+
+
+def read_blocks(path: Path, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
+    """What `read_shard` gives from row `start` on, a row group at a time; those before are not read."""
+    wanted = pick(schema, columns)
+    with _opened(path) as file:
+        _check(path, file.schema_arrow, wanted)
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if start < rows:
+                yield _fitted(file.read_row_group(group, columns=wanted.names), wanted).slice(start)
+            start = max(0, start - rows)
+
+
+def num_rows(path: Path) -> int:
+    """How many rows a file has, read from its footer alone."""
+    with _opened(path) as file:
+        return file.metadata.num_rows
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         # ParquetFile, for read_table would take `name=value` parts of the path for columns.
-        table = pq.ParquetFile(path).read(columns=wanted.names)
+        with pq.ParquetFile(path) as file:
+            yield file
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise CorruptError(f"Shard {path.name} cannot be read as Parquet: {error}.") from error
+
+
+def _check(path: Path, stored: pa.Schema, wanted: pa.Schema) -> None:
     for field in wanted:
-        if field.name not in table.column_names:
+        if field.name not in stored.names:
             raise CorruptError(f"Shard {path.name} has no column {field.name!r}, which its dataset's schema names.")
-        stored = table.schema.field(field.name).type
-        if stored != field.type:
+        found = stored.field(field.name).type
+        if found != field.type:
             raise CorruptError(
-                f"Shard {path.name} holds {field.name!r} as {stored}, but its dataset's schema says {field.type}."
+                f"Shard {path.name} holds {field.name!r} as {found}, but its dataset's schema says {field.type}."
             )
+
+
+def _fitted(table: pa.Table, wanted: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays([table.column(name) for name in wanted.names], schema=wanted)

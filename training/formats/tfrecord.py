@@ -6,24 +6,33 @@ CRC-32C of the message (uint32), all little-endian.
 
 from __future__ import annotations
 
-import struct
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
 from data_contracts.errors import CorruptError, UsageError
 from training.formats import example
+from training.formats.kernels import read
+from training.formats.kernels.native import HEAD_BYTES, SPARE_BYTES
 from training.formats.schema import pick
 
 SUFFIX = ".tfrecord"
 
-# Rows encoded or decoded at a time: bounds the memory beside the table itself.
+# What is encoded or decoded at a time: bounds the memory beside the table itself. One row may be larger.
 BLOCK_ROWS = 8_192
-_HEAD = struct.Struct("<QI")
-_TAIL = struct.Struct("<I")
+BLOCK_BYTES = 64 * 2**20
+# What is written or read at a time: little enough to stay in the processor's cache.
+WRITE_BYTES = 2**20
+READ_BYTES = 2**21
+
+_WRONG = {
+    read.LENGTH_CHECKSUM: "the checksum of its length is wrong",
+    read.CHECKSUM: "its checksum is wrong",
+}
 
 
 def refuse(table: pa.Table) -> None:
@@ -56,10 +65,20 @@ def _obstacle(type_: pa.DataType, column: pa.ChunkedArray) -> tuple[str, str]:
 def write_shard(table: pa.Table, path: Path) -> None:
     """Write normalised rows to a new file; the same rows give the same bytes however they are chunked."""
     with path.open("wb") as file:
+        for block in _blocks(table):
+            for framed in example.encode(block, WRITE_BYTES):
+                file.write(framed.data.data)
+
+
+def _blocks(table: pa.Table) -> Iterator[pa.Table]:
+    """The rows, BLOCK_ROWS and BLOCK_BYTES at most at a time, or one row that is larger."""
+    if table.num_rows > 1 and table.nbytes > BLOCK_BYTES:
+        half = table.num_rows // 2
+        yield from _blocks(table.slice(0, half))
+        yield from _blocks(table.slice(half))
+    else:
         for start in range(0, table.num_rows, BLOCK_ROWS):
-            for message in example.encode(table.slice(start, BLOCK_ROWS)):
-                length = struct.pack("<Q", len(message))
-                file.write(b"".join((length, _TAIL.pack(_masked(length)), message, _TAIL.pack(_masked(message)))))
+            yield table.slice(start, BLOCK_ROWS)
 
 
 def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
@@ -72,52 +91,64 @@ def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
         CorruptError: a checksum, a length or a message is wrong, or a feature is not what the schema says.
         UsageError: `columns` names one that the schema does not have.
     """
+    blocks = list(read_blocks(path, schema, columns))
+    return pa.concat_tables(blocks) if blocks else pick(schema, columns).empty_table()
+
+
+def read_blocks(path: Path, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
+    """What `read_shard` gives from row `start` on, BLOCK_ROWS and READ_BYTES at most at a time.
+
+    Of the records before, the checksums alone are looked at.
+    """
     wanted = pick(schema, columns)
-    blocks, block, done = [], [], 0
-    for message in _records(path):
-        block.append(message)
-        if len(block) == BLOCK_ROWS:
-            blocks.append(_decode(path, block, wanted, done))
-            done += len(block)
-            block = []
-    if block or not blocks:
-        blocks.append(_decode(path, block, wanted, done))
-    return pa.concat_tables(blocks)
+    for framed, row, at in _records(path):
+        if row + len(framed.starts) <= start:
+            continue
+        try:
+            yield example.decode(framed, schema, wanted).slice(max(0, start - row))
+        except example.Malformed as error:
+            place = at + framed.starts[error.row] - framed.starts[0]
+            raise CorruptError(
+                f"Shard {path.name}, record {row + error.row} at byte {place}: {error}, although its checksums fit.",
+                remedy="It was not written for this schema; shard the data again.",
+            ) from error
 
 
-def _records(path: Path) -> Iterator[memoryview]:
-    """The messages of a file, checked."""
-    data = memoryview(path.read_bytes())
-    at = row = 0
-    while at < len(data):
-        where = f"Shard {path.name}, record {row} at byte {at}"
-        if at + _HEAD.size > len(data):
-            raise CorruptError(f"{where}: the file ends within a record.")
-        length, checksum = _HEAD.unpack_from(data, at)
-        if checksum != _masked(data[at : at + 8]):
-            raise CorruptError(f"{where}: the checksum of its length is wrong.")
-        start = at + _HEAD.size
-        at = start + length + _TAIL.size
-        if at > len(data):
-            raise CorruptError(f"{where}: the file ends within a record.")
-        message = data[start : start + length]
-        if _TAIL.unpack_from(data, start + length)[0] != _masked(message):
-            raise CorruptError(f"{where}: its checksum is wrong.")
-        yield message
-        row += 1
+def num_rows(path: Path) -> int:
+    """How many records a file has; the checksums of every one are checked on the way."""
+    return sum(len(framed.starts) for framed, _, _ in _records(path))
 
 
-def _decode(path: Path, block: list[memoryview], schema: pa.Schema, first_row: int) -> pa.Table:
-    try:
-        return example.decode(block, schema)
-    except example.Malformed as error:
-        raise CorruptError(
-            f"Shard {path.name}, counting from record {first_row}: {error}, although its checksums are right.",
-            remedy="It was not written for this schema; shard the data again.",
-        ) from error
+def _records(path: Path) -> Iterator[tuple[example.Framed, int, int]]:
+    """The records of a file, checked, a block at a time, with the number and the place of the block's first.
 
-
-def _masked(data: bytes | memoryview) -> int:
-    """CRC-32C as TFRecord masks it: rotated right by 15 bits, plus a constant."""
-    crc = crc32c(data)
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    The buffer is used again for the next block.
+    """
+    starts, stops = np.empty(BLOCK_ROWS, np.int64), np.empty(BLOCK_ROWS, np.int64)
+    row = place = 0
+    with path.open("rb", buffering=0) as file:
+        unread = os.fstat(file.fileno()).st_size
+        data = np.empty(min(unread, READ_BYTES) + SPARE_BYTES, np.uint8)
+        at = end = 0  # data[at:end] is read and not yet looked at; it lies at `place` in the file
+        while True:
+            count, behind, code, size = read.records(data, at, end, starts, stops)
+            if count:
+                yield example.Framed(data, starts[:count], stops[:count]), row, place
+            row, place, at = row + count, place + behind - at, behind
+            where = f"Shard {path.name}, record {row} at byte {place}"
+            if code != read.OK:
+                raise CorruptError(f"{where}: {_WRONG[code]}.")
+            if count == BLOCK_ROWS:
+                continue
+            if not unread and at == end:
+                return
+            if not unread or size > end - at + unread:
+                raise CorruptError(f"{where}: the file ends within a record.")
+            rest = data[at:end]
+            needed = max(size, HEAD_BYTES) + SPARE_BYTES
+            if needed > len(data):
+                data = np.empty(needed, np.uint8)
+            data[: len(rest)] = rest
+            at, end = 0, len(rest)
+            got = file.readinto(data[end:-SPARE_BYTES].data)
+            end, unread = end + got, unread - got if got else 0

@@ -137,6 +137,26 @@ BROKEN: list[tuple[str, str, str]] = [
         "train.shard_modules: must be at least 1 parameter, got 0",
     ),
     (
+        "devices: 2",
+        "devices: 2\n  loader: {block_rows: 5}",
+        "train.loader.block_rows: has an effect with shuffle block alone; set it, or leave this out",
+    ),
+    (
+        "devices: 2",
+        "devices: 2\n  loader: {shuffle: block, mixture: {column: c, weights: {a: 1}}}",
+        "train.loader.mixture: takes rows from anywhere, so it needs shuffle global",
+    ),
+    (
+        "devices: 2",
+        "devices: 2\n  loader: {mixture: {column: c, weights: {a: 1, b: -1}}}",
+        "train.loader.mixture.weights.b: must be a weight of 0 or more, got -1",
+    ),
+    (
+        "devices: 2",
+        "devices: 2\n  loader: {mixture: {column: c, weights: {a: 1, b: 0.0001}}}",
+        "train.loader.mixture.weights: must have a weight above 0, and none below a thousandth of their sum but 0",
+    ),
+    (
         TARGET,
         "",
         "evaluate.metrics.accuracy.target: is missing; name the entry of the batch that holds the "
@@ -244,6 +264,8 @@ def test_external_data(change: list[tuple[str, str]], error: str | None, spec_fi
         (SOURCE, "source: {uri: s3://b/c, storage_options: {client_kwargs: {endpoint_url: http://localhost}}}"),
         ("devices: 2", "devices: 2\n  micro_batch_size: 1000"),
         ("devices: 2", "strategy: single"),
+        ("devices: 2", "loader: {shuffle: block, block_rows: 5, window_blocks: 2, pad: {a: 0, b: 0.5, c: true}}"),
+        ("devices: 2", "loader: {mixture: {column: c, weights: {a: 1, b: 0.5, c: 0}}}"),
         ("devices: 2", "strategy: fsdp\n  shard_modules: [Block]"),
         ("devices: 2", "strategy: fsdp\n  shard_modules: 1000"),
         (TARGET, "      target: label\n"),

@@ -63,6 +63,14 @@ class Data(L.LightningDataModule):
 
 def scale(batch, by):
     return batch * by
+
+
+def scale_sample(sample, by):
+    return {**sample, "x": sample["x"] * by}
+
+
+def scale_pair(sample, by):
+    return sample[0] * by, sample[1]
 """
 
 
@@ -181,6 +189,18 @@ def test_a_transform_is_bound_to_its_arguments(project: Path) -> None:
     assert bound is not None
     assert bound(2) == 6
     assert batch_transform({"transform": None}, project) is None
+
+
+@pytest.mark.parametrize("keys", [("x", "y"), None])
+def test_a_transform_may_take_each_sample(keys: tuple[str, ...] | None, project: Path) -> None:
+    call = "mine.scale_sample" if keys else "mine.scale_pair"
+    bound = batch_transform({"transform": {"call": call, "args": {"by": 3}, "per": "sample"}}, project)
+    assert bound is not None
+    columns = (torch.tensor([[1.0, 2.0], [3.0, 4.0]]), ["a", "b"])
+    made = bound(dict(zip(keys, columns, strict=True)) if keys else columns)
+    x, y = (made["x"], made["y"]) if keys else made
+    assert x.tolist() == [[3.0, 6.0], [9.0, 12.0]]
+    assert list(y) == ["a", "b"]
 
 
 def test_a_plain_trainer_takes_the_precision_alone(project: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
 from data_contracts.spec import TrainSpec
-from training.order import global_order
+from training.order import Permutation
 from training.plan import Plan, make_plan
 
 
@@ -39,13 +39,9 @@ def test_the_arithmetic(rows, size, micro, world, expected):
 def _taken(plan: Plan, order: np.ndarray) -> list[set[int]]:
     steps = []
     for step in range(plan.steps_per_epoch):
-        rows = [
-            plan.micro_rows(order, step, micro, rank)
-            for rank in range(plan.world_size)
-            for micro in range(plan.accumulate)
-        ]
-        assert {len(one) for one in rows} == {plan.micro_batch}
-        steps.append(np.concatenate(rows).tolist())
+        rows = [order[plan.positions(step * plan.accumulate, plan.accumulate, rank)] for rank in range(plan.world_size)]
+        assert {one.shape for one in rows} == {(plan.accumulate, plan.micro_batch)}
+        steps.append(np.concatenate(rows).ravel().tolist())
     return steps
 
 
@@ -55,13 +51,20 @@ def test_each_row_is_taken_once_and_a_step_is_the_same_rows_at_any_world_size(nu
     worlds = [world for world in range(1, size + 1) if size % world == 0]
     world = data.draw(st.sampled_from(worlds))
     train = _train(size).model_copy(update={"micro_batch_size": micro})
-    order = global_order(num_rows, "d", 0, 0)
+    order = Permutation(num_rows, "d")(np.arange(num_rows))
     steps = _taken(make_plan(num_rows, train, world), order)
     alone = _taken(make_plan(num_rows, train, 1), order)
     taken = [row for step in steps for row in step]
     assert len(set(taken)) == len(taken) == num_rows - num_rows % size
     assert [sorted(step) for step in steps] == [sorted(step) for step in alone]
     assert make_plan(num_rows, train, world).micro_batch <= micro
+
+
+@given(st.integers(0, 200), st.integers(1, 9), st.integers(0, 3))
+def test_a_run_of_micro_batches_is_each_of_them(first, count, rank):
+    plan = Plan(8 * 100, 24, 4, 2, 3, 33, 8)
+    each = [plan.positions(at, 1, rank) for at in range(first, first + count)]
+    assert np.array_equal(plan.positions(first, count, rank), np.concatenate(each))
 
 
 @given(st.integers(0, 10**6), st.integers(1, 50))

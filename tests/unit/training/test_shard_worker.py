@@ -18,6 +18,7 @@ from infra.digests import file_digest
 from infra.handoffs import read_handoff
 from infra.launch.child import run_child
 from infra.store import open_store
+from tests.support.s3 import s3_server  # noqa: F401 - a fixture
 from training import formats
 from training.formats.schema import read_schema
 from training.shard_worker import main
@@ -115,7 +116,13 @@ def test_the_dataset_is_sealed_and_says_what_it_holds(given, format_name):
     assert read_handoff(store, dataset.ref, Dataset) == dataset
     rows = [row for split in dataset.splits for row in _rows(request, dataset, split)]
     assert sorted(row["x"] for row in rows) == list(range(100))
-    assert told[-1] == {"phase": "writing", "rows": 100, "total": 100}
+    assert [told[-1][name] for name in ("phase", "rows", "total", "share", "seconds_left")] == [
+        "writing",
+        100,
+        100,
+        1,
+        0,
+    ]
 
 
 def test_the_id_does_not_depend_on_store_and_provenance(given):
@@ -138,6 +145,41 @@ def test_unsealed_work_is_continued_file_by_file(given, tmp_path):
     assert dataset.ref.id == whole.ref.id
     assert (folder / first).stat().st_ino == before.st_ino
     open_store(request["store"]).verify(dataset.ref)
+
+
+@pytest.mark.apt("strace")
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.slow), 29], ids=["every call", "a sample"])
+@pytest.mark.timeout(3600)
+def test_work_killed_at_any_file_system_call_goes_on_to_the_same_dataset(given, tmp_path, step):
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps(given(shards={"memory_bytes": 2**20})))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.kill_sweep", str(request), str(step)],
+        capture_output=True, text=True, cwd=Path(__file__).parents[3], check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(f"\n{found}")
+    assert found["calls"] > 100
+    # A call that only another thread makes may be counted twice and never come.
+    assert found["killed"] > 0.9 * found["tried"]
+    assert found["went_on_with_shards"] > 0
+
+
+def test_the_id_is_that_of_a_store_on_s3_and_of_more_workers(given, s3_server, monkeypatch):  # noqa: F811
+    from training import units
+
+    monkeypatch.setattr(units, "TASK_BYTES", 1)
+    request = given()
+    twice = {**request, "files": request["files"] * 2}
+    bucket = f"s3://{s3_server.bucket()}/store"
+    open_store(bucket, s3_server.options)
+    alone = _run({**twice, "shards": {**twice["shards"], "workers": 1}})
+    away = {**twice, "store": bucket, "store_options": s3_server.options}
+    together = _run({**away, "shards": {**twice["shards"], "workers": 2, "memory_bytes": 2**20}})
+    assert together.ref.id == alone.ref.id
+    assert together.splits == alone.splits
+    open_store(bucket, s3_server.options).verify(together.ref)
 
 
 def test_one_split_takes_all_rows(given):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import tempfile
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +15,50 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
 from data_contracts.spec import SplitSpec
-from training.split import assign
+from training.sides import Sides, find_shared, refuse_shared
+from training.split import REQUIRED, Splitter, in_order, judge, keys_of, refuse_empty
+from training.times import cut, select
 
 DAYS = [dt.datetime(2026, 1, 1) + dt.timedelta(days=day) for day in range(10)]
+
+
+class Assigned:
+    """A table's rows assigned in batches of a few rows, each a unit of its own, and judged as a first pass does."""
+
+    def __init__(self, table, spec, required=REQUIRED, sensitive=(), unit_rows=3):
+        bounds = None
+        pieces = [table.slice(at, unit_rows) for at in range(0, table.num_rows, unit_rows)]
+        if spec.time is not None and not spec.boundaries:
+            first = Splitter(spec, table.schema)
+            times = [first.times(piece, (unit, 0)) for unit, piece in enumerate(pieces)]
+            if not first.notes.spoilt:
+                bounds = cut(lambda rank: select(lambda: times, rank), table.num_rows, spec, sensitive)
+        splitter = Splitter(spec, table.schema, bounds, sensitive)
+        first_rows = [unit_rows * unit for unit in range(len(pieces) + 1)]
+        with tempfile.TemporaryDirectory() as folder:
+            sides = Sides(Path(folder), 100, 0)  # a run holds one or two records
+            found = []
+            for unit, piece in enumerate(pieces):
+                found.append(splitter.assign(piece, (unit, 0)))
+                if spec.key is not None and (spec.time or spec.column) and not splitter.notes.spoilt:
+                    sides.note(splitter.digests(piece), found[-1], splitter.names, unit, 0)
+            judge(splitter.notes, spec, first_rows, sensitive)
+            shared = find_shared(sides.close(), first_rows)
+            if shared is not None:
+                values = table.select(keys_of(spec)).slice(shared.row, 1).to_pylist()[0]
+                raise refuse_shared(shared, spec, values, sensitive)
+        of_row = np.concatenate(found)
+        self.names = in_order(splitter.names) if spec.column else splitter.names
+        self.of_row = np.array([-1 if one < 0 else self.names.index(splitter.names[one]) for one in of_row])
+        self.dropped = splitter.notes.dropped
+        refuse_empty(self.counts(), required, "shards.split")
+
+    def counts(self):
+        found = Counter(self.of_row.tolist())
+        return {name: found[index] for index, name in enumerate(self.names)}
+
+
+assign = Assigned
 
 
 def _names(table: pa.Table, **split) -> list[str | None]:

@@ -58,6 +58,7 @@ def test_a_gang_trains_to_the_end(nodes: int, devices: int, store: Store) -> Non
     outcome = run(store, {}, nodes=nodes, devices=devices, on_progress=seen.append)
     assert (outcome.checkpoint.step, outcome.checkpoint.world_size) == (10, nodes * devices)
     assert (outcome.generations, outcome.dropped_rows) == (1, 3)
+    assert (outcome.wait_share, outcome.wait_cause) == (0.07, "decoding")
     assert outcome.node_seconds > nodes * 0.5
     assert steps(store) == {(0, rank): list(range(1, 11)) for rank in range(nodes * devices)}
     assert Checkpoint.from_json(store.read_json(layout.result(TRAINING))) == outcome.checkpoint

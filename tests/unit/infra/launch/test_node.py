@@ -197,7 +197,8 @@ def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[...,
 
 
 def test_a_missing_dataset_is_said_before_anything_starts(store: Store, launch: Callable[..., None]) -> None:
-    launch({}, dataset={"ref": {"uri": "datasets/k-0", "id": "0" * 64, "seal": "0" * 64}})
+    ref = {"uri": "datasets/k-0", "id": "0" * 64, "seal": "0" * 64}
+    launch({}, dataset={"ref": ref, "key": "k", "format": "parquet", "splits": {}, "columns": {}})
     node = start(store)
     meet(store, node)
     _, record = finished(store, node)

@@ -1,10 +1,15 @@
-"""Copies on this machine: whole or not there, and a fault of this machine is told as one."""
+"""Copies on this machine: whole or not there, kept while in use, and a fault of this machine is told as one."""
 
 from __future__ import annotations
 
 import errno
 import io
 import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,3 +104,97 @@ def test_what_killed_downloads_left_is_swept_after_a_day(manifest: Manifest, bac
         os.utime(copy.parent, (now, now - days * DAY_S))
     copy = copy_of(manifest, backend, base)
     assert {path.name for path in base.iterdir()} == {"tmpbusy", "tmpnew", "other", copy.name}
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
+    """Gives a folder's disk so many bytes, of which copies take what their files take."""
+
+    def give(base: Path, total: int) -> None:
+        def usage(path: Path) -> Usage:
+            used = sum(file.stat().st_size for file in base.rglob("*") if file.is_file())
+            return Usage(total, used, total - used)
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+
+    return give
+
+
+@pytest.fixture(autouse=True)
+def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "_held", {})
+
+
+def copy(base: Path, letter: str, age: int, num_bytes: int = 100) -> Path:
+    folder = base / (letter * 64)
+    folder.mkdir(parents=True)
+    (folder / "x").write_bytes(b"0" * num_bytes)
+    os.utime(folder, (1000 - age, 1000 - age))
+    return folder
+
+
+def test_what_nobody_holds_makes_room_the_oldest_first(tmp_path: Path, disk: Callable[[Path, int], None]) -> None:
+    disk(tmp_path, 400)
+    young, old, oldest = copy(tmp_path, "a", 1), copy(tmp_path, "b", 2), copy(tmp_path, "c", 3)
+    other = tmp_path / "another download"
+    other.mkdir()
+    copies.make_room(tmp_path, 100, "it")
+    assert all(folder.exists() for folder in (young, old, oldest))
+    copies.make_room(tmp_path, 150, "it")
+    assert [folder.exists() for folder in (young, old, oldest, other)] == [True, True, False, True]
+
+
+def test_using_one_makes_it_the_youngest_and_keeps_it(tmp_path: Path, disk: Callable[[Path, int], None]) -> None:
+    disk(tmp_path, 300)
+    first, second = copy(tmp_path, "a", 1), copy(tmp_path, "b", 2)
+    assert copies.hold(second)
+    assert second.stat().st_mtime > first.stat().st_mtime
+    with pytest.raises(UsageError, match="has 200 bytes free, but a copy of datasets/k-0 takes 201"):
+        copies.make_room(tmp_path, 201, "datasets/k-0")
+    assert not first.exists()
+    assert second.exists()
+
+
+def test_what_another_process_holds_is_kept_until_it_ends(tmp_path: Path, disk: Callable[[Path, int], None]) -> None:
+    disk(tmp_path, 100)
+    held = copy(tmp_path, "a", 1)
+    program = f"""
+from pathlib import Path
+from infra.store import copies
+assert copies.hold(Path({str(held)!r}))
+print("held", flush=True)
+input()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(UsageError, match="0 bytes free"):
+        copies.make_room(tmp_path, 1, "it")
+    process.communicate("\n")
+    copies.make_room(tmp_path, 1, "it")
+    assert not held.exists()
+
+
+def test_a_copy_that_is_not_there_is_not_held(tmp_path: Path) -> None:
+    assert not copies.hold(tmp_path / "a")
+
+
+def test_a_disk_too_small_is_named_before_anything_is_fetched(
+    s3_store: Store, tmp_path: Path, disk: Callable[[Path, int], None]
+) -> None:
+    writer = s3_store.writer("datasets/k-0")
+    (tmp_path / "x").write_bytes(b"0" * 50)
+    writer.put("x", tmp_path / "x")
+    ref = writer.seal("dataset", {}, {})
+    cache = tmp_path / "cache"
+    disk(cache, 49)
+    with pytest.raises(UsageError, match="has 49 bytes free, but a copy of datasets/k-0 takes 50"):
+        s3_store.local(ref, cache=cache)
+    assert list(cache.iterdir()) == []
+    disk(cache, 50)
+    assert (s3_store.local(ref, cache=cache) / "x").stat().st_size == 50

@@ -61,7 +61,25 @@ def test_columns_are_read_in_the_order_asked_for(name, tmp_path):
 @BOTH
 def test_a_file_without_rows_is_read(name, tmp_path):
     table = normalise(rows.every_kind()).slice(0, 0)
-    assert formats.get(name).read_shard(_write(name, table, tmp_path), table.schema).equals(table)
+    path = _write(name, table, tmp_path)
+    assert formats.get(name).read_shard(path, table.schema).equals(table)
+    assert list(formats.get(name).read_blocks(path, table.schema)) == []
+    assert formats.get(name).num_rows(path) == 0
+
+
+@BOTH
+def test_blocks_are_the_shard_in_order(name, tmp_path):
+    table = normalise(pa.table({"x": range(200_000), "s": [str(n) for n in range(200_000)]}))
+    path = _write(name, table, tmp_path)
+    blocks = list(formats.get(name).read_blocks(path, table.schema, ["s", "x"]))
+    assert len(blocks) > 3
+    assert pa.concat_tables(blocks).equals(table.select(["s", "x"]))
+    assert formats.get(name).num_rows(path) == 200_000
+    for start in (1, blocks[0].num_rows, blocks[0].num_rows + 1, 199_999, 200_000):
+        rest = list(formats.get(name).read_blocks(path, table.schema, start=start))
+        assert all(block.num_rows for block in rest)
+        assert sum(block.num_rows for block in rest) == 200_000 - start
+        assert pa.concat_tables([table.slice(0, start), *rest]).equals(table)
 
 
 @BOTH

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import struct
+import importlib.util
 from contextlib import suppress
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from crc32c import crc32c
@@ -13,7 +15,18 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import CorruptError
 from training.formats import example, tfrecord
+from training.formats.kernels import native
 from training.formats.normal import normalise
+
+
+def _beside(name: str):
+    spec = importlib.util.spec_from_file_location(f"formats_{name}", Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reference, kinds = _beside("reference"), _beside("rows")
 
 # One feature "a" = [5], spelled out by the wire format.
 FIVE = bytes.fromhex("0a0c 0a0a 0a0161 1205 1a03 0a0105")
@@ -51,16 +64,31 @@ def _oracle():
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.Example"))
 
 
+def encode(table: pa.Table) -> list[bytes]:
+    return [
+        bytes(framed.data[start:stop])
+        for framed in example.encode(table, 2**20)
+        for start, stop in zip(framed.starts, framed.stops, strict=True)
+    ]
+
+
+def decode(messages: list[bytes], schema: pa.Schema) -> pa.Table:
+    stops = np.cumsum([len(message) for message in messages])
+    data = np.frombuffer(bytearray(b"".join(messages) + bytes(native.SPARE_BYTES)), np.uint8)
+    starts = stops - [len(message) for message in messages]
+    return example.decode(example.Framed(data, starts, stops), schema, schema)
+
+
 def test_a_message_is_the_bytes_that_the_wire_format_spells():
     table = pa.table({"a": [5]})
-    assert example.encode(table) == [FIVE]
-    assert example.decode([memoryview(FIVE)], table.schema).equals(table)
+    assert encode(table) == [FIVE]
+    assert decode([FIVE], table.schema).equals(table)
 
 
 def test_null_and_empty_are_told_apart():
     table = pa.table({"a": pa.array([[], None], pa.list_(pa.int64()))})
     # An Int64List without a value; then no feature at all.
-    assert example.encode(table) == [bytes.fromhex("0a09 0a07 0a0161 1202 1a00"), bytes.fromhex("0a00")]
+    assert encode(table) == [bytes.fromhex("0a09 0a07 0a0161 1202 1a00"), bytes.fromhex("0a00")]
 
 
 def _message(feature: str) -> bytes:
@@ -74,38 +102,53 @@ def _message(feature: str) -> bytes:
 @pytest.mark.parametrize(
     ("message", "sentence"),
     [
-        (FIVE[:-1], "row 0: a field is longer than its message"),
-        (_message("1a04 0a0105"), "row 0: a field is longer than its message"),
+        (FIVE[:-1], "a field is longer than its message"),
+        (_message("1a04 0a0105"), "a field is longer than its message"),
         (_message("1a03 0a0185"), "column 'a' does not hold int64: a number is cut off"),
         (_message("1a0d 0a0b" + "ff" * 10 + "01"), "column 'a' does not hold int64: a number has more than ten bytes"),
-        (_message("1a03 0f0105"), "row 0: wire type 7 is unknown"),
-        (b"\x0a", "row 0 is no tf.train.Example"),
-        (_message("1a04 0a020505"), "row 0 has 2 values where one is meant"),
+        (_message("1a03 0f0105"), "column 'a' does not hold int64: it has a field of an unknown wire type"),
+        (b"\x0a", "it is no tf.train.Example"),
+        (b"\x0a" + b"\xff" * 10 + b"\x01", "it is no tf.train.Example"),
+        (b"\x0a" + b"\xff" * 9 + b"\x01", "a field is longer than its message"),
+        (_message("1a04 0a020505"), "column 'a' does not hold int64: it has 2 values where one is meant"),
         (_message("1205 0a03 000000"), "feature 'a' is a float list, the schema asks for int64"),
     ],
 )
 def test_a_message_that_cannot_be_read_is_refused(message, sentence):
-    with pytest.raises(example.Malformed, match=sentence):
-        example.decode([memoryview(message)], pa.schema([("a", pa.int64())]))
+    with pytest.raises(example.Malformed, match=f"^{sentence}") as error:
+        decode([FIVE, message], pa.schema([("a", pa.int64())]))
+    assert error.value.row == 1
 
 
 def test_a_float_that_is_cut_off_is_refused():
-    messages = [memoryview(_message("1205 0a03 000000")), memoryview(_message("1207 0a05 0000000000"))]
-    with pytest.raises(example.Malformed, match="column 'a' does not hold .*: a number is cut off"):
-        example.decode(messages, pa.schema([("a", pa.list_(pa.float32()))]))
+    messages = [_message("1206 0a04 00000000"), _message("1205 0a03 000000"), _message("1207 0a05 0000000000")]
+    with pytest.raises(example.Malformed, match="column 'a' does not hold .*: a number is cut off") as error:
+        decode(messages, pa.schema([("a", pa.list_(pa.float32()))]))
+    assert error.value.row == 1
+
+
+def test_bytes_of_another_length_than_a_tensors_are_refused():
+    table = pa.table({"a": pa.array([b"12", b"123", None])})
+    with pytest.raises(example.Malformed, match="it has 3 bytes where 2 are meant") as error:
+        decode(encode(table), pa.schema([("a", pa.binary(2))]))
+    assert error.value.row == 1
+
+
+def test_a_type_that_an_example_cannot_hold_is_never_read_as_nulls():
+    with pytest.raises(example.Malformed, match="'a' is double, which a tf.train.Example cannot hold"):
+        decode([FIVE], pa.schema([("a", pa.float64())]))
 
 
 def test_a_record_is_framed_by_length_and_masked_checksums(tmp_path):
     path = tmp_path / "x.tfrecord"
     tfrecord.write_shard(pa.table({"a": [5, 5]}), path)
-
-    def masked(data: bytes) -> bytes:
-        crc = crc32c(data)
-        return struct.pack("<I", (((crc >> 15) | (crc << 17 & 0xFFFFFFFF)) + 0xA282EAD8) % 2**32)
-
-    length = struct.pack("<Q", len(FIVE))
-    assert path.read_bytes() == 2 * (length + masked(length) + FIVE + masked(FIVE))
+    assert path.read_bytes() == 2 * reference.record(FIVE)
     assert crc32c(b"123456789") == 0xE3069283  # the check value of CRC-32C
+
+
+def test_every_kind_of_column_is_written_as_the_wire_format_says(tmp_path):
+    table = normalise(kinds.every_kind())
+    assert encode(table) == reference.messages(table)
 
 
 features = st.fixed_dictionaries(
@@ -135,7 +178,8 @@ LISTS = {
 def test_protobuf_itself_reads_ours_and_we_read_its(rows):
     oracle = _oracle()
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
-    for message, row in zip(example.encode(table), rows, strict=True):
+    assert encode(table) == reference.messages(table)
+    for message, row in zip(encode(table), rows, strict=True):
         parsed = oracle.FromString(message)
         expected = {}
         for name, value in row.items():
@@ -157,8 +201,40 @@ def test_protobuf_itself_reads_ours_and_we_read_its(rows):
                 feature.value.extend(
                     value if isinstance(value, list) else [value.encode() if name == "text" else value]
                 )
-        theirs.append(memoryview(message.SerializeToString()))
-    assert example.decode(theirs, SCHEMA).equals(table)
+        theirs.append(message.SerializeToString())
+    assert decode(theirs, SCHEMA).equals(table)
+
+
+entries = st.one_of(
+    st.tuples(st.sampled_from(["int", "more"]), st.just(reference.INT64), st.sampled_from([[-1], [0], [5], [300]])),
+    st.tuples(st.just("floats"), st.just(reference.FLOAT), st.lists(st.integers(0, 3), max_size=2)),
+    st.tuples(st.just("text"), st.just(reference.BYTES), st.sampled_from([[b""], [b"ab"], [b"cd" * 100]])),
+    st.tuples(st.sampled_from(["other", "in", ""]), st.sampled_from([1, 2, 3]), st.just([])),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(rows=st.lists(st.lists(entries, max_size=6), min_size=1, max_size=8), split=st.booleans(), last=st.booleans())
+def test_entries_in_any_order_and_number_are_read_and_the_last_of_a_name_counts(rows, split, last):
+    schema = pa.schema(
+        [("text", pa.string()), ("int", pa.int64()), ("more", pa.int64()), ("floats", pa.list_(pa.float32()))]
+    )
+    messages, expected = [], []
+    for row in rows:
+        parts = [reference.entry(*one, name_last=last) for one in row]
+        # Messages of one field are merged, so features may also stand in several.
+        bodies = parts if split else [b"".join(parts)]
+        messages.append(b"".join(reference.field(1, body) for body in bodies))
+        found = {name: values for name, _, values in row}
+        expected.append(
+            {
+                "int": found.get("int", [None])[0],
+                "more": found.get("more", [None])[0],
+                "floats": found.get("floats"),
+                "text": found["text"][0].decode() if "text" in found else None,
+            }
+        )
+    assert decode(messages, schema).to_pylist() == expected
 
 
 def test_unpacked_numbers_and_unknown_fields_are_read():
@@ -167,7 +243,7 @@ def test_unpacked_numbers_and_unknown_fields_are_read():
     entry = b"\x0a\x01a\x12" + bytes([len(feature)]) + feature
     body = b"\x0a" + bytes([len(entry)]) + entry
     unpacked = b"\x0a" + bytes([len(body)]) + body + bytes.fromhex("1005")
-    table = example.decode([memoryview(unpacked)], pa.schema([("a", pa.list_(pa.int64()))]))
+    table = decode([unpacked], pa.schema([("a", pa.list_(pa.int64()))]))
     assert table.to_pylist() == [{"a": [5, 300]}]
 
 
@@ -210,30 +286,86 @@ def test_every_flipped_bit_is_noticed(tmp_path):
 @pytest.mark.parametrize(
     ("column", "type_", "sentence"),
     [
-        ([5], pa.string(), "row 0: feature 'a' is a int64 list, the schema asks for bytes"),
-        ([300], pa.int8(), "column 'a' does not hold int8"),
-        ([[1, 2]], pa.int64(), "column 'a' does not hold int64: row 0 has 2 values where one is meant"),
+        ([5, 5], pa.string(), "record 0 at byte 0: feature 'a' is a int64 list, the schema asks for bytes"),
+        ([5, 300], pa.int8(), "record 1 at byte 30: column 'a' does not hold int8: Integer value 300 not in range"),
+        ([[1], [1, 2]], pa.int64(), "record 1 at byte 30: column 'a' does not hold int64: it has 2 values"),
+        ([b"a", b"\xff"], pa.string(), "record 1 at byte 30: column 'a' does not hold string: Invalid UTF8"),
     ],
 )
 def test_rows_of_another_schema_are_refused(column, type_, sentence, tmp_path):
     path = tmp_path / "x.tfrecord"
     tfrecord.write_shard(pa.table({"a": pa.array(column)}), path)
-    with pytest.raises(CorruptError, match=sentence):
+    with pytest.raises(CorruptError, match=f"Shard x.tfrecord, {sentence}"):
         tfrecord.read_shard(path, pa.schema([("a", type_)]))
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data())
+def test_a_damaged_message_ends_in_one_error_and_never_beyond_its_end(data):
+    table = normalise(kinds.every_kind())
+    message = bytearray(encode(table)[data.draw(st.integers(0, 2))])
+    for _ in range(data.draw(st.integers(1, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    message = bytes(message[: data.draw(st.integers(0, len(message)))])
+    with suppress(example.Malformed):
+        decode([message], table.schema).validate(full=True)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_example_end_in_one_error_and_never_in_a_hang(data):
     with suppress(example.Malformed):
-        example.decode([memoryview(data)], pa.schema([("a", pa.int64()), ("b", pa.list_(pa.float32()))]))
+        decode([data], pa.schema([("a", pa.int64()), ("b", pa.list_(pa.float32()))]))
 
 
-def test_blocks_are_joined_in_order(tmp_path, monkeypatch):
+@pytest.mark.parametrize("read_bytes", [1, 40, 100, 4096])
+def test_blocks_are_joined_in_order(read_bytes, tmp_path, monkeypatch):
     monkeypatch.setattr(tfrecord, "BLOCK_ROWS", 3)
-    # The lists are null in the first block and in row 3.
+    monkeypatch.setattr(tfrecord, "READ_BYTES", read_bytes)
+    # The lists are null in the first block and in row 3; records differ in length.
     table = normalise(pa.table({"x": range(10), "l": [[n] * (n % 3) if n > 3 else None for n in range(10)]}))
     tfrecord.write_shard(table, tmp_path / "x")
     assert tfrecord.read_shard(tmp_path / "x", table.schema).equals(table)
-    with pytest.raises(CorruptError, match="Shard x, counting from record 3: row 1: feature 'l' is a int64 list"):
+    assert tfrecord.num_rows(tmp_path / "x") == 10
+    assert all(block.num_rows <= 3 for block in tfrecord.read_blocks(tmp_path / "x", table.schema))
+    # Rows 0 to 3 have no list; byte 120 is where row 4's record begins.
+    assert (tmp_path / "x").read_bytes()[120:].startswith(reference.record(encode(table)[4]))
+    with pytest.raises(CorruptError, match="Shard x, record 4 at byte 120: feature 'l' is a int64 list"):
         tfrecord.read_shard(tmp_path / "x", pa.schema([("l", pa.list_(pa.string()))]))
+
+
+@pytest.mark.parametrize("most", [1, 64, 300, 2**20])
+def test_the_bytes_do_not_depend_on_what_is_written_at_a_time(most, tmp_path, monkeypatch):
+    monkeypatch.setattr(tfrecord, "WRITE_BYTES", most)
+    monkeypatch.setattr(tfrecord, "BLOCK_BYTES", most)
+    table = pa.concat_tables([normalise(kinds.every_kind())] * 5)
+    tfrecord.write_shard(table, tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == b"".join(map(reference.record, reference.messages(table)))
+
+
+@settings(deadline=None, max_examples=200)
+@given(cut=st.integers(0, 10_000), read_bytes=st.integers(1, 400))
+def test_every_truncation_is_noticed_at_its_record(cut, read_bytes, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cut") / "x"
+    table = normalise(kinds.every_kind())
+    tfrecord.write_shard(table, path)
+    sizes = [len(reference.record(message)) for message in reference.messages(table)]
+    cut %= sum(sizes)
+    path.write_bytes(path.read_bytes()[:cut])
+    whole = int(np.searchsorted(np.cumsum(sizes), cut, side="right"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tfrecord, "READ_BYTES", read_bytes)
+        if cut == sum(sizes[:whole]):  # nothing tells it from a shorter file
+            assert tfrecord.num_rows(path) == whole
+            return
+        with pytest.raises(CorruptError, match=f"record {whole} at byte {sum(sizes[:whole])}: the file ends within"):
+            tfrecord.read_shard(path, table.schema)
+
+
+def test_a_record_that_claims_to_be_larger_than_the_file_takes_no_memory(tmp_path):
+    for size in (2**40, 2**63 - 1, 2**64 - 1):
+        length = size.to_bytes(8, "little")
+        # A record of those 8 bytes ends with their checksum.
+        (tmp_path / "x").write_bytes(length + reference.record(length)[-4:] + b"data")
+        with pytest.raises(CorruptError, match="record 0 at byte 0: the file ends within a record"):
+            tfrecord.num_rows(tmp_path / "x")

@@ -1,0 +1,99 @@
+"""Datasets whose shards lie in several sealed directories: their own, and those of the datasets they were added to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Dataset, FileEntry, Ref
+from infra.handoffs import read_handoff
+from infra.settings import state_folder
+from infra.store import Store, layout
+
+
+def newest_dataset(store: Store, key: str) -> Dataset | None:
+    """The newest dataset of a reuse key that is sealed and whole, every byte of all its shards read; else None."""
+    found = store.newest("datasets", key)
+    if found is None:
+        return None
+    dataset = read_handoff(store, found, Dataset)
+    with contextlib.suppress(FileNotFoundError, CorruptError):
+        verify_elsewhere(store, dataset)
+        return dataset
+    return None
+
+
+def verify_elsewhere(store: Store, dataset: Dataset) -> None:
+    """Read the shards in other directories again and compare; FileNotFoundError or CorruptError."""
+    for uri in _elsewhere(dataset):
+        sealed = store.verify(uri).files
+        for shard in _shards(dataset):
+            entry = FileEntry(path=shard.path, bytes=shard.bytes, blake3=shard.blake3)
+            if shard.uri == uri and entry not in sealed:
+                path = f"{uri}/{shard.path}"
+                raise CorruptError(f"{path} is not the shard that {dataset.ref.uri} names.", details={"file": path})
+
+
+def local_dataset(store: Store, dataset: Dataset) -> Path:
+    """The dataset's own directory on this machine; its shards elsewhere lie at their URIs from the same root.
+
+    Raises as `Store.local`.
+    """
+    own = store.local(dataset.ref)
+    elsewhere = _elsewhere(dataset)
+    if store.is_local or not elsewhere:
+        return own
+    # Copies from S3 lie under their seals: links give them their places below one root.
+    root = state_folder() / "cache" / f"{dataset.ref.seal}-with-parents"
+    for uri, folder in [(dataset.ref.uri, own), *((uri, store.local(uri)) for uri in elsewhere)]:
+        link = root / uri
+        link.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            link.symlink_to(folder)
+    return root / dataset.ref.uri
+
+
+def dataset_to_extend(
+    store: Store, series: str, inputs: list[dict[str, Any]]
+) -> tuple[Dataset, list[dict[str, Any]]] | None:
+    """The dataset of a series with the most of these source files and no others, and the files that it has; or None.
+
+    Args:
+        series: what `settings.series` of its manifest must say.
+        inputs: all source files by what they are; its own stand in `settings.inputs`.
+    """
+    wanted = Counter(map(canonical, inputs))
+    found = []
+    for ref, settings, finished in _sealed(store):
+        had = Counter(map(canonical, settings.get("inputs", [])))
+        if settings.get("series") == series and had < wanted:
+            found.append((had.total(), finished, ref, settings["inputs"]))
+    for _, _, ref, had_inputs in sorted(found, key=lambda one: one[:2], reverse=True):
+        with contextlib.suppress(FileNotFoundError, CorruptError):
+            store.verify(ref)
+            dataset = read_handoff(store, ref, Dataset)
+            verify_elsewhere(store, dataset)
+            return dataset, had_inputs
+    return None
+
+
+def _sealed(store: Store) -> Iterator[tuple[Ref, dict[str, Any], str]]:
+    for name in store.list("datasets"):
+        uri = f"datasets/{name}"
+        with contextlib.suppress(FileNotFoundError, CorruptError):
+            if not store.exists(layout.tombstone(uri)):
+                manifest = store.manifest(uri)
+                yield manifest.ref, manifest.settings, str(manifest.provenance.get("finished", ""))
+
+
+def _elsewhere(dataset: Dataset) -> list[str]:
+    return sorted({shard.uri for shard in _shards(dataset)} - {dataset.ref.uri, ""})
+
+
+def _shards(dataset: Dataset) -> list[Any]:
+    return [shard for shards in dataset.splits.values() for shard in shards]

@@ -1,0 +1,90 @@
+"""Kills shard work at its file system calls, one after the other, and has it carried on: `python -m … REQUEST STEP`.
+
+Each try is forked from this process, which has done none of the work itself; strace attaches to it and kills it at
+the n-th call of one name. Then the work is done again with what is there. Prints JSON: how many calls there are, how
+many were tried, how often the kill came, and how often shards were there already when the work went on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+
+from infra.store import open_store
+from training.shard_worker import main
+from training.sharding import PRELOADED
+
+CALLS = "%file,read,write,pwrite64,pread64,lseek,ftruncate,fsync,fdatasync,close,getdents64,flock"
+
+
+def forked(request: dict) -> int:
+    """A stopped child that will do the work once it is continued."""
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            main(request, lambda record: None)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.waitpid(child, os.WUNTRACED)
+    return child
+
+
+def traced(request: dict, log: str, *options: str) -> int:
+    """Do the work under strace; the wait status."""
+    child = forked(request)
+    strace = subprocess.Popen(["strace", "-f", "-qq", "-p", str(child), "-o", log, *options], stderr=subprocess.DEVNULL)
+    while "TracerPid:\t0\n" in Path(f"/proc/{child}/status").read_text():
+        assert strace.poll() is None, "strace did not attach"
+        time.sleep(0.002)
+    os.kill(child, signal.SIGCONT)
+    _, status = os.waitpid(child, 0)
+    strace.wait()
+    return status
+
+
+def carried_on(request: dict) -> str:
+    """Do the work with what is there; the id of what is sealed then, every byte of it read."""
+    child = forked(request)
+    os.kill(child, signal.SIGCONT)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, "the work could not go on"
+    return open_store(request["store"]).verify(request["uri"]).id
+
+
+def sweep(request: dict, step: int) -> dict:
+    """Try every `step`-th call."""
+    folder = Path(request["store"]) / request["uri"]
+    with tempfile.TemporaryDirectory() as scratch:
+        log = f"{scratch}/log"
+        assert traced(request, log, "-e", f"trace={CALLS}") == 0
+        wanted = open_store(request["store"]).verify(request["uri"]).id
+        lines = Path(log).read_text().splitlines()
+        counts = Counter(match[1] for line in lines if (match := re.match(r"\d+ +(\w+)\(", line)))
+        calls = [(name, n) for name, count in sorted(counts.items()) for n in range(1, count + 1)]
+        killed = partial = 0
+        for name, n in calls[::step]:
+            shutil.rmtree(folder)
+            status = traced(request, log, "-e", f"trace={name}", "-e", f"inject={name}:signal=SIGKILL:when={n}")
+            killed += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+            partial += folder.is_dir() and not (folder / "manifest.json").exists() and any(folder.iterdir())
+            found = carried_on(request)
+            assert found == wanted, f"another dataset after a kill at {name} {n}"
+    return {"calls": len(calls), "tried": len(calls[::step]), "killed": killed, "went_on_with_shards": partial}
+
+
+if __name__ == "__main__":
+    for module in PRELOADED:  # imports at their first use would be most of what is killed
+        import_module(module)
+    print(json.dumps(sweep(json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2]))))

@@ -1,0 +1,83 @@
+"""Sharding without a store: tables become source files, shards become files in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from blake3 import blake3
+
+from data_contracts.handoffs import FileEntry, SourceFile
+from data_contracts.spec import ShardsSpec, SourceSpec
+from infra.digests import file_digest
+from training import formats
+from training.sharding import Sharded, shard_files
+from training.spill import Spill
+from training.units import Source
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Stores shards in a folder."""
+
+    folder: Path
+    format: str
+
+    def __call__(self, name: str, rows: pa.Table) -> FileEntry:
+        path = self.folder / name
+        formats.get(self.format).write_shard(rows, path)
+        data = path.read_bytes()
+        return FileEntry(path=name, bytes=len(data), blake3=blake3(data).hexdigest())
+
+
+def small_runs(patch: pytest.MonkeyPatch, run_bytes: int) -> None:
+    """Have every run of a spill written when this many bytes wait for it."""
+    original = Spill.__init__
+
+    def init(self: Spill, folder: Path, _run_bytes: int, _keep_bytes: int = 0, *rest: Any) -> None:
+        original(self, folder, run_bytes, 0, *rest)
+
+    patch.setattr(Spill, "__init__", init)
+
+
+class Shards:
+    """What sharding some tables, each a source file, made of them; `transform` names a function of `module`."""
+
+    def __init__(self, folder: Path, tables: Sequence[pa.Table], *, row_group_rows: int | None = None, **options: Any):
+        raw, self.folder, spilled = folder / "raw", folder / "shards", folder / "spilled"
+        for one in (raw, self.folder, spilled):
+            one.mkdir(parents=True, exist_ok=True)
+        files = []
+        for number, table in enumerate(tables):
+            path = raw / f"{number}.parquet"
+            pq.write_table(table, path, row_group_size=row_group_rows)
+            files.append(
+                SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=file_digest(path), format="parquet")
+            )
+        names = ("project", "one_split", "required", "sensitive", "earlier", "report")
+        given = {name: options.pop(name) for name in names if name in options}
+        self.spec = ShardsSpec(**{"split": {"key": "id"}, "target_size_bytes": 1024, **options})
+        source = Source([SourceSpec(uri=str(raw))], raw)
+        kept = Kept(self.folder, self.spec.format)
+        self.sharded: Sharded = shard_files(files, source, self.spec, kept, spilled, **given)
+        self.spilled = sorted(path.name for path in spilled.iterdir())
+
+    @property
+    def digests(self) -> list[tuple[str, str, int]]:
+        """Every shard in order: name, digest, rows."""
+        return [(one.path, one.blake3, one.rows) for shards in self.sharded.splits.values() for one in shards]
+
+    def read(self, split: str) -> pa.Table:
+        """A split's rows in stored order."""
+        reader = formats.get(self.spec.format)
+        tables = [reader.read_shard(self.folder / one.path, self.sharded.schema) for one in self.sharded.splits[split]]
+        return pa.concat_tables([self.sharded.schema.empty_table(), *tables])
+
+    def rows(self, split: str) -> int:
+        """Rows of a split."""
+        return sum(one.rows for one in self.sharded.splits[split])

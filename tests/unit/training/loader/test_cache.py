@@ -1,0 +1,152 @@
+"""The node's files of columns: made once, whole or not at all, checked, and given up when others need the room."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_contracts.errors import StorageUnavailable
+from data_contracts.handoffs import Dataset
+from tests.support.gang import REPOSITORY
+from tests.support.splits import write_split
+from training.loader import Room, Split, cache
+from training.loader.shards import Shards
+
+ROWS = 60
+TABLE = pa.table({"x": np.arange(ROWS, dtype=np.int64), "text": [str(at) for at in range(ROWS)]})
+
+
+@pytest.fixture(autouse=True)
+def columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home" / "columns"
+
+
+def cached(folder: Path, dataset: Dataset, batch: list[str] | None = None, cache_bytes: int = 2**30) -> Split:
+    return Split(folder, dataset, "train", batch or ["x", "text"], room=Room(0, cache_bytes))
+
+
+def numbers(split: Split) -> list[int]:
+    x, text = split.take(np.array([59, 0, 30]))
+    assert text == [str(at) for at in x.tolist()]
+    return x.tolist()
+
+
+def folders(columns: Path) -> list[str]:
+    return sorted(path.name for path in columns.iterdir() if path.is_dir())
+
+
+def test_it_is_made_once(tmp_path: Path, columns: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = write_split(tmp_path / "data", TABLE, [20, 0, 40])
+    assert numbers(cached(tmp_path / "data", dataset)) == [59, 0, 30]
+    [made] = folders(columns)
+    monkeypatch.setattr(Shards, "tables", None)
+    assert numbers(cached(tmp_path / "data", dataset)) == [59, 0, 30]
+    assert folders(columns) == [made]
+
+
+def test_of_many_one_makes_it_and_the_others_wait(tmp_path: Path, columns: Path) -> None:
+    dataset = write_split(tmp_path / "data", TABLE, [20, 40])
+    (tmp_path / "dataset.json").write_text(json.dumps(dataset.to_json()))
+    program = f"""
+import json, sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from pathlib import Path
+from data_contracts.handoffs import Dataset
+from training.loader import Room, Split
+from training.loader.shards import Shards
+tables, calls = Shards.tables, []
+Shards.tables = lambda *given: (calls.append(1), tables(*given))[1]
+dataset = Dataset.from_json(json.loads(Path({str(tmp_path / "dataset.json")!r}).read_text()))
+split = Split(Path({str(tmp_path / "data")!r}), dataset, "train", ["x"], room=Room(0, 2**30))
+print(len(calls), split.take(slice(0, 3))[0].tolist())
+"""
+    started = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    said = [(process.communicate()) for process in started]
+    assert sorted(out for out, _ in said) == ["0 [0, 1, 2]\n", "0 [0, 1, 2]\n", "2 [0, 1, 2]\n"], said
+    assert len(folders(columns)) == 1
+
+
+def test_a_damaged_file_is_made_anew(tmp_path: Path, columns: Path) -> None:
+    dataset = write_split(tmp_path / "data", TABLE)
+    cached(tmp_path / "data", dataset)
+    [made] = folders(columns)
+    (columns / made / "checked").unlink()  # as another launch finds it
+    for damage in (bytes, lambda data: data[:-1], lambda data: bytes([data[0] ^ 1]) + data[1:]):
+        (columns / made / "0.bin").write_bytes(damage((columns / made / "0.bin").read_bytes()))
+        assert numbers(cached(tmp_path / "data", dataset)) == [59, 0, 30]
+        (columns / made / "checked").unlink()
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(
+    tmp_path: Path, columns: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = write_split(tmp_path / "data", TABLE, [30, 30])
+
+    class Full(io.FileIO):
+        def write(self, data: object) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cache, "_opened", lambda path: Full(path, "w"))
+    with pytest.raises(StorageUnavailable, match="columns is full: decoding shard 0 of split train was given up"):
+        cached(tmp_path / "data", dataset)
+    assert folders(columns) == []
+    monkeypatch.undo()
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(columns.parent))
+    assert numbers(cached(tmp_path / "data", dataset)) == [59, 0, 30]
+
+
+def test_what_nobody_maps_makes_room_the_oldest_first(tmp_path: Path, columns: Path) -> None:
+    rows = 4000
+    room = 2 * rows * 8 + 2000  # for two, with their layouts
+
+    def opened(name: str) -> tuple[Split, str]:
+        table = pa.table({"x": np.arange(rows, dtype=np.int64) + len(name)})
+        dataset = write_split(tmp_path / name, table)
+        before = set(folders(columns)) if columns.exists() else set()
+        split = cached(tmp_path / name, dataset, ["x"], room)
+        return split, "".join(set(folders(columns)) - before)
+
+    _, first = opened("a")
+    _, second = opened("bb")
+    _, third = opened("ccc")
+    assert folders(columns) == sorted([second, third])
+    assert first
+    kept, _ = opened("bb")  # mapped from now on, so the next to go is the younger one
+    os.utime(columns / second / "layout.json", (0, 0))
+    _, fourth = opened("dddd")
+    assert folders(columns) == sorted([second, fourth])
+    assert kept.take(slice(0, 2))[0].tolist() == [2, 3]
+
+
+def test_what_does_not_fit_is_not_made(tmp_path: Path, columns: Path) -> None:
+    dataset = write_split(tmp_path / "data", TABLE.select(["x"]))
+    with pytest.raises(Exception, match=r"more than a rank's memory \(0\) and the node's cache \(479\)"):
+        cached(tmp_path / "data", dataset, ["x"], ROWS * 8 - 1)
+    assert folders(columns) == []
+
+
+def test_threads_may_open_it_together(tmp_path: Path) -> None:
+    dataset = write_split(tmp_path / "data", TABLE)
+    found: list[list[int]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(numbers(cached(tmp_path / "data", dataset)))) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == [[59, 0, 30]] * 3

@@ -1,0 +1,158 @@
+"""What each type of column becomes in a batch, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from data_contracts.errors import UsageError
+from data_contracts.spec import LoaderSpec
+from tests.support.splits import write_split
+from training.loader import Room, Split
+
+TABLE = pa.table(
+    {
+        "id": [0, 1, 2, 3],
+        "a": [0.0, 1.0, 2.0, 3.0],
+        "b": pa.array([4, 5, 6, 7], pa.int16()),
+        "text": ["a", None, "ü", "long"],
+        "raw": pa.array([b"1", b"", b"\x00", None], pa.binary()),
+        "ragged": pa.array([[1, 2], [], [3], [4, 5, 6]], pa.list_(pa.int64())),
+        "gappy": pa.array([[1.5], None, [], [2.5]], pa.list_(pa.float32())),
+        "image": pa.array([[[at, 2], [3, 4]] for at in range(4)], pa.list_(pa.list_(pa.uint8()))),
+        "flag": [True, False, True, False],
+        "small": pa.array([1, 2, 3, 4], pa.uint16()),
+        "half": pa.array(np.array([1, 2, 3, 4], np.float16)),
+        "gap": [1.5, None, 2.5, 3.5],
+        "when": pa.array([0, 1, 2, 3], pa.timestamp("ms")),
+        "day": pa.array([0, 1, 2, 3], pa.date32()),
+    }
+)
+ROOMS = {"memory": Room(2**30, 0), "cache": Room(0, 2**30), "shards": Room(2**13, 0)}
+# In order and beyond memory, in shards of two rows: what is gathered comes from several places.
+rooms = pytest.mark.parametrize("room", ROOMS)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+
+
+def split(folder: Path, room: str = "memory", batch: Any = None, table: pa.Table = TABLE, **loader: Any) -> Split:
+    dataset = write_split(folder / "data", table, [2, 0, table.num_rows - 2])
+    place = Room(ROOMS[room].memory_bytes, ROOMS[room].cache_bytes)
+    if room == "shards":
+        place.memory_bytes = round(split(folder, "memory", batch, table, **loader).row_bytes * 2) + 1
+    return Split(folder / "data", dataset, "train", batch, None, LoaderSpec(**loader), place, in_order=True)
+
+
+@rooms
+def test_every_type_of_column_has_a_form(room: str, tmp_path: Path) -> None:
+    batch = split(tmp_path, room).take(np.array([2, 0]))
+    assert list(batch) == TABLE.column_names
+    assert batch["text"] == ["ü", "a"]
+    assert batch["raw"] == [b"\x00", b"1"]
+    assert [part.tolist() for part in batch["ragged"]] == [[3], [1, 2]]
+    assert batch["image"].tolist() == [[[2, 2], [3, 4]], [[0, 2], [3, 4]]]
+    kinds = {name: str(batch[name].dtype) for name in ("image", "flag", "small", "half", "gap", "when", "day", "a")}
+    assert kinds == {
+        "image": "torch.uint8",
+        "flag": "torch.bool",
+        "small": "torch.uint16",
+        "half": "torch.float16",
+        "gap": "torch.float32",
+        "when": "torch.int64",
+        "day": "torch.int32",
+        "a": "torch.float32",
+    }
+    assert batch["when"].tolist() == [2, 0]
+    assert batch["flag"].tolist() == [True, True]
+
+
+@rooms
+def test_what_is_missing_is_said_where_it_can_be(room: str, tmp_path: Path) -> None:
+    batch = split(tmp_path, room).take(np.array([1, 3, 0]))
+    assert torch.isnan(batch["gap"][0])
+    assert batch["text"] == [None, "long", "a"]
+    assert batch["raw"] == [b"", None, b"1"]
+    assert [None if part is None else part.tolist() for part in batch["gappy"]] == [None, [2.5], [1.5]]
+
+
+@rooms
+def test_a_padded_column_is_one_tensor_and_its_lengths_another(room: str, tmp_path: Path) -> None:
+    made = split(tmp_path, room, {"x": "ragged", "n": "ragged_length"}, pad={"ragged": -1})
+    [first, second], _ = made.batches(np.array([1, 0, 3, 2]), 2)
+    assert first["x"].tolist() == [[-1, -1], [1, 2]]
+    assert first["n"].tolist() == [0, 2]
+    assert second["x"].tolist() == [[4, 5, 6], [3, -1, -1]]
+    assert second["n"].tolist() == [3, 1]
+    assert [first[key].dtype for key in ("x", "n")] == [torch.int64, torch.int64]
+
+
+def test_without_batch_the_lengths_stand_beside_the_column(tmp_path: Path) -> None:
+    table = TABLE.select(["id", "ragged", "a"])
+    batch = split(tmp_path, table=table, pad={"ragged": 0}).take(slice(0, 4))
+    assert list(batch) == ["id", "ragged", "ragged_length", "a"]
+    assert batch["ragged"].shape == (4, 3)
+
+
+@rooms
+def test_a_batch_has_the_form_that_the_spec_says(room: str, tmp_path: Path) -> None:
+    as_tuple = split(tmp_path, room, ["image", "id"]).take(np.array([3, 0]))
+    assert isinstance(as_tuple, tuple)
+    assert [(part.dtype, tuple(part.shape)) for part in as_tuple] == [(torch.uint8, (2, 2, 2)), (torch.int64, (2,))]
+    stacked = split(tmp_path, room, {"inputs": ["b", "a"], "id": "id"}).take(np.array([3, 0]))
+    assert stacked["inputs"].tolist() == [[7.0, 3.0], [4.0, 0.0]]
+    assert stacked["inputs"].dtype == torch.float32
+    assert stacked["id"].tolist() == [3, 0]
+
+
+REFUSED = [
+    # train.batch, pad, sentence
+    (["z"], {}, "The dataset has no column 'z'; it has id, a, b,"),
+    ([["a", "image"]], {}, "train.batch: column 'image' is no number per row, so it cannot be stacked with others."),
+    (["b_length"], {}, "The dataset has no column 'b_length'"),
+    (None, {"text": 0}, "train.loader.pad: column 'text' is no list of numbers, so there is nothing to pad."),
+    (None, {"z": 0}, "The dataset has no column 'z'"),
+    (["gappy"], {"gappy": 0}, "Column 'gappy' has no value in 1 of 2 rows, which a tensor cannot say."),
+]
+
+
+@pytest.mark.parametrize(("batch", "pad", "sentence"), REFUSED)
+def test_what_cannot_be_a_batch_is_a_usage_error(
+    batch: Any, pad: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        split(tmp_path, batch=batch, pad=pad)
+    assert caught.value.message.startswith(sentence)
+
+
+MISSING = [
+    ("count", pa.array([1, None, 3], pa.int64())),
+    ("image", pa.array([[1, 2], None, [3, 4]], pa.list_(pa.uint8()))),
+    ("ragged", pa.array([[1, None], [2], []], pa.list_(pa.int64()))),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), MISSING)
+@pytest.mark.parametrize("room", ["memory", "cache"])
+def test_a_whole_number_that_is_missing_is_refused(room: str, name: str, values: pa.Array, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"Column '{name}' has no value in 1 of "):
+        split(tmp_path, room, table=pa.table({name: values}))
+
+
+def test_lists_of_texts_are_refused(tmp_path: Path) -> None:
+    table = pa.table({"words": [["a"], ["b", "c"], []]})
+    with pytest.raises(UsageError, match="column 'words' is list<.*string>, of which no tensor can be made"):
+        split(tmp_path, table=table)
+
+
+def test_a_column_called_like_the_lengths_of_another_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"x": [[1], [2, 3], []], "x_length": [1, 2, 0]})
+    with pytest.raises(UsageError, match="x_length would be the lengths of 'x', but it is a column of its own"):
+        split(tmp_path, table=table, pad={"x": 0})

@@ -1,0 +1,358 @@
+"""The loaders: every row where the order puts it, at any world size, from any cursor, wherever the rows are held."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import Dataset
+from data_contracts.spec import LoaderSpec, TrainSpec
+from tests.support.gang import make_dataset
+from tests.support.splits import write_split
+from training.loader import OrderedLoader, Room, Split, TrainLoader
+from training.loader.rows import Held, Streamed
+from training.order import epoch_order
+from training.plan import make_plan
+
+GLOBAL = LoaderSpec()
+BLOCK = LoaderSpec(shuffle="block", block_rows=4, window_blocks=2)
+SHARDS = [8, 9, 8]  # as make_dataset cuts 25 rows into 3
+
+
+@pytest.fixture(scope="module", params=["parquet", "tfrecord"])
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
+    folder = tmp_path_factory.mktemp("data") / "files"
+    made = make_dataset(folder, {"train": 25, "val": 7, "tiny": 1}, shards=3, form=request.param)
+    return folder, Dataset.from_json(made)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def spec(batch: int, micro: int | None = None) -> TrainSpec:
+    return TrainSpec(lightning={}, global_batch_size=batch, micro_batch_size=micro)
+
+
+def ids(batch: Any) -> list[int]:
+    return batch["id"].tolist()
+
+
+def joined(parts: Iterable[list[Any]]) -> list[Any]:
+    return list(chain.from_iterable(parts))
+
+
+def loaders(
+    dataset: tuple[Path, Dataset],
+    ranks: int,
+    micro: int | None = None,
+    loader: LoaderSpec = GLOBAL,
+    room: Room | None = None,
+) -> list[TrainLoader]:
+    split = Split(*dataset, "train", {"id": "id"}, None, loader, room)
+    plan = make_plan(split.num_rows, spec(8, micro), ranks)
+    return [TrainLoader(split, plan, "dataset", 5, rank, loader) for rank in range(ranks)]
+
+
+def steps(gang: list[TrainLoader], epochs: int) -> list[list[int]]:
+    """Ids of each optimizer step, over all ranks, sorted within the step."""
+    found: list[list[int]] = []
+    for _ in range(epochs):
+        parts = [list(map(ids, loader)) for loader in gang]
+        each = gang[0].plan.accumulate
+        for step in range(gang[0].plan.steps_per_epoch):
+            found.append(sorted(joined(joined(part[step * each : (step + 1) * each]) for part in parts)))
+    return found
+
+
+def in_order(loader: LoaderSpec, epochs: int) -> list[int]:
+    return joined(epoch_order(loader, SHARDS, "dataset", 5, epoch)(np.arange(24)).tolist() for epoch in range(epochs))
+
+
+@pytest.mark.parametrize("loader", [GLOBAL, BLOCK], ids=["global", "block"])
+@pytest.mark.parametrize(("ranks", "micro"), [(1, None), (2, None), (2, 2), (4, 1)])
+def test_every_step_takes_the_same_rows_on_any_number_of_ranks(
+    ranks: int, micro: int | None, loader: LoaderSpec, dataset: tuple[Path, Dataset]
+) -> None:
+    expected = in_order(loader, 2)
+    assert steps(loaders(dataset, ranks, micro, loader), 2) == [sorted(expected[at : at + 8]) for at in range(0, 48, 8)]
+
+
+PLACES = [
+    # room → what holds the rows
+    (Room(2**30, 2**30), Held, "memory"),
+    (Room(0, 2**30), Held, "cache"),
+    (Room(160, 0), Streamed, "decoding"),  # the ids of four blocks of 5 rows of 8 bytes
+]
+
+
+@pytest.mark.parametrize("loader", [GLOBAL, BLOCK], ids=["global", "block"])
+@pytest.mark.parametrize(("room", "kind", "cause"), PLACES, ids=[cause for *_, cause in PLACES])
+def test_memory_never_changes_the_order(
+    room: Room, kind: type, cause: str, loader: LoaderSpec, dataset: tuple[Path, Dataset]
+) -> None:
+    room = Room(room.memory_bytes, room.cache_bytes)
+    if kind is Streamed and loader is GLOBAL:
+        with pytest.raises(UsageError, match="cannot be shuffled globally. Raise train.loader.memory_bytes"):
+            loaders(dataset, 1, loader=loader, room=room)
+        return
+    [made] = loaders(dataset, 1, loader=loader, room=room)
+    assert isinstance(made.split._rows, kind)
+    assert joined(map(ids, chain(made, made, made))) == in_order(loader, 3)
+    assert cause in made.spent
+
+
+def test_windows_that_do_not_fit_are_refused(dataset: tuple[Path, Dataset]) -> None:
+    with pytest.raises(UsageError, match=r"memory_bytes 100 does not hold 4 blocks of 4 rows \(about 128 bytes\)"):
+        loaders(dataset, 1, loader=BLOCK, room=Room(100, 0))
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 4), (4, 1), (2, 2)])
+def test_the_cursor_goes_on_with_another_number_of_ranks(
+    stop: int, before: int, after: int, dataset: tuple[Path, Dataset]
+) -> None:
+    undisturbed = steps(loaders(dataset, 1), 3)
+    first = loaders(dataset, before, micro=1)
+    for _ in range(stop * first[0].plan.accumulate):
+        for loader in first:
+            next(iter(loader))
+    states = [loader.state_dict() for loader in first]
+    assert states == [{"samples": stop * 8}] * before
+    second = loaders(dataset, after, micro=2)
+    for loader in second:
+        loader.load_state_dict(states[0])
+    assert steps(second, 1) == undisturbed[stop : stop + 3]
+
+
+@given(
+    shards=st.lists(st.integers(0, 25), min_size=1, max_size=4).filter(lambda rows: sum(rows) >= 12),
+    batch=st.sampled_from([1, 2, 4, 6, 12]),
+    micro=st.integers(1, 12),
+    block=st.one_of(st.none(), st.tuples(st.integers(1, 9), st.integers(1, 3))),
+    streamed=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_stopped_anywhere_and_gone_on_with_any_gang_each_sample_comes_once_in_the_same_order(
+    shards: list[int],
+    batch: int,
+    micro: int,
+    block: tuple[int, int] | None,
+    streamed: bool,
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    rows = sum(shards)
+    folder = tmp_path_factory.mktemp("split")
+    dataset = write_split(folder, pa.table({"id": pa.array(range(rows), pa.int64())}), shards)
+    sizes = {} if block is None else {"shuffle": "block", "block_rows": block[0], "window_blocks": block[1]}
+    loader = LoaderSpec(**sizes)
+    # Just enough for two windows of 8-byte rows: less than all rows, in most examples.
+    in_shards = Room(2 * block[1] * min(block[0], max(shards)) * 8, 0) if block and streamed else None
+    split = Split(folder, dataset, "train", ["id"], None, loader, in_shards)
+    worlds = [world for world in range(1, batch + 1) if batch % world == 0]
+
+    def gang(world: int, samples: int) -> list[TrainLoader]:
+        plan = make_plan(rows, spec(batch).model_copy(update={"micro_batch_size": micro}), world)
+        made = [TrainLoader(split, plan, "d", 3, rank, loader) for rank in range(world)]
+        for one in made:
+            one.load_state_dict({"samples": samples})
+        return made
+
+    def run(made: list[TrainLoader], num_steps: int) -> list[list[int]]:
+        micro_batches = num_steps * made[0].plan.accumulate
+        parts = []
+        for one in made:
+            taken = joined(one[0].tolist() for one in islice(endless(one), micro_batches))
+            parts.append(np.reshape(taken, (num_steps, batch // len(made))))
+            assert one.state_dict() == {"samples": made[0].samples}
+            one.close()
+        return np.concatenate(parts, axis=1).tolist()
+
+    per_epoch = rows // batch
+    stop = data.draw(st.integers(0, 2 * per_epoch), label="stop")
+    before, after = (data.draw(st.sampled_from(worlds), label=label) for label in ("before", "after"))
+    taken = run(gang(before, 0), stop) + run(gang(after, stop * batch), 2 * per_epoch - stop)
+    for epoch in range(2):
+        order = epoch_order(loader, shards, "d", 3, epoch)(np.arange(per_epoch * batch))
+        assert joined(taken[epoch * per_epoch : (epoch + 1) * per_epoch]) == order.tolist()
+        assert len(set(order.tolist())) == per_epoch * batch
+
+
+def endless(loader: TrainLoader) -> Iterable[Any]:
+    while True:
+        yield from loader
+
+
+def test_an_epoch_that_is_cut_short_skips_nothing(dataset: tuple[Path, Dataset]) -> None:
+    [loader] = loaders(dataset, 1, micro=2)
+    taken = joined(map(ids, islice(loader, 5))) + joined(map(ids, islice(loader, 7)))
+    assert taken == in_order(GLOBAL, 1)
+    assert loader.state_dict() == {"samples": 24}
+
+
+def test_a_cursor_inside_a_global_batch_is_refused(dataset: tuple[Path, Dataset]) -> None:
+    [loader] = loaders(dataset, 1)
+    with pytest.raises(UsageError, match="stands at 12 samples, in the middle of a global batch of 8"):
+        loader.load_state_dict({"samples": 12})
+
+
+def test_resuming_costs_the_same_anywhere(tmp_path: Path) -> None:
+    rows = 200_000
+    dataset = write_split(tmp_path, pa.table({"x": np.arange(rows, dtype=np.float32)}))
+    split = Split(tmp_path, dataset, "train", ["x"])
+    loader = TrainLoader(split, make_plan(rows, spec(100), 1), "d", 0, 0)
+
+    def first_batch_s(samples: int) -> float:
+        since = time.perf_counter()
+        loader.load_state_dict({"samples": samples})
+        next(iter(loader))
+        return time.perf_counter() - since
+
+    for samples in (0, 100_000, 199_900, 7 * 200_000 + 50_000):
+        assert min(first_batch_s(samples) for _ in range(5)) < 0.01
+
+
+def test_the_thread_ends_with_the_loader(dataset: tuple[Path, Dataset]) -> None:
+    def threads() -> int:
+        return sum(thread.name == "loader" for thread in threading.enumerate())
+
+    before = threads()
+    [first] = loaders(dataset, 1)
+    next(iter(first))
+    assert threads() == before + 1
+    first.close()
+    assert threads() == before
+    [second] = loaders(dataset, 1)
+    next(iter(second))
+    [thread] = [thread for thread in threading.enumerate() if thread.name == "loader"][before:]
+    del second
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_a_transform_runs_where_the_batch_is_handed_over(dataset: tuple[Path, Dataset]) -> None:
+    # Were it to run ahead, its random numbers would mix with those of the step.
+    seen: list[tuple[list[int], str]] = []
+
+    def transform(batch: Any) -> Any:
+        seen.append((ids(batch), threading.current_thread().name))
+        return batch["id"] * 10
+
+    split = Split(*dataset, "train", {"id": "id"}, transform)
+    loader = TrainLoader(split, make_plan(25, spec(8), 1), "dataset", 5, 0)
+    batch = next(iter(loader))
+    assert seen == [(in_order(GLOBAL, 1)[:8], threading.current_thread().name)]
+    assert batch.tolist() == [10 * one for one in seen[0][0]]
+    assert loader.spent["transform"] > 0
+
+
+def test_what_fails_in_the_thread_is_raised_at_the_batch(
+    dataset: tuple[Path, Dataset], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [loader] = loaders(dataset, 1, micro=2)
+    gather = loader.split._rows.gather
+    monkeypatch.setattr(loader.split._rows, "gather", lambda rows, pin=False: gather(rows[: 10 // 0]))
+    with pytest.raises(ZeroDivisionError):
+        next(iter(loader))
+    assert loader.state_dict() == {"samples": 0}
+    monkeypatch.undo()
+    assert joined(map(ids, loader)) == in_order(GLOBAL, 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+@pytest.mark.parametrize("name", ["train", "val"])
+@pytest.mark.parametrize("room", [Room(2**30, 0), Room(120, 0)], ids=["memory", "shards"])
+def test_in_order_every_row_comes_once_and_ranks_take_equally_many_batches(
+    room: Room, name: str, size: int, ranks: int, dataset: tuple[Path, Dataset]
+) -> None:
+    room = Room(room.memory_bytes, 0)
+    split = Split(*dataset, name, {"id": "id"}, room=room, in_order=True)
+    parts = [OrderedLoader(split, size, rank, ranks) for rank in range(ranks)]
+    batches = [list(map(ids, part)) for part in parts]
+    assert len({len(part) for part in batches}) == 1
+    assert [len(part) for part in parts] == [len(part) for part in batches]
+    assert sorted(joined(joined(batches))) == list(range(split.num_rows))
+    assert all(1 <= len(batch) <= size + (ranks > 1) for part in batches for batch in part)
+    if ranks == 1:
+        assert joined(batches[0]) == list(range(split.num_rows))
+        assert all(len(batch) == size for batch in batches[0][:-1])
+
+
+def test_a_split_smaller_than_the_gang_goes_to_every_rank(dataset: tuple[Path, Dataset]) -> None:
+    split = Split(*dataset, "tiny", {"id": "id"})
+    assert [joined(map(ids, OrderedLoader(split, 4, rank, 3))) for rank in range(3)] == [[0], [0], [0]]
+
+
+def test_batches_share_no_memory_with_the_split_or_each_other(dataset: tuple[Path, Dataset]) -> None:
+    [loader] = loaders(dataset, 1, micro=2)
+    batches = [batch["id"] for batch in loader]
+    batches[0].zero_()
+    assert joined(batch.tolist() for batch in batches[1:]) == in_order(GLOBAL, 1)[2:]
+    split = Split(*dataset, "train", ["x"])
+    for rows in (slice(0, 2), np.array([0, 1])):
+        expected = split.take(rows)[0].clone()
+        split.take(rows)[0].zero_()
+        assert torch.equal(split.take(rows)[0], expected)
+
+
+def mixed(folder: Path, weights: dict[str, float]) -> Split:
+    table = pa.table({"id": pa.array(range(60), pa.int64()), "from": ["web"] * 40 + ["book"] * 15 + ["code"] * 5})
+    loader = LoaderSpec.model_validate({"mixture": {"column": "from", "weights": weights}})
+    return Split(folder, write_split(folder, table, [25, 35]), "train", ["id"], None, loader)
+
+
+@pytest.mark.parametrize(("ranks", "micro"), [(1, None), (2, 2), (4, 1)])
+def test_a_mixture_goes_on_from_epoch_to_epoch_on_any_gang(ranks: int, micro: int | None, tmp_path: Path) -> None:
+    weights = {"web": 2.0, "book": 2.0, "code": 0.0}
+    split = mixed(tmp_path, weights)
+    loader = LoaderSpec.model_validate({"mixture": {"column": "from", "weights": weights}})
+    plan = make_plan(split.epoch_rows(8), spec(8, micro), ranks)
+    assert (plan.steps_per_epoch, plan.dropped_rows) == (6, 0)
+
+    def run(ranks: int, first: int, num_steps: int) -> list[list[int]]:
+        plan = make_plan(split.epoch_rows(8), spec(8, micro), ranks)
+        parts = []
+        for rank in range(ranks):
+            one = TrainLoader(split, plan, "d", 0, rank, loader)
+            one.load_state_dict({"samples": first * 8})
+            taken = joined(batch[0].tolist() for batch in islice(endless(one), num_steps * plan.accumulate))
+            parts.append(np.reshape(taken, (num_steps, 8 // ranks)))
+            one.close()
+        return np.concatenate(parts, axis=1).tolist()
+
+    taken = joined(run(1, 0, 7) + run(ranks, 7, 13))
+    assert taken == joined(run(1, 0, 20))
+    web, book = ([one for one in taken if low <= one < high] for low, high in ((0, 40), (40, 55)))
+    assert len(web) + len(book) == 160
+    assert abs(len(web) - 80) < 25
+    assert sorted(web[:40]) == list(range(40))
+    assert [sorted(book[at : at + 15]) for at in (0, 15, 30)] == [list(range(40, 55))] * 3
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        ({"web": 1, "book": 1}, "rows with from 'code' have no weight. Give them one; 0 leaves them out"),
+        ({"web": 1, "book": 1, "code": 1, "song": 1}, "split train has no row with from 'song'"),
+    ],
+)
+def test_a_mixture_of_what_is_not_there_is_refused(weights: dict[str, float], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        mixed(tmp_path, weights)

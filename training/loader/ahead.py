@@ -1,0 +1,88 @@
+"""A thread that prepares batches while the step computes, and never holds more than its bound."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+Chunk = tuple[list[Any], int]
+
+
+class Ahead:
+    """Goes through an iterator of chunks (batches and their bytes) in a thread of its own.
+
+    What is prepared and what is being handed over take at most `most_bytes` together, or one chunk if that is more.
+    The thread ends with `close`, with the iterator, or when nobody holds this object any more.
+    """
+
+    def __init__(self, chunks: Iterator[Chunk], most_bytes: int) -> None:
+        self._shared = _Shared(most_bytes)
+        self._thread = threading.Thread(target=_prepare, args=(chunks, self._shared), name="loader", daemon=True)
+        self._thread.start()
+
+    def next(self) -> list[Any]:
+        """The next chunk's batches, those of the one before being done with; raises what preparing it raised.
+
+        StopIteration at the end of the iterator.
+        """
+        shared = self._shared
+        with shared.condition:
+            shared.held_bytes -= shared.handed_bytes
+            shared.handed_bytes = 0
+            shared.condition.notify()
+            while not shared.ready:
+                shared.condition.wait()
+            found = shared.ready[0]
+            if isinstance(found, BaseException):
+                raise found
+            shared.ready.popleft()
+            shared.handed_bytes = found[1]
+            return found[0]
+
+    def close(self) -> None:
+        """End the thread and wait until it has ended."""
+        with self._shared.condition:
+            self._shared.closed = True
+            self._shared.condition.notify()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def __del__(self) -> None:
+        with self._shared.condition:
+            self._shared.closed = True
+            self._shared.condition.notify()
+
+
+class _Shared:
+    """What both threads see; the thread holds this alone, so that it does not keep its owner alive."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.condition = threading.Condition()
+        self.ready: deque[Chunk | BaseException] = deque()
+        self.most_bytes = most_bytes
+        self.held_bytes = 0
+        self.handed_bytes = 0
+        self.closed = False
+
+
+def _prepare(chunks: Iterator[Chunk], shared: _Shared) -> None:
+    try:
+        for chunk in chunks:
+            with shared.condition:
+                shared.ready.append(chunk)
+                shared.held_bytes += chunk[1]
+                shared.condition.notify()
+                # The next one is taken to be as large as this one.
+                while not shared.closed and shared.held_bytes and shared.held_bytes + chunk[1] > shared.most_bytes:
+                    shared.condition.wait()
+                if shared.closed:
+                    return
+    except BaseException as error:  # raised again where the batch is asked for
+        end: BaseException = error
+    else:
+        end = StopIteration()
+    with shared.condition:
+        shared.ready.append(end)
+        shared.condition.notify()

@@ -1,0 +1,184 @@
+"""The loaders that Lightning iterates: batches of a split in the order of training, or in stored order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from data_contracts.errors import UsageError
+from data_contracts.spec import LoaderSpec
+from training.loader.ahead import Ahead, Chunk
+from training.loader.split import Room, Split
+from training.mixture import Mixture
+from training.order import Order, epoch_order
+from training.plan import Plan
+
+# Batches are gathered this many bytes, and at most so many batches, at a time: enough for the cost of a call and of
+# handing over to another thread not to count (1 MiB took a fifth to two fifths longer), and little enough for the
+# first batch to come soon.
+CHUNK_BYTES = 2**22
+CHUNK_BATCHES = 64
+AHEAD_BYTES = 2**26
+
+
+class TrainLoader:
+    """One rank's micro-batches, epoch after epoch, from a cursor that any number of ranks can go on from.
+
+    They are gathered ahead in a thread; the cursor counts what was handed out alone.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        plan: Plan,
+        dataset_id: str,
+        seed: int,
+        rank: int,
+        loader: LoaderSpec | None = None,
+        *,
+        ahead_bytes: int = AHEAD_BYTES,
+        pin: bool = False,
+    ) -> None:
+        self.split = split
+        self.plan = plan
+        self._source = _Source(split, plan, dataset_id, seed, rank, loader or LoaderSpec(), ahead_bytes, pin)
+        self._ahead: Ahead | None = None
+        self._ahead_bytes = ahead_bytes
+        self._ready: deque[Any] = deque()
+        self._served = 0
+        # Now and not with the first batch: it loads the compiled order.
+        self._source.order(0)(np.zeros(1, np.int64))
+
+    @property
+    def samples(self) -> int:
+        """Samples consumed over all ranks and epochs, in whole global batches."""
+        return self._served // self.plan.accumulate * self.plan.global_batch
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """Seconds of preparing batches so far, by cause."""
+        return self.split.spent
+
+    def __len__(self) -> int:
+        return self.plan.steps_per_epoch * self.plan.accumulate
+
+    def __iter__(self) -> Iterator[Any]:
+        # It goes on where the cursor stands: an epoch that Lightning cuts short (`limit_train_batches`) skips nothing.
+        for _ in range(len(self)):
+            try:
+                if not self._ready:
+                    self._fetch()
+                batch = self.split.transformed(self._ready.popleft())
+            except BaseException:
+                self.close()
+                raise
+            self._served += 1
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """The cursor: `{"samples": …}`."""
+        return {"samples": self.samples}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on after so many samples; UsageError if they are no whole number of global batches."""
+        steps, rest = divmod(state["samples"], self.plan.global_batch)
+        if rest:
+            raise UsageError(
+                f"The checkpoint stands at {state['samples']} samples, in the middle of a global batch of "
+                f"{self.plan.global_batch}.",
+                remedy="Resume with the train.global_batch_size that it was made with.",
+            )
+        self.close()
+        self._served = steps * self.plan.accumulate
+
+    def close(self) -> None:
+        """End the thread; what it had prepared is prepared again if the loader is asked for more."""
+        self._ready.clear()
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def _fetch(self) -> None:
+        if self._ahead is None:
+            self._ahead = Ahead(self._source.chunks(self._served), self._ahead_bytes)
+        self._ready.extend(self._ahead.next())
+
+
+class _Source:
+    """Chunks of one rank's micro-batches from any place on; apart from the loader, for the thread keeps it alive."""
+
+    def __init__(
+        self,
+        split: Split,
+        plan: Plan,
+        dataset_id: str,
+        seed: int,
+        rank: int,
+        loader: LoaderSpec,
+        ahead_bytes: int,
+        pin: bool,
+    ) -> None:
+        self._split, self._plan, self._rank, self._pin = split, plan, rank, pin
+        self._loader, self._words = loader, (dataset_id, seed)
+        batch_bytes = max(1.0, split.row_bytes * plan.micro_batch)
+        self._count = max(1, min(CHUNK_BATCHES, int(min(CHUNK_BYTES, ahead_bytes / 4) / batch_bytes)))
+
+    def order(self, epoch: int) -> Order:
+        """The order of an epoch."""
+        plan, mixture, kinds = self._plan, self._loader.mixture, self._split.kinds
+        if mixture is not None and kinds is not None:
+            first = epoch * plan.steps_per_epoch * plan.global_batch
+            return Mixture(kinds, mixture.weights, first, "mixture", *self._words)
+        return epoch_order(self._loader, self._split.shard_rows, *self._words, epoch)
+
+    def chunks(self, served: int) -> Iterator[Chunk]:
+        """What follows after `served` micro-batches, without end; a chunk lies within one epoch."""
+        per_epoch = self._plan.steps_per_epoch * self._plan.accumulate
+        while True:
+            epoch, first = divmod(served, per_epoch)
+            order = self.order(epoch)
+            while first < per_epoch:
+                count = min(self._count, per_epoch - first)
+                rows = order(self._plan.positions(first, count, self._rank).reshape(-1))
+                yield self._split.batches(rows, self._plan.micro_batch, self._pin)
+                first += count
+                served += count
+
+
+def ahead_bytes(batch_bytes: float, room: Room) -> int:
+    """Memory for batches that are prepared ahead, taken from the rank's room: three of them at least, if it can be."""
+    wanted = round(min(max(AHEAD_BYTES, 3 * batch_bytes), room.memory_bytes / 4))
+    room.take_memory(wanted)
+    return wanted
+
+
+class OrderedLoader:
+    """Every row of a split once, in stored order, in batches of at most `batch_size` (one more where ranks demand it).
+
+    With several ranks each takes its share, and all take the same number of batches, so that collectives in a step
+    meet; nothing is padded, batches differ by a row instead. A split with fewer rows than ranks goes to every rank.
+    """
+
+    def __init__(self, split: Split, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+        self.split = split
+        rows = split.num_rows
+        share = world_size if rows >= world_size else 1
+        per_rank = -(-rows // (batch_size * share))
+        # Fewer batches, of a row more, where the last round would leave a rank with an empty one.
+        pieces = max(1, min(per_rank, rows // share)) * share if rows else 0
+        mine = range(rank % share, pieces, share)
+        self.bounds = (
+            [(at * batch_size, min((at + 1) * batch_size, rows)) for at in mine]
+            if share == 1
+            else [(at * rows // pieces, (at + 1) * rows // pieces) for at in mine]
+        )
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __iter__(self) -> Iterator[Any]:
+        for start, stop in self.bounds:
+            yield self.split.take(slice(start, stop))

@@ -1,0 +1,223 @@
+"""Where the rows of a split are held, and how any of them are gathered.
+
+`Held` has all of them, in memory or in mapped files; `Streamed` reads blocks of the shards as they are asked for and
+keeps the latest. What is gathered does not depend on which of them gathers it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, defaultdict
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from data_contracts.errors import UsageError
+from training.loader.columns import Column, Fixed, Varying, names_of
+from training.loader.shards import Shards
+from training.order import blocks_of
+
+Gathered = list[np.ndarray | pa.Array]
+
+
+class Rows(Protocol):
+    """The rows of a split.
+
+    Attributes:
+        spent: seconds so far, by what was done.
+    """
+
+    num_rows: int
+    spent: dict[str, float]
+
+    def gather(self, rows: np.ndarray, pin: bool = False) -> Gathered:
+        """These rows, column by column, as memory of their own; in pinned memory if asked."""
+
+
+class Held:
+    """All rows in arrays, (num_rows, *shape) each, and in one Arrow array per shard where rows vary in length."""
+
+    def __init__(self, columns: list[Column], shard_rows: list[int], values: list[Any], where: str) -> None:
+        self.num_rows = sum(shard_rows)
+        self.spent: dict[str, float] = defaultdict(float)
+        self._columns, self._values, self._where = columns, values, where
+        self._starts = np.cumsum([0, *shard_rows])
+
+    def gather(self, rows: np.ndarray, pin: bool = False) -> Gathered:
+        """These rows; `spent` counts it under `memory` or `cache`."""
+        since = time.perf_counter()
+        gathered: Gathered = []
+        for column, values in zip(self._columns, self._values, strict=True):
+            if isinstance(column, Fixed):
+                gathered.append(take(values, rows, pin))
+            else:
+                gathered.append(_take_varying(values, self._starts, rows))
+        self.spent[self._where] += time.perf_counter() - since
+        return gathered
+
+
+def hold(columns: list[Column], shards: Shards) -> Held:
+    """Decode all rows into memory, shard by shard."""
+    values: list[Any] = [
+        np.empty((shards.num_rows, *column.shape), column.dtype) if isinstance(column, Fixed) else []
+        for column in columns
+    ]
+    at = 0
+    for number in range(len(shards)):
+        texts: list[list[pa.Array]] = [[] for _ in columns]
+        for table in shards.tables(number, names_of(columns)):
+            for place, column in enumerate(columns):
+                if isinstance(column, Fixed):
+                    column.decode(table, values[place][at : at + table.num_rows])
+                else:
+                    texts[place].append(column.decode(table))
+            at += table.num_rows
+        for place, column in enumerate(columns):
+            if isinstance(column, Varying):
+                values[place].append(_joined(texts[place], column, shards))
+    return Held(columns, shards.rows, values, "memory")
+
+
+class Streamed:
+    """Blocks of the shards, decoded when a row of theirs is asked for; the latest `most_blocks` are kept.
+
+    With the block order a window's blocks are asked for together and never again, so each is decoded once an epoch.
+    """
+
+    def __init__(self, columns: list[Column], shards: Shards, block_rows: int, memory_bytes: int, least: int) -> None:
+        """Raises UsageError if `least` blocks do not fit `memory_bytes`."""
+        self._starts, self._lengths = blocks_of(shards.rows, block_rows)
+        longest = int(self._lengths.max(initial=1))
+        block_bytes = max(1, round(row_bytes(columns, shards) * longest))
+        most = min(len(self._starts), memory_bytes // block_bytes)
+        if most < min(least, len(self._starts)):
+            raise UsageError(
+                f"train.loader.memory_bytes {memory_bytes:,} does not hold {least} blocks of {longest:,} rows "
+                f"(about {least * block_bytes:,} bytes), the least that reading from the shards needs.",
+                remedy="Raise it, or lower train.loader.window_blocks or block_rows, which changes the order.",
+            )
+        self.num_rows = shards.num_rows
+        self.spent = shards.spent
+        self._columns, self._shards, self._size = columns, shards, longest
+        self._shard_of = np.repeat(np.arange(len(shards)), [-(-rows // block_rows) for rows in shards.rows])
+        self._shard_starts = np.cumsum([0, *shards.rows])
+        # One place per kept block: fixed columns side by side in one array, the others as they are.
+        self._pool: list[Any] = [
+            np.empty((most * longest, *column.shape), column.dtype)
+            if isinstance(column, Fixed)
+            else [pa.array([])] * most
+            for column in columns
+        ]
+        self._places: OrderedDict[int, int] = OrderedDict()
+        self._place_of = np.zeros(len(self._starts), np.int64)
+        self._free = list(range(most))
+
+    def gather(self, rows: np.ndarray, pin: bool = False) -> Gathered:
+        """These rows; the blocks they are in are read first, the least recently used make room."""
+        blocks = np.searchsorted(self._starts, rows, side="right") - 1
+        gathered: list[Gathered] = []
+        asked = np.zeros(len(self._starts), bool)
+        asked[blocks] = True
+        needed = np.flatnonzero(asked)
+        most = len(self._places) + len(self._free)
+        # More blocks at once than there is room for: in parts, put back in order at the end.
+        for at in range(0, len(needed), most):
+            part = needed[at : at + most]
+            inside = np.flatnonzero(np.isin(blocks, part)) if len(needed) > most else np.arange(len(rows))
+            gathered.append([inside, *self._gather(rows[inside], blocks[inside], part, pin)])
+        if len(gathered) == 1:
+            return gathered[0][1:]
+        back = np.argsort(np.concatenate([part[0] for part in gathered]))
+        joined = [list(parts) for parts in zip(*(part[1:] for part in gathered), strict=True)]
+        return [
+            np.concatenate(parts)[back] if isinstance(parts[0], np.ndarray) else pa.concat_arrays(parts).take(back)
+            for parts in joined
+        ]
+
+    def _gather(self, rows: np.ndarray, blocks: np.ndarray, needed: np.ndarray, pin: bool) -> Gathered:
+        for block in needed.tolist():
+            if block in self._places:
+                self._places.move_to_end(block)
+        for block in needed.tolist():
+            if block not in self._places:
+                if not self._free:
+                    self._free.append(self._places.popitem(last=False)[1])
+                self._read(block, self._free[-1])
+                self._places[block] = self._place_of[block] = self._free.pop()
+        since = time.perf_counter()
+        local = self._place_of[blocks] * self._size + (rows - self._starts[blocks])
+        bounds = np.arange(len(self._free) + len(self._places) + 1) * self._size
+        gathered: Gathered = [
+            take(pool, local, pin) if isinstance(column, Fixed) else _take_varying(pool, bounds, local)
+            for column, pool in zip(self._columns, self._pool, strict=True)
+        ]
+        self.spent["memory"] += time.perf_counter() - since
+        return gathered
+
+    def _read(self, block: int, place: int) -> None:
+        shard = int(self._shard_of[block])
+        start = int(self._starts[block] - self._shard_starts[shard])
+        texts: list[list[pa.Array]] = [[] for _ in self._columns]
+        at = place * self._size
+        for table in self._shards.tables(shard, names_of(self._columns), start, start + int(self._lengths[block])):
+            for index, column in enumerate(self._columns):
+                if isinstance(column, Fixed):
+                    column.decode(table, self._pool[index][at : at + table.num_rows])
+                else:
+                    texts[index].append(column.decode(table))
+            at += table.num_rows
+        for index, column in enumerate(self._columns):
+            if isinstance(column, Varying):
+                self._pool[index][place] = _joined(texts[index], column, self._shards)
+
+
+def row_bytes(columns: list[Column], shards: Shards) -> float:
+    """Bytes of a decoded row: exact for fixed columns; for the others at most about what the shards have."""
+    fixed = sum(column.row_bytes for column in columns if isinstance(column, Fixed))
+    varies = any(isinstance(column, Varying) for column in columns)
+    return fixed + (shards.num_bytes / max(1, shards.num_rows) if varies else 0.0)
+
+
+def take(values: np.ndarray, rows: np.ndarray, pin: bool = False) -> np.ndarray:
+    """`values[rows]` in fresh memory; in pinned memory, which a GPU copies from while it computes, if asked."""
+    shape = (len(rows), *values.shape[1:])
+    if pin:
+        out = torch.empty(len(rows) * values[:1].nbytes, dtype=torch.uint8, pin_memory=True).numpy()
+        out = out.view(values.dtype).reshape(shape)
+    else:
+        out = np.empty(shape, values.dtype)
+    # The rows are in range by construction; mode="raise" would gather into a buffer first.
+    return np.take(values, rows, axis=0, out=out, mode="clip")
+
+
+def _take_varying(parts: list[pa.Array], starts: np.ndarray, rows: np.ndarray) -> pa.Array:
+    """Rows of arrays that follow each other; `starts` says at which row each begins.
+
+    Arrow's own `take` on a chunked array joins all chunks first, each time.
+    """
+    part = np.searchsorted(starts, rows, side="right") - 1
+    order = np.argsort(part, kind="stable")
+    numbers, firsts = np.unique(part[order], return_index=True)
+    pieces = [
+        parts[number].take(pa.array(rows[places] - starts[number]))
+        for number, places in zip(numbers, np.split(order, firsts[1:]), strict=True)
+    ]
+    if len(pieces) == 1:
+        return pieces[0]
+    back = np.empty_like(order)
+    back[order] = np.arange(len(order))
+    return pa.concat_arrays(pieces).take(pa.array(back)) if pieces else parts[0][:0]
+
+
+def _joined(parts: list[pa.Array], column: Varying, shards: Shards) -> pa.Array:
+    if not parts:
+        return pa.array([], shards.schema.field(column.columns[0]).type)
+    try:
+        return pa.concat_arrays(parts)
+    except pa.ArrowInvalid as error:  # its offsets have 32 bits
+        raise UsageError(
+            f"Column {column.columns[0]!r} has more than 2 GiB in one shard, which cannot be held.",
+            remedy="Lower shards.target_size_bytes.",
+        ) from error

@@ -1,0 +1,126 @@
+"""The shards of one split: where they lie, that they are what was sealed, and their rows as tables."""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+from blake3 import blake3
+
+from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from data_contracts.handoffs import Dataset, ShardFile
+from training import formats
+from training.formats.schema import read_schema
+
+
+def shard_path(folder: Path, dataset: Dataset, shard: ShardFile) -> Path:
+    """Where a shard lies, given the dataset's local folder: beside it for a shard that belongs to a parent."""
+    if shard.uri in ("", dataset.ref.uri):
+        return folder / shard.path
+    root = folder
+    for _ in Path(dataset.ref.uri).parts:
+        root = root.parent
+    return root / shard.uri / shard.path
+
+
+class Shards:
+    """The shards of one split. Each is compared with its digest once, when it is first touched.
+
+    Attributes:
+        rows: rows of each shard; num_rows: of all.
+        spent: seconds so far, by what was done: `reading` (and hashing) or `decoding`.
+    """
+
+    def __init__(self, folder: Path, dataset: Dataset, split: str) -> None:
+        """Raises UsageError if there is no such split, CorruptError naming a shard that is missing or extra."""
+        shards = dataset.splits.get(split)
+        if not shards:
+            raise UsageError(
+                f"The dataset has no split {split!r}; it has {', '.join(dataset.splits)}.",
+                remedy="Name one of these, or change shards.split.",
+            )
+        self.split = split
+        self.digests = [shard.blake3 for shard in shards]
+        self.rows = [shard.rows for shard in shards]
+        self.num_rows = sum(self.rows)
+        self.num_bytes = sum(shard.bytes for shard in shards)
+        self.spent: dict[str, float] = defaultdict(float)
+        self._shards = shards
+        self._paths = [shard_path(folder, dataset, shard) for shard in shards]
+        self._format = formats.get(dataset.format)
+        self._checked: set[int] = set()
+        self._refuse_strangers(folder, dataset)
+        try:
+            self.schema = read_schema(folder)
+        except FileNotFoundError as error:
+            raise CorruptError(f"The dataset in {folder} has no schema.json.") from error
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def tables(self, number: int, columns: list[str], start: int = 0, stop: int | None = None) -> Iterator[pa.Table]:
+        """Rows `start` to `stop` of shard `number`, a bounded number at a time.
+
+        Raises:
+            CorruptError: its bytes are not what was sealed, or not what the schema says.
+            StorageUnavailable: the disk does not give them.
+        """
+        stop = self.rows[number] if stop is None else stop
+        self._check(number)
+        path, at = self._paths[number], start
+        with self._time("decoding"), _named(path):
+            for block in self._format.read_blocks(path, self.schema, columns, start) if at < stop else ():
+                yield block.slice(0, stop - at)
+                at += block.num_rows
+                if at >= stop:
+                    break
+        if at < stop:
+            raise CorruptError(f"Shard {path.name} has {at} rows, but the dataset says {self.rows[number]}.")
+
+    def _check(self, number: int) -> None:
+        if number in self._checked:
+            return
+        shard, path = self._shards[number], self._paths[number]
+        with self._time("reading"), _named(path):
+            if path.stat().st_size != shard.bytes:
+                raise CorruptError(f"Shard {path.name} has {path.stat().st_size} bytes, but {shard.bytes} were sealed.")
+            # A mapping of an empty file is refused; an empty shard still has a footer or no bytes to be wrong.
+            found = blake3(max_threads=blake3.AUTO)
+            found = found.update_mmap(path) if shard.bytes else found
+        if found.hexdigest() != shard.blake3:
+            raise CorruptError(f"Shard {path.name} does not hold the bytes that were sealed.")
+        self._checked.add(number)
+
+    def _refuse_strangers(self, folder: Path, dataset: Dataset) -> None:
+        for path in self._paths:
+            if not path.exists():
+                raise CorruptError(f"Shard {path.name} is missing.")
+        known = {shard_path(folder, dataset, one) for shards in dataset.splits.values() for one in shards}
+        for path in sorted(folder.glob(f"*{self._format.SUFFIX}")):
+            if path not in known:
+                raise CorruptError(f"Shard {path.name} is extra: the dataset does not name it.")
+
+    @contextmanager
+    def _time(self, what: str) -> Iterator[None]:
+        since = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[what] += time.perf_counter() - since
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the shard where the system does not give its bytes."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise CorruptError(f"Shard {path.name} is missing.") from error
+    except OSError as error:
+        reason = errno.errorcode.get(error.errno or 0, type(error).__name__)
+        raise StorageUnavailable(f"Shard {path.name} could not be read ({reason}: {error.strerror}).") from error

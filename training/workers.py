@@ -1,0 +1,108 @@
+"""Does pieces of work in this process, or in a few others; the results come in the order of the pieces either way.
+
+The processes end when this one is gone, and they carry its mark, so that whoever ends this process finds them.
+They are forked from a server that has imported what they need, and share its memory.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+import pyarrow as pa
+
+from data_contracts.errors import NodeLost, OutOfMemory
+from infra.launch.processes import die_with_parent, oom_kills
+
+MOST_BY_DEFAULT = 4
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class Workers:
+    """Up to `count` processes, started when there is work for two; a context that ends them.
+
+    Args:
+        preload: modules that every process needs.
+    """
+
+    def __init__(self, count: int, preload: Sequence[str] = ()) -> None:
+        self.count, self._preload = count, list(preload)
+        self._pool: ProcessPoolExecutor | None = None
+        self._oom_kills = oom_kills()
+
+    def map(self, work: Callable[[A], B], items: Iterable[A], most: int | None = None) -> Iterator[B]:
+        """`work` of each item, at most `most` at once; it is pickled unless all is done here.
+
+        Raises the first item's error first, whichever process met one earlier; OutOfMemory or NodeLost if a process
+        was killed.
+        """
+        most = min(self.count, most or self.count)
+        if most == 1 or (isinstance(items, Sized) and len(items) < 2):
+            yield from map(work, items)
+            return
+        pool = self._started()
+        waiting: deque[Future[B]] = deque()
+        try:
+            for item in items:
+                if len(waiting) == most:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(work, item))
+            while waiting:
+                yield waiting.popleft().result()
+        except BrokenProcessPool as error:
+            if oom_kills() > self._oom_kills:
+                raise OutOfMemory(
+                    "The kernel killed a process of the shard stage because memory ran out.",
+                    remedy="Set shards.workers or shards.memory_bytes lower, or give more memory.",
+                ) from error
+            raise NodeLost("A process of the shard stage was ended from outside.") from error
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """End the processes, and with them what their allocators hold on to; the next work starts others."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(self._preload)
+            self._pool = ProcessPoolExecutor(self.count, context, _begin)
+        return self._pool
+
+
+def default_count() -> int:
+    """As many as there are CPUs, at most four."""
+    return max(1, min(MOST_BY_DEFAULT, os.cpu_count() or 1))
+
+
+def _begin() -> None:
+    # The kernel ends it with the server that forked it; the server waits for the processes, so they watch their parent.
+    die_with_parent()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # One thread each: the processes are what runs at once.
+    pa.set_cpu_count(1)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(NodeLost.exit_code)
