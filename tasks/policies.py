@@ -24,6 +24,11 @@ def task_policy(stage: str) -> dict[str, Any]:
     }
 
 
+def piece_policy() -> dict[str, Any]:
+    """Keyword arguments of `@task` for a piece of the shard stage that a cluster does; Dask itself replaces workers."""
+    return {**task_policy("shard"), "name": "shard-piece", "task_run_name": "{work} {piece}"}
+
+
 def run_tags(tags: dict[str, str]) -> list[str]:
     """A spec's cost tags as Prefect tags: `key:value`."""
     return [f"{key}:{value}" for key, value in sorted(tags.items())]

@@ -84,8 +84,15 @@ def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceS
 
 def _make(run: Run, contract: ContractReport | None, set_name: str | None = None) -> Dataset:
     request = _request(run, contract, set_name)
+    assert run.spec.shards is not None
+    runner = run.spec.shards.runner
     with shown("shard") as progress:
-        answer = run_child("training.shard_worker", request, on_progress=progress)
+        if runner == "local":
+            answer = run_child("training.shard_worker", request, on_progress=progress)
+        else:
+            from tasks.on_dask import shard_on_dask  # Dask and Prefect take seconds to import
+
+            answer = shard_on_dask(run, runner, request, progress)
     return Dataset.from_json(answer)
 
 

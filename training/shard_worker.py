@@ -27,6 +27,7 @@ from infra.launch.child import child_main
 from infra.sources.window import Window
 from infra.store import Store, Writer, open_store
 from training import formats
+from training.cluster import Cluster
 from training.formats import schema as schemas
 from training.sharding import Earlier, Sharded, shard_files
 from training.split import REQUIRED
@@ -41,29 +42,30 @@ class StoreShard:
         store: as a request names it.
         uri: the directory that is written.
         there: what it holds already.
-        scratch: folder of this machine where a shard is written first.
+        scratch: folder of this machine where a shard is written first; None: the usual one of whatever machine it is.
     """
 
     store: str
     store_options: dict[str, Any]
     uri: str
     there: dict[str, FileEntry]
-    scratch: Path
+    scratch: Path | None
     settings: ShardsSpec
 
     def __call__(self, name: str, rows: pa.Table) -> FileEntry:
         """The shard's file as it is stored; UserCodeError or CorruptError if another is there."""
-        path = self.scratch / name
-        formats.get(self.settings.format).write_shard(rows, path)
-        # A shard that is there is compared, not trusted: shards of two different draws must never stand side by side.
-        digest = file_digest(path)
-        entry = self.there.get(name)
-        if entry is not None and entry.blake3 != digest:
-            raise _unlike(f"{self.uri}/{name}", self.settings)
-        if entry is None:
-            entry = _writer(self.store, canonical(self.store_options).decode(), self.uri).put(name, path)
-        path.unlink(missing_ok=True)
-        return entry
+        with tempfile.TemporaryDirectory(prefix="trainwright-shard-", dir=self.scratch) as folder:
+            path = Path(folder) / name
+            formats.get(self.settings.format).write_shard(rows, path)
+            # A shard that is there is compared, not trusted: shards of two different draws must never stand side by
+            # side.
+            digest = file_digest(path)
+            entry = self.there.get(name)
+            if entry is not None and entry.blake3 != digest:
+                raise _unlike(f"{self.uri}/{name}", self.settings)
+            if entry is None:
+                entry = _writer(self.store, canonical(self.store_options).decode(), self.uri).put(name, path)
+            return entry
 
 
 def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -74,8 +76,9 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
             (start and end in ISO, or None), `window_column`, `shards` (the spec's section), `project` (folder of the
             user's code, or None), `settings` (added to the manifest's), `provenance`; and, where they differ from the
             default, `name_of_split_for_all` (no split: all rows under this name), `required_splits`, `sensitive`,
-            `appended_to` (a dataset whose shards are named again; `files` are those that it does not have).
-        report: told `{"phase", "rows", "total", "rows_per_s", "seconds_left"}`.
+            `appended_to` (a dataset whose shards are named again; `files` are those that it does not have), `cluster`
+            (`folder` and `at_once`, see `training.cluster`; the caller empties the folder).
+        report: told `{"phase", "rows", "total", "rows_per_s", "seconds_left"}`, and what a cluster is to do.
     """
     settings = ShardsSpec.model_validate(request["shards"])
     files = [SourceFile.model_validate(one) for one in request["files"]]
@@ -92,19 +95,25 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
         request.get("window_column"),
     )
     parent = Dataset.from_json(request["appended_to"]) if request.get("appended_to") else None
+    asked = request.get("cluster")
+    cluster = Cluster(Path(asked["folder"]), asked["at_once"], report) if asked else None
     with tempfile.TemporaryDirectory(prefix="trainwright-shards-") as scratch:
+        here = Path(scratch)
         sharded = shard_files(
             files,
             source,
             settings,
-            StoreShard(request["store"], request["store_options"], writer.uri, there, Path(scratch), settings),
-            Path(scratch),
+            StoreShard(
+                request["store"], request["store_options"], writer.uri, there, None if cluster else here, settings
+            ),
+            cluster.folder if cluster else here,
             project=request.get("project"),
             one_split=request.get("name_of_split_for_all"),
             required=request.get("required_splits", REQUIRED),
             sensitive=request.get("sensitive", ()),
             earlier=None if parent is None else _earlier(store, parent),
             report=report,
+            cluster=cluster,
         )
     new = [shard for shards in sharded.splits.values() for shard in shards if not shard.uri]
     for name in sorted(there.keys() - {shard.path for shard in new} - {schemas.FILE, HANDOFF_FILE}):
@@ -176,4 +185,7 @@ def _seal(
 
 
 if __name__ == "__main__":
-    child_main(main)
+    from training import shard_worker
+
+    # What is sent elsewhere must be found there by its module's name, which here is __main__.
+    child_main(shard_worker.main)

@@ -24,6 +24,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
 from data_contracts.spec import ShardsSpec
 from training import formats
+from training.cluster import Cluster
 from training.formats.facts import Mismatch, Size
 from training.formats.normal import holds, settle
 from training.formats.schema import columns_of
@@ -33,7 +34,7 @@ from training.sides import find_shared, refuse_shared
 from training.spill import Part
 from training.split import REQUIRED, Notes, in_order, judge, keys_of, refuse_empty
 from training.times import cut, selector
-from training.units import Source, Unit, open_source, tasks_of
+from training.units import TASK_BYTES, Source, Unit, open_source, tasks_of
 from training.workers import Workers, default_count
 
 # What every process needs; pandas is imported by pyarrow, when it first makes an array of NumPy's.
@@ -87,6 +88,7 @@ def shard_files(
     sensitive: Collection[str] = (),
     earlier: Earlier | None = None,
     report: Report = lambda record: None,
+    cluster: Cluster | None = None,
 ) -> Sharded:
     """Write all rows of files as shards called `<split>-<00000><suffix>`; `ShardFile.uri` of new ones is left empty.
 
@@ -100,16 +102,18 @@ def shard_files(
         sensitive: columns whose values no message may show.
         earlier: a dataset to which these files' rows are added.
         report: told how far the work is.
+        cluster: machines that do the work instead of processes of this one; `folder` is theirs too.
 
     Raises:
         UsageError: the split cannot be made, or the format cannot hold a column; nothing was written.
         UserCodeError: the transform raised or returned something else than rows.
     """
-    count = settings.workers or (1 if sum(file.bytes for file in files) < FEW_BYTES else default_count())
-    with Workers(count, PRELOADED) as workers:
+    few = sum(file.bytes for file in files) < FEW_BYTES
+    count = cluster.at_once if cluster is not None else settings.workers or (1 if few else default_count())
+    with Workers(count, PRELOADED, cluster) as workers:
         meter = Meter(report)
-        source, units = open_source(files, source, workers.map)
-        run_bytes = max(2**20, min(2**26, settings.memory_bytes // (8 * count)))
+        source, units = open_source(files, source, partial(workers.map, together=math.ceil(len(files) / count)))
+        run_bytes = max(2**20, min(2**26, settings.memory_bytes // (8 * workers.sharing)))
         job = Job(source, settings, folder, run_bytes, 0, one_split, None, tuple(sensitive), project)
         found = _FirstPass(job, units, workers, meter).run()
         sizes, schema = _judged(found, job, units, required, earlier)
@@ -118,8 +122,14 @@ def shard_files(
         meter.begin("writing", sum(size.rows for size in sizes.values()))
         splits = {name: list(earlier.splits.get(name, [])) if earlier is not None else [] for name in sizes}
         most = max(1, settings.memory_bytes // (COPIES * settings.target_size_bytes)) if found.rows.on_disk else 1
+        if cluster is not None and found.rows.on_disk:
+            most = count  # each on its own machine or its own share of one
         orders = _orders(sizes, found, schema, settings, {name: len(shards) for name, shards in splits.items()})
-        for split, rows, entry in workers.map(partial(write_shard, write), orders, most):
+        shards = sum(
+            num_shards(one.rows, one.logical_bytes(schema), settings.target_size_bytes) for one in sizes.values()
+        )
+        together = max(1, min(TASK_BYTES // settings.target_size_bytes, shards // count))
+        for split, rows, entry in workers.map(partial(write_shard, write), orders, most, together):
             splits[split].append(ShardFile(uri="", path=entry.path, rows=rows, bytes=entry.bytes, blake3=entry.blake3))
             meter.add(rows)
     dropped = Counter(earlier.dropped_rows if earlier is not None else {})
@@ -148,6 +158,9 @@ class _FirstPass:
 
     def __init__(self, job: Job, units: Sequence[Unit], workers: Workers, meter: Meter) -> None:
         self.job, self._units, self._workers, self._meter = job, units, workers, meter
+        # On a cluster, little work is divided too: a task is small so that all have some.
+        share = sum(unit.bytes for unit in units) // workers.count
+        self._tasks = tasks_of(units, share if workers.sharing < workers.count else None)
         known = [unit.rows for unit in units]
         self._total = sum(rows or 0 for rows in known) if None not in known and job.source.window is None else None
 
@@ -157,14 +170,13 @@ class _FirstPass:
             split = self.job.settings.split
             if split.time is not None and not split.boundaries:
                 self.job = replace(self.job, bounds=self._bounds())
-        tasks = tasks_of(self._units)
         self._meter.begin("reading", self._total, sum(unit.bytes for unit in self._units))
         # A transform that cannot be imported is told before rows are read, once.
         transform = load_transform(self.job.settings, self.job.project)
-        if self._workers.count == 1 or len(tasks) < 2:
+        if self._workers.count == 1 or len(self._tasks) < 2:
             return self._here(transform)
         found = Gathered()
-        for task, one in zip(tasks, self._workers.map(partial(gather, self.job), tasks), strict=True):
+        for task, one in zip(self._tasks, self._workers.map(partial(gather, self.job), self._tasks), strict=True):
             try:
                 found.merge(one)
             except Mismatch as error:
@@ -178,7 +190,7 @@ class _FirstPass:
         return Gatherer(job, transform, self._meter.add).work(self._units)
 
     def _bounds(self) -> tuple[int, ...]:
-        tasks = tasks_of(self._units)
+        tasks = self._tasks
         paths = [self.job.folder / f"times-{number}" for number in range(len(tasks))]
         self._meter.begin("reading times", self._total, sum(unit.bytes for unit in self._units))
         notes, num_rows = Notes(), 0

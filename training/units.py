@@ -154,14 +154,15 @@ def cut_units(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> list[U
     return units
 
 
-def tasks_of(units: Sequence[Unit]) -> list[list[Unit]]:
+def tasks_of(units: Sequence[Unit], most_bytes: int | None = None) -> list[list[Unit]]:
     """Units in runs that are read by one process; a file that must be fetched first is never in two runs."""
+    task_bytes = TASK_BYTES if most_bytes is None else min(TASK_BYTES, most_bytes)
     tasks: list[list[Unit]] = []
     size = 0
     for unit in units:
         fetched = unit.row_groups is not None and unit.stamp is None
         same_file = tasks and fetched and tasks[-1][-1].files == unit.files
-        if not tasks or (size + unit.bytes > TASK_BYTES and not same_file):
+        if not tasks or (size + unit.bytes > task_bytes and not same_file):
             tasks.append([])
             size = 0
         tasks[-1].append(unit)

@@ -1,7 +1,7 @@
-"""Does pieces of work in this process, or in a few others; the results come in the order of the pieces either way.
+"""Does pieces of work in this process, or in others; the results come in the order of the pieces either way.
 
-The processes end when this one is gone, and they carry its mark, so that whoever ends this process finds them.
-They are forked from a server that has imported what they need, and share its memory.
+Processes of this machine end when this one is gone, and they carry its mark, so that whoever ends this process finds
+them. They are forked from a server that has imported what they need, and share its memory.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from itertools import islice
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from data_contracts.errors import NodeLost, OutOfMemory
 from infra.launch.processes import die_with_parent, oom_kills
+from training.cluster import Cluster
 
 MOST_BY_DEFAULT = 4
 
@@ -31,15 +33,25 @@ class Workers:
 
     Args:
         preload: modules that every process needs.
+        elsewhere: does the work on other machines instead, `count` pieces at once.
     """
 
-    def __init__(self, count: int, preload: Sequence[str] = ()) -> None:
-        self.count, self._preload = count, list(preload)
+    def __init__(self, count: int, preload: Sequence[str] = (), elsewhere: Cluster | None = None) -> None:
+        self.count, self._preload, self._elsewhere = count, list(preload), elsewhere
         self._pool: ProcessPoolExecutor | None = None
         self._oom_kills = oom_kills()
 
-    def map(self, work: Callable[[A], B], items: Iterable[A], most: int | None = None) -> Iterator[B]:
+    @property
+    def sharing(self) -> int:
+        """How many processes share the memory of one machine and what is granted of it."""
+        return 1 if self._elsewhere is not None else self.count
+
+    def map(
+        self, work: Callable[[A], B], items: Iterable[A], most: int | None = None, together: int = 1
+    ) -> Iterator[B]:
         """`work` of each item, at most `most` at once; it is pickled unless all is done here.
+
+        Elsewhere, where a piece of work costs more to hand over, `together` items make one.
 
         Raises the first item's error first, whichever process met one earlier; OutOfMemory or NodeLost if a process
         was killed.
@@ -48,15 +60,12 @@ class Workers:
         if most == 1 or (isinstance(items, Sized) and len(items) < 2):
             yield from map(work, items)
             return
-        pool = self._started()
-        waiting: deque[Future[B]] = deque()
+        if self._elsewhere is not None:
+            for results in _in_order(self._elsewhere.submit, work, _chunks(items, together), most):
+                yield from results
+            return
         try:
-            for item in items:
-                if len(waiting) == most:
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(work, item))
-            while waiting:
-                yield waiting.popleft().result()
+            yield from _in_order(self._started().submit, work, items, most)
         except BrokenProcessPool as error:
             if oom_kills() > self._oom_kills:
                 raise OutOfMemory(
@@ -64,9 +73,6 @@ class Workers:
                     remedy="Set shards.workers or shards.memory_bytes lower, or give more memory.",
                 ) from error
             raise NodeLost("A process of the shard stage was ended from outside.") from error
-        finally:
-            for future in waiting:
-                future.cancel()
 
     def __enter__(self) -> Workers:
         return self
@@ -91,6 +97,29 @@ class Workers:
 def default_count() -> int:
     """As many as there are CPUs, at most four."""
     return max(1, min(MOST_BY_DEFAULT, os.cpu_count() or 1))
+
+
+def _in_order(
+    submit: Callable[..., Future[Any]], work: Callable[..., Any], items: Iterable[Any], most: int
+) -> Iterator[Any]:
+    """The results of `submit(work, item)` for each item in order, at most `most` asked for at once."""
+    waiting: deque[Future[Any]] = deque()
+    try:
+        for item in items:
+            if len(waiting) == most:
+                yield waiting.popleft().result()
+            waiting.append(submit(work, item))
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _chunks(items: Iterable[A], size: int) -> Iterator[list[A]]:
+    left = iter(items)
+    while chunk := list(islice(left, size)):
+        yield chunk
 
 
 def _begin() -> None:

@@ -11,6 +11,7 @@ from data_contracts.canonical import Name
 from data_contracts.spec.base import CallableSpec, FieldError, Section, Shorthand
 from data_contracts.spec.data import (
     ContractSpec,
+    DaskRunner,
     DataSpec,
     ShardsSpec,
     SourceSpec,
@@ -34,6 +35,7 @@ __all__ = [
     "BatchTransform",
     "CallableSpec",
     "ContractSpec",
+    "DaskRunner",
     "DataSpec",
     "EvaluateSpec",
     "GateSpec",

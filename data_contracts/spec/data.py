@@ -14,6 +14,7 @@ from data_contracts.spec.base import CallableSpec, FieldError, Section, Shorthan
 _SECRET = re.compile(r"(?i).*key|username|.*(secret|token|passw|access_key|credential).*")
 _USER_INFO = re.compile(r"\w+://[^/]*@.*")
 _NAMED = ("env:", "profile:")
+_SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 
 
@@ -190,6 +191,24 @@ class SplitSpec(Section):
             before = moment
 
 
+class DaskRunner(Section):
+    """A Dask cluster that does the work of the shard stage."""
+
+    dask: str
+    """Address of its scheduler, such as tcp://scheduler:8786."""
+    scratch: str
+    """Absolute path of a folder that this machine and every worker of the cluster share; rows are spilled there."""
+
+    @model_validator(mode="after")
+    def _named_for_all_machines(self) -> DaskRunner:
+        if not _SCHEDULER.fullmatch(self.dask):
+            sentence = f"must be the address of a Dask scheduler such as tcp://scheduler:8786, got {self.dask!r}"
+            raise FieldError("dask", sentence)
+        if not self.scratch.startswith("/"):
+            raise FieldError("scratch", f"must be an absolute path, the same on every machine, got {self.scratch!r}")
+        return self
+
+
 class ShardsSpec(Section):
     """How the rows are stored for training."""
 
@@ -208,9 +227,11 @@ class ShardsSpec(Section):
     workers: int | None = Field(default=None, ge=1)
     """Processes that do the work; default: one per CPU, at most 4; one for little data. Never changes the result."""
     memory_bytes: int = Field(default=384 * 2**20, ge=2**20)
-    """Bytes of rows that all processes together hold at once; default 384 MiB. Never changes the result."""
+    """Bytes of rows that all processes together hold at once (with Dask: each); default 384 MiB; changes no result."""
+    runner: Literal["local"] | DaskRunner = "local"
+    """What does the work: processes of this machine, or a Dask cluster; default local. Never changes the result."""
 
-    UNKEYED: ClassVar[frozenset[str]] = frozenset({"workers", "memory_bytes"})
+    UNKEYED: ClassVar[frozenset[str]] = frozenset({"workers", "memory_bytes", "runner"})
     """Fields that do not change the result, and so are no part of its reuse key."""
 
     @model_validator(mode="after")
@@ -224,4 +245,13 @@ class ShardsSpec(Section):
                 f"and split.key beside split.{other} exclude each other: the keys of old rows are not read again;"
             )
             raise FieldError("append", f"{sentence} leave one out")
+        return self
+
+    @model_validator(mode="after")
+    def _cluster_has_workers_of_its_own(self) -> ShardsSpec:
+        if self.workers is not None and self.runner != "local":
+            sentence = (
+                "and runner.dask exclude each other: the cluster decides how many work at once; leave workers out"
+            )
+            raise FieldError("workers", sentence)
         return self

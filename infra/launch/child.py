@@ -50,6 +50,7 @@ def run_child(
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     on_progress: Progress | None = None,
+    on_poll: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Run `module` in a marked process and session of its own and return its answer.
 
@@ -59,6 +60,7 @@ def run_child(
         env: variables added to the environment.
         timeout_s: seconds after which the child is killed and Hung is raised; default none.
         on_progress: called here with each record that the child reports.
+        on_poll: called here about every POLL_S seconds while the child works.
 
     Raises the class of error that the child answered with; NodeLost or OutOfMemory if it was killed. An exception
     here, KeyboardInterrupt included, kills the child and all its descendants first.
@@ -81,7 +83,7 @@ def run_child(
                     stderr=output,
                     start_new_session=True,
                 )
-            _follow(process, module, files, timeout_s, on_progress)
+            _follow(process, module, files, timeout_s, on_progress, on_poll)
         finally:
             # Descendants of a child that ended well, such as a loader's workers, must not outlive it either.
             with uninterrupted():
@@ -147,7 +149,12 @@ class _Files:
 
 
 def _follow(
-    process: subprocess.Popen[bytes], module: str, files: _Files, timeout_s: float | None, on_progress: Progress | None
+    process: subprocess.Popen[bytes],
+    module: str,
+    files: _Files,
+    timeout_s: float | None,
+    on_progress: Progress | None,
+    on_poll: Callable[[], None] | None,
 ) -> None:
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     position = 0
@@ -164,6 +171,8 @@ def _follow(
                 while (line := stream.readline()).endswith("\n"):
                     position = stream.tell()
                     on_progress(json.loads(line))
+        if not ended and on_poll is not None:
+            on_poll()
         if not ended and deadline is not None and time.monotonic() > deadline:
             raise Hung(f"{module} had not ended after {timeout_s:g} s and was killed.")
 

@@ -26,10 +26,12 @@ def test_layers_and_fences(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "never"),
     [
-        ("flows.retrain", ("torch", "lightning", "great_expectations")),
-        ("flows.cli", ("torch", "lightning", "prefect", "great_expectations", "pandas", "s3fs")),
+        ("flows.retrain", ("torch", "lightning", "great_expectations", "dask", "distributed", "prefect_dask")),
+        ("flows.cli", ("torch", "lightning", "prefect", "great_expectations", "pandas", "s3fs", "distributed")),
         ("training.rank", ("prefect", "great_expectations")),
-        ("training.shard_worker", ("torch", "lightning", "prefect")),
+        ("training.shard_worker", ("torch", "lightning", "prefect", "distributed")),
+        ("training.piece_worker", ("torch", "lightning", "prefect", "distributed")),
+        ("tasks.on_dask", ("torch", "lightning", "great_expectations")),
         ("infra.launch.node", ("torch", "lightning", "prefect")),
     ],
 )

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pyarrow as pa
@@ -169,6 +170,7 @@ def test_work_killed_at_any_file_system_call_goes_on_to_the_same_dataset(given, 
 def test_the_id_is_that_of_a_store_on_s3_and_of_more_workers(given, s3_server, monkeypatch):  # noqa: F811
     from training import units
 
+    forkserver._forkserver._stop()  # one that an earlier test left knows nothing of this server's credentials
     monkeypatch.setattr(units, "TASK_BYTES", 1)
     request = given()
     twice = {**request, "files": request["files"] * 2}

@@ -1,0 +1,307 @@
+"""The shard stage on a real Dask cluster: a scheduler and workers that are processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
+from infra.installed import ROOMS
+from tasks import on_dask
+from tasks.run import open_run
+from tasks.shard import shard
+from tests.support.tiny import write_project, write_rows
+
+ROOT = Path(__file__).parents[2]
+FILES = 2
+FEATURES = '''\
+import os
+import pathlib
+import time
+
+import pyarrow as pa
+
+
+def doubled(batch, gate, broken=False):
+    """Waits while there is a file `gate`, and says so beside it."""
+    gate = pathlib.Path(gate)
+    if broken:
+        raise RuntimeError("row 7 is bad")
+    if gate.exists():
+        (gate.parent / f"waits-{os.getpid()}").touch()
+    while gate.exists():
+        time.sleep(0.02)
+    return batch.append_column("twice", pa.array([2 * x for x in batch["a"].to_pylist()]))
+'''
+# Flows with the shard stage alone, one for each line of overrides. A line for each: the dataset's id, or how it failed,
+# and the states of its pieces in Prefect.
+FLOW = """
+import json, sys, time
+from infra.orchestrator.server import ensure_server
+ensure_server()
+from prefect import flow, get_client
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.runtime import flow_run
+from data_contracts.errors import TrainwrightError
+from tasks.orchestrated import shard
+from tasks.run import open_run
+
+@flow(name="only-shard")
+def only_shard(spec, overrides):
+    told = {"run": flow_run.id}
+    try:
+        dataset = shard(open_run(spec, overrides=overrides, recorded=False), None)
+        return {**told, "id": dataset.ref.id}
+    except TrainwrightError as error:
+        return {**told, "error": type(error).__name__, "exit_code": error.exit_code, "sentence": str(error)}
+
+for overrides in sys.argv[2:]:
+    told = only_shard(sys.argv[1], overrides.splitlines())
+    with get_client(sync_client=True) as client:
+        # What tasks report reaches the server's list some time after.
+        for _ in range(50):
+            runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [told["run"]]}))
+            if runs and all(one.state.is_final() for one in runs):
+                break
+            time.sleep(0.2)
+    told["pieces"] = {one.name: one.state.name for one in runs if one.name[-1].isdigit()}
+    print(json.dumps(told))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Cluster:
+    """A scheduler on loopback and its workers, of one thread each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.address = folder, f"tcp://127.0.0.1:{free_port()}"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        host, port = self.address.removeprefix("tcp://").split(":")
+        self.start("scheduler", "--host", host, "--port", port, "--no-dashboard")
+
+    def worker(self, **env: str) -> subprocess.Popen[bytes]:
+        arguments = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder))
+        return self.start("worker", self.address, *arguments, env=env)
+
+    def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{len(self.processes)}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            stdout=log,
+            stderr=log,
+        )
+        self.processes.append(process)
+        return process
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster without workers."""
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of two workers; the last tests that use it end one of them, then the scheduler."""
+    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
+    cluster.worker()
+    cluster.worker()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a pipeline whose data is some files, and whose transform waits while there is a file `gate`."""
+    folder = tmp_path_factory.mktemp("dask")
+    for name in ("days", "scratch"):
+        (folder / name).mkdir()
+    transform = {"call": "features.doubled", "args": {"gate": str(folder / "gate")}}
+    shards = {"split": {"key": "id"}, "target_size_bytes": 4096, "transform": transform}
+    write_project(folder, {"data": {"source": "days/*.csv"}, "shards": shards})
+    (folder / "features.py").write_text(FEATURES)
+    for number in range(FILES):
+        write_rows(folder / "days" / f"{number}.csv", rows=100, seed=number)
+    return folder
+
+
+@pytest.fixture
+def gate(project: Path) -> Iterator[Path]:
+    """Closed: transforms wait."""
+    for mark in project.glob("waits-*"):
+        mark.unlink()
+    (project / "gate").touch()
+    yield project / "gate"
+    (project / "gate").unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def told(cluster: Cluster, project: Path) -> list[dict[str, Any]]:
+    """What became of the stage on this machine, on the cluster, and there with a transform that raises."""
+    broken = "shards.transform.args.broken=true"
+    return ended(
+        flows(project, ["store=local"], on(cluster, project, "there"), [*on(cluster, project, "broken"), broken])
+    )
+
+
+def on(cluster: Cluster, project: Path, store: str) -> list[str]:
+    """Overrides that have a cluster do the work, with a store of its own."""
+    runner = json.dumps({"dask": cluster.address, "scratch": str(project / "scratch")})
+    return [f"shards.runner={runner}", f"store={store}"]
+
+
+def flows(project: Path, *overrides: list[str]) -> subprocess.Popen[str]:
+    """The stage in some flows, one after another."""
+    return subprocess.Popen(
+        [sys.executable, "-c", FLOW, str(project / "pipeline.yaml"), *map("\n".join, overrides)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(flow: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    out, err = flow.communicate(timeout=120)
+    assert flow.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.02)
+
+
+def piece_workers() -> list[int]:
+    """Processes that do a piece of work now."""
+    return [
+        one.pid for one in psutil.process_iter(["cmdline"]) if "training.piece_worker" in (one.info["cmdline"] or ())
+    ]
+
+
+def test_the_same_dataset_as_from_this_machine_and_a_task_run_for_each_piece(
+    project: Path, told: list[dict[str, Any]]
+) -> None:
+    here, there, _ = told
+    assert there["id"] == here["id"]
+    kinds = Counter(name.split()[0] for name in there["pieces"])
+    assert (kinds["facts_of"], kinds["gather"], kinds["write_shard"] > 1) == (FILES, FILES, True)
+    assert set(there["pieces"].values()) == {"Completed"}
+    assert list((project / "scratch").iterdir()) == []
+
+
+def test_a_run_that_is_stopped_leaves_neither_work_nor_files_behind(
+    cluster: Cluster, project: Path, gate: Path
+) -> None:
+    flow = flows(project, on(cluster, project, "stopped"))
+    wait_for(lambda: len(list(project.glob("waits-*"))) == 2, "work on both workers")
+    flow.send_signal(signal.SIGINT)
+    flow.communicate(timeout=60)
+    wait_for(lambda: piece_workers() == [], "the end of the pieces")
+    assert list((project / "scratch").iterdir()) == []
+
+
+def test_an_error_of_the_transform_is_told_as_ever(told: list[dict[str, Any]]) -> None:
+    *_, broken = told
+    assert (broken["error"], broken["exit_code"]) == ("UserCodeError", 8)
+    assert "row 7 is bad" in broken["sentence"]
+    assert "Failed" in broken["pieces"].values()
+
+
+def test_what_a_killed_worker_had_is_done_by_another(
+    cluster: Cluster, project: Path, told: list[dict[str, Any]], gate: Path
+) -> None:
+    flow = flows(project, on(cluster, project, "killed"))
+    wait_for(lambda: len(list(project.glob("waits-*"))) == 2, "work on both workers")
+    cluster.processes[-1].kill()
+    wait_for(lambda: len(piece_workers()) == 1, "the end of the child of the killed worker")
+    gate.unlink()
+    [killed] = ended(flow)
+    assert killed["id"] == told[0]["id"]
+
+
+def test_a_scheduler_that_is_lost_ends_the_stage(cluster: Cluster, project: Path, gate: Path) -> None:
+    flow = flows(project, on(cluster, project, "lost"))
+    wait_for(lambda: list(project.glob("waits-*")), "work")
+    cluster.processes[0].kill()
+    [lost] = ended(flow)
+    assert (lost["error"], lost["exit_code"]) == ("StorageUnavailable", 5)
+    assert f"the Dask scheduler at {cluster.address} was lost" in lost["sentence"]
+    wait_for(lambda: piece_workers() == [], "the end of the pieces")
+
+
+def test_no_scheduler_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_dask, "CONNECT_S", 2.0)
+    address = f"tcp://127.0.0.1:{free_port()}"
+    expected = pytest.raises(StorageUnavailable, match=f"no Dask scheduler answers at {address} within 2 s")
+    with expected as caught, on_dask._connected(address):
+        pass
+    assert caught.value.exit_code == 5
+
+
+def test_a_cluster_without_workers_is_told(empty: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_dask, "NO_WORKERS_S", 2.0)
+    with on_dask._connected(empty.address) as dask, pytest.raises(NodeLost, match="had no worker for 2 s"):
+        on_dask._Pieces(empty.address, dask, tmp_path).ready()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda copy: (copy / "infra" / "digests.py").write_text(""), r"has Trainwright \w{12} instead of \w{12}"),
+        (lambda copy: (copy / "infra" / "installed.py").write_text("import no_blake3"), "No module named 'no_blake3'"),
+    ],
+    ids=["another version", "cannot be imported"],
+)
+def test_a_worker_with_another_version_is_named(
+    change: Callable[[Path], Any], sentence: str, empty: Cluster, tmp_path: Path
+) -> None:
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, tmp_path / "other" / room, ignore=shutil.ignore_patterns("__pycache__"))
+    change(tmp_path / "other")
+    empty.worker(PYTHONPATH=str(tmp_path / "other"))
+    with on_dask._connected(empty.address) as dask, pytest.raises(UsageError, match=sentence) as caught:
+        on_dask._Pieces(empty.address, dask, tmp_path).ready()
+    assert "the worker tcp://" in caught.value.message
+
+
+def test_a_scratch_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    expected = pytest.raises(UsageError, match="shards.runner.scratch: no folder can be made in")
+    with expected, on_dask._shared_folder(str(tmp_path / "missing")):
+        pass
+
+
+def test_outside_of_a_flow_it_is_refused_with_what_to_do(project: Path) -> None:
+    runner = json.dumps({"dask": "tcp://127.0.0.1:1", "scratch": str(project / "scratch")})
+    run = open_run(project / "pipeline.yaml", overrides=[f"shards.runner={runner}"], recorded=False)
+    with pytest.raises(UsageError, match="--set shards.runner=local"):
+        shard(run, None)
