@@ -46,10 +46,17 @@ def in_repository(folder: Path) -> bool:
 
 def lock_digest() -> str:
     """SHA-256 over the versions of all installed distributions, sorted."""
-    # What an uninstallation left behind (`~x.dist-info`) has no name.
-    named = [(d.metadata["Name"], d) for d in metadata.distributions() if d.metadata is not None]
-    versions = sorted({f"{name.lower()}=={d.version}" for name, d in named if name})
+    named = [(name, d) for d in metadata.distributions() if (name := _name(d))]
+    versions = sorted({f"{name.lower()}=={d.version}" for name, d in named})
     return hashlib.sha256("\n".join(versions).encode()).hexdigest()
+
+
+def _name(distribution: metadata.Distribution) -> str | None:
+    """A distribution's name; None for what an uninstallation left behind (`~x.dist-info`)."""
+    try:
+        return distribution.metadata["Name"] if distribution.metadata is not None else None
+    except FileNotFoundError:  # so says the backport importlib_metadata, once a library has imported it
+        return None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,11 @@ def test_where_git_does_not_answer_it_counts_as_changed(
     assert (commit is None) is (what == "rev-parse")
 
 
-def test_what_an_uninstallation_left_behind_has_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("finder", ["importlib.metadata", "importlib_metadata"])  # the backport puts its own first
+def test_what_an_uninstallation_left_behind_has_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finder: str
+) -> None:
+    import_module(finder)
     before = audit.lock_digest()
     (tmp_path / "~orch-2.0.dist-info").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
