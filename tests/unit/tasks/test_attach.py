@@ -48,10 +48,10 @@ def opened(spec: Path, key: str = "k") -> Run:
     return open_run(spec, key=key, trigger="ci")
 
 
-def test_the_second_waits_for_the_first_and_answers_its_report(spec: Path, caplog: pytest.LogCaptureFixture) -> None:
+def the_second_while_the_first_is_at_it(line: Line, spec: Path, caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """The answers of two processes with one key: the second comes and waits before the first goes on."""
     caplog.set_level("INFO")
-    gate = threading.Event()
-    line = Line(ContractRejected("no"), gate=gate)
+    assert line.gate is not None
     answers: list[Any] = []
     threads = [threading.Thread(target=lambda: answers.append(attach(line)(opened(spec)))) for _ in range(2)]
     threads[0].start()
@@ -60,9 +60,15 @@ def test_the_second_waits_for_the_first_and_answers_its_report(spec: Path, caplo
     while "under way in another process" not in caplog.text:
         assert threads[1].is_alive(), "it did not wait"
         time.sleep(0.01)
-    gate.set()
+    line.gate.set()
     for thread in threads:
         thread.join(60)
+    return answers
+
+
+def test_the_second_waits_for_the_first_and_answers_its_report(spec: Path, caplog: pytest.LogCaptureFixture) -> None:
+    line = Line(ContractRejected("no"), gate=threading.Event())
+    answers = the_second_while_the_first_is_at_it(line, spec, caplog)
     assert line.calls == 1
     assert answers[0] == answers[1]
     assert answers[0].verdict == "rejected"
@@ -92,20 +98,8 @@ def test_what_ended_without_a_verdict_goes_on(spec: Path) -> None:
 def test_what_ended_while_it_was_waited_for_is_repeated_only_if_its_cause_lay_outside(
     spec: Path, caplog: pytest.LogCaptureFixture, error: Exception, calls: int
 ) -> None:
-    caplog.set_level("INFO")
-    gate = threading.Event()
-    line = Line(error, error, gate=gate)
-    answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.append(attach(line)(opened(spec)))) for _ in range(2)]
-    threads[0].start()
-    assert line.begun.wait(60)
-    threads[1].start()
-    while "under way in another process" not in caplog.text:
-        assert threads[1].is_alive(), "it did not wait"
-        time.sleep(0.01)
-    gate.set()
-    for thread in threads:
-        thread.join(60)
+    line = Line(error, error, gate=threading.Event())
+    answers = the_second_while_the_first_is_at_it(line, spec, caplog)
     assert line.calls == calls
     assert [one.sentence for one in answers] == [str(error)] * 2
 
