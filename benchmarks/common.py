@@ -173,10 +173,11 @@ def interleaved(contenders: dict[str, Callable[[], float]], rounds: int, turn_s:
         turn_s: a turn calls its contender again until this has passed, and counts the mean: so that one who is done in
             a moment meets as much of a busy machine's noise as one who takes long.
     """
-    names = list(contenders)
-    taken: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(rounds):
-        for name in map(str, np.roll(names, turn)):
+    taken: dict[str, list[float]] = {name: [] for name in contenders}
+    draw = np.random.default_rng(SEED)
+    for _ in range(rounds):
+        # Drawn, not turned round: who always follows the same one pays for what that one leaves behind.
+        for name in map(str, draw.permutation(list(contenders))):
             since, given = time.perf_counter(), [contenders[name]()]
             while time.perf_counter() - since < turn_s:
                 given.append(contenders[name]())

@@ -6,6 +6,7 @@ store can be moved.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -153,6 +154,12 @@ class Dataset(HandOff):
         return sum(shard.rows for shard in self.splits.get(split, []))
 
 
+def passed_over(samples: Iterable[Sequence[int]]) -> str:
+    """Samples (from, to) that a training did not see, as the end of a sentence; "" for none."""
+    spans = ", ".join(f"{first:,} to {end:,}" for first, end in samples)
+    return f", having diverged before and passed over samples {spans}" if spans else ""
+
+
 class Checkpoint(HandOff):
     """A committed checkpoint of a training.
 
@@ -161,6 +168,7 @@ class Checkpoint(HandOff):
         step: optimizer steps done.
         metrics: what the module had logged when it was written (last value of each).
         dropped_rows: rows of the last, incomplete global batch of an epoch that training left out.
+        skipped: samples (from, to) that it passed over, because a training with them diverged.
         state: `committed`, or `verified` once the verify stage passed.
     """
 
@@ -173,7 +181,13 @@ class Checkpoint(HandOff):
     world_size: int
     metrics: dict[str, float] = {}
     dropped_rows: int = 0
+    skipped: list[tuple[int, int]] = []
     state: Literal["committed", "verified"] = "committed"
+
+    @property
+    def passed_over(self) -> str:
+        """What it did not see, as the end of a sentence; "" where it saw all."""
+        return passed_over(self.skipped)
 
 
 class MetricValue(Record):

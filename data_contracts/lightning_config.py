@@ -239,6 +239,9 @@ def _data_without_effect(spec: PipelineSpec) -> Iterator[str]:
                 yield f"{here}.pattern has no effect: it needs format files."
     if spec.store.storage_options and not spec.store.uri.startswith("s3://"):
         yield f"store.storage_options has no effect: {spec.store.uri} is no s3:// address."
+    begin = spec.train.init_from
+    if begin is not None and begin.storage_options and not begin.weights.startswith("s3://"):
+        yield f"train.init_from.storage_options has no effect: {begin.weights} is no s3:// address."
     if spec.shards is not None:
         split = spec.shards.split
         given = split.model_fields_set

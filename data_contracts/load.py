@@ -12,10 +12,10 @@ from data_contracts.document import Document, Problem
 from data_contracts.errors import SpecError
 from data_contracts.lightning_config import check_lightning, config_problems, inline_lightning
 from data_contracts.sentences import problems
-from data_contracts.spec import VERSION, PipelineSpec
+from data_contracts.spec import VERSION, PipelineSpec, StoreSpec
 from data_contracts.yaml_text import parse, read_document
 
-__all__ = ["check_lightning", "inline_lightning", "json_schema", "load_spec"]
+__all__ = ["check_lightning", "inline_lightning", "json_schema", "load_spec", "load_store"]
 
 
 def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
@@ -42,6 +42,18 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
             inline = ("train", "lightning")
             raise document.error(Problem((*inline, *problem.field), problem.sentence) for problem in found)
     return spec
+
+
+def load_store(uri: str, pointers: str | None, overrides: Sequence[str] = ()) -> StoreSpec:
+    """A spec's `store` section from a command line, with overrides such as `storage_options.anon=true`. SpecError."""
+    section = {"uri": uri} if pointers is None else {"uri": uri, "pointers": pointers}
+    document = Document("store", section, {})
+    for override in overrides:
+        _override(document, override)
+    try:
+        return StoreSpec.model_validate(document.value)
+    except ValidationError as error:
+        raise document.error(problems(error, StoreSpec, document.value)) from None
 
 
 def _override(document: Document, text: str) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from data_contracts.handoffs import HandOff, Record, Ref, SourceFile, Trigger
+from pydantic import Field
+
+from data_contracts.handoffs import Dataset, HandOff, Record, Ref, SourceFile, Trigger
 from data_contracts.spec import PipelineSpec
 
 
@@ -27,6 +29,8 @@ class Resolved(HandOff):
         suite: the contract's suite, loaded; `lightning`: the LightningCLI config, loaded.
         code: the sealed bundle of the user's project; `code_digest` is what keys contain of it.
         champion: the alias' model version at the start.
+        mixture: the other datasets that `train.loader.mixture` names.
+        init_from: the checkpoint, or the imported weights, that `train.init_from` names.
         fresh: whether a training of this run's own was asked for (`--new`).
     """
 
@@ -51,6 +55,8 @@ class Resolved(HandOff):
     lock_digest: str
     started: str
     fresh: bool = False
+    mixture: dict[str, Dataset] = Field(default_factory=dict)
+    init_from: Ref | None = None
 
     def pipeline(self) -> PipelineSpec:
         """The spec as a typed object."""

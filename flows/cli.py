@@ -19,6 +19,8 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "down": ("machine", "stop them"),
     "run": ("lines", "run a pipeline from raw data to promotion"),
     "resume": ("lines", "go on with a run that was stopped or failed"),
+    "checkpoints": ("looking", "list the checkpoints of a run's training"),
+    "logs": ("looking", "what the ranks of a run's training printed"),
     "status": ("looking", "the server, the runs and the models of a store"),
     "plan": ("looking", "what a run would reuse, and why not"),
     "validate": ("stages", "check the raw data against its contract"),
@@ -30,6 +32,8 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "rollback": ("looking", "move an alias back to an earlier version"),
     "show": ("looking", "show a model version, an alias or a run"),
     "prove": ("looking", "re-read every byte from a model back to the raw data"),
+    "store": ("stores", "make a store: store init URI, with its pointers in a database if the server needs that"),
+    "gc": ("cleaning", "delete what nothing in a store reaches any more"),
     "schema": ("project", "print the spec's JSON Schema"),
 }
 
@@ -106,13 +110,35 @@ def _store(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", help="store to look in; default: .trainwright here, then those used before")
 
 
-def _resume(command: argparse.ArgumentParser) -> None:
+def _of_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", metavar="RUN", help="run id")
     _store(command)
 
 
+def _logs(command: argparse.ArgumentParser) -> None:
+    _of_run(command)
+    command.add_argument(
+        "--rank", type=int, metavar="K", help="the whole of what rank K's node kept; default: the end of each"
+    )
+
+
+def _resume(command: argparse.ArgumentParser) -> None:
+    _of_run(command)
+    help_ = "go on from the committed checkpoint of this step; later ones are set aside"
+    command.add_argument("--from", dest="from_step", type=int, metavar="STEP", help=help_)
+
+
 def _init(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="DIR", help="folder to write into; made if absent")
+
+
+def _making(command: argparse.ArgumentParser) -> None:
+    command.add_argument("action", choices=("init",), help="init: make the store, or say how it was made")
+    command.add_argument("uri", metavar="URI", help="s3://bucket/prefix, or a folder")
+    help_ = "postgresql://… or sqlite:////…: the database that decides pointers and names, for good"
+    command.add_argument("--pointers", metavar="DATABASE", help=help_)
+    help_ = "a field of the spec's store section, such as storage_options.endpoint_url=http://127.0.0.1:9000"
+    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help=help_)
 
 
 def _show(command: argparse.ArgumentParser) -> None:
@@ -125,10 +151,21 @@ def _rollback(command: argparse.ArgumentParser) -> None:
     command.add_argument("--to", type=int, metavar="VERSION", help="version to go back to; default: the one before")
 
 
+def _gc(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--store", help="store to clean; default: .trainwright here, and no other")
+    command.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
+    help_ = "keep runs, and results that nothing names, this long after their last use; default 30"
+    command.add_argument("--keep-days", type=float, default=30.0, metavar="N", help=help_)
+    help_ = "keep everything else, such as unfinished work, this long; default 24"
+    command.add_argument("--grace-hours", type=float, default=24.0, metavar="N", help=help_)
+
+
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "init": _init,
     "run": _run,
     "resume": _resume,
+    "checkpoints": _of_run,
+    "logs": _logs,
     "status": _store,
     "plan": _spec,
     "validate": _stage,
@@ -140,6 +177,8 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "rollback": _rollback,
     "show": _show,
     "prove": _named,
+    "store": _making,
+    "gc": _gc,
 }
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from prefect.states import State
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import RunReport
 from flows.states import as_state, explained, flow_name, overrides, started_by, tagged
+from infra.orchestrator.cancelling import cancellable
 from tasks.attach import attach
 from tasks.orchestrated import evaluate, promote, shard, train, validate, verify
 from tasks.report import report
@@ -43,9 +44,15 @@ def retrain(
 
 
 @flow(name="resume", flow_run_name="resume-{run_id}")
-def resume(run_id: str, store: str | None = None) -> State:
-    """Go on with a run that was stopped or failed: its inputs stay as they were resolved."""
-    run = reopen_run(run_id, store)
+def resume(run_id: str, store: str | None = None, from_step: int | None = None) -> State:
+    """Go on with a run that was stopped or failed: its inputs stay as they were resolved.
+
+    Args:
+        run_id: the run, as `trainwright status` lists it.
+        store: store to look in; default: .trainwright here, then those used before.
+        from_step: go on from the committed checkpoint of this step; later ones are set aside.
+    """
+    run = reopen_run(run_id, store, from_step)
     return as_state(run, line(run))
 
 
@@ -54,7 +61,7 @@ def line(run: Run) -> RunReport:
     """The stages in order."""
     made: dict = {}
     try:
-        with tagged(run):
+        with tagged(run), cancellable():
             contract = validate(run)
             dataset = made["dataset"] = shard(run, contract)
             checkpoint = made["checkpoint"] = verify(run, train(run, dataset))

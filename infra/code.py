@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.machinery
+import itertools
 import os
 import shutil
 import subprocess
@@ -94,16 +95,21 @@ def pack(
     covered |= {_name_of(path, root): blake3(_read(path)).hexdigest() for path in named}
     # Two bundles may share a digest and differ in a README, so the directory goes by all of the files.
     code_digest, whole = digest(covered), digest({"files": digests, "named": covered})
-    uri = layout.code(whole[:KEY_LENGTH])
-    try:
-        return CodeBundle(store.verify(uri).ref, code_digest, root)
-    except CorruptError as error:
-        store.remove(uri, why=f"packed again, because {error.message}", by="pack")
-    except FileNotFoundError:
-        pass
+    for uri in _undeleted(store, whole[:KEY_LENGTH]):
+        try:
+            return CodeBundle(store.verify(uri).ref, code_digest, root)
+        except CorruptError as error:
+            store.remove(uri, why=f"packed again, because {error.message}", by="pack")
+        except FileNotFoundError:
+            break
     writer = store.writer(uri)
     entries = [writer.put(f"{_FOLDER}/{name}", data) for name, data in content.items()]
     return CodeBundle(writer.seal(KIND, {"digest": code_digest}, dict(provenance or {}), entries), code_digest, root)
+
+
+def _undeleted(store: Store, name: str) -> Iterator[str]:
+    """The directories that a bundle of this name may have, in order, without those that are deleted."""
+    return (uri for n in itertools.count() if store.claim(uri := layout.code(name, n)))
 
 
 def unpack(store: Store, ref: Ref, to: Path) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,11 +75,40 @@ def dataset_to_extend(
             found.append((had.total(), finished, ref, settings["inputs"]))
     for _, _, ref, had_inputs in sorted(found, key=lambda one: one[:2], reverse=True):
         with contextlib.suppress(FileNotFoundError, CorruptError):
-            store.verify(ref)
-            dataset = read_handoff(store, ref, Dataset)
-            verify_elsewhere(store, dataset)
-            return dataset, had_inputs
+            if store.claim(ref.uri):
+                store.verify(ref)
+                dataset = read_handoff(store, ref, Dataset)
+                verify_elsewhere(store, dataset)
+                return dataset, had_inputs
     return None
+
+
+def find_dataset(store: Store, uri: str) -> Dataset | None:
+    """The sealed dataset at a URI, None if there is none (any more)."""
+    try:
+        ref = store.manifest(uri).ref
+    except FileNotFoundError:
+        return None
+    return read_handoff(store, ref, Dataset) if store.claim(uri) else None
+
+
+def find_dataset_by_id(store: Store, wanted: str) -> Dataset | None:
+    """The sealed dataset with an id, None if there is none (any more)."""
+    for ref, _, _ in _sealed(store):
+        if ref.id == wanted and store.claim(ref.uri):
+            return read_handoff(store, ref, Dataset)
+    return None
+
+
+def mixed(dataset: Dataset, others: Mapping[str, Dataset]) -> Dataset:
+    """The dataset, its split `train` followed by those of others by name; their shards stay where they are."""
+    if not others:
+        return dataset
+    shards = [shard for name in sorted(others) for shard in others[name].splits["train"]]
+    if not shards:
+        return dataset
+    own = {**dataset.splits, "train": [*dataset.splits["train"], *shards]}
+    return dataset.model_copy(update={"splits": own})
 
 
 def _sealed(store: Store) -> Iterator[tuple[Ref, dict[str, Any], str]]:

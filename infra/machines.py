@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,22 @@ def machine(name: str) -> Machine:
         f"train.machine: the machine catalogue has no {name!r}.",
         remedy=f"{hint} A file named by {VARIABLE} can add machines.",
     )
+
+
+def check_devices(found: Machine, devices: int, lightning: Mapping[str, Any]) -> None:
+    """UsageError if a training asks for more devices per node than a machine has."""
+    if found.devices and devices > found.devices and not on_cpu(lightning):
+        enough = [one for one in catalogue().values() if one.devices >= devices]
+        other = f", or train.machine {min(enough, key=lambda one: one.usd_per_hour).name}" if enough else ""
+        raise UsageError(
+            f"train.devices: {devices}, but the machine {found.name} has {found.devices}.",
+            remedy=f"Ask for {found.devices} at most, more train.nodes{other}.",
+        )
+
+
+def on_cpu(lightning: Mapping[str, Any]) -> bool:
+    """Whether a Lightning config keeps a machine's devices out of the training."""
+    return (lightning.get("trainer") or {}).get("accelerator") == "cpu"
 
 
 def _read(path: Path) -> dict[str, Machine]:

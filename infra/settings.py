@@ -43,13 +43,13 @@ def on_this_machine(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def writing(file: RawIOBase, folder: Path) -> Callable[[bytes], None]:
+def writing(file: RawIOBase, folder: Path) -> Callable[[bytes | memoryview], None]:
     """What writes pieces into `file`, which lies in `folder`; UsageError when the disk is full.
 
     Unbuffered, so that a full disk shows here and not when the file is closed.
     """
 
-    def write(piece: bytes) -> None:
+    def write(piece: bytes | memoryview) -> None:
         left = memoryview(piece)
         with on_this_machine(folder):
             while left:

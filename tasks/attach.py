@@ -7,7 +7,7 @@ import logging
 import uuid
 from collections.abc import Callable
 
-from data_contracts.errors import Interrupted
+from data_contracts.errors import Interrupted, UsageError
 from data_contracts.handoffs import RunReport
 from infra.launch.keeper import Keeper
 from infra.launch.processes import uninterrupted
@@ -29,7 +29,7 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
 
     @functools.wraps(work)
     def carry_out(run: Run) -> RunReport:
-        if done := finished_report(run):
+        if done := final_report(run):
             return done
         place = layout.lease(layout.run(run.run_id))
         keeper = Keeper(run.store, place, f"{run.run_id}/{uuid.uuid4().hex[:12]}")
@@ -37,12 +37,12 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
         try:
             keeper.start()
             while keeper.token(LOOK_EVERY_S) is None:
-                if done := finished_report(run):
+                if done := final_report(run):
                     return done
                 if not told:
                     log.info("run %s is under way in another process; waiting for its verdict", run.run_id)
                     told = True
-            return finished_report(run) or _ended_meanwhile(run, before) or work(run)
+            return final_report(run) or _ended_meanwhile(run, before) or work(run)
         finally:
             with uninterrupted():
                 keeper.stop()
@@ -50,9 +50,20 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
     return carry_out
 
 
+def final_report(run: Run) -> RunReport | None:
+    """The run's report if it has a final verdict; UsageError where it was asked to go back to a step all the same."""
+    done = finished_report(run)
+    if done is not None and run.from_step is not None:
+        raise UsageError(
+            f"The run {run.run_id} has its verdict: {done.verdict}; nothing in it goes back to step {run.from_step:,}.",
+            remedy="Leave --from out, or run the spec with --new to train again.",
+        )
+    return done
+
+
 def _ended_meanwhile(run: Run, before: int) -> RunReport | None:
     """The report of the process that was waited for, if it ended this run and another try is not called for."""
-    if num_attempts(run) == before:
+    if num_attempts(run) == before or run.from_step is not None:
         return None
     report = latest_report(run.store, run.run_id)
     return None if report is None or report.exit_code == Interrupted.exit_code else report

@@ -6,9 +6,9 @@ from data_contracts.canonical import reuse_key
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
 from infra import registry
-from infra.datasets import local_dataset
 from infra.handoffs import read_handoff
-from infra.launch.child import run_child
+from infra.launch.errand import Place
+from tasks.placing import done_by_child
 from tasks.run import Run
 from tasks.shard import find_dataset
 from tasks.stage import Done, stage
@@ -51,18 +51,16 @@ def score(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> tuple[Ev
         "key": key,
         "checkpoint": checkpoint.to_json(),
         "train": told.train,
-        "evaluate": run.spec.evaluate.model_dump(mode="json"),
-        "sets": {
-            name: {"dataset": d.to_json(), "path": str(local_dataset(run.store, d)), "split": split}
-            for name, (d, split) in sets.items()
-        },
+        "evaluate": run.spec.evaluate.result,
+        "sets": {name: {"dataset": d.to_json(), "split": split} for name, (d, split) in sets.items()},
         "data_external": run.external,
-        "project": str(run.project(told.code)),
-        "metrics_project": str(run.project()),
         "settings": {"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, s] for name, (d, s) in sets.items()}},
         "provenance": run.provenance(*parents),
     }
-    return Evaluation.from_json(run_child("training.evaluator", request, project=run.project(told.code))), False
+    places: list[Place] = [(["project"], told.code), (["metrics_project"], run.resolved.code)]
+    places += [(["sets", name, "path"], d) for name, (d, _) in sets.items()]
+    answer = done_by_child(run, "evaluate", f"evaluate-{key[:16]}", "training.evaluator", request, places)
+    return Evaluation.from_json(answer), False
 
 
 def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
@@ -70,7 +68,7 @@ def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
 
     The checkpoint's id stands for how its module and batches are made and for the code that they come from.
     """
-    wanted = run.spec.evaluate.model_dump(mode="json")
+    wanted = run.spec.evaluate.result
     inputs = {"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, split] for name, (d, split) in sets.items()}}
     classes = [metric.class_path or "" for metric in run.spec.evaluate.metrics.values()]
     users = any(path and not path.startswith("torchmetrics.") for path in classes)

@@ -31,9 +31,16 @@ def as_task(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(work)
     def stage_task(run: Run, *args: Any) -> State:
         bar = ProgressArtifact(pages.artifact_key(run, f"{name}-progress"))
+
+        def hear(record: dict[str, Any]) -> None:
+            if "gang" in record:
+                stage_artifact(pages.artifact_key(run, "gang"), pages.gang_page(record["gang"]), "gang")
+            else:
+                bar.show(percent(record), sentence(record))
+
         answer: dict[str, Any]
         try:
-            with listening(lambda record: bar.show(percent(record), sentence(record))):
+            with listening(hear):
                 answer = {"handoff": work(run, *args)}
         except TrainwrightError as error:
             answer = {"error": error}

@@ -15,9 +15,12 @@ from data_contracts.handoffs import (
     Receipt,
     RunReport,
 )
+from infra.launch.roster import Seat
 from tasks.report import cost_sentence
 from tasks.run import Run, slug
 from tasks.shard import in_order
+
+_SEAT = ("rank", "node", "host (address)", "device", "joined", "restarts", "last step", "ended")
 
 
 def artifact_key(run: Run, stage: str) -> str:
@@ -64,6 +67,30 @@ def run_page(report: RunReport) -> str:
             f"Run `{report.run_id}` of `{report.pipeline}`, by {report.actor} ({report.trigger}).",
         ]
     )
+
+
+def gang_page(seats: list[Seat]) -> str:
+    """Who trains: a table for each generation, the newest first."""
+    lines = ["# gang"]
+    for generation in dict.fromkeys(seat.generation for seat in seats):
+        mine = [seat for seat in seats if seat.generation == generation]
+        lines += ["", f"## generation {generation}", "", "| " + " | ".join(_SEAT) + " |", "|---" * len(_SEAT) + "|"]
+        for seat in mine:
+            host = f"{seat.host} ({seat.address})" if seat.host else "not there"
+            cells = (
+                "–" if seat.rank is None else seat.rank,
+                seat.node,
+                host,
+                seat.device,
+                seat.joined,
+                seat.restarts,
+                seat.last_step,
+                seat.ended,
+            )
+            lines.append("| " + " | ".join(_escape(str(cell)) for cell in cells) + " |")
+        told = dict.fromkeys(f"node {seat.node}: {seat.sentence}" for seat in mine if seat.sentence)
+        lines += ["", *(f"- {_escape(sentence)}" for sentence in told)] if told else []
+    return "\n".join(lines)
 
 
 def _facts(handoff: Any) -> list[str]:

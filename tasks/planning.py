@@ -7,12 +7,15 @@ from typing import Any
 
 from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import Ref
-from data_contracts.resolved import Resolved
+from data_contracts.handoffs import Checkpoint, Ref
 from infra import registry
+from infra.launch.conductor import finished
 from infra.store import layout
 from tasks import earlier
+from tasks.checkpoints import going_on, recorded, training_of
 from tasks.evaluate import sets_to_score
+from tasks.fitting import refuse_unfit
+from tasks.resolving import resolved_runs
 from tasks.run import Run
 from tasks.stage import STAGES
 from tasks.train import find_training, training_key
@@ -36,9 +39,17 @@ class Step:
     action: str
     why: str
 
+    @property
+    def line(self) -> str:
+        """One line for a person."""
+        return f"{self.name:<9} {self.action:<7} {self.why}"
+
 
 def plan(run: Run) -> list[Step]:
-    """What each stage would do, in order. After the first stage that must run, the next ones depend on its result."""
+    """What each stage would do, in order. After the first stage that must run, the next ones depend on its result.
+
+    UsageError if a training that would run cannot fit its machine.
+    """
     steps: list[Step] = []
     changes = _changes(run)
     for stage in STAGES:
@@ -51,7 +62,37 @@ def plan(run: Run) -> list[Step]:
             steps.append(Step(stage, "skip", "data is external"))
         else:
             steps.append(_look(run, stage, changes))
+        if stage == "train" and steps[-1].action != "reuse":
+            refuse_unfit(run)
     return steps
+
+
+def plan_resumed(run: Run) -> list[Step]:
+    """What going on with a run would do, by what it recorded: nothing is read again, which each stage does itself.
+
+    UsageError if it is to go back to a step that is not committed, or in a training that is finished.
+    """
+    return [_resumed(run, stage) for stage in STAGES]
+
+
+def _resumed(run: Run, stage: str) -> Step:
+    training = training_of(run) if stage == "train" else None
+    if training is not None and run.store.exists(layout.result(training)):
+        checkpoint = Checkpoint.from_json(run.store.read_json(layout.result(training)))
+        if run.from_step is not None:
+            raise finished(training, checkpoint)
+        return Step(stage, "reuse", f"{training} is finished: step {checkpoint.step:,}")
+    if training is not None:
+        return _unfinished(run, training)
+    ended = recorded(run, stage)
+    if stage == "promote" or ended is None:
+        return Step(stage, "run", "the gates are computed each time" if stage == "promote" else "it has not ended yet")
+    return Step(stage, "skip" if ended["status"] == "skipped" else "reuse", f"it ended before: {ended['sentence']}")
+
+
+def _unfinished(run: Run, training: str) -> Step:
+    where = going_on(run.store, training, run.from_step)
+    return Step("train", "resume", f"{training} was begun and not finished; {where}")
 
 
 def _look(run: Run, stage: str, changes: list[str]) -> Step:
@@ -61,7 +102,7 @@ def _look(run: Run, stage: str, changes: list[str]) -> Step:
         if stage == "train":
             training, _, begun = find_training(run, training_key(run, earlier.earlier_dataset(run)))
             if begun:
-                return Step(stage, "resume", f"{training} was begun and not finished")
+                return _unfinished(run, training)
         sections = SECTIONS[stage]
         mine = [change for change in changes if change.startswith((*sections, "code", "raw"))]
         since = f"; changed since the last run: {', '.join(mine)}" if mine else ""
@@ -100,7 +141,7 @@ def _promotion(run: Run, blocked: str | None) -> Step:
 
 def _changes(run: Run) -> list[str]:
     """Fields of the spec, raw files and code that differ from the pipeline's last run, as dotted names."""
-    before = _last_resolved(run)
+    before = next(resolved_runs(run.store, run.spec.name), None)
     if before is None:
         return []
     now = run.resolved
@@ -108,21 +149,13 @@ def _changes(run: Run) -> list[str]:
     changed += [f"train.lightning.{name}" for name in _differing(before.lightning, now.lightning)]
     if digest([file.blake3 for file in before.files]) != digest([file.blake3 for file in now.files]):
         changed.append("raw files")
+    if before.init_from != now.init_from and not any(name.startswith("train.init_from") for name in changed):
+        changed.append("train.init_from")
     if before.suite != now.suite:
         changed.append("contract.suite")
     if before.code_digest != now.code_digest:
         changed.append("code")
     return changed
-
-
-def _last_resolved(run: Run) -> Resolved | None:
-    for run_id in reversed(run.store.list(layout.runs())):
-        path = layout.resolved(run_id)
-        if run.store.exists(path):
-            resolved = Resolved.from_json(run.store.read_json(path))
-            if resolved.spec["name"] == run.spec.name:
-                return resolved
-    return None
 
 
 def _differing(before: Any, now: Any, prefix: str = "") -> list[str]:

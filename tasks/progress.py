@@ -24,6 +24,12 @@ def listening(listener: Listener) -> Iterator[None]:
         _listener.reset(token)
 
 
+def tell(record: dict[str, Any]) -> None:
+    """Tell the listener something that the terminal does not show."""
+    if (listener := _listener.get()) is not None:
+        listener(record)
+
+
 @contextlib.contextmanager
 def shown(stage: str) -> Iterator[Listener]:
     """A callback for a child's reports (see `training.progress`); nothing is written where stderr is no terminal."""

@@ -104,6 +104,7 @@ def _promote(run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluati
         raise GateNotMet(_refusal(run, gates, missed, previous), details={"gates": [gate.to_json() for gate in gates]})
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
     version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, provenance)
+    was = f", was {previous}" if previous else ""
     receipt = Receipt(
         decision="promoted",
         model=model,
@@ -114,7 +115,7 @@ def _promote(run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluati
         candidate=version.ref,
         evaluation=evaluation.ref,
         champion=champion_ref,
-        sentence=f"{model}@{alias} is version {version.version}" + (f", was {previous}" if previous else ""),
+        sentence=f"{model}@{alias} is version {version.version}{was}{checkpoint.passed_over}",
     )
     provenance = run.provenance(version.ref, evaluation.ref, champion_ref)
     receipt = registry.move_alias(store, model, alias, found[0] if found else None, version, receipt, provenance)

@@ -28,7 +28,12 @@ class Link:
 
 @dataclass
 class Proof:
-    """The chain of a model version. `gone`: raw files that are no longer there; `external`: data we never saw."""
+    """The chain of a model version.
+
+    Attributes:
+        gone: raw files that are no longer there; external: whether data is that we never saw.
+        skipped: checkpoint → the samples (from, to) that it did not see, because a training with them diverged.
+    """
 
     name: str
     version: int
@@ -37,6 +42,7 @@ class Proof:
     raw_checked: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
     external: bool = False
+    skipped: dict[str, list[list[int]]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The proof as JSON-able objects."""
@@ -93,6 +99,8 @@ def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: N
         manifest = _read_again(store, ref, pointed_by)
         link = Link(manifest.kind, ref.uri, ref.id, len(manifest.files), sum(file.bytes for file in manifest.files))
         proof.links.append(link)
+        if manifest.settings.get("skipped"):
+            proof.skipped[ref.uri] = manifest.settings["skipped"]
         on_link(link)
         waiting += [(ref.uri, parent) for parent in _parents(manifest)]
         _check_raw(manifest.provenance, proof)

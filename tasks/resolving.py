@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,14 +11,16 @@ from typing import Any
 
 from data_contracts.canonical import digest
 from data_contracts.errors import SpecError
-from data_contracts.handoffs import Ref, SourceFile, Trigger
+from data_contracts.handoffs import Dataset, Ref, SourceFile, Trigger
 from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.resolved import Price, Resolved
 from data_contracts.spec import PipelineSpec, SourceSpec
 from data_contracts.suites import load_suite
 from infra import audit, code, machines, registry, settings
+from infra.datasets import find_dataset, find_dataset_by_id
 from infra.sources import Window, parse_window, resolve_sources
-from infra.store import Store
+from infra.store import Store, layout
+from tasks.parents import resolve_init
 
 log = logging.getLogger("trainwright")
 
@@ -62,6 +65,7 @@ def resolve(
     for name in _named_code(spec, lightning):
         code.find_class(bundle.root, name)
     machine = machines.machine(spec.train.machine)
+    machines.check_devices(machine, spec.train.devices, lightning)
     return Resolved(
         run_id=run_id,
         spec=spec.model_dump(mode="json"),
@@ -80,10 +84,22 @@ def resolve(
         code=bundle.ref,
         code_digest=bundle.digest,
         champion=champion(store, spec),
+        mixture=_mixture(store, spec, path),
+        init_from=resolve_init(spec, path, store, {**who, "run_id": run_id, "tags": spec.tags}),
         fresh=fresh,
         price=Price(machine=machine.name, usd_per_hour=machine.usd_per_hour, price_date=machine.price_date),
         **who,
     )
+
+
+def resolved_runs(store: Store, pipeline: str) -> Iterator[Resolved]:
+    """What a pipeline's runs were resolved to, the newest run first."""
+    for run_id in reversed(store.list(layout.runs())):
+        path = layout.resolved(run_id)
+        if store.exists(path):
+            resolved = Resolved.from_json(store.read_json(path))
+            if resolved.spec["name"] == pipeline:
+                yield resolved
 
 
 def champion(store: Store, spec: PipelineSpec) -> Ref | None:
@@ -114,6 +130,36 @@ def _window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -
             remedy="Add data.window to the spec or leave --window out.",
         )
     return None if window is None else parse_window(window, now)
+
+
+def _mixture(store: Store, spec: PipelineSpec, path: Path) -> dict[str, Dataset]:
+    """The datasets that the training is mixed with, by name."""
+    wanted = spec.train.loader.mixture.datasets if spec.train.loader.mixture else {}
+    found = {}
+    for name, told in wanted.items():
+        field = f"{path}: train.loader.mixture.datasets.{name}"
+        if told.startswith("datasets/"):
+            other, remedy = find_dataset(store, told), "Name one of this store."
+        else:
+            other = _newest_dataset(store, told)
+            remedy = f"Run the pipeline {told} with this store first, or name a dataset as datasets/…."
+        if other is None:
+            raise SpecError(f"{field}: this store has no dataset {told}.", remedy=remedy)
+        if not other.rows("train"):
+            raise SpecError(f"{field}: {other.ref.uri} has no rows in a split train.", remedy="Name another dataset.")
+        found[name] = other
+    return found
+
+
+def _newest_dataset(store: Store, pipeline: str) -> Dataset | None:
+    """The dataset of the newest run of a pipeline that came as far as to have one."""
+    for run in resolved_runs(store, pipeline):
+        with contextlib.suppress(FileNotFoundError):
+            made = store.read_json(layout.stage(run.run_id, "shard"))["id"]
+            dataset = None if made is None else find_dataset_by_id(store, made)
+            if dataset is not None:
+                return dataset
+    return None
 
 
 def _named_files(spec: PipelineSpec, lightning: dict, project: Path) -> list[Path]:

@@ -31,12 +31,14 @@ class Run:
 
     Attributes:
         recorded: whether it has a place under `runs/`; a stage verb called alone has none.
+        from_step: step of the committed checkpoint that an unfinished training shall go on from; None: the newest.
         results: how the stages ended so far, by name.
     """
 
     resolved: Resolved
     store: Store
     recorded: bool = True
+    from_step: int | None = None
     results: dict[str, StageResult] = field(default_factory=dict)
     spent: list[Cost] = field(default_factory=list)
 
@@ -168,12 +170,12 @@ def open_run(
     return Run(_record(store, resolved), store)
 
 
-def reopen_run(run_id: str, store_uri: str | None = None) -> Run:
+def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None = None) -> Run:
     """The run with this id, as it was resolved; UsageError if no store known here has it."""
     for store in known_store_list(store_uri):
         path = layout.resolved(run_id)
-        if store.exists(path):
-            return Run(Resolved.from_json(store.read_json(path)), store)
+        if store.exists(path) and store.claim(layout.run(run_id)):
+            return Run(Resolved.from_json(store.read_json(path)), store, from_step=from_step)
     raise UsageError(
         f"No run {run_id} in the stores known on this machine.", remedy="Name its store with --store, or see `status`."
     )
@@ -186,7 +188,8 @@ def open_spec_store(spec: PipelineSpec, root: Path, store_uri: str | None = None
         uri = store_uri if "://" in store_uri else str(Path(store_uri).resolve())
     elif "://" not in uri:
         uri = str((root / uri).resolve())
-    store = open_store(uri, spec.store.storage_options)
+    pointers = spec.store.pointers if store_uri is None else None
+    store = open_store(uri, spec.store.storage_options, pointers=pointers)
     settings.remember_store(uri, spec.store.storage_options)
     return store
 
@@ -253,4 +256,5 @@ def _record(store: Store, resolved: Resolved) -> Resolved:
         store.create_json(path, resolved.to_json())
         return resolved
     except FileExistsError:
+        store.claim(layout.run(resolved.run_id))
         return Resolved.from_json(store.read_json(path))

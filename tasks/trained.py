@@ -5,17 +5,15 @@ The champion may come from other code and another architecture than this run's; 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
-from blake3 import blake3
-
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Ref
+from infra.checkpoints import TRAIN, check_told, read_trained_with
+from infra.store import layout
 from tasks.run import Run
-
-FILE = "train.json"
+from tasks.train import VERSION, key_of
 
 
 @dataclass(frozen=True)
@@ -37,15 +35,29 @@ class TrainedWith:
 
 
 def trained_with(run: Run, checkpoint: Checkpoint) -> TrainedWith:
-    """Read what is sealed in the checkpoint; CorruptError if it is changed or gone."""
+    """Read what is sealed in the checkpoint; CorruptError if it is changed, gone, or not what its training is for."""
     try:
         manifest = run.store.manifest(checkpoint.ref)
-        data = run.store.read(f"{checkpoint.ref.uri}/{FILE}")
     except FileNotFoundError as error:
-        raise CorruptError(f"The checkpoint {checkpoint.ref.uri} is gone, or has no {FILE}.") from error
-    if blake3(data).hexdigest() not in {file.blake3 for file in manifest.files if file.path == FILE}:
-        raise CorruptError(f"{checkpoint.ref.uri}/{FILE} is not what was sealed.")
-    sealed = json.loads(data)
-    parents = [Ref.model_validate(parent) for parent in manifest.provenance["parents"]]
+        raise CorruptError(f"The checkpoint {checkpoint.ref.uri} is gone.") from error
+    check_told(manifest, checkpoint)
+    sealed = read_trained_with(run.store, manifest)
+    try:
+        parents = [Ref.model_validate(parent) for parent in manifest.provenance["parents"]]
+        code = Ref.model_validate(manifest.provenance["code"]["ref"])
+        keys = {key_of(sealed, version) for version in range(1, VERSION + 1)}
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptError(f"{checkpoint.ref.uri} does not say what it was trained with.") from error
+    # The training's place is named by the digest of these settings: other ones, such as another class, give another.
+    if split_key(checkpoint.training) not in keys:
+        raise CorruptError(
+            f"{checkpoint.ref.uri}/{TRAIN} holds other settings than {checkpoint.training} was made for."
+        )
     dataset = next((parent for parent in parents if parent.id == sealed["dataset_id"]), None)
-    return TrainedWith(sealed, Ref.model_validate(manifest.provenance["code"]["ref"]), dataset)
+    return TrainedWith(sealed, code, dataset)
+
+
+def split_key(training: str) -> str:
+    """The reuse key in a training's directory."""
+    found = layout.split_attempt(training.removeprefix("trainings/"))
+    return found[0] if found else ""

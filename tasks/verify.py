@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Dataset
-from infra.datasets import local_dataset
+from infra.checkpoints import verify_checkpoint
 from infra.handoffs import read_handoff
-from infra.launch.child import run_child
+from infra.launch.errand import Place
 from infra.store import layout
+from tasks.placing import done_by_child
 from tasks.run import Run
 from tasks.stage import Done, stage
 from tasks.trained import trained_with
 
 VERSION = 1
+log = logging.getLogger("trainwright")
 
 
 @stage("verify")
@@ -28,31 +31,44 @@ def verify(run: Run, checkpoint: Checkpoint) -> Done[Checkpoint]:
     mark = layout.verified(checkpoint.ref.uri)
     store = run.store
     if store.exists(mark):
-        _check_bytes(run, checkpoint)
+        _check_bytes(run, checkpoint, mark)
         return Done(verified, "reused", f"step {checkpoint.step:,} was verified before", checkpoint.ref, mark)
     told = trained_with(run, checkpoint)
+    dataset = read_handoff(store, told.dataset, Dataset) if told.dataset else None
     request = {
         **run.store_request(),
         "checkpoint": checkpoint.to_json(),
         "train": told.train,
-        "project": str(run.project(told.code)),
-        "dataset_path": str(local_dataset(store, read_handoff(store, told.dataset, Dataset))) if told.dataset else "",
+        "dataset": None if dataset is None else dataset.to_json(),
+        "dataset_path": "",
     }
+    places: list[Place] = [(["project"], told.code)]
+    if dataset is not None:
+        places.append((["dataset_path"], dataset))
     try:
-        answer = run_child("training.verifier", request, project=run.project(told.code))
+        name = f"verify-{checkpoint.ref.id[:16]}"
+        answer = done_by_child(run, "verify", name, "training.verifier", request, places)
     except CorruptError as error:
         _quarantine(run, checkpoint, error)
         raise
     fact = {"schema_version": 1, "checkpoint": checkpoint.ref.to_json(), "stage_version": VERSION, **answer}
     _create(run, mark, {**fact, "provenance": run.provenance(checkpoint.ref)})
     read = f"{answer['bytes']:,} bytes re-read, {answer['tensors']} tensors loaded, all finite"
+    if answer["loss"] is not None:
+        read += f", loss {answer['loss']:.4g} on the held batch as recorded"
+    elif answer["raised"]:
+        log.warning("verify: outside of a training the module's step raises %s", answer["raised"])
+        read += ", its loss not compared: the step raised outside of a training"
     sentence = f"step {checkpoint.step:,}: {read}"
     return Done(verified, "ran", sentence, checkpoint.ref)
 
 
-def _check_bytes(run: Run, checkpoint: Checkpoint) -> None:
+def _check_bytes(run: Run, checkpoint: Checkpoint, mark: str) -> None:
     try:
-        run.store.verify(checkpoint.ref)
+        verify_checkpoint(run.store, checkpoint)
+        told = run.store.read_json(mark)
+        if not isinstance(told, dict) or told.get("checkpoint") != checkpoint.ref.to_json():
+            raise CorruptError(f"{mark} is of another checkpoint than {checkpoint.ref.uri} is now.")
     except CorruptError as error:
         _quarantine(run, checkpoint, error)
         raise

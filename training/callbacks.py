@@ -1,16 +1,16 @@
 """The keeper of a training: what every rank does between two steps besides training.
 
 It writes checkpoints when they are due, answers a stop with one checkpoint on all ranks, ends a training that
-diverged, restores a resumed run to the bit, and reports progress.
+diverged, compares the replicas, restores a resumed run to the bit, and reports progress.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
-import platform
 import signal
-from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,45 +18,47 @@ import lightning as L
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from data_contracts.errors import Diverged, Preempted, UsageError
 from data_contracts.handoffs import Checkpoint
-from infra.store import Store, layout
+from infra.store import Store
 from training.checkpoint.capture import capture
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
-from training.checkpoint.save import Place, read_history, read_rank_state, save
+from training.checkpoint.save import read_history, read_rank_state
 from training.checkpoint.state import UnsupportedState
 from training.context import Context
+from training.divergence import FINE, LOOK_EVERY, WORDS, LossWatch
+from training.held import MOST_ROWS, record
 from training.history import History, finite
-from training.loader import TrainLoader
+from training.loader import Split, TrainLoader
 from training.loop import StepLoop
 from training.plan import Plan
+from training.replicas import EVERY, compare
 from training.reports import Reports
 from training.running import capture_running, restore_running
+from training.saver import Saver
 
 log = logging.getLogger(__name__)
 
 KEY = "trainwright"
-# Of two ranks' flags the greater counts: a loss that is no number says nearer than a weight which batch it was.
-GOES_ON, STOPPED, BAD_WEIGHT, BAD_LOSS = range(4)
-# On a GPU looking at the loss waits for the step; the look is put off to every so many steps and to each checkpoint.
-LOOK_EVERY = 16
+# Of two ranks' flags the greater counts; what goes wrong with the loss (see `training.divergence`) stands above them.
+GOES_ON, STOPPED, NOT_SAVED, WRONG = range(4)
+# Rows that are named in the error itself; the rank's log has them all.
+MOST_NAMED = 64
 
 
 class Keeper(L.Callback):
     """One rank's keeper.
 
     Attributes:
-        last: the newest checkpoint: written here or resumed from.
+        held_split: what the rows are taken from whose loss is recorded; None where our loader does not read it.
     """
 
     def __init__(
         self, context: Context, store: Store, reports: Reports, history: History, plan: Plan | None, resume: Path | None
     ) -> None:
-        self.last = context.resume
         self._context = context
-        self._store = store
+        self._saver = Saver(context, store, reports, history, plan)
         self._reports = reports
         self._history = history
         self._plan = plan
@@ -64,14 +66,29 @@ class Keeper(L.Callback):
         self._metrics: dict[str, Tensor] = {}
         self._fresh = True
         self._own_state: dict[str, Any] | None = None
-        self._finite: Tensor | None = None
-        # Samples consumed when the loss, and when the weights, were last seen to be finite.
-        self._seen = {BAD_LOSS: 0, BAD_WEIGHT: 0}
+        self._loss = LossWatch(context.train.global_batch_size, context.train.spike_factor)
         self._signalled = False
+        self._flags: dist.ProcessGroup | None = None
+        self._best: float | None = None
+        self.held_split: Split | None = None
+
+    @property
+    def last(self) -> Checkpoint | None:
+        """The newest checkpoint that is sealed: written here or resumed from."""
+        return self._saver.last
 
     def listen(self) -> None:
         """Take SIGTERM as a request to stop: the flag is shared at the next step, whichever rank got it."""
         signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def enter(self, place: str) -> None:
+        """Note where this rank is."""
+        self._reports.where.enter(place)
+
+    def passes_over(self, loop: StepLoop) -> bool:
+        """Whether the next micro-batch is of those that are skipped."""
+        loader = loop.trainer.train_dataloader
+        return isinstance(loader, TrainLoader) and loader.passes_over
 
     def waited(self, seconds: float) -> None:
         """Count time spent fetching."""
@@ -93,6 +110,11 @@ class Keeper(L.Callback):
                 f"{error.path} is a {error.kind}, which a checkpoint cannot hold: it takes tensors and plain values.",
                 remedy="Keep it out of the saved state, or make it tensors, numbers, texts, lists or dictionaries.",
             ) from error
+        self._saver.meet()
+        if trainer.world_size > 1:
+            # Of gloo on a GPU too: reading a flag from the device would wait for the step.
+            limit = timedelta(seconds=self._context.train.collective_timeout_s)
+            self._flags = dist.new_group(backend="gloo", timeout=limit)
         self._check_batch_size(trainer)
         self._reports.begin()
         self._reports.report(now=True)
@@ -100,11 +122,40 @@ class Keeper(L.Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Remember whether the loss is still a number."""
-        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if isinstance(loss, Tensor):
-            fine = torch.isfinite(loss.detach()).all()
-            self._finite = fine if self._finite is None else self._finite & fine
+        """Remember the loss, and that a micro-batch is done."""
+        self._loss.take(outputs)
+        self._reports.where.stepped()
+        self.enter("between")
+
+    def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
+        """With several ranks, the backward pass is where they wait for each other."""
+        if trainer.world_size > 1:
+            self.enter("backward")
+
+    def on_after_backward(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """What follows is this rank's own again."""
+        self.enter("stepping")
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Validation begins; its first batch may have to be compiled."""
+        self.enter("hooks")
+
+    def on_validation_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        """A batch of it is done."""
+        self._reports.where.moved()
+        self.enter("validation")
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The user's hooks follow."""
+        self.enter("hooks")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The user's hooks follow."""
+        self.enter("hooks")
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The user's hooks follow."""
+        self.enter("hooks")
 
     def between_steps(self, loop: StepLoop, fetcher: Any) -> None:
         """Called on every rank before each micro-batch."""
@@ -118,7 +169,7 @@ class Keeper(L.Callback):
         due = self._due(trainer, epoch_begins=done == 0)
         flag = self._agree(trainer, saving=due)
         if due or flag == STOPPED:
-            self._save(trainer)
+            self._save(trainer, wait=flag == STOPPED)
         if flag == STOPPED:
             raise Preempted(f"Rank {trainer.global_rank} was asked to stop at step {trainer.global_step}.")
         self._progress(trainer)
@@ -126,8 +177,13 @@ class Keeper(L.Callback):
     def finish(self, trainer: L.Trainer) -> None:
         """The last step always has a checkpoint; called once no hook of the user's is left to run."""
         self._agree(trainer, saving=True)
-        self._save(trainer)
+        self._save(trainer, wait=True)
         self._progress(trainer)
+        self.enter("hooks")
+
+    def settle(self) -> None:
+        """Let a checkpoint that is on its way arrive, before this rank ends."""
+        self._saver.settle()
 
     def on_save_checkpoint(self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what a resumed run needs and Lightning does not save."""
@@ -168,7 +224,7 @@ class Keeper(L.Callback):
             fetcher.fetched -= done
             for _ in range(done):
                 next(fetcher)
-        self._seen = dict.fromkeys(self._seen, self._samples(trainer))
+        self._loss.begin(self._samples(trainer))
         if self._own_state is None:
             seed_rank(context.train.seed, context.resume.step, context.rank)
         else:
@@ -176,71 +232,68 @@ class Keeper(L.Callback):
             restore_running(trainer, self._own_state["running"])
 
     def _due(self, trainer: L.Trainer, *, epoch_begins: bool) -> bool:
-        step, last = trainer.global_step, self.last.step if self.last else 0
+        step, last = trainer.global_step, self._saver.step
         every = self._context.train.checkpoint.every_steps
         return step > last and (epoch_begins if every is None else step // every > last // every)
 
     def _agree(self, trainer: L.Trainer, *, saving: bool) -> int:
         """The most urgent flag of any rank; what is saved must be finite in its weights too, not only in its loss.
 
-        Raises Diverged if a rank saw a value that is not.
+        Raises Diverged if a rank saw a value that is not, and why a checkpoint could not be saved behind the steps.
         """
         flag = STOPPED if self._signalled or self._reports.stop_asked else GOES_ON
-        saving = saving or flag == STOPPED
+        flag = NOT_SAVED if self._saver.failed else flag
         look = saving or trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOOK_EVERY == 0
-        if saving and not _weights_are_finite(trainer.lightning_module):
-            flag = BAD_WEIGHT
-        if look and self._finite is not None and not bool(self._finite):
-            flag = BAD_LOSS
+        finding = self._loss.look(trainer.lightning_module, weights=saving) if look else FINE
+        flag = flag if finding == FINE else WRONG + finding
         if trainer.world_size > 1:
-            shared = torch.tensor(flag, device=trainer.strategy.root_device)
-            dist.all_reduce(shared, dist.ReduceOp.MAX)
+            shared = torch.tensor(flag)
+            dist.all_reduce(shared, dist.ReduceOp.MAX, group=self._flags)
             flag = int(shared)
-        if flag in self._seen:
-            raise self._diverged(trainer, since=self._seen[flag])
+        if flag == STOPPED and not saving:
+            # Not every rank knew; now all look at what is to be saved.
+            return self._agree(trainer, saving=True)
+        if flag == NOT_SAVED:
+            self._saver.wait()
+        samples = self._samples(trainer)
+        if flag > WRONG:
+            raise self._diverged(trainer, flag - WRONG, samples)
         if look:
-            self._seen[BAD_LOSS] = self._samples(trainer)
-        if saving:
-            self._seen[BAD_WEIGHT] = self._samples(trainer)
+            self._loss.fine(samples, weights=saving)
+        shards = getattr(trainer.strategy, "shards", 1)
+        if trainer.world_size > shards and (saving or trainer.global_step % EVERY == 0):
+            device, step = trainer.strategy.root_device, trainer.global_step
+            compare(trainer.lightning_module, device, trainer.world_size, step, shards=shards)
         return flag
 
-    def _save(self, trainer: L.Trainer) -> None:
-        if self.last is not None and self.last.step == trainer.global_step:
-            return
-        context, step = self._context, trainer.global_step
-        taken = capture(self._dump(trainer), self._own(trainer), trainer.global_rank)
-        metrics = finite(self._metrics)
-        epoch = trainer.fit_loop.epoch_progress.current.completed
-        facts = {
-            "step": step,
-            "epoch": epoch,
-            "world_size": context.world_size,
-            "metrics": metrics,
-            "dropped_rows": self._plan.dropped_rows if self._plan else 0,
-        }
-        place = Place(
-            store=self._store,
-            uri=layout.checkpoint(context.training, step, context.generation),
-            settings={**facts, "strategy": context.train.strategy, "samples": self._samples(trainer)},
-            provenance={
-                **context.provenance,
-                "training": context.training,
-                "generation": context.generation,
-                "versions": {
-                    "python": platform.python_version(),
-                    "torch": torch.__version__,
-                    "lightning": L.__version__,
-                },
-            },
-            sealed=context.sealed,
-            scratch=context.scratch,
-        )
-        ref = save(place, taken, context.world_size, list(self._history.records))
-        self.last = Checkpoint(
-            ref=ref, key=context.key, training=context.training, generation=context.generation, **facts
-        )
-        if trainer.is_global_zero:
-            self._reports.sealed(self.last)
+    def _save(self, trainer: L.Trainer, *, wait: bool = False) -> None:
+        saver = self._saver
+        self.enter("checkpoint")
+        if saver.step != trainer.global_step:
+            state, own = self._dump(trainer), self._own(trainer)
+            held = self._held(trainer) if self._may_be_chosen(last=wait) else None
+            saver.save(trainer, state, own, self._metrics, self._samples(trainer), held)
+        if wait:
+            saver.wait()
+        self.enter("between")
+
+    def _may_be_chosen(self, *, last: bool) -> bool:
+        """Whether train may hand this checkpoint over: the last one, or the best so far by `train.select`."""
+        select = self._context.train.select
+        value = finite(self._metrics).get(select.metric) if select else None
+        if select is None or value is None:
+            return last
+        best = self._best if self._best is not None else value
+        better = value <= best if select.mode == "min" else value >= best
+        self._best = value if better else best
+        return better or last
+
+    def _held(self, trainer: L.Trainer) -> dict[str, Any] | None:
+        if self.held_split is None or self._plan is None:
+            return None
+        rows, sharded = min(MOST_ROWS, self._plan.micro_batch), self._context.train.sharded
+        batch = functools.partial(self.held_split.take, slice(0, rows))
+        return record(trainer.lightning_module, batch, trainer, sharded=sharded, rows=rows)
 
     def _check_batch_size(self, trainer: L.Trainer) -> None:
         """Say so if the user's own loader takes another batch than the spec plans with."""
@@ -279,21 +332,19 @@ class Keeper(L.Callback):
             return loader.samples
         return trainer.global_step * self._context.train.global_batch_size
 
-    def _diverged(self, trainer: L.Trainer, since: int) -> Diverged:
-        step = trainer.global_step
-        return Diverged(
-            f"The loss or a weight is not a finite number at step {step} (epoch {trainer.current_epoch}).",
-            details={"step": step, "samples": [since, self._samples(trainer)]},
-        )
+    def _diverged(self, trainer: L.Trainer, finding: int, samples: int) -> Diverged:
+        step, since = trainer.global_step, self._loss.since(finding, samples)
+        details: dict[str, Any] = {"step": step, "samples": [since, samples]}
+        loader = trainer.train_dataloader
+        if isinstance(loader, TrainLoader):
+            rows = loader.rows(since, samples).tolist()
+            log.warning("the samples %d to %d, which may have done it, are rows %s", since, samples, rows)
+            details |= {"rows": rows[:MOST_NAMED]}
+        where = f"at step {step} (epoch {trainer.current_epoch}), after samples {since:,} to {samples:,}"
+        return Diverged(f"{WORDS[finding]} {where}.", details=details)
 
     def _on_sigterm(self, *_: Any) -> None:
         self._signalled = True
-
-
-def _weights_are_finite(module: L.LightningModule) -> bool:
-    """Parameters alone: a buffer may well hold an infinity, such as a causal mask."""
-    local = [p.to_local() if isinstance(p, DTensor) else p for p in (each.detach() for each in module.parameters())]
-    return all(bool(torch.isfinite(part).all()) for part in local)
 
 
 def plan_json(plan: Plan | None) -> dict[str, Any]:

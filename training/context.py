@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError
-from data_contracts.handoffs import Checkpoint, Dataset
+from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.spec import TrainSpec
 from infra.store import Store, open_store
 
@@ -24,8 +24,11 @@ class Context:
     Attributes:
         training: the training's directory below the store's root.
         lightning: the LightningCLI config, inlined.
+        mixture: the datasets that its rows are mixed with, by name.
         dataset_path: local folder of the sealed dataset; None with `data: external`.
+        init_from: the checkpoint or import whose weights the module begins with.
         resume: the checkpoint to go on from.
+        skip: samples (from, to) that are passed over, because a training with them diverged.
         sealed: what every checkpoint holds as `train.json`: all that a module is rebuilt from.
         scratch: folder shared by this node's ranks and their supervisor.
         project: root of the user's unpacked code.
@@ -37,8 +40,11 @@ class Context:
     train: TrainSpec
     lightning: dict[str, Any]
     dataset: Dataset | None
+    mixture: dict[str, Dataset]
     dataset_path: Path | None
+    init_from: Ref | None
     resume: Checkpoint | None
+    skip: list[tuple[int, int]]
     provenance: dict[str, Any]
     sealed: dict[str, Any]
     heartbeat_s: float
@@ -87,8 +93,11 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
         train=train,
         lightning=train.lightning,
         dataset=Dataset.from_json(told["dataset"]) if told["dataset"] else None,
+        mixture={name: Dataset.from_json(one) for name, one in told.get("mixture", {}).items()},
         dataset_path=Path(folder) if folder else None,
+        init_from=Ref.model_validate(told["init_from"]) if told.get("init_from") else None,
         resume=Checkpoint.from_json(told["resume"]) if told["resume"] else None,
+        skip=[(first, end) for first, end in told.get("skip", [])],
         provenance=told["provenance"],
         sealed=_sealable(told.get("sealed", {})),
         heartbeat_s=told["heartbeat_s"],
@@ -97,7 +106,8 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
         world_size=int(env["WORLD_SIZE"]),
         local_world_size=int(env.get("LOCAL_WORLD_SIZE", env["WORLD_SIZE"])),
         devices=told["devices"],
-        nodes=told["nodes"],
+        # A gang that was shrunk has fewer than were asked for.
+        nodes=int(env["WORLD_SIZE"]) // told["devices"],
         scratch=Path(env["TRAINWRIGHT_SCRATCH"]),
         project=Path(env["TRAINWRIGHT_PROJECT"]).resolve(),
         store_uri=env["TRAINWRIGHT_STORE"],

@@ -21,13 +21,14 @@ from torchmetrics import Metric
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation
-from data_contracts.spec import EvaluateSpec, LoaderSpec, MetricSpec
+from data_contracts.spec import EvaluateSpec, MetricSpec
+from infra.checkpoints import verify_checkpoint
 from infra.handoffs import put_handoff
 from infra.launch.child import child_main
 from infra.store import open_store
 from training.assemble import batch_transform, build_datamodule, build_module, plain_trainer
 from training.checkpoint import load_module_weights
-from training.loader import OrderedLoader, Room, Split
+from training.loader import OrderedLoader, Room, Split, stored_order
 from training.scoring import LoggedScore, PredictionScore, Scored, metric_classes
 from training.user_code import user_code
 
@@ -55,7 +56,7 @@ def main(request: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> d
     # First: a champion is scored by the metrics of today, which its own code may lack or have in an older form.
     classes = metric_classes(wanted.metrics, Path(request.get("metrics_project", project)), project)
     module = build_module(train, project, paths[0] if paths else "")
-    store.verify(checkpoint.ref)
+    verify_checkpoint(store, checkpoint)
     load_module_weights(module, store.local(checkpoint.ref))
     scored: dict[str, Scored] = {}
     for name, batches in _sets(request, wanted, train, project):
@@ -140,7 +141,7 @@ def _sets(
                 remedy="Name one of these.",
             )
         transform = batch_transform(train, project)
-        loader = LoaderSpec.model_validate(train.get("loader") or {})  # older trainings have none
+        loader = stored_order(train)
         # Each set is scored before the next is opened, so each has all the room.
         rows = Split(
             *(Path(one["path"]), dataset, one["split"], train["batch"], transform, loader, Room.of(loader)),

@@ -10,7 +10,16 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from data_contracts.errors import Cancelled, Hung, NodeLost, OutOfMemory, TrainwrightError, UsageError, UserCodeError
+from data_contracts.errors import (
+    Cancelled,
+    CorruptError,
+    Hung,
+    NodeLost,
+    OutOfMemory,
+    TrainwrightError,
+    UsageError,
+    UserCodeError,
+)
 from training.user_code import describe, raised_in_project, user_traceback
 
 # What gloo and NCCL say when the other side is gone, and when it stays silent. Both are plain RuntimeErrors in gloo.
@@ -23,6 +32,9 @@ _PEER_SILENT = re.compile(r"timed out|timeout|wait timeout", re.IGNORECASE)
 _OURS = Path(__file__).resolve().parent
 # Files of ours that stand between Lightning and a module without doing work of their own.
 _PASS_ON = {"rank.py", "loop.py", "strategies.py", "assemble.py", "validation.py"}
+# Where a checkpoint is taken up: Lightning's part of it, and what this rank adds.
+_RESTORING = {"checkpoint_connector.py", "rng.py", "running.py"}
+_RESTORES = re.compile(r"_?restore_|resume_start")
 _TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
 
 
@@ -50,6 +62,8 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
         return UserCodeError(
             f"The user's code raised {describe(error)}.", user_traceback=user_traceback(error, project)
         )
+    if _taking_up(error):
+        return CorruptError(f"The training cannot go on from its checkpoint, which does not fit it: {describe(error)}.")
     if isinstance(error, MisconfigurationException):
         return UsageError(f"train.lightning: {describe(error)}.", remedy="Correct the Lightning config or the module.")
     if isinstance(error, SystemExit):
@@ -61,6 +75,12 @@ def classify(error: BaseException, project: Path, *, timeout_s: float) -> Trainw
         # A class or optimizer that the config took from a library: no frame is the user's, the choice is.
         return UserCodeError(f"{library} raised {describe(error)}.", user_traceback=user_traceback(error, project))
     return TrainwrightError(f"The training failed: {describe(error)}.", user_traceback=user_traceback(error, project))
+
+
+def _taking_up(error: BaseException) -> bool:
+    """Whether a checkpoint's state was being given to the Trainer or to this rank."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(_RESTORES.match(frame.name) and Path(frame.filename).name in _RESTORING for frame in frames)
 
 
 def _raised_in_library(error: BaseException) -> str | None:
@@ -79,7 +99,8 @@ def _transport(error: BaseException, timeout_s: float) -> TrainwrightError | Non
     if not known and not (isinstance(error, RuntimeError | OSError) and _TRANSPORT.search(text)):
         return None
     if _PEER_GONE.search(text):
-        return NodeLost(f"The connection to another rank was lost: {describe(error)}.")
+        return NodeLost(f"The connection to another rank was lost: {describe(error)}.", details={"link": True})
     if _PEER_SILENT.search(text):
-        return Hung(f"Another rank did not answer for {timeout_s:g} s: {describe(error)}.")
-    return NodeLost(f"A collective failed: {describe(error)}.") if known else None
+        sentence = f"Another rank did not answer for {timeout_s:g} s: {describe(error)}."
+        return Hung(sentence, details={"link": True})
+    return NodeLost(f"A collective failed: {describe(error)}.", details={"link": True}) if known else None

@@ -22,6 +22,12 @@ class Between(Protocol):
     def between_steps(self, loop: StepLoop, fetcher: Any) -> None:
         """Called on every rank before each micro-batch is fetched."""
 
+    def passes_over(self, loop: StepLoop) -> bool:
+        """Whether the next micro-batch is one that is not trained on."""
+
+    def enter(self, place: str) -> None:
+        """Called where the loop begins with something else."""
+
     def waited(self, seconds: float) -> None:
         """Called with the time that fetching a batch took."""
 
@@ -44,7 +50,23 @@ class StepLoop(_TrainingEpochLoop):
         self.restarting = False
         self.trainer.fit_loop._restarting = False
         self._between.between_steps(self, data_fetcher)
-        super().advance(data_fetcher)
+        if self._between.passes_over(self):
+            self._pass_over(data_fetcher)
+        else:
+            super().advance(data_fetcher)
+
+    def _pass_over(self, data_fetcher: Any) -> None:
+        """Count a micro-batch, and move the schedules as for any other; no hook of the user's hears of it."""
+        next(data_fetcher)
+        progress = self.batch_progress
+        progress.is_last_batch = data_fetcher.done
+        progress.increment_ready()
+        progress.increment_started()
+        progress.increment_processed()
+        self.update_lr_schedulers("step", update_plateau_schedulers=False)
+        if self._num_ready_batches_reached():
+            self.update_lr_schedulers("epoch", update_plateau_schedulers=False)
+        progress.increment_completed()
 
     def _broadcast_sigterm_tensor(self) -> None:
         # Lightning tells all ranks of a SIGTERM that rank 0 saw; between_steps does so for any rank.
@@ -52,8 +74,10 @@ class StepLoop(_TrainingEpochLoop):
 
     def _on_before_fetch(self) -> None:
         self._fetching_since = time.monotonic()
+        self._between.enter("fetching")
 
     def _on_after_fetch(self) -> None:
+        self._between.enter("forward")
         self._between.waited(time.monotonic() - self._fetching_since)
 
 

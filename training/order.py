@@ -73,7 +73,8 @@ class BlockOrder:
         order = Permutation(len(starts), *words, "blocks")(np.arange(len(starts)))
         ends = np.cumsum(lengths[order])
         # Row minus position, block by block, while the rows of a window still stand in their blocks' order.
-        self._shift = starts[order] - (ends - lengths[order])
+        self._first_rows = starts[order]
+        self._shift = self._first_rows - (ends - lengths[order])
         self._ends = ends
         self._windows = np.concatenate([[0], ends[window_blocks - 1 :: window_blocks], ends[-1:]])
         self._window_blocks = window_blocks
@@ -97,6 +98,11 @@ class BlockOrder:
             ends = self._ends[block : block + self._window_blocks]
             rows[here] = inside + self._shift[block + np.searchsorted(ends, inside, side="right")]
         return rows
+
+    def next_blocks(self, position: int) -> np.ndarray:
+        """A row of each block of the window after the one that holds this position; of the first one for -1."""
+        block = int(np.searchsorted(self._windows, position, side="right")) * self._window_blocks
+        return self._first_rows[block : block + self._window_blocks]
 
 
 def blocks_of(shard_rows: Sequence[int], block_rows: int) -> tuple[np.ndarray, np.ndarray]:

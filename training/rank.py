@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError
-from data_contracts.handoffs import Checkpoint
+from data_contracts.handoffs import Checkpoint, Ref
+from data_contracts.spec import OWN
+from infra.checkpoints import verify_checkpoint
+from infra.datasets import mixed
 from infra.store import Store
 from training.context import Context, read_context
 from training.plan import Plan, make_plan
@@ -28,19 +31,24 @@ def main() -> int:
         return _untold(error)
     reports = Reports(context.scratch, context.rank, context.heartbeat_s)
     reports.report(now=True)
+    reports.pulse()
     _prepare(context)
     try:
         checkpoint, plan = train(context, reports)
     except BaseException as error:
-        # Named at once: other ranks fail as soon as this one is gone, and the first to say why is believed.
-        from training.failures import classify
-
-        failed = classify(error, context.project, timeout_s=context.train.collective_timeout_s)
-        reports.failed(failed)
         traceback.print_exc()
-        return failed.exit_code
+        return _report(error, context, reports).exit_code
     reports.done(checkpoint, plan)
     return 0
+
+
+def _report(error: BaseException, context: Context, reports: Reports) -> TrainwrightError:
+    """Name an error at once: other ranks fail as soon as this one is gone, and the first to say why is believed."""
+    from training.failures import classify
+
+    failed = classify(error, context.project, timeout_s=context.train.collective_timeout_s)
+    reports.failed(failed)
+    return failed
 
 
 def _untold(error: Exception) -> int:
@@ -62,13 +70,21 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
     from training.history import History
     from training.loop import install
     from training.strategies import make_strategy
+    from training.warm_start import WarmStart
+    from training.whereabouts import watch_collectives
 
     silence()
+    watch_collectives(reports.where)
     store = context.open_store()
-    resume = _resume_folder(context, store)
+    resume = _folder(context, store, context.resume, "resume") if context.resume else None
     plan, loaders = _our_loaders(context)
+    reports.progress.micro_batch = plan.micro_batch if plan else 0
     history = History()
     keeper = Keeper(context, store, reports, history, plan, resume)
+    warm = None
+    if context.init_from is not None and context.train.init_from is not None:
+        begin = None if resume else _folder(context, store, context.init_from, "init")
+        warm = WarmStart(begin, context.train.init_from.strict, reports.begun_with)
     configured = context.lightning.get("trainer") or {}
     owned = {
         "strategy": make_strategy(context.train, context.world_size, configured.get("accelerator") or "auto"),
@@ -83,13 +99,23 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
         "default_root_dir": str(context.scratch),
     }
     dataset_path = str(context.dataset_path or "")
-    module, datamodule, trainer = build_all(context.settings, context.project, dataset_path, owned, [keeper])
+    callbacks = [keeper] if warm is None else [keeper, warm]
+    module, datamodule, trainer = build_all(context.settings, context.project, dataset_path, owned, callbacks)
+    if warm is not None:
+        warm.install(module)
     install(trainer, keeper)
+    reports.progress.device = str(trainer.strategy.root_device)
+    if loaders:
+        keeper.held_split = loaders.get("val_dataloaders", loaders["train_dataloaders"]).split
     # Strategy hooks are the last of a training's end, after whatever the module's own hook does to its weights.
     trainer.strategy.on_train_end = lambda: keeper.finish(trainer)  # type: ignore[method-assign]
     keeper.listen()
     try:
         trainer.fit(module, datamodule=datamodule, ckpt_path=resume, **loaders)
+    except BaseException as error:
+        _report(error, context, reports)
+        keeper.settle()
+        raise
     finally:
         if "train_dataloaders" in loaders:
             loaders["train_dataloaders"].close()
@@ -98,7 +124,8 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, dict[s
             "train.lightning: the training ended without a single step.",
             remedy="Raise trainer.max_epochs, max_steps or limit_train_batches.",
         )
-    return (keeper.last if context.rank == 0 else None), {**plan_json(plan), **keeper.waits(trainer)}
+    begun = {"begun_with": warm.sentence} if warm is not None else {}
+    return (keeper.last if context.rank == 0 else None), {**plan_json(plan), **keeper.waits(trainer), **begun}
 
 
 def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
@@ -108,7 +135,9 @@ def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
     from training.assemble import batch_transform
     from training.loader import OrderedLoader, Room, Split, TrainLoader, ahead_bytes
 
-    folder, dataset = context.dataset_path, context.dataset
+    folder, dataset = context.dataset_path, mixed(context.dataset, context.mixture)
+    others = {name: one.rows("train") for name, one in sorted(context.mixture.items())}
+    parts = {OWN: context.dataset.rows("train"), **others} if others else None
     assert folder is not None, "the launcher gives a dataset's local folder"
     transform = batch_transform(context.settings, context.project)
     train = context.train
@@ -116,7 +145,8 @@ def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
 
     def rows(split: str) -> Split:
         in_order = split != "train"
-        return Split(folder, dataset, split, train.batch, transform, train.loader, room, in_order=in_order)
+        told = (folder, dataset, split, train.batch, transform, train.loader, room)
+        return Split(*told, parts=parts, in_order=in_order)
 
     train_rows = rows("train")
     plan = make_plan(train_rows.epoch_rows(train.global_batch_size), train, context.world_size)
@@ -124,6 +154,7 @@ def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
         *(train_rows, plan, dataset.ref.id, train.seed, context.rank, train.loader),
         ahead_bytes=ahead_bytes(train_rows.row_bytes * plan.micro_batch, room),
         pin=_on_gpu(context),
+        skip=context.skip,
     )
     loaders: dict[str, Any] = {"train_dataloaders": loader}
     if dataset.rows("val"):
@@ -139,13 +170,13 @@ def _on_gpu(context: Context) -> bool:
     return accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
 
 
-def _resume_folder(context: Context, store: Store) -> Path | None:
-    if context.resume is None:
-        return None
+def _folder(context: Context, store: Store, what: Checkpoint | Ref, name: str) -> Path:
+    """The files of a checkpoint or import on this machine."""
     # One rank of a node reads every byte again; if they are not what was sealed its error ends the others.
     if context.local_rank == 0:
-        store.verify(context.resume.ref)
-    return store.local(context.resume.ref, cache=context.scratch / "resume")
+        verify_checkpoint(store, what) if isinstance(what, Checkpoint) else store.verify(what)
+    ref = what.ref if isinstance(what, Checkpoint) else what
+    return store.local(ref, cache=context.scratch / name)
 
 
 def _prepare(context: Context) -> None:

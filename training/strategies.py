@@ -1,12 +1,12 @@
-"""How ranks share the work: a replica each (DDP), parameters sharded (FSDP2), or one rank.
+"""How ranks share the work: a replica each (DDP), parameters sharded (FSDP2, HSDP), or one rank.
 
-All three read checkpoints in our own form through `load_checkpoint`; saving goes through `checkpoint/`, never
+All read checkpoints in our own form through `load_checkpoint`; saving goes through `checkpoint/`, never
 through Lightning. FSDP shards an unmodified module in place, so it needs no `configure_model` of the user's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import MethodType
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from lightning.pytorch import LightningModule
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.strategies import (
     DDPStrategy,
     ModelParallelStrategy,
@@ -23,14 +23,19 @@ from lightning.pytorch.strategies import (
     Strategy,
 )
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.spec import TrainSpec
 from training.checkpoint.tensors import WEIGHTS, TensorReader, read_state
+from training.norms import layer_sync
 
+# Their state has the shape of the parameter, or is one number.
+_ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
 _BUCKET_BYTES = 25 * 2**20
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 
@@ -44,8 +49,8 @@ def make_strategy(train: TrainSpec, world_size: int, accelerator: str = "auto") 
     timeout = timedelta(seconds=train.collective_timeout_s)
     if train.strategy == "ddp":
         return SealedDDP(timeout=timeout)
-    if train.strategy == "fsdp":
-        return ShardedStrategy(train.shard_modules, world_size, timeout)
+    if train.sharded:
+        return ShardedStrategy(train.shard_modules, train.mesh(world_size), timeout)
     on_gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
     return SealedSingle(device="cuda:0" if on_gpu else "cpu")
 
@@ -56,7 +61,12 @@ class _ReadsSealed(Strategy):
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Every tensor whole, on the CPU."""
         with TensorReader(Path(checkpoint_path)) as reader:
-            return read_state(reader.folder, reader)
+            return read_state(reader.folder, reader.read)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Give the optimizers their state, once it was seen to be theirs."""
+        _check_optimizers(self.optimizers, checkpoint)
+        super().load_optimizer_state_dict(checkpoint)
 
 
 class _ExactMeans(ParallelStrategy):
@@ -72,17 +82,36 @@ class _ExactMeans(ParallelStrategy):
 class SealedDDP(_ExactMeans, _ReadsSealed, DDPStrategy):
     """A replica per rank."""
 
+    def setup(self, trainer: Trainer) -> None:
+        """As Lightning's, with batch norm that is synchronised on any device where the config asks for it."""
+        if self._layer_sync is not None:
+            self._layer_sync = layer_sync(self.root_device)
+        super().setup(trainer)
+
+    def configure_ddp(self) -> None:
+        """As Lightning's, with gradients in the buckets that they will stay in."""
+        super().configure_ddp()
+        assert isinstance(self.model, nn.parallel.DistributedDataParallel)
+        _settle_buckets(self.model)
+
 
 class SealedSingle(_ReadsSealed, SingleDeviceStrategy):
     """One rank."""
 
 
 class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
-    """FSDP2 over all ranks, on any device: parameters, gradients and optimizer state are sharded."""
+    """FSDP2 on any device: parameters, gradients and optimizer state are sharded over all ranks or those of a replica.
 
-    def __init__(self, shard_modules: list[str] | int | None, world_size: int, timeout: timedelta) -> None:
-        super().__init__(data_parallel_size=world_size, tensor_parallel_size=1, timeout=timeout)
+    Args:
+        mesh: replicas, and ranks over which each is sharded.
+    """
+
+    def __init__(self, shard_modules: list[str] | int | None, mesh: tuple[int, int], timeout: timedelta) -> None:
+        super().__init__(data_parallel_size=mesh[0] * mesh[1], tensor_parallel_size=1, timeout=timeout)
         self._shard_modules = shard_modules
+        self._mesh = mesh
+        # Ranks over which a replica is sharded.
+        self.shards = mesh[1]
 
     def connect(self, model: LightningModule) -> None:
         """Attach the module, and let its `configure_model` hook shard it after whatever the user's does."""
@@ -90,6 +119,9 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
 
         def configure_model(module: LightningModule) -> None:
             configured()
+            # Lightning's own strategy of this kind ignores `sync_batchnorm`.
+            if self._layer_sync is not None:
+                layer_sync(self.root_device).apply(module)
             self._shard(module)
 
         model.configure_model = MethodType(configure_model, model)  # type: ignore[method-assign]
@@ -108,7 +140,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Each rank's part of every sharded tensor; what is not sharded here, whole."""
         with TensorReader(Path(checkpoint_path)) as reader:
-            return read_state(reader.folder, _PlacedReader(reader, self._templates()))
+            return read_state(reader.folder, _PlacedReader(reader, self._templates()).read)
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -121,6 +153,7 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Give the optimizers their parts."""
+        _check_optimizers(self.optimizers, checkpoint)
         Strategy.load_optimizer_state_dict(self, checkpoint)
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
@@ -141,8 +174,13 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
                 dist._broadcast_coalesced(everyone, buffers, _BUCKET_BYTES, 0)
 
     def _shard(self, module: LightningModule) -> None:
-        mesh = self.device_mesh["data_parallel"]
-        for unit in _units(module, self._shard_modules):
+        names = ("replicate", "shard") if self._mesh[0] > 1 else ("shard",)
+        mesh = init_device_mesh(self.root_device.type, self._mesh[-len(names) :], mesh_dim_names=names)
+        assert self._timeout is not None
+        # Groups of a part of the ranks come with torch's own timeout.
+        for name in names:
+            _set_pg_timeout(self._timeout, mesh.get_group(name))
+        for unit in units(module, self._shard_modules):
             fully_shard(unit, mesh=mesh)
         fully_shard(module, mesh=mesh)
         # A step that calls submodules directly never passes the root's forward, where parameters are gathered.
@@ -157,6 +195,25 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
             parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             found |= {f"optimizer_states/{number}/state/{at}": value for at, value in enumerate(parameters)}
         return found
+
+
+def _check_optimizers(optimizers: Sequence[Any], checkpoint: Mapping[str, Any]) -> None:
+    """CorruptError if the states are not of these optimizers; torch looks at the number of parameters alone."""
+    states = checkpoint["optimizer_states"]
+    if len(states) != len(optimizers):
+        raise CorruptError(f"The checkpoint has the state of {len(states)} optimizers, the module {len(optimizers)}.")
+    for optimizer, state in zip(optimizers, states, strict=True):
+        if not isinstance(optimizer, _ELEMENTWISE):
+            continue
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for at, kept in state["state"].items():
+            for name, value in kept.items():
+                shape, wanted = getattr(value, "shape", ()), parameters[int(at)].shape
+                if shape not in ((), wanted):
+                    raise CorruptError(
+                        f"The checkpoint's {name} of parameter {at} has the shape {list(shape)}, the parameter "
+                        f"{list(wanted)}."
+                    )
 
 
 class _PlacedReader:
@@ -187,7 +244,7 @@ class _PlacedReader:
         return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
 
 
-def _units(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
+def units(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
     """The modules to shard by themselves, children before parents; UsageError for a class that is not in the module."""
     if wanted is None:
         return []
@@ -219,3 +276,17 @@ def _large_enough(module: nn.Module, least: int) -> list[nn.Module]:
 
     visit(module)
     return chosen
+
+
+def _settle_buckets(model: nn.parallel.DistributedDataParallel) -> None:
+    """Have DDP lay its buckets out anew before the first step.
+
+    It does so once, after the first backward pass, by the order in which gradients came. Where a gradient lies decides
+    in which order more than two ranks add it up, and so how the sum is rounded: a training that goes on would begin
+    with the first buckets again, and differ from the undisturbed one. A backward pass of zeros comes first instead.
+    """
+    parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
+    model.reducer.prepare_for_backward([])
+    torch.stack([each.reshape(-1)[:0].abs().sum(dtype=torch.float64) for each in parameters]).sum().backward()
+    for each in parameters:
+        each.grad = None

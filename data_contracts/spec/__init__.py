@@ -12,6 +12,7 @@ from data_contracts.spec.base import CallableSpec, FieldError, Section, Shorthan
 from data_contracts.spec.data import (
     ContractSpec,
     DaskRunner,
+    Database,
     DataSpec,
     ShardsSpec,
     SourceSpec,
@@ -20,9 +21,11 @@ from data_contracts.spec.data import (
     Uri,
 )
 from data_contracts.spec.model import (
+    OWN,
     BatchTransform,
     EvaluateSpec,
     GateSpec,
+    InitSpec,
     LoaderSpec,
     MetricSpec,
     MixtureSpec,
@@ -30,8 +33,10 @@ from data_contracts.spec.model import (
     SetSpec,
     TrainSpec,
 )
+from data_contracts.spec.placed import VerifySpec
 
 __all__ = [
+    "OWN",
     "BatchTransform",
     "CallableSpec",
     "ContractSpec",
@@ -39,6 +44,7 @@ __all__ = [
     "DataSpec",
     "EvaluateSpec",
     "GateSpec",
+    "InitSpec",
     "LoaderSpec",
     "MetricSpec",
     "MixtureSpec",
@@ -51,6 +57,7 @@ __all__ = [
     "SplitSpec",
     "StoreSpec",
     "TrainSpec",
+    "VerifySpec",
 ]
 
 VERSION = 1
@@ -65,6 +72,14 @@ class StoreSpec(Shorthand):
     """Folder (from the spec's folder) or `s3://bucket/prefix`; default `.trainwright` beside the spec."""
     storage_options: StorageOptions = Field(default_factory=dict)
     """For `s3://`: options of s3fs. Credentials are named (`env:NAME`, `profile:NAME`), never written here."""
+    pointers: Database | None = None
+    """For `s3://`: the database that decides pointers and names; default: what the store was made with."""
+
+    @model_validator(mode="after")
+    def _pointers_have_a_use(self) -> StoreSpec:
+        if self.pointers is not None and not self.uri.startswith("s3://"):
+            raise FieldError("pointers", f"is for an s3:// store; {self.uri} decides its names itself, leave it out")
+        return self
 
 
 class RetrySpec(Section):
@@ -73,7 +88,16 @@ class RetrySpec(Section):
     preempted: int = Field(default=10, ge=0)
     """Nodes asked to leave (SIGTERM): again at once; default 10."""
     node_lost: int = Field(default=3, ge=0)
-    """A node or rank that ended without an answer; default 3."""
+    """A node or rank that ended without an answer, or a link between them: with the nodes that are left; default 3."""
+    hung: int = Field(default=3, ge=0)
+    """Ranks that live but do not get on: after ending them; default 3."""
+    admission: int = Field(default=0, ge=0)
+    """Too few nodes had answered the roll-call at its deadline; default 0."""
+    oom: int = Field(default=1, ge=0)
+    """Out of memory: with half the micro-batch and twice the accumulation, needs our loader; default 1."""
+    diverged: int = Field(default=3, ge=0)
+    """A loss or weight that is no number, or a spike: from the last committed checkpoint, passing over the batches in
+    question, needs our loader; at most so often in one training; default 3."""
     storage: int = Field(default=3, ge=0)
     """Store or source unavailable, with backoff; default 3."""
 
@@ -99,6 +123,8 @@ class PipelineSpec(Section):
     """How rows are stored; left out only with `data: external`."""
     train: TrainSpec
     """The training."""
+    verify: VerifySpec = VerifySpec()
+    """Where the checkpoint is verified."""
     evaluate: EvaluateSpec
     """How a checkpoint is scored."""
     promote: PromoteSpec = PromoteSpec()

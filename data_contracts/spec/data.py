@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -44,7 +45,24 @@ def _address(uri: str) -> str:
     return uri
 
 
+def _database(address: str) -> str:
+    scheme, _, rest = address.partition("://")
+    if scheme == "sqlite":
+        if not rest.startswith("//") or len(rest) < 3 or "?" in rest:
+            raise ValueError("must give an absolute path, such as sqlite:////srv/names.db")
+        return address
+    if scheme != "postgresql" or not rest.rpartition("@")[2].partition("/")[2]:
+        raise ValueError("must be postgresql://[user[:env:NAME]@]host[:port]/database, or sqlite:////path")
+    found = urlsplit(address)
+    if found.password is not None and not found.password.startswith("env:"):
+        raise ValueError("must name its password (postgresql://user:env:NAME@host/database), not hold it")
+    if any(_SECRET.fullmatch(name) for name in parse_qs(found.query)):
+        raise ValueError("must not hold a credential after its '?'; name the password (user:env:NAME@host)")
+    return address
+
+
 Uri = Annotated[str, AfterValidator(_address)]
+Database = Annotated[str, AfterValidator(_database)]
 StorageOptions = Annotated[dict[str, Any], AfterValidator(named_credentials)]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from data_contracts.canonical import Name
-from data_contracts.spec.base import CallableSpec, DottedPath, FieldError, Section
-from data_contracts.spec.data import Sources
+from data_contracts.canonical import Name, valid_name
+from data_contracts.spec.base import CallableSpec, DottedPath, FieldError, Section, Shorthand
+from data_contracts.spec.data import Sources, StorageOptions, Uri
+from data_contracts.spec.mesh import SHARDED, check_mesh, mesh_of
+from data_contracts.spec.placed import Placed
 
 Columns = str | list[str]
 
@@ -19,6 +22,59 @@ def _position(value: Any) -> Any:
 
 # A position may be written as a number; it is kept as text, like a key.
 Entry = Annotated[str, BeforeValidator(_position, json_schema_input_type=str | int)]
+
+
+# The run's own dataset among those that are mixed.
+OWN = "this"
+
+
+def _dataset(told: str) -> str:
+    valid_name(told.removeprefix("datasets/"))
+    return told
+
+
+DatasetName = Annotated[str, AfterValidator(_dataset)]
+
+
+_STORED = re.compile(r"trainings/[a-z0-9][a-z0-9._-]*/checkpoints/\d+-g\d+")
+_MODEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}@[a-z0-9][a-z0-9._-]{0,62}")
+_DIGEST = re.compile(r"(sha256|blake3):[0-9a-f]{64}")
+
+
+class InitSpec(Shorthand):
+    """The weights that a training begins with; a plain string is short for `weights`."""
+
+    short_for: ClassVar[str] = "weights"
+
+    weights: Uri
+    """A verified checkpoint of the store (`trainings/…/checkpoints/…`), a model (`digits@champion`, `digits@3`), or the
+    path or `s3://` address of a safetensors file, or of a folder of them."""
+    digest: str | None = None
+    """For files from outside: `sha256:…` or `blake3:…` of the file, or of the list of a folder's files as sha256sum or
+    b3sum prints it."""
+    strict: bool = True
+    """Whether names and shapes must be those of the module; if not, what fits is loaded, and the rest named; default
+    true."""
+    storage_options: StorageOptions = Field(default_factory=dict)
+    """For `s3://`: options of s3fs. Credentials are named (`env:NAME`, `profile:NAME`), never written here."""
+
+    @property
+    def source(self) -> Literal["checkpoint", "model", "outside"]:
+        """What `weights` names; a file whose path looks like another kind is written `./…`."""
+        if _STORED.fullmatch(self.weights):
+            return "checkpoint"
+        return "model" if _MODEL.fullmatch(self.weights) else "outside"
+
+    @model_validator(mode="after")
+    def _proven(self) -> InitSpec:
+        outside = self.source == "outside"
+        if outside and self.digest is None:
+            raise FieldError("digest", "is missing; weights from outside need it (sha256:… or blake3:…)")
+        if not outside and self.digest is not None:
+            raise FieldError("digest", "has an effect on weights from outside alone; leave it out")
+        if self.digest is not None and not _DIGEST.fullmatch(self.digest):
+            raise FieldError("digest", "must be sha256: or blake3: and 64 hexadecimal digits in lower case")
+        return self
 
 
 class SelectSpec(Section):
@@ -47,12 +103,15 @@ class BatchTransform(CallableSpec):
 
 
 class MixtureSpec(Section):
-    """Several kinds of rows, such as the sources that a dataset was made from, mixed by weight."""
+    """Rows mixed by weight: of several kinds in one dataset, or of several datasets."""
 
-    column: str
-    """Column that says of which kind a row is."""
+    column: str | None = None
+    """Column that says of which kind a row is; or else `datasets`."""
+    datasets: dict[Name, DatasetName] = Field(default_factory=dict)
+    """Name → another dataset of the same store, `datasets/…`, or the name of a pipeline whose newest it is. The run's
+    own is `this`."""
     weights: dict[str, float] = Field(min_length=1)
-    """Value of the column → its share, to a thousandth of their sum; 0 leaves the kind out."""
+    """Value of the column, or name of the dataset → its share, to a thousandth of their sum; 0 leaves it out."""
 
     @field_validator("weights")
     @classmethod
@@ -64,6 +123,16 @@ class MixtureSpec(Section):
         if not kept or min(kept) < sum(kept) / 1000:
             raise ValueError("must have a weight above 0, and none below a thousandth of their sum but 0")
         return weights
+
+    @model_validator(mode="after")
+    def _of_kinds_or_datasets(self) -> MixtureSpec:
+        if (self.column is None) == (not self.datasets):
+            raise ValueError("give either column or datasets, and not both")
+        if OWN in self.datasets:
+            raise FieldError(("datasets", OWN), "is the run's own dataset; give the other one another name")
+        if self.datasets and {OWN, *self.datasets} != set(self.weights):
+            raise FieldError("weights", f"must have {', '.join([OWN, *self.datasets])} and no others")
+        return self
 
 
 class LoaderSpec(Section):
@@ -106,7 +175,7 @@ class LoaderSpec(Section):
         return self
 
 
-class TrainSpec(Section):
+class TrainSpec(Placed):
     """The training. `strategy` and what the Lightning config says decide the result; nodes and devices do not."""
 
     lightning: str | dict[str, Any]
@@ -117,21 +186,27 @@ class TrainSpec(Section):
     """The most rows one device takes at once; default global / world size. Accumulation follows."""
     select: SelectSpec | None = None
     """Which checkpoint is handed over; default the last."""
-    strategy: Literal["ddp", "fsdp", "single"] = "ddp"
-    """`ddp` (a replica per rank), `fsdp` (parameters sharded over the ranks) or `single` (one rank)."""
+    strategy: Literal["ddp", "fsdp", "hsdp", "single"] = "ddp"
+    """`ddp` (a replica per rank), `fsdp` (parameters sharded over the ranks), `hsdp` (sharded within a node, a replica
+    per node) or `single` (one rank)."""
     shard_modules: list[str] | int | None = None
-    """For `fsdp`: class names of the modules to shard, or the least number of parameters of one; default the root."""
+    """For `fsdp` and `hsdp`: class names of the modules to shard, or the least number of parameters of one; default the
+    root."""
+    shard_ranks: int | None = Field(default=None, ge=2)
+    """For `hsdp`: ranks over which a replica is sharded; default: the devices of a node."""
     batch: list[Columns] | dict[str, Columns] | None = None
     """How our loader hands a batch over: a tuple or dictionary of columns; a list of columns is stacked to one
     float tensor. Default: a dictionary of all columns."""
     transform: BatchTransform | None = None
     """Maps a batch to a batch when loading; default none."""
+    init_from: InitSpec | None = None
+    """The weights that it begins with; default: those that the module makes."""
     loader: LoaderSpec = LoaderSpec()
     """How our loader orders, holds and hands over the rows."""
-    launcher: Literal["local"] = "local"
-    """Where nodes are started; `local`: as processes on this machine."""
     nodes: int = Field(default=1, ge=1)
     """Number of nodes; default 1."""
+    min_nodes: int | None = Field(default=None, ge=1)
+    """The fewest nodes that it goes on with when some are lost; default all of them."""
     devices: int = Field(default=1, ge=1)
     """Ranks per node; default 1."""
     machine: str = "local"
@@ -144,11 +219,38 @@ class TrainSpec(Section):
     """Seconds until every node must have answered; default 120."""
     collective_timeout_s: float = Field(default=300, gt=0)
     """Seconds until a collective that does not come back is a failure; default 300."""
+    hang_timeout_s: float = Field(default=45, gt=0)
+    """Seconds without any progress after which a rank is hung, or ten times its slowest step if that is longer; half an
+    hour before the first step, in hooks between epochs and while a checkpoint is saved; default 45."""
+    spike_factor: float | None = Field(default=None, gt=1)
+    """A loss above so many times its running mean has diverged, too; default: only one that is no number has."""
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
         return self.nodes * self.devices
+
+    @property
+    def least_nodes(self) -> int:
+        """The fewest nodes that it goes on with."""
+        return self.min_nodes or self.nodes
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ranks hold parts of the parameters."""
+        return self.strategy in SHARDED
+
+    def mesh(self, world_size: int) -> tuple[int, int]:
+        """Replicas of the parameters, and ranks over which each is sharded, on so many ranks."""
+        return mesh_of(self.strategy, self.shard_ranks or self.devices, world_size)
+
+    @property
+    def batch_columns(self) -> set[str] | None:
+        """Columns that a batch is made of; None for all."""
+        if self.batch is None:
+            return None
+        entries = self.batch if isinstance(self.batch, list) else self.batch.values()
+        return {column for entry in entries for column in ([entry] if isinstance(entry, str) else entry)}
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainSpec:
@@ -157,15 +259,29 @@ class TrainSpec(Section):
             raise FieldError("strategy", f"single is one rank, but {ranks}; use ddp or fsdp, or one device")
         if self.global_batch_size % self.world_size:
             raise FieldError("global_batch_size", f"{self.global_batch_size} is not divisible by {ranks}")
-        per_rank = self.global_batch_size // self.world_size
-        if self.micro_batch_size and per_rank % min(self.micro_batch_size, per_rank):
-            rows = f"{per_rank} rows of train.global_batch_size that a rank takes"
-            raise FieldError("micro_batch_size", f"{self.micro_batch_size} does not divide the {rows}")
-        if self.shard_modules is not None and self.strategy != "fsdp":
-            raise FieldError("shard_modules", f"needs strategy fsdp, but it is {self.strategy}; leave it out")
+        self._check_micro_batch(self.world_size)
+        self._check_placement()
+        if self.shard_modules is not None and not self.sharded:
+            raise FieldError("shard_modules", f"needs strategy fsdp or hsdp, but it is {self.strategy}; leave it out")
         if isinstance(self.shard_modules, int) and self.shard_modules < 1:
             raise FieldError("shard_modules", f"must be at least 1 parameter, got {self.shard_modules}")
+        check_mesh(self.strategy, self.shard_ranks, self.nodes, self.devices)
         return self
+
+    def _check_micro_batch(self, world_size: int, when: str = "") -> None:
+        per_rank = self.global_batch_size // world_size
+        if self.micro_batch_size and per_rank % min(self.micro_batch_size, per_rank):
+            rows = f"{per_rank} rows of train.global_batch_size that a rank takes{when}"
+            raise FieldError("micro_batch_size", f"{self.micro_batch_size} does not divide the {rows}")
+
+    def _check_placement(self) -> None:
+        if self.least_nodes > self.nodes:
+            raise FieldError("min_nodes", f"{self.min_nodes} is more than train.nodes = {self.nodes}")
+        least = self.least_nodes * self.devices
+        if self.global_batch_size % least:
+            ranks = f"train.min_nodes x train.devices = {least}"
+            raise FieldError("min_nodes", f"{ranks} does not divide global_batch_size = {self.global_batch_size}")
+        self._check_micro_batch(least, " with train.min_nodes")
 
 
 class MetricSpec(Section):
@@ -208,7 +324,7 @@ class SetSpec(Section):
         return self
 
 
-class EvaluateSpec(Section):
+class EvaluateSpec(Placed):
     """How a checkpoint is scored; every row counts once."""
 
     metrics: dict[str, MetricSpec] = Field(min_length=1)
@@ -219,6 +335,11 @@ class EvaluateSpec(Section):
     """More named sets; their metrics are `<set>/<metric>`; default none."""
     batch_size: int = Field(default=512, ge=1)
     """Rows per batch; part of the result only for logged metrics; default 512."""
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The part that decides the scores, as JSON."""
+        return self.model_dump(mode="json", exclude={"launcher", "pool"})
 
     @field_validator("metrics")
     @classmethod

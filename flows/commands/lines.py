@@ -42,13 +42,19 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def resume(arguments: argparse.Namespace) -> Answer:
     """The `resume` command: goes on from what is sealed, with the inputs that were resolved at the start."""
+    from tasks.attach import final_report
+    from tasks.planning import plan_resumed
     from tasks.run import reopen_run
 
-    reopen_run(arguments.run, arguments.store)
+    run = reopen_run(arguments.run, arguments.store, arguments.from_step)
+    if final_report(run) is None:
+        for step in plan_resumed(run):
+            log.info("%s", step.line)
     connect("cli")
     from flows.retrain import resume as resume_flow
 
-    return answer(carried_out(resume_flow, run_id=arguments.run, store=arguments.store), arguments)
+    asked = {"run_id": arguments.run, "store": arguments.store, "from_step": arguments.from_step}
+    return answer(carried_out(resume_flow, **asked), arguments)
 
 
 def run_line(

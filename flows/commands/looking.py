@@ -1,24 +1,34 @@
-"""`status`, `plan`, `show`, `prove` and `rollback`: what there is, what would be done, and the proof of it."""
+"""`status`, `plan`, `checkpoints`, `logs`, `show`, `prove`, `rollback`: what there is, and its proof."""
 
 from __future__ import annotations
 
 import argparse
 import secrets
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import RunReport
+from data_contracts.handoffs import RunReport, passed_over
 from flows.commands.guard import Answer, log
 from flows.commands.lines import answer as report_answer
 from infra import audit, registry
 from infra.store import Store, layout
+from tasks.checkpoints import checkpoints_of
+from tasks.logs import logs_of
 from tasks.planning import plan as plan_run
 from tasks.promote import rollback as roll_back
 from tasks.proof import Link, find_version
 from tasks.proof import prove as prove_version
 from tasks.report import latest_report
 from tasks.run import known_store_list, open_run, reopen_run
+
+_BYTES = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)]
+# Of each rank, where no rank is named.
+LOG_LINES = 20
+_SECONDS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
 
 
 def plan(arguments: argparse.Namespace) -> Answer:
@@ -32,8 +42,7 @@ def plan(arguments: argparse.Namespace) -> Answer:
         recorded=False,
     )
     steps = plan_run(run)
-    lines = [f"{step.name:<9} {step.action:<7} {step.why}" for step in steps]
-    return Answer("\n".join(lines), {"stages": [vars(step) for step in steps]})
+    return Answer("\n".join(step.line for step in steps), {"stages": [vars(step) for step in steps]})
 
 
 def status(arguments: argparse.Namespace) -> Answer:
@@ -51,6 +60,48 @@ def status(arguments: argparse.Namespace) -> Answer:
         lines += [f"  run     {one['run_id']}  {one['pipeline']:<16} {one['verdict']}" for one in runs]
         value["stores"].append({"uri": store.uri, "runs": runs, "models": models})
     return Answer("\n".join(lines), value)
+
+
+def checkpoints(arguments: argparse.Namespace) -> Answer:
+    """The `checkpoints` command."""
+    run = reopen_run(arguments.run, arguments.store)
+    training, found = checkpoints_of(run)
+    now = datetime.now(UTC)
+    ages = [(now - datetime.fromisoformat(one.written)).total_seconds() if one.written else None for one in found]
+    lines = [f"{training} of run {run.run_id} has {len(found)} checkpoint{'s' if len(found) != 1 else ''}"]
+    for one, age_s in zip(found, ages, strict=True):
+        size = "" if one.bytes is None else in_words(one.bytes, _BYTES)
+        age = "" if age_s is None else in_words(age_s, _SECONDS)
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(one.metrics.items()))
+        chosen = " (handed over)" if one.handed_over else ""
+        why = f": {one.reason}" if one.reason else ""
+        lines.append(f"  step {one.step:>9,}  {size:>8}  {age:>7} old  {one.state}{chosen}{why}  {metrics}".rstrip())
+    told = [{**one.to_json(), "age_s": age_s} for one, age_s in zip(found, ages, strict=True)]
+    return Answer("\n".join(lines), {"run_id": run.run_id, "training": training, "checkpoints": told})
+
+
+def logs(arguments: argparse.Namespace) -> Answer:
+    """The `logs` command."""
+    run = reopen_run(arguments.run, arguments.store)
+    training, found = logs_of(run, arguments.rank)
+    lines = [f"{training} of run {run.run_id}, generation {found[0].seat.generation}"]
+    for one in found:
+        seat = one.seat
+        why = f"{seat.ended}: {seat.sentence}" if seat.sentence else seat.ended or "running"
+        who = "no rank" if seat.rank is None else f"rank {seat.rank}"
+        lines.append(f"--- {who} on node {seat.node} {seat.host}, step {seat.last_step:,}: {why}")
+        kept = (one.text or "").splitlines()
+        lines += kept if arguments.rank is not None else kept[-LOG_LINES:]
+        if one.text is None:
+            lines.append("(nothing of its log is kept yet)")
+    told = [{**asdict(one.seat), "log": one.text} for one in found]
+    return Answer("\n".join(lines), {"run_id": run.run_id, "training": training, "ranks": told})
+
+
+def in_words(value: float, units: Sequence[tuple[str, float]]) -> str:
+    """A figure in the largest unit of which it has at least one, such as `3.4 MB`."""
+    unit, size = next(((unit, size) for unit, size in units if value >= size), units[-1])
+    return f"{value / size:.3g} {unit}" if size > 1 else f"{value:.0f} {unit}"
 
 
 def show(arguments: argparse.Namespace) -> Answer:
@@ -87,6 +138,7 @@ def prove(arguments: argparse.Namespace) -> Answer:
     lines = [f"{proof.name} version {proof.version}: {len(proof.links)} sealed parts read again, every byte as sealed."]
     lines += [f"  raw file re-hashed: {uri}" for uri in proof.raw_checked]
     lines += [f"  raw file not there any more: {uri}" for uri in proof.gone]
+    lines += [f"  {uri} was trained{passed_over(spans)}" for uri, spans in proof.skipped.items()]
     if proof.external:
         lines.append("  the data is external: it was read by the user's data module and is not part of the proof")
     return Answer("\n".join(lines), proof.to_json())

@@ -37,7 +37,7 @@ from infra.launch.processes import (
 
 POLL_S = 0.1
 LOG_TAIL_BYTES = 8192
-_PARENT = "TRAINWRIGHT_PARENT"
+PARENT = "TRAINWRIGHT_PARENT"
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -69,7 +69,7 @@ def run_child(
     with terminable(), tempfile.TemporaryDirectory(prefix="trainwright-child-", ignore_cleanup_errors=True) as folder:
         files = _Files(Path(folder))
         files.request.write_text(json.dumps(request))
-        extra = {**(env or {}), _PARENT: str(os.getpid()), "TRAINWRIGHT_PROJECT": str(project or "")}
+        extra = {**(env or {}), PARENT: str(os.getpid()), "TRAINWRIGHT_PROJECT": str(project or "")}
         kills = oom_kills()
         process: subprocess.Popen[bytes] | None = None
         try:
@@ -98,7 +98,7 @@ def child_main(work: Callable[[dict[str, Any], Progress], dict[str, Any]]) -> No
     `work` wraps what user code raises in UserCodeError.
     """
     request_path, answer_path = Path(sys.argv[1]), Path(sys.argv[2])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     files = _Files(request_path.parent)
 
     def progress(record: dict[str, Any]) -> None:
@@ -121,6 +121,11 @@ def child_main(work: Callable[[dict[str, Any], Progress], dict[str, Any]]) -> No
     sys.stderr.flush()
     # Not sys.exit: threads that user code left running must not keep a finished child alive.
     os._exit(code)
+
+
+def end_with_parent() -> None:
+    """From now on, end this process and its descendants when the one that PARENT names is gone."""
+    threading.Thread(target=_watch_parent, daemon=True).start()
 
 
 def write_atomically(path: Path, value: Any) -> None:
@@ -209,9 +214,9 @@ def _name(work: Callable[..., Any]) -> str:
     return spec.name if spec is not None else work.__module__
 
 
-def _end_with_parent() -> None:
-    """End this child and its descendants when the parent is gone: SIGKILL leaves it no time to do so itself."""
-    parent = int(os.environ.get(_PARENT, "0"))
+def _watch_parent() -> None:
+    """SIGKILL leaves a parent no time to end its children itself."""
+    parent = int(os.environ.get(PARENT, "0"))
     while os.getppid() == parent and is_alive(parent):
         time.sleep(0.5)
     kill_marked(os.environ.get(MARK, "").rpartition("/")[2])

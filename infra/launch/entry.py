@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import sys
 import traceback
 from pathlib import Path
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import Preempted, TrainwrightError
 from infra.launch.child import write_atomically
 from infra.launch.processes import die_with_parent
 from infra.launch.ranks import SCRATCH, error_file, log_file, pid_file
+from infra.launch.stacks import answer_with_stacks
 
 
 def main() -> None:
@@ -26,6 +28,9 @@ def main() -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    answer_with_stacks()
+    # Until the module listens itself: before the first step there is nothing to keep.
+    signal.signal(signal.SIGTERM, lambda *_: _leave(scratch, rank))
     write_atomically(pid_file(scratch, rank), {"rank": rank, "pid": os.getpid()})
     module = sys.argv[1]
     sys.argv = sys.argv[1:]
@@ -38,6 +43,12 @@ def main() -> None:
             internal = TrainwrightError(f"Rank {rank} failed: {type(error).__name__}: {error}.", details={"rank": rank})
             write_atomically(answer, internal.to_json())
         sys.exit(TrainwrightError.exit_code)
+
+
+def _leave(scratch: Path, rank: int) -> None:
+    error = Preempted(f"Rank {rank} was asked to stop before its first step.", details={"rank": rank})
+    write_atomically(error_file(scratch, rank), error.to_json())
+    os._exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -19,24 +19,26 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import Cancelled, CorruptError, Fenced, NodeLost, Preempted, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
 from infra.code import unpack
-from infra.datasets import local_dataset
+from infra.datasets import local_dataset, mixed
 from infra.launch import ranks
-from infra.launch.child import log_tail
+from infra.launch.child import PARENT, end_with_parent, log_tail
+from infra.launch.links import Links
 from infra.launch.patience import Background, ConductorWatch, patiently
 from infra.launch.processes import end, marked_env, new_mark, uninterrupted
-from infra.launch.ranks import RankWatch, read_json
+from infra.launch.rank_logs import RankLogs
+from infra.launch.ranks import SAVED_WITHIN_S, RankWatch, read_json
+from infra.launch.stacks import take_stacks
 from infra.store import Store, layout, open_store
 
 STORE_OPTIONS = "TRAINWRIGHT_STORE_OPTIONS"
 ADDRESS = "TRAINWRIGHT_ADDRESS"
-LOG_BYTES = 2**20
 # After a rank failed, its peers get this long to end by themselves, so that their logs say why.
 SETTLE_S = 1.0
 
@@ -53,7 +55,7 @@ def run_node(
     """Supervise node `node` of a generation until it is over; the exit code of what ended it, 0 when done.
 
     SIGTERM asks the ranks for a checkpoint and ends with Preempted; a cancel marker, a newer fencing token or a lease
-    that stood still for `silence_s` end everything at once. What happened is written to the node's `exit.json`.
+    that stood still for `lease_silence_s` end everything at once. What happened is written to the node's `exit.json`.
     """
     store = patiently(lambda: open_store(store_uri, store_options, create=False))
     supervisor = _Supervisor(store, dict(store_options), training, generation, node, address)
@@ -77,12 +79,17 @@ class _Supervisor:
         self.poll_s = float(self.launch["poll_s"])
         self.grace_s = float(self.launch["grace_s"])
         devices = int(self.launch["devices"])
+        # Until the roll-call says in which order the nodes stand.
         self.ranks = range(node * devices, (node + 1) * devices)
+        self.watch: RankWatch | None = None
+        self.links: Links | None = None
+        self.stacks: dict[int, str] = {}
         self.conductor = ConductorWatch(store, self.launch)
         self.mark = new_mark()
         # Given by a launcher that outlives this process and removes it whatever happens here.
         self.scratch = Path(os.environ.get(ranks.SCRATCH) or tempfile.mkdtemp(prefix="trainwright-node-"))
         self.scratch.mkdir(parents=True, exist_ok=True)
+        self.logs = RankLogs(store, self.place, self.scratch)
         self.stop_asked: float | None = None
         self.beats = 0
         self.next_beat = 0.0
@@ -107,7 +114,8 @@ class _Supervisor:
             error = TrainwrightError(f"The supervisor of node {self.node} failed: {type(caught).__name__}: {caught}.")
         if error is not None:
             error.details.setdefault("node", self.node)
-        self._report(started, error)
+        with self._beating():
+            self._report(started, error)
         shutil.rmtree(self.scratch, ignore_errors=True)
         return 0 if error is None else error.exit_code
 
@@ -123,6 +131,9 @@ class _Supervisor:
             "instance": self.mark,
             "time": time.time(),
         }
+        if int(self.launch["nodes"]) > 1:
+            self.links = Links(self.node, self.address)
+            mine["links"] = self.links.port
         path = layout.joined(*self.place)
         try:
             patiently(lambda: self.store.create_json(path, mine))
@@ -149,6 +160,13 @@ class _Supervisor:
             if meeting is None or not layouts.done:
                 time.sleep(self.poll_s)
         project, dataset = layouts.result()
+        order = [node["node"] for node in meeting["nodes"]]
+        if self.node not in order:
+            raise Preempted(f"Generation {self.generation} of {self.training} goes on without node {self.node}.")
+        place, devices = order.index(self.node), len(self.ranks)
+        self.ranks = range(place * devices, (place + 1) * devices)
+        if self.links is not None:
+            self.links.meet(meeting["nodes"])
         return meeting, project, dataset
 
     def _lay_out(self) -> tuple[Path, Path | None]:
@@ -160,16 +178,18 @@ class _Supervisor:
         dataset = self.launch["dataset"]
         if dataset is None:
             return project, None
-        sealed = Dataset.from_json(dataset)
+        others = {name: Dataset.from_json(one) for name, one in self.launch.get("mixture", {}).items()}
+        sealed = mixed(Dataset.from_json(dataset), others)
         try:
             return project, patiently(lambda: local_dataset(self.store, sealed))
         except FileNotFoundError as error:
             raise CorruptError(f"The dataset {sealed.ref.uri} is not there any more.") from error
 
     def _train(self, meeting: dict[str, Any], project: Path, dataset: Path | None) -> None:
-        command = ranks.torchrun(self.launch, meeting, self.node, self.address, self.scratch)
+        place = self.ranks.start // len(self.ranks)
+        command = ranks.torchrun(self.launch, meeting, place, self.address, self.scratch)
         log = self.scratch / "torchrun.txt"
-        watch = RankWatch(self.scratch, self.ranks)
+        watch = self.watch = RankWatch(self.scratch, self.ranks)
         watch.start()
         process: subprocess.Popen[bytes] | None = None
         try:
@@ -183,14 +203,20 @@ class _Supervisor:
                     stderr=output,
                     start_new_session=True,
                 )
-            self._follow(process, watch)
+            self._follow(process, watch, alone=len(meeting["nodes"]) == 1)
+        except Cancelled as error:
+            if error.details.get("stacks"):
+                self.stacks = take_stacks(self.scratch, self.ranks)
+            raise
         finally:
-            with uninterrupted():
+            if self.links is not None:
+                self.links.stop()
+            with uninterrupted(), self._beating():
                 code = end(self.mark, process)
                 watch.stop()
         self._judge(code, watch, log)
 
-    def _follow(self, process: subprocess.Popen[bytes], watch: RankWatch) -> None:
+    def _follow(self, process: subprocess.Popen[bytes], watch: RankWatch, *, alone: bool) -> None:
         """Tick until torchrun ended, or until what remains after a failure, a stop or the answers had its time."""
         deadline: float | None = None
         while process.poll() is None:
@@ -199,19 +225,22 @@ class _Supervisor:
                 ranks.stop_file(self.scratch).touch()
                 deadline = self.stop_asked + self.grace_s
             if watch.first is not None and not isinstance(watch.first, Preempted):
-                deadline = min(deadline or float("inf"), time.monotonic() + SETTLE_S)
+                # A rank that died takes part in no checkpoint any more.
+                saving = not isinstance(watch.first, NodeLost) and watch.saving()
+                settle_s = SAVED_WITHIN_S if saving else SETTLE_S
+                deadline = min(deadline or float("inf"), time.monotonic() + settle_s)
             elif watch.first is not None:
                 # Peers are still at the same checkpoint.
                 deadline = deadline or time.monotonic() + self.grace_s
             elif self._all_done():
                 deadline = deadline or time.monotonic() + self.grace_s
                 # Without other nodes nobody needs this torchrun any more; its own end would take half a second.
-                if int(self.launch["nodes"]) == 1 and not watch.running():
+                if alone and not watch.running():
                     return
             if deadline is not None and time.monotonic() > deadline:
                 return
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self.poll_s)
+            # Not Popen.wait, which looks a hundred times a second, on a core that is the ranks'.
+            time.sleep(self.poll_s)
 
     def _judge(self, returncode: int | None, watch: RankWatch, log: Path) -> None:
         """Raise what ended the ranks, if they did not end well."""
@@ -256,26 +285,45 @@ class _Supervisor:
             self.next_beat = time.monotonic() + float(self.launch["heartbeat_s"])
             self._beat()
 
+    @contextlib.contextmanager
+    def _beating(self) -> Iterator[None]:
+        """Go on publishing: killing what hangs and storing the logs may take longer than a silence that is believed."""
+        over = threading.Event()
+
+        def beat() -> None:
+            while not over.wait(float(self.launch["heartbeat_s"])):
+                with contextlib.suppress(TrainwrightError):
+                    self._beat()
+
+        thread = threading.Thread(target=beat, name="beating", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
     def _beat(self) -> None:
         path = layout.beat(*self.place, self.beats)
-        reports = [read_json(ranks.report_file(self.scratch, rank)) for rank in self.ranks]
-        beat = {"schema_version": 1, "time": time.time(), "ranks": [report for report in reports if report is not None]}
+        beat = {
+            "schema_version": 1,
+            "time": time.time(),
+            "ranks": [] if self.watch is None else self.watch.reports(),
+            "unreachable": [] if self.links is None else self.links.unreachable,
+        }
         # A store that is away does not end training: the same number is tried again with the next beat.
         if self.conductor.tolerantly(lambda: self._create_once(path, beat)):
             self.beats += 1
+            self.conductor.tolerantly(lambda: self.logs.add(self.ranks))
 
     def _report(self, started: float, error: TrainwrightError | None) -> None:
         """Keep the ranks' logs, then write `exit.json`, last: whoever reads it finds everything else."""
         answers = []
         for rank in self.ranks:
             report, done = ranks.report_file(self.scratch, rank), ranks.done_file(self.scratch, rank)
-            answers.append({"rank": rank, "report": read_json(report), "done": read_json(done)})
-            log = ranks.log_file(self.scratch, rank)
-            if log.exists():
-                text = log_tail(log, LOG_BYTES).encode()
-                path = layout.rank_log(*self.place, rank)
-                with contextlib.suppress(TrainwrightError, FileExistsError):
-                    self.store.create(path, text)
+            stack = self.stacks.get(rank, "")
+            answers.append({"rank": rank, "report": read_json(report), "done": read_json(done), "stack": stack})
+        self.logs.end(self.ranks)
         record = {
             "schema_version": 1,
             "status": "done" if error is None else "failed",
@@ -295,6 +343,8 @@ class _Supervisor:
 
 def main() -> None:
     """Run the node named on the command line."""
+    if os.environ.get(PARENT):
+        end_with_parent()
     store, training, generation, node = sys.argv[1:]
     options = json.loads(os.environ.get(STORE_OPTIONS, "{}"))
     address = os.environ.get(ADDRESS, "127.0.0.1")

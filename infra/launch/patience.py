@@ -16,15 +16,24 @@ STORE_PATIENCE_S = 900.0
 RETRY_S = 0.5
 
 
-def patiently(work: Callable[[], T], patience_s: float = STORE_PATIENCE_S) -> T:
-    """`work()`, tried again while the store is away; StorageUnavailable when that lasts longer than `patience_s`."""
+def patiently(
+    work: Callable[[], T],
+    patience_s: float = STORE_PATIENCE_S,
+    on_wait: Callable[[StorageUnavailable], None] = lambda error: None,
+) -> T:
+    """`work()`, tried again while the store is away; StorageUnavailable when that lasts longer than `patience_s`.
+
+    Args:
+        on_wait: told why it waits, before each further try.
+    """
     deadline = time.monotonic() + patience_s
     while True:
         try:
             return work()
-        except StorageUnavailable:
+        except StorageUnavailable as error:
             if time.monotonic() > deadline:
                 raise
+            on_wait(error)
             time.sleep(RETRY_S)
 
 
@@ -64,9 +73,9 @@ class ConductorWatch:
     def __init__(self, store: Store, launch: dict[str, Any]) -> None:
         self.store = store
         self.training, self.generation = str(launch["training"]), int(launch["generation"])
-        self.token, self.silence_s = int(launch["token"]), float(launch["silence_s"])
-        # Asking a bucket costs money, asking a folder does not.
-        self.interval_s = float(launch["poll_s"]) if store.is_local else float(launch["heartbeat_s"])
+        self.token, self.silence_s = int(launch["token"]), float(launch["lease_silence_s"])
+        # Asking a bucket costs money, asking a folder only a little of a core that is the ranks'.
+        self.interval_s = float(launch["heartbeat_s"]) / (2 if store.is_local else 1)
         self.outage = Outage()
         self._next = 0.0
         self._beat: Any = None
@@ -86,7 +95,9 @@ class ConductorWatch:
 
     def _look(self) -> None:
         if self.store.exists(layout.cancel(self.training, self.generation)):
-            raise Cancelled(f"Generation {self.generation} of {self.training} was cancelled.")
+            marker = self.store.read_json(layout.cancel(self.training, self.generation))
+            details = {"stacks": bool(marker.get("stacks"))}
+            raise Cancelled(f"Generation {self.generation} of {self.training} was cancelled.", details=details)
         lease = self.store.pointer(layout.lease(self.training)).read()
         beat = None if lease is None else lease.value
         if beat is not None and beat["token"] > self.token:

@@ -111,6 +111,12 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+def state(pid: int) -> str:
+    """Letter of a process' state, as Linux has them (`T`: stopped); "" where there is none, or where it is not said."""
+    status = _stat(pid)
+    return "" if status is None else status[0]
+
+
 def oom_kills() -> int:
     """How often the kernel of this machine has killed a process for memory; 0 where it does not say."""
     try:

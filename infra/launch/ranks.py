@@ -20,10 +20,12 @@ from typing import Any
 
 from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, UsageError, from_json
 from infra.launch.child import log_tail
-from infra.launch.processes import is_alive, module_command, oom_kills
+from infra.launch.processes import is_alive, module_command, oom_kills, state
 
 SCRATCH = "TRAINWRIGHT_SCRATCH"
 WATCH_S = 0.05
+# When a rank raised, its peers' threads may still bring a checkpoint that was on its way to its end.
+SAVED_WITHIN_S = 10.0
 # Below the range from which systems take ports for outgoing connections, so that one found free stays free.
 _PORTS = range(20_000, 32_000)
 
@@ -58,16 +60,16 @@ def stop_file(scratch: Path) -> Path:
     return scratch / "stop"
 
 
-def torchrun(launch: dict[str, Any], rendezvous: dict[str, Any], node: int, address: str, scratch: Path) -> list[str]:
-    """The command that starts this node's ranks once the roll-call fixed where they meet.
+def torchrun(launch: dict[str, Any], rendezvous: dict[str, Any], place: int, address: str, scratch: Path) -> list[str]:
+    """The command that starts this node's ranks once the roll-call fixed where they meet and in which order.
 
     A static rendezvous: the roll-call already is one, and it was 0.3 s faster than torchrun's c10d. No restarts:
     the conductor decides what follows a failure.
     """
     arguments = {
-        "nnodes": launch["nodes"],
+        "nnodes": len(rendezvous["nodes"]),
         "nproc-per-node": launch["devices"],
-        "node-rank": node,
+        "node-rank": place,
         "rdzv-backend": "static",
         "rdzv-endpoint": f"{rendezvous['address']}:{rendezvous['port']}",
         "local-addr": address,
@@ -148,6 +150,7 @@ class RankWatch(threading.Thread):
         self.ranks = list(ranks)
         self.first: TrainwrightError | None = None
         self._kills = oom_kills()
+        self._pids: dict[int, int] = {}
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -176,19 +179,36 @@ class RankWatch(threading.Thread):
                 self.first = self._raised(raised)
         return self.first
 
+    def saving(self) -> bool:
+        """Whether a rank has a checkpoint on its way."""
+        return any(report.get("saving", False) for report in self.reports())
+
+    def reports(self) -> list[dict[str, Any]]:
+        """What the ranks last said of themselves, with the states of their processes."""
+        found = []
+        for rank in self.ranks:
+            pid, report = self._pid(rank), read_json(report_file(self.scratch, rank))
+            if report is not None:
+                found.append({**report, "state": "" if pid is None else state(pid)})
+        return found
+
     def running(self) -> bool:
         """Whether a rank's process is still there."""
-        known = [read_json(pid_file(self.scratch, rank)) for rank in self.ranks]
-        return any(entry is not None and is_alive(entry["pid"]) for entry in known)
+        return any(pid is not None and is_alive(pid) for pid in map(self._pid, self.ranks))
 
     def answered(self, rank: int) -> bool:
         """Whether a rank wrote its answer or its error."""
         return done_file(self.scratch, rank).exists() or error_file(self.scratch, rank).exists()
 
     def _lost(self, rank: int) -> bool:
-        known = read_json(pid_file(self.scratch, rank))
+        pid = self._pid(rank)
         # First whether it lives, then whether it answered: it may have done so and ended in between.
-        return known is not None and not is_alive(known["pid"]) and not self.answered(rank)
+        return pid is not None and not is_alive(pid) and not self.answered(rank)
+
+    def _pid(self, rank: int) -> int | None:
+        if rank not in self._pids and (known := read_json(pid_file(self.scratch, rank))) is not None:
+            self._pids[rank] = known["pid"]
+        return self._pids.get(rank)
 
     def _raised(self, ranks: list[int]) -> TrainwrightError:
         def when(rank: int) -> int:
@@ -197,6 +217,7 @@ class RankWatch(threading.Thread):
         rank = min(ranks, key=when)
         error = from_json(read_json(error_file(self.scratch, rank)))
         error.details.setdefault("rank", rank)
+        error.details.setdefault("when", when(rank) / 1e9)
         if type(error) is TrainwrightError:
             error.details.setdefault("log", log_tail(log_file(self.scratch, rank)))
         return error

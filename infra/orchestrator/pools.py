@@ -14,7 +14,7 @@ import time
 from datetime import datetime
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.launch.processes import new_mark, uninterrupted
+from infra.launch.processes import new_mark
 from infra.orchestrator import runs, services
 from infra.orchestrator.services import Service
 
@@ -62,13 +62,12 @@ def start_worker(url: str, pool: str = POOL) -> Service:
             worker = None
         if worker is None:
             mark, before = new_mark(), _last_heartbeat(pool)
-            worker = services.start("worker", _command(pool), mark=mark, env=_environment(mark), url=url)
-            try:
+
+            def online(worker: Service) -> None:
                 _wait_until_online(worker, pool, before)
-            except BaseException:
-                with uninterrupted():
-                    worker.stop(grace_s=0)
-                raise
+
+            env = _environment(mark)
+            worker = services.start("worker", _command(pool), mark=mark, env=env, url=url, wait=online)
         return worker
 
 

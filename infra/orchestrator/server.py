@@ -15,7 +15,7 @@ import urllib.request
 from urllib.parse import urlsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.launch.processes import module_command, new_mark, uninterrupted
+from infra.launch.processes import module_command, new_mark
 from infra.orchestrator import api, services
 from infra.orchestrator.api import REACH_TIMEOUT_S, Server
 from infra.orchestrator.services import Service
@@ -44,13 +44,8 @@ def ensure_server() -> Server:
         started = service is None
         if service is None:
             service = _start()
-        try:
+        else:
             _wait_until_healthy(service)
-        except BaseException:
-            if started:
-                with uninterrupted():
-                    service.stop(grace_s=0)
-            raise
     api.use(service.url)
     return Server(service.url, api.pages(service.url), started)
 
@@ -98,14 +93,22 @@ def _start() -> Service:
             "PREFECT_SERVER_API_HOST": host,
             "PREFECT_SERVER_API_PORT": str(port),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            # By default leases live in the server's memory: restarted, it would count their slots for ever.
+            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             # By default any web page that the person opens may start flow runs here.
             "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://{place},http://localhost:{port}",
             "DO_NOT_TRACK": "1",
         }
         command = module_command("infra.orchestrator.serve", str(listener.fileno()))
-        url = env["PREFECT_API_URL"]
-        return services.start("server", command, mark=mark, env=env, url=url, inherit=[listener.fileno()])
+        url, inherit = env["PREFECT_API_URL"], [listener.fileno()]
+
+        def healthy(service: Service) -> None:
+            # Else requests to a server that has ended would wait for an answer.
+            listener.close()
+            _wait_until_healthy(service)
+
+        return services.start("server", command, mark=mark, env=env, url=url, wait=healthy, inherit=inherit)
 
 
 def _host() -> str:

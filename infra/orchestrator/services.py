@@ -16,11 +16,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from infra.launch.processes import MARK, find_marked, is_alive, kill_marked, marked_env
+from infra.launch.processes import MARK, find_marked, is_alive, kill_marked, marked_env, uninterrupted
 from infra.settings import state_folder
 
 # A shell gives what it starts with `&` SIGINT ignored, and so on to all children; a worker that inherits that
@@ -92,36 +92,50 @@ def running(name: str) -> Service | None:
 
 
 def start(
-    name: str, command: Sequence[str], *, mark: str, env: Mapping[str, str], url: str, inherit: Sequence[int] = ()
+    name: str,
+    command: Sequence[str],
+    *,
+    mark: str,
+    env: Mapping[str, str],
+    url: str,
+    wait: Callable[[Service], None],
+    inherit: Sequence[int] = (),
 ) -> Service:
     """Start a service detached from this terminal, in the state folder, with its output in its log.
 
     Args:
         env: its whole environment, from `environment`.
+        wait: returns once it is ready; whatever is raised in here, a signal's exception included, ends it again.
         inherit: file descriptors that it takes over.
     """
     folder = state_folder()
     log = folder / f"{name}.log"
     if log.exists():
         log.replace(folder / f"{name}.previous.log")
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", _FRESH_SIGNALS, *command],
-            env=dict(env),
-            # Not the caller's folder: Prefect would read its .env and prefect.toml.
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=inherit,
-        )
-    service = Service(name, process.pid, mark, url)
-    fields = asdict(service)
-    del fields["name"]
-    draft = folder / f"{name}.{os.getpid()}.draft"
-    draft.write_text(json.dumps(fields))
-    draft.replace(folder / f"{name}.json")
+    try:
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _FRESH_SIGNALS, *command],
+                env=dict(env),
+                # Not the caller's folder: Prefect would read its .env and prefect.toml.
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=inherit,
+            )
+        service = Service(name, process.pid, mark, url)
+        fields = asdict(service)
+        del fields["name"]
+        draft = folder / f"{name}.{os.getpid()}.draft"
+        draft.write_text(json.dumps(fields))
+        draft.replace(folder / f"{name}.json")
+        wait(service)
+    except BaseException:
+        with uninterrupted():
+            kill_marked(mark)
+        raise
     return service
 
 

@@ -1,15 +1,19 @@
 """What a place must be able to do to hold a store: create once, read whole, replace by tag, list, delete.
 
-`FolderBackend` and `S3Backend` do it with the same behaviour. Paths are relative to the root and were checked before.
+`FolderBackend`, `S3Backend` and `NamedBackend` do it with the same behaviour. Paths are relative to the root and were
+checked before.
 """
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from data_contracts.errors import UsageError
-from infra.digests import Readable, hash_stream
+from infra.digests import Readable, hash_stream, write_hashed
 from infra.settings import on_this_machine, writing
 
 
@@ -19,6 +23,25 @@ class Stale(Exception):
 
 class NotImplementedThere(UsageError):
     """A server that does not know a request at all, such as a conditional one."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A file as a listing shows it: its path below the store's root, its size, and when it was written (Unix time)."""
+
+    path: str
+    bytes: int
+    written_s: float
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """What a killed writer left where no name leads: a draft, or a multipart upload (`upload_id`) without an end."""
+
+    path: str
+    bytes: int
+    written_s: float
+    upload_id: str = ""
 
 
 class Backend(Protocol):
@@ -35,6 +58,13 @@ class Backend(Protocol):
 
     def create_file(self, path: str, source: Path) -> None:
         """As `create`, with a file's bytes."""
+
+    def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+        """As `create`, with bytes that come piece by piece; their size and BLAKE3.
+
+        Args:
+            scratch: local folder for what must be whole before it can be sent.
+        """
 
     def read(self, path: str) -> tuple[bytes, str]:
         """All bytes and their tag. FileNotFoundError."""
@@ -63,6 +93,15 @@ class Backend(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file; fine if it is not there."""
 
+    def stored(self, folder: str) -> list[Stored]:
+        """All files below `folder` ("" is the root), links among them, without the store's own (see `names`)."""
+
+    def leftovers(self) -> list[Leftover]:
+        """Drafts and uploads that were begun and not ended, those under way among them."""
+
+    def drop(self, leftover: Leftover) -> None:
+        """Remove a leftover; fine if it is not there."""
+
     def local(self, uri: str) -> Path | None:
         """The folder itself, if it lies on this machine."""
 
@@ -78,3 +117,13 @@ def hash_and_copy(stream: Readable, copy: Path | None) -> tuple[int, str]:
         file = copy.open("wb", buffering=0)
     with file:
         return hash_stream(stream, writing(file, copy.parent))
+
+
+def send_whole(backend: Backend, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+    """`create_from` where bytes can only be sent when all are there: they are put together in `scratch` first."""
+    with tempfile.TemporaryDirectory(prefix="upload-", dir=scratch) as folder:
+        whole = Path(folder) / "whole"
+        with whole.open("wb", buffering=0) as file:
+            found = write_hashed(pieces, file)
+        backend.create_file(path, whole)
+    return found

@@ -20,26 +20,27 @@ def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, str) and value.startswith("profile:"):
             resolved["profile"] = value.removeprefix("profile:")
         else:
-            resolved[field] = _value(field, value)
+            resolved[field] = looked_up(f"storage_options.{field}", value)
     return resolved
 
 
-def _value(field: str, value: Any) -> Any:
+def looked_up(field: str, value: Any) -> Any:
+    """The value of a field, a credential that it names looked up; UsageError if that is not there."""
     if isinstance(value, Mapping):
-        return {key: _value(f"{field}.{key}", inner) for key, inner in value.items()}
+        return {key: looked_up(f"{field}.{key}", inner) for key, inner in value.items()}
     if not isinstance(value, str):
         return value
     kind, _, name = value.partition(":")
     if kind == "env":
         if name not in os.environ:
             raise UsageError(
-                f"storage_options.{field} names the environment variable {name}, which is not set.",
+                f"{field} names the environment variable {name}, which is not set.",
                 remedy=f"Set {name}, or name another credential (env:NAME or profile:NAME).",
             )
         return os.environ[name]
     if kind == "block":
         raise UsageError(
-            f"storage_options.{field} names the Prefect block {name}, which cannot be read outside a flow.",
+            f"{field} names the Prefect block {name}, which cannot be read outside a flow.",
             remedy="Name the credential as env:NAME or profile:NAME.",
         )
     return value

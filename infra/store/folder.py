@@ -16,12 +16,16 @@ import shutil
 import stat
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from infra.store.backend import Stale, hash_and_copy
+from infra.digests import write_hashed
+from infra.store.backend import Leftover, Stale, Stored, hash_and_copy
 
+# Manifests, pointers, records and bundled files are read in one piece; nothing of that kind is ever as large.
+MAX_READ_BYTES = 2**28
 _SWEEP_AFTER_S = 86_400
 _PUBLISH_TRIES = 20
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
@@ -52,11 +56,22 @@ class FolderBackend:
                 shutil.copyfileobj(reading, writing, 2**22)
             self._publish(draft, path)
 
+    def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+        """Store what comes once, by hard link; nothing goes through `scratch`."""
+        with self._translated(path), self._draft() as draft:
+            with draft.open("wb", buffering=0) as file:
+                found = write_hashed(pieces, file, sync=True)
+            self._publish(draft, path)
+        return found
+
     def read(self, path: str) -> tuple[bytes, str]:
         """All bytes; the tag is their SHA-256."""
         with self._translated(path):
             try:
-                data = (self.root / path).read_bytes()
+                with self._plain(path) as file:
+                    if os.fstat(file.fileno()).st_size > MAX_READ_BYTES:
+                        raise CorruptError(f"{path} is larger than anything read as a whole.", details={"file": path})
+                    data = file.read()
             except (IsADirectoryError, NotADirectoryError) as error:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path) from error
         return data, _tag(data)
@@ -80,13 +95,8 @@ class FolderBackend:
 
     def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
         """Size and BLAKE3; a link or a special file is not followed."""
-        with self._translated(path):
-            # O_NONBLOCK: a named pipe put in a file's place must not hang the reader.
-            descriptor = os.open(self.root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            with os.fdopen(descriptor, "rb") as file:
-                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                    raise CorruptError(f"{path} is not a plain file.", details={"file": path})
-                return hash_and_copy(file, copy)
+        with self._translated(path), self._plain(path) as file:
+            return hash_and_copy(file, copy)
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
@@ -139,6 +149,23 @@ class FolderBackend:
                 for folder in target.relative_to(self.root).parents[:-1]:
                     (self.root / folder).rmdir()
 
+    def stored(self, folder: str) -> list[Stored]:
+        """All files below `folder`, sorted."""
+        below = f"{folder}/" if folder else ""
+        with self._translated(folder):
+            return sorted(_scan(self.root / folder, below), key=lambda one: one.path)
+
+    def leftovers(self) -> list[Leftover]:
+        """Drafts under `.tmp/`, and what a probe left."""
+        with self._translated(".tmp"):
+            found = [one for name in (".tmp", ".probe") for one in _scan(self.root / name, f"{name}/")]
+        return [Leftover(one.path, one.bytes, one.written_s) for one in found]
+
+    def drop(self, leftover: Leftover) -> None:
+        """Remove a draft."""
+        with self._translated(leftover.path):
+            (self.root / leftover.path).unlink(missing_ok=True)
+
     def local(self, uri: str) -> Path | None:
         """The folder itself."""
         return self.root / uri
@@ -154,6 +181,25 @@ class FolderBackend:
                 with contextlib.suppress(OSError):  # gone meanwhile, or this user may only read
                     if time.time() - draft.stat().st_mtime > _SWEEP_AFTER_S:
                         os.unlink(draft)
+
+    @contextlib.contextmanager
+    def _plain(self, path: str) -> Iterator[BinaryIO]:
+        """An open file; CorruptError for a link or a special file, which is neither followed nor waited for."""
+        target = self.root / path
+        try:
+            # O_NONBLOCK: a named pipe put in a file's place must not hang the reader.
+            descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+                raise
+            raise CorruptError(f"{path} is not a plain file.", details={"file": path}) from error
+        with os.fdopen(descriptor, "rb") as file:
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISDIR(mode):
+                raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+            if not stat.S_ISREG(mode):
+                raise CorruptError(f"{path} is not a plain file.", details={"file": path})
+            yield file
 
     @contextlib.contextmanager
     def _draft(self) -> Iterator[Path]:
@@ -217,6 +263,19 @@ class FolderBackend:
                     remedy="Give this user permission for the folder, or name another store.",
                 ) from error
             raise StorageUnavailable(f"{where} cannot be used now ({error.strerror}).") from error
+
+
+def _scan(base: Path, below: str) -> Iterator[Stored]:
+    """Files and links below `base`, whose paths begin with `below`; what vanishes meanwhile is left out."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        for entry in list(os.scandir(base)):
+            if entry.is_dir(follow_symlinks=False):
+                if below or not entry.name.startswith("."):
+                    yield from _scan(base / entry.name, f"{below}{entry.name}/")
+            elif not entry.name.startswith("."):
+                with contextlib.suppress(FileNotFoundError):
+                    about = entry.stat(follow_symlinks=False)
+                    yield Stored(f"{below}{entry.name}", about.st_size, about.st_mtime)
 
 
 def _same(one: Path, other: Path) -> bool:

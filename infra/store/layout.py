@@ -68,9 +68,19 @@ def tombstone(uri: str) -> str:
     return f"tombstones/{check_path(uri)}.json"
 
 
-def code(code_digest: str) -> str:
-    """Sealed bundle of a user's code."""
-    return f"code/{_name(code_digest)}"
+def uses(uri: str) -> str:
+    """Folder of the days on which what lies at `uri` was taken up for use."""
+    return f"uses/{check_path(uri)}"
+
+
+def use(uri: str, day: str) -> str:
+    """Mark: taken up for use on `day` (ISO, UTC), created once."""
+    return f"{uses(uri)}/{_name(day)}"
+
+
+def code(code_digest: str, n: int = 0) -> str:
+    """Sealed bundle of a user's code; the `n`-th of these very files, after `n` that are deleted."""
+    return f"code/{_name(code_digest)}" + (f"-{_number(n)}" if n else "")
 
 
 def imported(content_digest: str) -> str:
@@ -164,6 +174,11 @@ def run_attempt(run_id: str, n: int) -> str:
     return f"{run_attempts(run_id)}/{_number(n)}.json"
 
 
+def errand(run_id: str, name: str) -> str:
+    """Folder of a piece of a run's work that a node elsewhere does; laid out as a training's is."""
+    return f"{run(run_id)}/errands/{_name(name)}"
+
+
 # Trainings. `training` is `trainings/<key>-<n>`.
 
 
@@ -230,6 +245,11 @@ def node_exit(training: str, g: int, k: int) -> str:
 def rank_log(training: str, g: int, k: int, rank: int) -> str:
     """The end of a rank's log, kept by node `k`."""
     return f"{node(training, g, k)}/log-rank-{_number(rank)}.txt"
+
+
+def rank_log_piece(training: str, g: int, k: int, rank: int, i: int) -> str:
+    """Piece `i` of a rank's log, kept by node `k` while it runs."""
+    return f"{node(training, g, k)}/log-rank-{_number(rank)}-{_number(i)}.txt"
 
 
 def checkpoints(training: str) -> str:

@@ -1,33 +1,39 @@
-"""Opens a store, and makes one: a place without conditional writes is refused before anything is kept there."""
+"""Opens a store, or has it made; where its pointers and names are decided was fixed then, and is what counts."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import CorruptError, UsageError
-from infra import audit
 from infra.store import layout
-from infra.store.backend import Backend, NotImplementedThere, Stale
+from infra.store.backend import Backend
+from infra.store.making import IN_STORE, make, names_of
 from infra.store.store import Store
 
-SCHEMA = 1
+SCHEMA = 2
 
 
-def open_store(uri: str, storage_options: Mapping[str, Any] | None = None, *, create: bool = True) -> Store:
+def open_store(
+    uri: str,
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    create: bool = True,
+    pointers: str | None = None,
+) -> Store:
     """The store at a folder or at `s3://bucket/prefix`.
 
     Args:
         uri: where it is.
         storage_options: for S3: options of s3fs, credentials named (`env:NAME`, `profile:NAME`).
         create: make it if there is none.
+        pointers: the database that decides its pointers and names, as it was made or is to be made; None: as it was
+            made, and without one if it is to be made.
 
-    Raises: UsageError if it is not permitted, does not honour conditional writes, has a newer schema, or is not
-    there and `create` is False; StorageUnavailable if it does not answer.
+    Raises: UsageError if it is not permitted, does not honour conditional writes, has a newer schema, was made with
+    other pointers, or is not there and `create` is False; StorageUnavailable if it does not answer.
     """
     backend = _backend(uri, storage_options or {})
     store = Store(backend, storage_options or {})
@@ -38,16 +44,31 @@ def open_store(uri: str, storage_options: Mapping[str, Any] | None = None, *, cr
             raise UsageError(
                 f"There is no store at {store.uri}.", remedy="Name one that exists, or run a pipeline to make it."
             ) from None
-        about = _make(store, backend)
-    schema = about.get("schema") if isinstance(about, dict) else None
-    if not isinstance(schema, int):
+        make(backend, pointers)
+        about = store.read_json(layout.STORE)
+    schema, held = (about.get("schema"), about.get("pointers")) if isinstance(about, dict) else (None, None)
+    if not isinstance(schema, int) or (schema <= SCHEMA and not isinstance(held, str)):
         raise CorruptError(f"{layout.STORE} in {store.uri} does not describe a store.", details={"file": layout.STORE})
     if schema > SCHEMA:
         raise UsageError(
             f"The store {store.uri} has schema {schema}, newer than the {SCHEMA} that this Trainwright reads.",
             remedy="Upgrade Trainwright.",
         )
-    return store
+    if pointers not in (None, held):
+        raise UsageError(
+            f"The store {store.uri} has its pointers in {'itself' if held == IN_STORE else held}, not in {pointers}; "
+            "that was fixed when it was made.",
+            remedy="Name the ones it was made with, or none.",
+        )
+    return store if held == IN_STORE else Store(_named(backend, about), store.storage_options)
+
+
+def _named(objects: Backend, about: dict[str, Any]) -> Backend:
+    from infra.store.named import NamedBackend
+
+    backend = NamedBackend(objects, names_of(objects, about))
+    backend.sweep()
+    return backend
 
 
 def _backend(uri: str, storage_options: Mapping[str, Any]) -> Backend:
@@ -63,70 +84,3 @@ def _backend(uri: str, storage_options: Mapping[str, Any]) -> Backend:
 
         return S3Backend(uri, storage_options)
     raise UsageError(f"{uri!r} cannot be a store.", remedy="Name a folder, or s3://bucket/prefix.")
-
-
-def _make(store: Store, backend: Backend) -> Any:
-    found = {name: _honoured(probe, backend) for name, probe in PROBES.items()}
-    ignored = [name for name, honoured in found.items() if not honoured]
-    if ignored:
-        raise UsageError(
-            f"The server of {store.uri} does not honour conditional writes ({' and '.join(ignored)}), so two writers "
-            "could overwrite each other.",
-            remedy="Name a store on a server that honours If-None-Match and If-Match, or a folder.",
-        )
-    if store.is_local:
-        # A store inside a repository must not make the tree that it records count as changed.
-        with contextlib.suppress(FileExistsError):
-            store.create(".gitignore", b"*\n")
-    with contextlib.suppress(FileExistsError):  # another process made it meanwhile; its word counts
-        store.create_json(layout.STORE, {"made": audit.now(), "pointers": "store", "probe": found, "schema": SCHEMA})
-    return store.read_json(layout.STORE)
-
-
-def _honoured(probe: Callable[[Backend], bool], backend: Backend) -> bool:
-    try:
-        return probe(backend)
-    except (Stale, FileExistsError, NotImplementedThere):  # a condition that holds was refused, or is not known at all
-        return False
-
-
-def _probe_create(backend: Backend) -> bool:
-    path = f".probe/{uuid.uuid4().hex}"
-    backend.create(path, b"first")
-    try:
-        backend.create(path, b"second")
-    except FileExistsError:
-        return backend.read(path)[0] == b"first"
-    finally:
-        backend.delete(path)
-    return False
-
-
-def _probe_overwrite(backend: Backend) -> bool:
-    path = f".probe/{uuid.uuid4().hex}"
-    try:
-        first = backend.create(path, b"first")
-        second = backend.replace(path, b"second", first)
-        try:
-            backend.replace(path, b"third", first)
-        except Stale:
-            return backend.read(path) == (b"second", second)
-        return False
-    finally:
-        backend.delete(path)
-
-
-def _probe_large(backend: Backend) -> bool:
-    path = f".probe/{uuid.uuid4().hex}"
-    try:
-        backend.create(path, b"first")
-        return backend.creates_large_once(path) and backend.read(path)[0] == b"first"
-    finally:
-        backend.delete(path)
-
-
-PROBES: dict[str, Callable[[Backend], bool]] = {
-    "conditional_create": _probe_create,
-    "conditional_large_create": _probe_large,
-    "conditional_overwrite": _probe_overwrite,
-}

@@ -11,18 +11,22 @@ import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
+
 from data_contracts.errors import CorruptError
 from infra.digests import PIECE_BYTES, Readable
-from infra.store.backend import Stale, hash_and_copy
+from infra.store.backend import Leftover, Stale, Stored, hash_and_copy, send_whole
 from infra.store.s3_connect import connect
 from infra.store.s3_errors import NOT_IMPLEMENTED, is_transient, status_of, translate
 
 _TRIES = 4
 _CONFLICT_TRIES = 8
+_LONGEST_TRY_S = 600
+_SLOWEST_BYTES_PER_S = 2**18
 _ANSWER_UNKNOWN = (404, 412, None)
 
 
@@ -43,7 +47,8 @@ class S3Backend:
         """Store `data` once, by If-None-Match."""
 
         def put(nonce: str) -> str:
-            answer = self._fs.pipe_file(self._full(path), data, mode="create", Metadata={"nonce": nonce})
+            about = {"mode": "create", "timeout": _longest_s(len(data)), "Metadata": _about(nonce, data)}
+            answer = self._fs.pipe_file(self._full(path), data, **about)
             return (answer or self._head(path))["ETag"]  # a multipart upload gives no answer
 
         return self._conditional(path, put, FileExistsError(path))
@@ -52,16 +57,22 @@ class S3Backend:
         """Store a file's bytes once, by If-None-Match on the PUT or on the end of the multipart upload."""
 
         def put(nonce: str) -> str:
-            self._fs.put_file(str(source), self._full(path), mode="create", Metadata={"nonce": nonce})
+            about = {"mode": "create", "timeout": _longest_s(source.stat().st_size), "Metadata": {"nonce": nonce}}
+            self._fs.put_file(str(source), self._full(path), **about)
             return ""
 
         self._conditional(path, put, FileExistsError(path))
 
+    def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
+        """Store what comes once."""
+        return send_whole(self, path, pieces, scratch)
+
     def read(self, path: str) -> tuple[bytes, str]:
         """All bytes; the tag is the ETag."""
 
-        def whole(body: Readable) -> bytes:
-            return body.read(-1)
+        def whole(body: Readable) -> tuple[bytes, str]:
+            data = body.read(-1)
+            return data, blake3(data).hexdigest()
 
         return self._get(path, whole)
 
@@ -70,14 +81,18 @@ class S3Backend:
 
         def put(nonce: str) -> str:
             # One PUT, never a multipart upload: that drops the condition and overwrites.
-            return self._call("put_object", path, Body=data, IfMatch=tag, Metadata={"nonce": nonce})["ETag"]
+            return self._call("put_object", path, Body=data, IfMatch=tag, Metadata=_about(nonce, data))["ETag"]
 
         return self._conditional(path, put, Stale(path))
 
     def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
         """Size and BLAKE3 of one whole GET."""
 
-        return self._get(path, lambda body: hash_and_copy(body, copy))[0]
+        def whole(body: Readable) -> tuple[tuple[int, str], str]:
+            found = hash_and_copy(body, copy)
+            return found, found[1]
+
+        return self._get(path, whole)[0]
 
     def exists(self, path: str) -> bool:
         """Whether an object is there."""
@@ -105,6 +120,35 @@ class S3Backend:
         """Remove an object."""
         with self._translated(path):
             self._call("delete_object", path)
+
+    def stored(self, folder: str) -> list[Stored]:
+        """All objects below `folder`, sorted."""
+        pages = self._pages(folder, f"{folder}/" if folder else "")
+        found = [self._stored(entry) for page in pages for entry in page.get("Contents", [])]
+        return sorted((one for one in found if one.path[:1] not in ("", ".")), key=lambda one: one.path)
+
+    def leftovers(self) -> list[Leftover]:
+        """Multipart uploads without an end, and what a probe left."""
+        found = [self._stored(entry) for page in self._pages("", ".probe/") for entry in page.get("Contents", [])]
+        left = [Leftover(one.path, one.bytes, one.written_s) for one in found]
+        marker: dict[str, str] = {}
+        while True:
+            with self._translated(""):
+                page = self._fs.call_s3("list_multipart_uploads", Bucket=self.bucket, Prefix=self.prefix, **marker)
+            for entry in page.get("Uploads", []):
+                path = entry["Key"].removeprefix(self.prefix)
+                left.append(Leftover(path, 0, entry["Initiated"].timestamp(), entry["UploadId"]))
+            if not page.get("IsTruncated"):
+                return left
+            marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def drop(self, leftover: Leftover) -> None:
+        """Abort an upload, or remove an object."""
+        with self._translated(leftover.path), contextlib.suppress(FileNotFoundError):
+            if leftover.upload_id:
+                self._call("abort_multipart_upload", leftover.path, UploadId=leftover.upload_id)
+            else:
+                self._call("delete_object", leftover.path)
 
     def local(self, uri: str) -> Path | None:
         """None: nothing lies on this machine."""
@@ -172,7 +216,7 @@ class S3Backend:
             return ""
         return head["ETag"] if head["Metadata"].get("nonce") == nonce else ""
 
-    def _get(self, path: str, consume: Callable[[Readable], Any]) -> tuple[Any, str]:
+    def _get(self, path: str, consume: Callable[[Readable], tuple[Any, str]]) -> tuple[Any, str]:
         from botocore.exceptions import FlexibleChecksumError
 
         for tries_left in reversed(range(_TRIES)):
@@ -181,11 +225,14 @@ class S3Backend:
                     # A whole GET: s3fs' open() reads ranges, in which a flipped bit passes unseen.
                     answer = self._call("get_object", path)
                     with contextlib.closing(_Body(self._fs, answer["Body"])) as body:
-                        return consume(body), answer["ETag"]
-                except FlexibleChecksumError as error:
+                        value, found = consume(body)
+                    if answer["Metadata"].get("blake3") not in (None, found):
+                        raise _Changed
+                    return value, answer["ETag"]
+                except (FlexibleChecksumError, _Changed) as error:
                     if not tries_left:
                         raise CorruptError(
-                            f"{path} in the store {self.uri} does not match the checksum that the server keeps.",
+                            f"{path} in the store {self.uri} does not match the checksum that is kept with it.",
                             details={"file": path},
                         ) from error
                 except Exception as error:
@@ -193,20 +240,41 @@ class S3Backend:
                         raise
         raise AssertionError("unreachable")
 
+    def _stored(self, entry: dict[str, Any]) -> Stored:
+        return Stored(entry["Key"].removeprefix(self.prefix), entry["Size"], entry["LastModified"].timestamp())
+
     def _keys(self, folder: str, starting: str, **arguments: Any) -> Iterator[str]:
+        for page in self._pages(folder, starting, **arguments):
+            for entry in page.get("Contents", []):
+                yield entry["Key"].removeprefix(self.prefix)
+            for entry in page.get("CommonPrefixes", []):
+                yield entry["Prefix"].removeprefix(self.prefix)
+
+    def _pages(self, folder: str, starting: str, **arguments: Any) -> Iterator[dict[str, Any]]:
         token: dict[str, str] = {}
         while True:
             with self._translated(folder):
                 page = self._fs.call_s3(
                     "list_objects_v2", Bucket=self.bucket, Prefix=f"{self.prefix}{starting}", **arguments, **token
                 )
-            for entry in page.get("Contents", []):
-                yield entry["Key"].removeprefix(self.prefix)
-            for entry in page.get("CommonPrefixes", []):
-                yield entry["Prefix"].removeprefix(self.prefix)
+            yield page
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+class _Changed(Exception):
+    """What was read is not what was written."""
+
+
+def _about(nonce: str, data: bytes) -> dict[str, str]:
+    """What a small object says of itself: not every server keeps a checksum."""
+    return {"blake3": blake3(data).hexdigest(), "nonce": nonce}
+
+
+def _longest_s(num_bytes: int) -> float:
+    """How long an upload may take: no timeout below us holds while a server does not take what we send."""
+    return _LONGEST_TRY_S + num_bytes / _SLOWEST_BYTES_PER_S
 
 
 class _Body:

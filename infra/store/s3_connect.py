@@ -16,10 +16,12 @@ def connect(options: Mapping[str, Any], translated: AbstractContextManager[None]
     UsageError for what `storage_options` must not say. `translated` turns other failures into our errors.
     """
     import s3fs
+    from botocore.handlers import add_expect_header
 
     given = resolve(options)
     config = {
         "connect_timeout": 10,
+        "read_timeout": 30,  # as long as a lease waits: in botocore's 60 s a beat would be overtaken by one stall
         "retries": {"mode": "standard", "max_attempts": 3},
         **given.pop("config_kwargs", {}),
     }
@@ -27,6 +29,8 @@ def connect(options: Mapping[str, Any], translated: AbstractContextManager[None]
         with translated:
             filesystem = s3fs.S3FileSystem(**given, config_kwargs=config, **settings)
             filesystem.connect()
+            # While it waits for "100 Continue" no timeout holds: a server that stalls would stop us for good.
+            filesystem.s3.meta.events.unregister("before-call.s3", add_expect_header)
     except (TypeError, KeyError, ValueError) as error:
         raise UsageError(
             f"storage_options cannot be used: {error}.",

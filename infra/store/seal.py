@@ -22,6 +22,8 @@ from data_contracts.handoffs import FileEntry, Ref
 from infra.store import layout
 
 SCHEMA = 1
+# Of some hundred thousand files.
+MAX_BYTES = 2**26
 _TAIL = re.compile(rb',"seal":"([0-9a-f]{64})"}\Z')
 _HEX = re.compile(r"[0-9a-f]{64}")
 
@@ -85,6 +87,8 @@ def read_manifest(uri: str, data: bytes, expected: Ref | None = None) -> Manifes
     `expected` points at; UsageError if it has a newer schema.
     """
     path = layout.manifest(uri)
+    if len(data) > MAX_BYTES:
+        raise _corrupt(path, "is larger than any manifest")
     tail = _TAIL.search(data)
     if tail is None:
         raise _corrupt(path, "does not end with a seal")
@@ -101,7 +105,7 @@ def read_manifest(uri: str, data: bytes, expected: Ref | None = None) -> Manifes
             )
         manifest = Manifest(uri=uri, seal=seal, **value)
         well_formed = canonical(value) == body + b"}" and _well_formed(manifest)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _corrupt(path, "is not a manifest") from error
     if not well_formed:
         raise _corrupt(path, "is not a manifest in canonical form")

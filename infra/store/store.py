@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import plain
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from infra import audit
 from infra.settings import state_folder
 from infra.store import layout
-from infra.store.backend import Backend
+from infra.store.backend import Backend, Leftover, Stored
 from infra.store.copies import copy_of
 from infra.store.pointers import Pointer
 from infra.store.seal import Manifest, read_manifest
 from infra.store.writer import Writer
 
-Names = list[str]  # inside the class, `list` is the method
+# Inside the class, `list` is the method.
+Names = list[str]
+Numbers = list[int]
+Listing = list[Stored]
+Leftovers = list[Leftover]
 
 
 class Store:
@@ -56,7 +61,7 @@ class Store:
         data = self.read(path)
         try:
             return json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CorruptError(f"{path} is not JSON.", details={"file": path}) from error
 
     def exists(self, path: str) -> bool:
@@ -129,7 +134,7 @@ class Store:
         """
         for n in sorted(self._attempts(area, key), reverse=True):
             uri = layout.attempt(area, key, n)
-            if self.exists(layout.tombstone(uri)):
+            if self.exists(layout.tombstone(uri)) or not self.claim(uri):
                 continue
             with contextlib.suppress(FileNotFoundError, CorruptError):
                 return self.verify(uri).ref
@@ -141,21 +146,67 @@ class Store:
         if not numbers:
             return layout.attempt(area, key, 0)
         uri = layout.attempt(area, key, max(numbers))
-        if self.exists(layout.manifest(uri)) or self.exists(layout.tombstone(uri)):
+        if self.exists(layout.manifest(uri)) or not self.claim(uri):
             return layout.attempt(area, key, max(numbers) + 1)
         return uri
 
-    def remove(self, uri: str, *, why: str, by: str) -> None:
-        """Delete a directory: a tombstone says so first, then manifests go, then files. May be repeated if cut off.
+    def claim(self, uri: str) -> bool:
+        """Note that what lies at `uri` is taken up for use today; False if it is deleted, or about to be.
 
-        A link in it is deleted itself, never what it points to.
+        Before every use of what the user of it did not make: `remove` looks for the note after it has said what it
+        deletes, and this looks for a tombstone after it has left the note, so one of the two sees the other.
         """
-        names = self._backend.walk(layout.check_path(uri), links=True)
+        # Who may only look, for a plan, makes nothing that could be spoilt.
+        with contextlib.suppress(FileExistsError, UsageError):
+            self.create(layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), b"")
+        return not self.exists(layout.tombstone(uri))
+
+    def last_claim_s(self, uri: str) -> float:
+        """When `uri` was taken up for use last, as Unix time: the end of that day; 0 if it never was."""
+        days = self.list(layout.uses(uri))
+        return day_end_s(days[-1]) if days else 0.0
+
+    def remove(self, uri: str, *, why: str, by: str, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Delete a directory or a file: a tombstone says so first, then manifests go, then files.
+
+        May be repeated if cut off. A link is deleted itself, never what it points to.
+
+        Args:
+            unless: asked again once the tombstone is there; True keeps everything, and False is returned.
+        """
+        path = layout.check_path(uri)
+        names = [""] if self.exists(path) else self._backend.walk(path, links=True)
+        if unless():
+            return False
         about = {"by": by, "schema": 1, "time": audit.now(), "uri": uri, "why": why}
         with contextlib.suppress(FileExistsError):
             self.create_json(layout.tombstone(uri), about)
+        # The tombstone then stays though nothing is deleted: who has seen it makes its own meanwhile.
+        if unless():
+            return False
         for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
-            self._backend.delete(f"{uri}/{name}")
+            self._backend.delete(f"{uri}/{name}" if name else uri)
+        return True
+
+    def stored(self, folder: str = "") -> Listing:
+        """Every file below `folder` ("" is the root) with its size and time."""
+        return self._backend.stored(layout.check_path(folder) if folder else "")
+
+    def leftovers(self) -> Leftovers:
+        """What killed writers left where no name leads; what others write at this moment is among it."""
+        return self._backend.leftovers()
+
+    def drop(self, leftover: Leftover) -> None:
+        """Remove a leftover."""
+        self._backend.drop(leftover)
+
+    def forget(self, path: str) -> None:
+        """Delete a file of which nothing need be told, such as an old note of a use."""
+        self._backend.delete(layout.check_path(path))
+
+    def attempts(self, area: str, key: str) -> Numbers:
+        """Sorted numbers of the attempts at `key`, deleted ones among them."""
+        return sorted(self._attempts(area, key))
 
     def _attempts(self, area: str, key: str) -> set[int]:
         first = layout.attempt(area, key, 0).removesuffix("0").rpartition("/")[2]
@@ -163,6 +214,14 @@ class Store:
         names += [name.removesuffix(".json") for name in self._backend.names(f"tombstones/{area}", first)]
         parts = filter(None, map(layout.split_attempt, names))
         return {n for found, n in parts if found == key}
+
+
+def day_end_s(day: str) -> float:
+    """The end of an ISO day in UTC, as Unix time; 0 for what is no day."""
+    try:
+        return datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() + 86_400
+    except ValueError:
+        return 0.0
 
 
 def _corrupt(path: str, what: str) -> CorruptError:

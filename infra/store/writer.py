@@ -35,10 +35,7 @@ class Writer:
         The same bytes again are fine. CorruptError if the name holds other bytes (unless they are unsealed and this
         writes afresh), or if the directory is sealed without it; UsageError for a name that could leave the directory.
         """
-        try:
-            path = f"{self.uri}/{check_file_name(name)}"
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+        path = self._path(name)
         if isinstance(data, Path):
             with data.open("rb") as file:
                 size, digest = hash_stream(file)
@@ -61,6 +58,19 @@ class Writer:
                 self._create(path, data)
         self._entries[name] = entry
         return entry
+
+    def put_pieces(self, name: str, pieces: Iterable[memoryview], scratch: Path) -> FileEntry:
+        """Store a new file from bytes that come piece by piece, hashed while they are written.
+
+        CorruptError if the name is taken; UsageError for a name that could leave the directory.
+        """
+        path = self._path(name)
+        try:
+            size, digest = self._backend.create_from(path, pieces, scratch)
+        except FileExistsError as error:
+            raise CorruptError(f"{path} is there already.", details={"file": path}) from error
+        self._entries[name] = FileEntry(path=name, bytes=size, blake3=digest)
+        return self._entries[name]
 
     def seal(
         self,
@@ -101,6 +111,12 @@ class Writer:
                 ) from error
             return first.ref
         return read_manifest(self.uri, data).ref
+
+    def _path(self, name: str) -> str:
+        try:
+            return f"{self.uri}/{check_file_name(name)}"
+        except ValueError as error:
+            raise UsageError(str(error)) from error
 
     def _create(self, path: str, data: bytes | Path) -> None:
         if isinstance(data, Path):

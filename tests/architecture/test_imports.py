@@ -27,12 +27,15 @@ def test_layers_and_fences(repository: Path) -> None:
     ("module", "never"),
     [
         ("flows.retrain", ("torch", "lightning", "great_expectations", "dask", "distributed", "prefect_dask")),
+        ("flows.node", ("torch", "lightning", "great_expectations", "pandas")),
         ("flows.cli", ("torch", "lightning", "prefect", "great_expectations", "pandas", "s3fs", "distributed")),
         ("training.rank", ("prefect", "great_expectations")),
         ("training.shard_worker", ("torch", "lightning", "prefect", "distributed")),
         ("training.piece_worker", ("torch", "lightning", "prefect", "distributed")),
         ("tasks.on_dask", ("torch", "lightning", "great_expectations")),
         ("infra.launch.node", ("torch", "lightning", "prefect")),
+        ("infra.launch.errand", ("torch", "lightning", "prefect")),
+        ("infra.orchestrator.gang", ("torch", "lightning", "prefect")),
     ],
 )
 def test_importing_a_module_loads_nothing_heavy_by_accident(

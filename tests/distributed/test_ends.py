@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import from_json
+from infra.launch.ranks import error_file
 from tests.support.gang import TIMEOUT_S, TRAINING, Gang, answer
 
 
@@ -91,10 +92,24 @@ def test_a_loss_or_weight_that_is_no_number_ends_all_ranks_as_diverged(model: st
     scratch = ends(gang("run", model, checkpoint={"every_steps": 1}))
     errors = [answer(scratch, rank, "error") for rank in (0, 1)]
     assert [error["cause"] for error in errors] == ["diverged", "diverged"], errors
+    assert len(errors[0]["details"].pop("rows")) == 16
     assert errors[0]["details"] == {"step": 5, "samples": [64, 80]}
     assert exit_codes(scratch) == {8}
     # The bad step was taken, but nothing was written after it.
     assert [one["step"] for one in answer(scratch, 0)["checkpoints"]] == [1, 2, 3, 4]
+
+
+def test_a_checkpoint_that_cannot_be_saved_ends_all_ranks_at_a_later_step_with_its_cause(
+    gang: Callable[..., Gang],
+) -> None:
+    run = gang("run", checkpoint={"every_steps": 4})
+    run.store.create(f"{TRAINING}/checkpoints/8-g0/weights-0.safetensors", b"in its place")
+    scratch = ends(run)
+    errors = [answer(scratch, rank, "error") for rank in (0, 1)]
+    assert {error["cause"] for error in errors if error} == {"corrupt"}
+    assert errors[0]["message"].startswith(f"{TRAINING}/checkpoints/8-g0/weights-0.safetensors is there already")
+    progress = answer(scratch, 0)
+    assert ([one["step"] for one in progress["checkpoints"]], progress["step"] in range(8, 13)) == ([4], True)
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -134,13 +149,20 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
+def written(path: Path) -> float:
+    """When a file was written, never if it was not."""
+    return path.stat().st_mtime_ns if path.exists() else float("inf")
+
+
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[] if case.startswith("state") else pytest.mark.slow) for case in REFUSED]
 )
 def test_refused_before_the_first_step(case: str, gang: Callable[..., Gang]) -> None:
     settings, cause, sentence = REFUSED[case]
     scratch = ends(gang("run", **settings))
-    error = answer(scratch, 0, "error") or answer(scratch, 1, "error")
+    # torchrun asks the other rank to stop as soon as one has ended.
+    first = min((error_file(scratch, rank) for rank in (0, 1)), key=written)
+    error = json.loads(first.read_text())
     assert (error["cause"], error["message"]) == (cause, sentence)
     assert answer(scratch, 0)["step"] == 0
     assert {"usage": 2, "user_code": 8}[cause] in exit_codes(scratch)

@@ -108,20 +108,28 @@ def test_what_one_rank_alone_logs_is_shared_and_hinders_no_checkpoint(gang: Call
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(("ddp", 2), ("fsdp", 2)), (("fsdp", 2), ("ddp", 2)), (("fsdp", 2), ("single", 1)), (("single", 1), ("fsdp", 2))],
+    [
+        (("ddp", 2), ("fsdp", 2)),
+        (("fsdp", 2), ("ddp", 2)),
+        (("fsdp", 2), ("single", 1)),
+        (("single", 1), ("fsdp", 2)),
+        (("hsdp", 4), ("fsdp", 2)),
+        (("hsdp", 4), ("ddp", 2)),
+        (("ddp", 2), ("hsdp", 4)),
+    ],
 )
 def test_resumed_with_another_strategy_or_number_of_ranks(
     before: tuple[str, int], after: tuple[str, int], gang: Callable[..., Gang]
 ) -> None:
     # Without dropout and batch norm nothing depends on which rank takes which rows.
     def make(name: str, strategy: str, ranks: int) -> Gang:
-        made = gang(name, "Plain", ranks=ranks, strategy=strategy, micro_batch_size=4, **EVERY_4)
-        made.store = whole.store
-        return made
+        mesh = {"shard_ranks": 2} if strategy == "hsdp" else {}
+        return gang(name, "Plain", ranks=ranks, strategy=strategy, micro_batch_size=4, **mesh, **EVERY_4)
 
-    whole = gang("whole", "Plain", ranks=before[1], strategy=before[0], micro_batch_size=4, **EVERY_4)
+    whole, other = make("whole", *before), make("other", *after)
+    other.store = whole.store
     end = whole.train_to_end()
-    resumed = make("other", *after).train_to_end(1, resume=answer(whole.scratch(0), 0)["checkpoints"][0])
+    resumed = other.train_to_end(1, resume=answer(whole.scratch(0), 0)["checkpoints"][0])
     assert resumed["step"] == end["step"] == 18
     assert resumed["metrics"] == pytest.approx(end["metrics"], rel=1e-4)
     expected = dict(read_tensors(whole.checkpoint_folder(end)))

@@ -150,7 +150,7 @@ def test_people_recognise_what_they_see(checkout: Checkout, on_demand: dict[str,
         assert {"team:examples", f"stage:{stage}"} <= set(task["tags"])
         assert task["state"]["type"] == "COMPLETED"
     pages = {page["key"]: page["data"] for page in checkout.ask("/artifacts/filter", of_run)}
-    assert pages.keys() == {f"digits-{stage}" for stage in [*STAGES, "report", "shard-progress"]}
+    assert pages.keys() == {f"digits-{stage}" for stage in [*STAGES, "report", "shard-progress", "gang"]}
     assert float(pages["digits-shard-progress"]) == 100
     for stage in STAGES:
         assert pages[f"digits-{stage}"].startswith(f"# {stage}: ran\n")

@@ -171,8 +171,9 @@ def marked(mark: str) -> dict[int, str]:
 
 
 def writes_a_checkpoint(line: Line) -> bool:
-    """Whether some checkpoint lies there without its manifest."""
-    return any(not (folder / "manifest.json").exists() for folder in line.kept("trainings/*/checkpoints/*-g?"))
+    """Whether a checkpoint of the generation that this process launched lies there without its manifest."""
+    folders = line.kept(f"trainings/*/checkpoints/*-g{line.generations}")
+    return any(not (folder / "manifest.json").exists() for folder in folders)
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,7 @@ def stop(line: Line, moment: Moment, whole_group: bool) -> None:
     line.leave()
     assert left == {}, line.log()
     assert [one for one in alive if MARK not in one.environ()] == [], line.log()
+    assert stdout, (process.returncode, line.log())
     told = json.loads(stdout)
     if moment.brief and process.returncode == 0:
         assert told["verdict"] == "promoted"

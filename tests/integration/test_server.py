@@ -10,11 +10,14 @@ import sys
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 import pytest
 
@@ -126,6 +129,27 @@ def test_a_stranger_with_the_pid_and_on_the_port_is_neither_used_nor_killed(plac
             sleeper.kill()
             sleeper.wait()
             stranger.shutdown()
+
+
+def test_many_clients_at_once_wait_for_each_other(place: Place) -> None:
+    url = place.ask(ENSURE)["url"]
+    answers: Counter[int] = Counter()
+    with httpx.Client(base_url=url, trust_env=False) as api:
+        pool = api.post("/work_pools/", json={"name": "busy", "type": "process"}).raise_for_status().json()
+        flow = api.post("/flows/", json={"name": "busy"}).raise_for_status().json()
+        deployment = {"name": "busy", "flow_id": flow["id"], "work_pool_name": pool["name"]}
+        made = api.post("/deployments/", json=deployment).raise_for_status().json()
+
+    def start_runs(client: int) -> None:
+        with httpx.Client(base_url=url, trust_env=False, timeout=120) as api:
+            for number in range(5):
+                asked = {"idempotency_key": f"{client}-{number}"}
+                answers[api.post(f"/deployments/{made['id']}/create_flow_run", json=asked).status_code] += 1
+                answers[api.post("/work_pools/busy/workers/heartbeat", json={"name": f"w{client}"}).status_code] += 1
+
+    with ThreadPoolExecutor(8) as clients:
+        list(clients.map(start_runs, range(8)))
+    assert answers == {201: 40, 204: 40}, "none is told that the database is locked"
 
 
 def test_stopping_leaves_no_process_and_frees_the_port(place: Place) -> None:

@@ -5,22 +5,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import TrainwrightError
+import pytest
+
+from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.spec import RetrySpec
 from data_contracts.spec.model import SelectSpec
 from infra.launch.conductor import GangOutcome, conduct
 from infra.launch.generation import Progress
-from infra.store import Store, open_store
+from infra.launch.trail import Trail
+from infra.store import Store, Versioned, open_store
 from tests.support.foreground import foreground
 
 TRAINING = "trainings/k-0"
+
+
+@contextlib.contextmanager
+def losing_answers(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Moves of the pointer arrive, but nobody hears of it."""
+    real = trail._pointer.swap
+
+    def lose_the_answer(expected: Versioned | None, value: Any) -> Versioned:
+        real(expected, value)
+        raise StorageUnavailable("the answer was lost.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trail._pointer, "swap", lose_the_answer)
+        yield
 
 
 def run(
@@ -32,7 +50,7 @@ def run(
         "entry": "tests.support.fake_rank",
         "nodes": options.pop("nodes", 1),
         "devices": options.pop("devices", 2),
-        "train": {"fake": {"steps": 10, "every": 5, "trace": trace, **fake}},
+        "train": {"fake": {"steps": 10, "every": 5, "trace": trace, **fake}, **options.pop("train", {})},
         "heartbeat_s": 0.2,
         **options.pop("launch", {}),
     }

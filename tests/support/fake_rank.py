@@ -16,7 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import Preempted, StorageUnavailable, TrainwrightError, UserCodeError
+from data_contracts.errors import (
+    Diverged,
+    OutOfMemory,
+    Preempted,
+    StorageUnavailable,
+    TrainwrightError,
+    UserCodeError,
+)
 from data_contracts.handoffs import Checkpoint
 from infra.launch import ranks
 from infra.launch.child import write_atomically
@@ -64,7 +71,7 @@ def main() -> None:
 PLAN = {"dropped_rows": 3, "wait_share": 0.07, "wait_cause": "decoding"}
 
 
-def report(phase: str, step: int) -> None:
+def report(phase: str, step: int, *, saving: bool = False) -> None:
     value = {
         "rank": RANK,
         "phase": phase,
@@ -73,8 +80,18 @@ def report(phase: str, step: int) -> None:
         "samples": step * 8,
         "metrics": {"loss": 1.0 / (1 + step)},
         "checkpoints": [checkpoint.to_json() for checkpoint in checkpoints],
+        "micro_batch": micro_batch(),
+        "saving": saving,
+        "place": "forward" if phase == "training" else phase,
+        "moves": step,
+        "steps": step,
+        "own_s": step * FAKE.get("own_s", {}).get(str(RANK), 0.0),
     }
     write_atomically(ranks.report_file(SCRATCH, RANK), value)
+
+
+def micro_batch() -> int:
+    return LAUNCH["train"].get("micro_batch_size") or LAUNCH["train"].get("global_batch_size", 0) // WORLD
 
 
 def checkpoint(step: int) -> None:
@@ -96,13 +113,34 @@ def note_stop(*_: Any) -> None:
 
 def fail(kind: str, after: int | None = None) -> None:
     # Faults come once the conductor has committed what they must not lose.
-    while after is not None and after not in committed():
+    while after is not None and after > max(committed(), default=-1):
         time.sleep(0.02)
     match kind:
         case "user":
             raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
         case "bug":
             raise ZeroDivisionError("a bug of ours")
+        case "oom":
+            raise OutOfMemory("A rank ran out of memory: no more.")
+        case "diverged":
+            raise Diverged("The loss is not a finite number.", details={"samples": [48, 56], "rows": [1, 2]})
+        case "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case "user meanwhile":
+            while not (ranks.read_json(ranks.report_file(SCRATCH, 0)) or {}).get("saving"):
+                time.sleep(0.02)
+            raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
+        case "slow save":
+            report("training", 7, saving=True)
+            while not ranks.error_file(SCRATCH, 1).exists():
+                time.sleep(0.02)
+            time.sleep(3)
+            checkpoint(7)
+            report("training", 7)
+            time.sleep(600)
+        case "wait for node 1":
+            while not STORE.exists(layout.joined(LAUNCH["training"], LAUNCH["generation"], 1)):
+                time.sleep(0.02)
         case "storage":
             raise StorageUnavailable("the store is away.")
         case "exit":

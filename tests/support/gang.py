@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ class Gang:
 
     Attributes:
         train: the spec's `train` section, with the Lightning config inlined.
+        init_from: what points at the weights that `train["init_from"]` names.
+        told: what the ranks are told besides.
     """
 
     folder: Path
@@ -78,6 +81,8 @@ class Gang:
     ranks: int = 2
     environment: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    init_from: dict[str, Any] | None = None
+    told: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.store = open_store(str(self.folder / "store"))
@@ -86,8 +91,8 @@ class Gang:
         """The folder in which the ranks of a generation report."""
         return self.folder / f"g{generation}"
 
-    def start(self, generation: int = 0, resume: dict[str, Any] | None = None) -> subprocess.Popen[bytes]:
-        """Start the ranks of a generation and return torchrun's process."""
+    def tell(self, generation: int = 0, resume: dict[str, Any] | None = None) -> dict[str, str]:
+        """Write what a generation is told and return its ranks' environment."""
         scratch = self.scratch(generation)
         scratch.mkdir(parents=True)
         told = {
@@ -100,14 +105,15 @@ class Gang:
             "dataset": self.dataset,
             "train": {"devices": self.ranks, **self.train},
             "data_external": self.dataset is None,
+            "init_from": self.init_from,
             "resume": resume,
             "sealed": {"train": self.train, "code_digest": "", "dataset_id": None},
             "provenance": self.provenance,
             "heartbeat_s": 0.0,
+            **self.told,
         }
         (scratch / "launch.json").write_text(json.dumps(told))
-        environment = {
-            **os.environ,
+        return {
             "PYTHONPATH": str(REPOSITORY),
             "OMP_NUM_THREADS": "1",
             "TRAINWRIGHT_LAUNCH": str(scratch / "launch.json"),
@@ -118,31 +124,24 @@ class Gang:
             "TRAINWRIGHT_DATASET": str(self.dataset_folder or ""),
             **self.environment,
         }
-        options = ["--standalone", f"--nproc-per-node={self.ranks}", "--no-python"]
-        command = [
-            *module_command("torch.distributed.run"),
-            *options,
-            *module_command("infra.launch.entry", "training.rank"),
-        ]
-        with (scratch / "log.txt").open("wb") as log:
-            return subprocess.Popen(
-                command, env=environment, cwd=self.project, stdout=log, stderr=log, start_new_session=True
-            )
+
+    def start(self, generation: int = 0, resume: dict[str, Any] | None = None) -> subprocess.Popen[bytes]:
+        """Start the ranks of a generation and return torchrun's process."""
+        return torchrun("training.rank", self.ranks, self.tell(generation, resume), self.project)
 
     def run(self, generation: int = 0, resume: dict[str, Any] | None = None) -> Path:
         """Run a generation to its end and return its scratch folder."""
-        process = self.start(generation, resume)
-        try:
-            process.wait(timeout=TIMEOUT_S)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+        wait(self.start(generation, resume))
         return self.scratch(generation)
 
     def train_to_end(self, generation: int = 0, resume: dict[str, Any] | None = None) -> dict[str, Any]:
         """Run a generation that must succeed and return the checkpoint that it ended with."""
-        scratch = self.run(generation, resume)
-        done = answer(scratch, 0, "done")
+        self.run(generation, resume)
+        return self.end(generation)
+
+    def end(self, generation: int = 0) -> dict[str, Any]:
+        """The checkpoint that a generation, which must have succeeded, ended with."""
+        done = answer(self.scratch(generation), 0, "done")
         assert done is not None, self.log(generation)[-8000:]
         return done["checkpoint"]
 
@@ -154,6 +153,36 @@ class Gang:
         """A sealed checkpoint's files, every byte checked."""
         manifest = self.store.verify(checkpoint["ref"]["uri"])
         return self.store.local(manifest.ref)
+
+
+def torchrun(module: str, ranks: int, environment: dict[str, str], project: Path) -> subprocess.Popen[bytes]:
+    """Start ranks that run a module, with their output in the scratch folder that the environment names."""
+    command = [
+        *module_command("torch.distributed.run"),
+        *("--standalone", f"--nproc-per-node={ranks}", "--no-python"),
+        *module_command("infra.launch.entry", module),
+    ]
+    with (Path(environment["TRAINWRIGHT_SCRATCH"]) / "log.txt").open("wb") as log:
+        return subprocess.Popen(
+            command, env={**os.environ, **environment}, cwd=project, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def wait(process: subprocess.Popen[bytes], timeout_s: float = TIMEOUT_S) -> None:
+    """Wait for torchrun's end, and see to it that it ends."""
+    try:
+        process.wait(timeout=timeout_s)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def train_together(gangs: Sequence[Gang]) -> None:
+    """Train several gangs of as many ranks one after another in the same processes: starting those takes longest."""
+    told = [gang.tell() for gang in gangs]
+    environment = {**told[0], "TRAININGS": json.dumps(told)}
+    process = torchrun("tests.support.several_trainings", gangs[0].ranks, environment, gangs[0].project)
+    wait(process, TIMEOUT_S * len(gangs))
 
 
 def answer(scratch: Path, rank: int, kind: str = "") -> Any:

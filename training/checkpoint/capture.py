@@ -6,15 +6,14 @@ A tensor that every rank holds whole is kept by rank 0; of a sharded one each ra
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from data_contracts.errors import UsageError
+from training.checkpoint.files import DTYPES
 from training.checkpoint.state import UnsupportedState, encode
 from training.checkpoint.tensors import OWN, WEIGHTS, Entry, Index, Piece, find_fault
 
@@ -27,11 +26,31 @@ LEFT_OUT = (
     "datamodule_hparams_name",
     "datamodule_hparams_type",
 )
-_STORABLE = {
-    *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64),
-    torch.bool,
-}
+
+
+class Staging:
+    """Host memory that captures are copied into, used again by the next one: allocating costs more than copying.
+
+    A capture made in it holds until the next one begins. Pinned where the tensor is on a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, str], torch.Tensor] = {}
+        self._on_gpu = False
+
+    def copy(self, file: str, key: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A contiguous copy on the host, complete once `settle` was called."""
+        buffer = self._buffers.get((file, key))
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+            self._buffers[file, key] = buffer
+        self._on_gpu |= tensor.is_cuda
+        return buffer.copy_(tensor, non_blocking=True)
+
+    def settle(self) -> None:
+        """Wait until all copies are complete."""
+        if self._on_gpu:
+            torch.cuda.synchronize()
 
 
 class Capture:
@@ -44,8 +63,9 @@ class Capture:
         entries: name → what this rank holds of the tensor.
     """
 
-    def __init__(self, rank: int, *, dry: bool = False) -> None:
+    def __init__(self, rank: int, *, dry: bool = False, staging: Staging | None = None) -> None:
         self.rank = rank
+        self._staging = staging or Staging()
         self.state: dict[str, Any] = {}
         self.own: dict[str, Any] = {}
         self.files: dict[str, dict[str, torch.Tensor]] = {}
@@ -65,7 +85,7 @@ class Capture:
 
     def _put(self, name: str, tensor: torch.Tensor, *, whole: bool = False) -> None:
         value = tensor.detach()
-        if value.layout is not torch.strided or value.dtype not in _STORABLE or value.is_meta:
+        if value.layout is not torch.strided or value.dtype not in DTYPES or value.is_meta:
             kind = "meta" if value.is_meta else f"{value.layout} {value.dtype}".replace("torch.", "")
             raise UnsupportedState(name, f"{kind} tensor")
         if name in self._names:
@@ -94,40 +114,34 @@ class Capture:
         identity = (file, local.device, local.data_ptr(), local.dtype, tuple(local.shape), local.stride())
         if identity not in self._held:
             self._held[identity] = (key, local)
-            self.files.setdefault(file, {})[key] = local.to("cpu", copy=True, memory_format=torch.contiguous_format)
+            self.files.setdefault(file, {})[key] = self._staging.copy(file, key, local)
         return self._held[identity][0]
 
     def close(self) -> None:
-        """Let go of the tensors that were copied."""
+        """The copies are complete, and what was copied is let go."""
+        self._staging.settle()
         self._held.clear()
 
 
-def capture(checkpoint: dict[str, Any], own: dict[str, Any], rank: int, *, dry: bool = False) -> Capture:
+def capture(
+    checkpoint: dict[str, Any], own: dict[str, Any], rank: int, *, dry: bool = False, staging: Staging | None = None
+) -> Capture:
     """Take this rank's part of Lightning's checkpoint dictionary.
 
     Args:
         own: state of this rank alone.
         dry: only find out whether everything has a form; nothing is copied.
+        staging: the memory to copy into; default: fresh.
 
     Raises:
         UnsupportedState: a value can be held by neither safetensors nor JSON.
     """
-    taken = Capture(rank, dry=dry)
+    taken = Capture(rank, dry=dry, staging=staging)
     wanted = {key: value for key, value in checkpoint.items() if key not in LEFT_OUT}
     taken.state = encode(wanted, taken.put)
     taken.own = encode(own, taken.put_own)
     taken.close()
     return taken
-
-
-def write_tensors(taken: Capture, folder: Path) -> list[Path]:
-    """Write a capture's tensors into `folder` and return the files, in order of name."""
-    paths = []
-    for name in sorted(taken.files):
-        # No metadata: safetensors writes its keys in an order that differs from process to process.
-        save_file(taken.files[name], folder / name)
-        paths.append(folder / name)
-    return paths
 
 
 def merge(parts: list[dict[str, Entry]]) -> Index:

@@ -1,32 +1,37 @@
 """Writing a checkpoint from all ranks: each puts its own files, rank 0 adds the index and the state, and seals.
 
-Collective: every rank calls `save` at the same step. A rank that fails tells the others before it raises, so that
-none is left waiting in a collective.
+Collective: every rank calls `save` for the same step. A rank that fails tells the others before it raises, so that
+none is left waiting in a collective. Nothing here touches the module, so it may run behind the steps.
 """
 
 from __future__ import annotations
 
+import errno
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch.distributed as dist
-from safetensors import SafetensorError
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, from_json
 from data_contracts.handoffs import FileEntry, Ref
+from infra.launch.patience import patiently
 from infra.store import Store, Writer
-from training.checkpoint.capture import Capture, merge, write_tensors
+from training.checkpoint.capture import Capture, merge
+from training.checkpoint.files import file_pieces
 from training.checkpoint.state import decode
-from training.checkpoint.tensors import INDEX, OWN, STATE, Entry, TensorReader
+from training.checkpoint.tensors import INDEX, OWN, STATE, UNREADABLE, Entry, TensorReader, read_json
 
 KIND = "checkpoint"
 HISTORY = "history.json"
 TRAIN = "train.json"
+# A store may be away for so long before the training is ended, to be tried again from the checkpoint before.
+PATIENCE_S = 120.0
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 T = TypeVar("T")
 
 
@@ -40,6 +45,7 @@ class Place:
         provenance: not part of its id.
         sealed: what a module is rebuilt from; a file of the checkpoint, so that its id covers it.
         scratch: local folder for files on their way to the store.
+        on_wait: told why a save waits for the store.
     """
 
     store: Store
@@ -48,22 +54,31 @@ class Place:
     provenance: dict[str, Any]
     sealed: dict[str, Any]
     scratch: Path
+    on_wait: Callable[[StorageUnavailable], None] = lambda error: None
 
 
-def save(place: Place, taken: Capture, world_size: int, history: list[dict[str, float]]) -> Ref:
+def save(
+    place: Place,
+    taken: Capture,
+    world_size: int,
+    history: list[dict[str, float]],
+    group: dist.ProcessGroup | None = None,
+) -> Ref:
     """Store one rank's capture together with all others' and seal them; every rank gets what points at it.
 
     Args:
         history: what was logged so far, one record per logged step; rank 0's is kept.
+        group: the ranks, in a group that nothing else uses meanwhile; default: the group that training uses.
 
     Raises:
-        StorageUnavailable: a file could not be written, on whichever rank.
+        StorageUnavailable: a file could not be written, on whichever rank, for PATIENCE_S.
     """
     writer = place.store.writer(place.uri)
-    mine = _try(lambda: _put(writer, taken, place.scratch), place.scratch)
-    parts = _all(_gather(mine, world_size))
-    answer = _try(lambda: _seal(writer, taken, parts, place, history), place.scratch) if taken.rank == 0 else None
-    return Ref.model_validate(_all(_share(answer, world_size))[0])
+    mine = _try(lambda: _put(writer, taken, place), place.scratch)
+    parts = _all(_gather(mine, world_size, group))
+    work = partial(_seal, writer, taken, parts, place, history)
+    answer = _try(lambda: _patiently(work, place), place.scratch) if taken.rank == 0 else None
+    return Ref.model_validate(_all(_share(answer, world_size, group))[0])
 
 
 def read_rank_state(folder: Path, rank: int) -> dict[str, Any] | None:
@@ -72,25 +87,42 @@ def read_rank_state(folder: Path, rank: int) -> dict[str, Any] | None:
     if not path.exists():
         return None
     with TensorReader(folder) as reader:
-        return decode(json.loads(path.read_text()), lambda name: reader.read(f"{OWN}/{rank}/{name}"))
+        try:
+            return dict(decode(read_json(path), lambda name: reader.read(f"{OWN}/{rank}/{name}")))
+        except UNREADABLE as error:
+            raise CorruptError(f"{folder.name}/{path.name} cannot be read: {type(error).__name__}: {error}.") from error
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
     """What had been logged when the checkpoint was made; CorruptError if that cannot be read."""
     try:
-        return list(json.loads((folder / HISTORY).read_text()))
-    except (OSError, ValueError, TypeError) as error:
+        return list(read_json(folder / HISTORY))
+    except UNREADABLE as error:
         raise CorruptError(f"{folder.name}/{HISTORY} cannot be read: {type(error).__name__}.") from error
 
 
-def _put(writer: Writer, taken: Capture, scratch: Path) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=scratch) as folder:
-        entries = [writer.put(path.name, path) for path in write_tensors(taken, Path(folder))]
-    entries.append(writer.put(_rank_file(taken.rank), _dumps(taken.own)))
+def _put(writer: Writer, taken: Capture, place: Place) -> dict[str, Any]:
+    def put(name: str) -> FileEntry:
+        return writer.put_pieces(name, file_pieces(taken.files[name]), place.scratch)
+
+    # One by one: what is stored already is not written again.
+    entries = [_patiently(partial(put, name), place) for name in sorted(taken.files)]
+    entries.append(_patiently(partial(writer.put, _rank_file(taken.rank), _dumps(taken.own)), place))
     return {
         "files": [entry.to_json() for entry in entries],
         "tensors": {name: entry.to_json() for name, entry in taken.entries.items()},
     }
+
+
+def _patiently(work: Callable[[], T], place: Place) -> T:
+    """`work()`, waiting while the store is away; not for a disk that is full, which is better said at once."""
+
+    def wait(error: StorageUnavailable) -> None:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL:
+            raise error
+        place.on_wait(error)
+
+    return patiently(work, PATIENCE_S, wait)
 
 
 def _seal(
@@ -120,9 +152,8 @@ def _try(work: Callable[[], T], scratch: Path) -> dict[str, Any]:
         return {"value": work()}
     except TrainwrightError as error:
         return {"error": error.to_json()}
-    # safetensors says of a full disk, as of all else, that it is an error of its own.
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except OSError as error:
+        reason = error.strerror or error
         failed = StorageUnavailable(
             f"A checkpoint could not be written: {reason} (files are put together in {scratch}).",
             remedy="Make room there, then resume.",
@@ -137,16 +168,16 @@ def _all(answers: list[dict[str, Any]]) -> list[Any]:
     return [answer["value"] for answer in answers]
 
 
-def _gather(answer: dict[str, Any], world_size: int) -> list[dict[str, Any]]:
+def _gather(answer: dict[str, Any], world_size: int, group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
     if world_size == 1:
         return [answer]
     answers: list[Any] = [None] * world_size
-    dist.all_gather_object(answers, answer)
+    dist.all_gather_object(answers, answer, group=group)
     return answers
 
 
-def _share(answer: dict[str, Any] | None, world_size: int) -> list[dict[str, Any]]:
+def _share(answer: dict[str, Any] | None, world_size: int, group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
     box: list[Any] = [answer]
     if world_size > 1:
-        dist.broadcast_object_list(box, src=0)
+        dist.broadcast_object_list(box, src=0, group=group)
     return box

@@ -134,9 +134,17 @@ def _dtype(name: str) -> torch.dtype:
     return found
 
 
+def _scalar(dtype: str, value: Any) -> Any:
+    kind = np.dtype(dtype)
+    # Not of objects, and not of a size that the text claims.
+    if kind.kind not in "biufcmMUS":
+        raise ValueError(f"unknown scalar {dtype!r}")
+    return kind.type(value)
+
+
 _DECODERS: dict[str, Callable[[Any], Any]] = {
     "float": float,
-    "scalar": lambda parts: np.dtype(parts[0]).type(parts[1]),
+    "scalar": lambda parts: _scalar(*parts),
     "dict": lambda pairs: dict(pairs),
     "OrderedDict": lambda pairs: OrderedDict(pairs),
     "Counter": lambda pairs: Counter(dict(pairs)),

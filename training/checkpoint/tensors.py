@@ -14,19 +14,33 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import HandOff, Record
-from training.checkpoint.state import decode
+from training.checkpoint.state import Get, decode
 
 INDEX = "index.json"
 STATE = "state.json"
 WEIGHTS = "state_dict"
 OWN = "ranks"
-_FILE = re.compile(r"(weights|state)-\d+\.safetensors")
+_FILE = re.compile(r"(weights|state)-[0-9]+\.safetensors")
+# What safetensors and a capture can hold.
+STORABLE = {
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+    *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
+}
+# Beyond what any tensor has: torch raises errors of its own for what cannot be counted.
+_MAX_DIMENSIONS, _MAX_SIZE = 64, 2**48
+# An index or a state larger than this is no checkpoint's; reading it would take many times as much memory.
+MAX_JSON_BYTES = 2**28
+
+
+# What reading and decoding JSON that is not ours may raise.
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 
 
 class Piece(Record):
@@ -59,8 +73,8 @@ class Index(HandOff):
 def read_index(folder: Path) -> Index:
     """The index of a checkpoint's folder, checked to cover each tensor; CorruptError if it does not."""
     try:
-        index = Index.from_json(json.loads((folder / INDEX).read_text()))
-    except (OSError, ValueError, AttributeError, ValidationError) as error:
+        index = Index.from_json(read_json(folder / INDEX))
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError, ValidationError) as error:
         raise CorruptError(f"{folder.name}/{INDEX} cannot be read: {type(error).__name__}.") from error
     for name, entry in index.tensors.items():
         fault = find_fault(entry)
@@ -77,7 +91,7 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     with TensorReader(folder) as reader:
         for name in sorted(reader.index.tensors):
             if not name.startswith(f"{OWN}/"):
-                yield name, reader.read(name)
+                yield name, reader.view(name)
 
 
 def load_module_weights(module: Any, folder: Path, index: Index | None = None) -> int:
@@ -89,10 +103,13 @@ def load_module_weights(module: Any, folder: Path, index: Index | None = None) -
         CorruptError: names, shapes or dtypes are not those of the module.
     """
     with TensorReader(folder, index) as reader:
-        state = read_state(folder, reader, leave_out=("optimizer_states", "lr_schedulers", "loops", "callbacks"))
+        # The module copies them into its own.
+        state = read_state(folder, reader.view, leave_out=("optimizer_states", "lr_schedulers", "loops", "callbacks"))
     if hasattr(module, "on_load_checkpoint"):
         module.on_load_checkpoint(state)
-    weights = state[WEIGHTS]
+    weights = state.get(WEIGHTS)
+    if not isinstance(weights, dict) or not all(isinstance(name, str) for name in weights):
+        raise CorruptError(f"{folder.name}/{STATE} holds no weights.")
     strict = getattr(module, "strict_loading", True)
     fault = _misfit(module.state_dict(), weights, strict)
     if fault:
@@ -104,13 +121,20 @@ def load_module_weights(module: Any, folder: Path, index: Index | None = None) -
     return sum(isinstance(value, torch.Tensor) for value in weights.values())
 
 
-def read_state(folder: Path, reader: Any, leave_out: Sequence[str] = ()) -> dict[str, Any]:
-    """Lightning's checkpoint as a dictionary, without the keys in `leave_out`; tensors are `reader.read(name)`."""
+def read_state(folder: Path, get: Get, leave_out: Sequence[str] = ()) -> dict[str, Any]:
+    """Lightning's checkpoint as a dictionary, without the keys in `leave_out`; `get` gives the tensor of a name."""
     try:
-        state = json.loads((folder / STATE).read_text())
-        return {key: decode(value, reader.read) for key, value in state.items() if key not in leave_out}
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        state = read_json(folder / STATE)
+        return {key: decode(value, get) for key, value in state.items() if key not in leave_out}
+    except UNREADABLE as error:
         raise CorruptError(f"{folder.name}/{STATE} cannot be read: {type(error).__name__}: {error}.") from error
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file of a checkpoint; OSError, ValueError or RecursionError if it is none, or larger than any is."""
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise ValueError("it is larger than any checkpoint's")
+    return json.loads(path.read_text())
 
 
 class TensorReader:
@@ -142,6 +166,17 @@ class TensorReader:
         entry = self.entry(name)
         return self.read_part(name, (0,) * len(entry.shape), entry.shape)
 
+    def view(self, name: str) -> torch.Tensor:
+        """The whole tensor, on the CPU, to be read: where it lies in one piece, that piece of the mapped file.
+
+        The mapping is private, and lasts as long as somebody holds the tensor.
+        """
+        entry = self.entry(name)
+        if len(entry.pieces) != 1:
+            return self.read(name)
+        whole = tuple(slice(0, size) for size in entry.shape)
+        return self._read_piece(name, entry, entry.pieces[0], whole)
+
     def read_part(self, name: str, offset: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
         """The box of a tensor that begins at `offset` and has `shape`; CorruptError if a file does not hold it."""
         entry = self.entry(name)
@@ -155,7 +190,7 @@ class TensorReader:
             target = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, offset, strict=True))
             found.append((target, self._read_piece(name, entry, piece, source)))
         # Allocated only now that the files were seen to hold as much as the index claims.
-        result = torch.empty(tuple(shape), dtype=getattr(torch, entry.dtype))
+        result = _memory(tuple(shape), getattr(torch, entry.dtype))
         for target, part in found:
             result[target] = part
         return result
@@ -166,7 +201,9 @@ class TensorReader:
                 self._files[piece.file] = safe_open(self.folder / piece.file, framework="pt").__enter__()
             held = self._files[piece.file].get_slice(piece.key)
             shape = tuple(held.get_shape())
-            found = self._files[piece.file].get_tensor(piece.key) if not shape else held[box]
+            # A whole tensor comes as a view of the mapped file.
+            whole = tuple(slice(0, size) for size in shape) == box
+            found = self._files[piece.file].get_tensor(piece.key) if whole else held[box]
         except (OSError, SafetensorError) as error:
             raise CorruptError(f"{self.folder.name}/{piece.file} cannot be read: {error}.") from error
         if shape != piece.shape or found.dtype != getattr(torch, entry.dtype):
@@ -177,12 +214,20 @@ class TensorReader:
         return found
 
 
+def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Memory for a tensor; NumPy's comes in large pages where the system has them, which fill in half the time."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes < 2**22:
+        return torch.empty(shape, dtype=dtype)
+    return torch.from_numpy(np.empty(num_bytes, np.uint8)).view(dtype).reshape(shape)
+
+
 def find_fault(entry: Entry) -> str:
     """What is wrong with an entry, or "". Pieces must lie inside the tensor, apart, and make up its size."""
-    if not isinstance(getattr(torch, entry.dtype, None), torch.dtype):
+    if entry.dtype not in STORABLE:
         return f"has the unknown dtype {entry.dtype}"
-    if any(size < 0 for size in entry.shape):
-        return "has a negative size"
+    if len(entry.shape) > _MAX_DIMENSIONS or any(not 0 <= size <= _MAX_SIZE for size in entry.shape):
+        return "has a size that no tensor has"
     for piece in entry.pieces:
         if not _FILE.fullmatch(piece.file):
             return f"lies in {piece.file!r}, which is no file of a checkpoint"
@@ -216,6 +261,8 @@ def _misfit(wanted: dict[str, Any], found: dict[str, Any], strict: bool) -> str:
     for name in sorted(set(wanted) & set(found)):
         ours, theirs = wanted[name], found[name]
         tensors = isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)
+        if isinstance(ours, torch.Tensor) and not tensors:
+            return f"{name} is no tensor"
         if tensors and (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             return f"{name} is {_kind(theirs)}, the module's {_kind(ours)}"
     return ""

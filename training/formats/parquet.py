@@ -91,7 +91,7 @@ def num_rows(path: Path) -> int:
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
         # ParquetFile, for read_table would take `name=value` parts of the path for columns.
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, memory_map=True) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:

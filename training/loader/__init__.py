@@ -5,6 +5,6 @@ each row once, in stored order, for validation and evaluation.
 """
 
 from training.loader.loaders import OrderedLoader, TrainLoader, ahead_bytes
-from training.loader.split import Room, Split
+from training.loader.split import Room, Split, stored_order
 
-__all__ = ["OrderedLoader", "Room", "Split", "TrainLoader", "ahead_bytes"]
+__all__ = ["OrderedLoader", "Room", "Split", "TrainLoader", "ahead_bytes", "stored_order"]

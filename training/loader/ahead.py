@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 Chunk = tuple[list[Any], int]
+MOST_CHUNKS = 16
 
 
 class Ahead:
     """Goes through an iterator of chunks (batches and their bytes) in a thread of its own.
 
-    What is prepared and what is being handed over take at most `most_bytes` together, or one chunk if that is more.
+    What is prepared and what is being handed over take at most `most_bytes` together, or one chunk if that is more; and
+    no more than MOST_CHUNKS are prepared, for small ones would be thousands.
     The thread ends with `close`, with the iterator, or when nobody holds this object any more.
     """
 
@@ -66,6 +68,10 @@ class _Shared:
         self.handed_bytes = 0
         self.closed = False
 
+    def is_full(self, num_bytes: int) -> bool:
+        """Whether there is no room for another chunk of so many bytes."""
+        return len(self.ready) >= MOST_CHUNKS or bool(self.held_bytes and self.held_bytes + num_bytes > self.most_bytes)
+
 
 def _prepare(chunks: Iterator[Chunk], shared: _Shared) -> None:
     try:
@@ -75,7 +81,7 @@ def _prepare(chunks: Iterator[Chunk], shared: _Shared) -> None:
                 shared.held_bytes += chunk[1]
                 shared.condition.notify()
                 # The next one is taken to be as large as this one.
-                while not shared.closed and shared.held_bytes and shared.held_bytes + chunk[1] > shared.most_bytes:
+                while not shared.closed and shared.is_full(chunk[1]):
                     shared.condition.wait()
                 if shared.closed:
                     return

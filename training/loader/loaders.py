@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,15 +11,13 @@ import numpy as np
 from data_contracts.errors import UsageError
 from data_contracts.spec import LoaderSpec
 from training.loader.ahead import Ahead, Chunk
+from training.loader.rows import NO_ROWS
 from training.loader.split import Room, Split
 from training.mixture import Mixture
-from training.order import Order, epoch_order
+from training.order import BlockOrder, Order, epoch_order
 from training.plan import Plan
 
-# Batches are gathered this many bytes, and at most so many batches, at a time: enough for the cost of a call and of
-# handing over to another thread not to count (1 MiB took a fifth to two fifths longer), and little enough for the
-# first batch to come soon.
-CHUNK_BYTES = 2**22
+# Batches are gathered this many at a time at most, or as many as fit `Rows.chunk_bytes`, from one at first on.
 CHUNK_BATCHES = 64
 AHEAD_BYTES = 2**26
 
@@ -41,7 +39,13 @@ class TrainLoader:
         *,
         ahead_bytes: int = AHEAD_BYTES,
         pin: bool = False,
+        skip: Sequence[tuple[int, int]] = (),
     ) -> None:
+        """As for `Split` and `Plan`.
+
+        Args:
+            skip: samples (from, to), in whole global batches, that are counted and never handed out.
+        """
         self.split = split
         self.plan = plan
         self._source = _Source(split, plan, dataset_id, seed, rank, loader or LoaderSpec(), ahead_bytes, pin)
@@ -49,6 +53,7 @@ class TrainLoader:
         self._ahead_bytes = ahead_bytes
         self._ready: deque[Any] = deque()
         self._served = 0
+        self._skip = skip
         # Now and not with the first batch: it loads the compiled order.
         self._source.order(0)(np.zeros(1, np.int64))
 
@@ -56,6 +61,22 @@ class TrainLoader:
     def samples(self) -> int:
         """Samples consumed over all ranks and epochs, in whole global batches."""
         return self._served // self.plan.accumulate * self.plan.global_batch
+
+    @property
+    def passes_over(self) -> bool:
+        """Whether the next micro-batch is skipped: None is handed out in its place."""
+        return any(first <= self.samples < end for first, end in self._skip)
+
+    def rows(self, first: int, end: int) -> np.ndarray:
+        """The rows that stand at these samples of the training, over all ranks, in the order of training."""
+        epoch_samples = self.plan.steps_per_epoch * self.plan.global_batch
+        found = [np.empty(0, np.int64)]
+        while first < end:
+            epoch, at = divmod(first, epoch_samples)
+            upto = min(end - first + at, epoch_samples)
+            found.append(self._source.order(epoch)(np.arange(at, upto)))
+            first += upto - at
+        return np.concatenate(found)
 
     @property
     def spent(self) -> dict[str, float]:
@@ -71,7 +92,8 @@ class TrainLoader:
             try:
                 if not self._ready:
                     self._fetch()
-                batch = self.split.transformed(self._ready.popleft())
+                batch = self._ready.popleft()
+                batch = None if self.passes_over else self.split.transformed(batch)
             except BaseException:
                 self.close()
                 raise
@@ -124,7 +146,7 @@ class _Source:
         self._split, self._plan, self._rank, self._pin = split, plan, rank, pin
         self._loader, self._words = loader, (dataset_id, seed)
         batch_bytes = max(1.0, split.row_bytes * plan.micro_batch)
-        self._count = max(1, min(CHUNK_BATCHES, int(min(CHUNK_BYTES, ahead_bytes / 4) / batch_bytes)))
+        self._count = max(1, min(CHUNK_BATCHES, int(min(split.chunk_bytes, ahead_bytes / 4) / batch_bytes)))
 
     def order(self, epoch: int) -> Order:
         """The order of an epoch."""
@@ -134,16 +156,26 @@ class _Source:
             return Mixture(kinds, mixture.weights, first, "mixture", *self._words)
         return epoch_order(self._loader, self._split.shard_rows, *self._words, epoch)
 
+    def _soon(self, order: Order, epoch: int, position: int) -> np.ndarray:
+        """Rows of the blocks that come after those around this position."""
+        if not isinstance(order, BlockOrder):
+            return NO_ROWS
+        rows = order.next_blocks(position)
+        return rows if len(rows) else self._soon(self.order(epoch + 1), epoch + 1, -1)
+
     def chunks(self, served: int) -> Iterator[Chunk]:
         """What follows after `served` micro-batches, without end; a chunk lies within one epoch."""
         per_epoch = self._plan.steps_per_epoch * self._plan.accumulate
+        most = 1  # at first: the first step waits for one batch, not for a chunk of them
         while True:
             epoch, first = divmod(served, per_epoch)
             order = self.order(epoch)
             while first < per_epoch:
-                count = min(self._count, per_epoch - first)
-                rows = order(self._plan.positions(first, count, self._rank).reshape(-1))
-                yield self._split.batches(rows, self._plan.micro_batch, self._pin)
+                count = min(most, per_epoch - first)
+                most = min(2 * most, self._count)
+                positions = self._plan.positions(first, count, self._rank).reshape(-1)
+                soon = self._soon(order, epoch, int(positions[-1]))
+                yield self._split.batches(order(positions), self._plan.micro_batch, self._pin, soon)
                 first += count
                 served += count
 

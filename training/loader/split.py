@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from data_contracts.spec import LoaderSpec, MixtureSpec
 from training.formats.schema import pick
 from training.loader.cache import open_cache, room
 from training.loader.columns import BatchSpec, columns_of
-from training.loader.rows import Rows, Streamed, hold, row_bytes
+from training.loader.rows import NO_ROWS, Rows, Streamed, hold, row_bytes
 from training.loader.shards import Shards
 
 Transform = Callable[[Any], Any]
@@ -68,6 +68,7 @@ class Split:
         loader: LoaderSpec | None = None,
         room: Room | None = None,
         *,
+        parts: Mapping[str, int] | None = None,
         in_order: bool = False,
     ) -> None:
         """Open the split; every shard is compared with its digest before a row of it is used.
@@ -75,6 +76,7 @@ class Split:
         Args:
             batch: the spec's `train.batch`.
             transform: the user's `train.transform`, applied to every batch; it raises UserCodeError.
+            parts: with a mixture of datasets, how many rows each has, in the order in which they follow each other.
             in_order: rows are asked for as they are stored, so they may be read from the shards at any size.
 
         Raises:
@@ -88,9 +90,12 @@ class Split:
         self._keys, self._columns = columns_of(shards.schema, batch, loader.pad)
         self.row_bytes = row_bytes(self._columns, shards)
         self._transform = transform
-        self.kinds = None if loader.mixture is None or in_order else kinds_of(shards, loader.mixture)
+        self.kinds = None
+        if loader.mixture is not None and not in_order:
+            self.kinds = parts_of(loader.mixture, parts) if parts else kinds_of(shards, loader.mixture)
         self._rows = self._open(shards, loader, room, in_order)
         self.spent = self._rows.spent
+        self.chunk_bytes = self._rows.chunk_bytes
 
     def epoch_rows(self, global_batch: int) -> int:
         """Rows that an epoch takes from: all; of a mixture, which goes on from epoch to epoch, whole batches."""
@@ -109,9 +114,11 @@ class Split:
             rows = np.arange(*rows.indices(self.num_rows))
         return self.transformed(self.batches(rows, len(rows))[0][0])
 
-    def batches(self, rows: np.ndarray, size: int, pin: bool = False) -> tuple[list[Any], int]:
-        """Batches of `size` rows each, not yet transformed, and the bytes they take."""
-        gathered = self._rows.gather(rows, pin)
+    def batches(
+        self, rows: np.ndarray, size: int, pin: bool = False, soon: np.ndarray = NO_ROWS
+    ) -> tuple[list[Any], int]:
+        """Batches of `size` rows each, not yet transformed, and the bytes they take; `soon` as in `Rows.gather`."""
+        gathered = self._rows.gather(rows, pin, soon)
         columns = [column.batches(values, size) for column, values in zip(self._columns, gathered, strict=True)]
         made = list(zip(*columns, strict=True))
         batches = made if self._keys is None else [dict(zip(self._keys, one, strict=True)) for one in made]
@@ -150,8 +157,24 @@ class Split:
         return Streamed(self._columns, shards, block_rows, room.memory_bytes, least)
 
 
+def stored_order(train: Mapping[str, Any]) -> LoaderSpec:
+    """What reading in stored order takes from a training's sealed settings: the padding alone."""
+    return LoaderSpec(pad=(train.get("loader") or {}).get("pad", {}))  # older trainings have no loader
+
+
+def parts_of(mixture: MixtureSpec, parts: Mapping[str, int]) -> dict[str, np.ndarray]:
+    """The rows of each dataset that has a weight; they follow each other."""
+    ends = np.cumsum(list(parts.values()))
+    return {
+        name: np.arange(end - parts[name], end)
+        for name, end in zip(parts, ends.tolist(), strict=True)
+        if mixture.weights[name]
+    }
+
+
 def kinds_of(shards: Shards, mixture: MixtureSpec) -> dict[str, np.ndarray]:
     """The rows of each kind that has a weight; UsageError for a kind without rows, or rows without a weight."""
+    assert mixture.column is not None, "the spec has either a column or datasets"
     pick(shards.schema, [mixture.column])
     tables = [table for number in range(len(shards)) for table in shards.tables(number, [mixture.column])]
     try:

@@ -1,5 +1,10 @@
 """Modules as people write them, without a thought of Trainwright."""
 
+import json
+import os
+import signal
+import time
+
 import lightning as L
 import torch
 from torch import nn
@@ -94,6 +99,31 @@ class Plain(L.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=3)]
 
 
+class Numbers(L.LightningModule):
+    """Logs the loss of each whole step, over all its micro-batches and ranks; nothing in it is drawn."""
+
+    def __init__(self, norm: bool = False):
+        super().__init__()
+        self.inlet = nn.Linear(4, 16)
+        self.blocks = nn.Sequential(Block(16, 0.0), Block(16, 0.0))
+        self.norm = nn.BatchNorm1d(16) if norm else nn.Identity()
+        self.outlet = nn.Linear(16, 2)
+        self.losses = []
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self.outlet(self.norm(self.blocks(self.inlet(x)))), y)
+        self.losses.append(loss.detach().float())
+        self.log("loss", torch.stack(self.losses).mean(), sync_dist=True)
+        return loss
+
+    def on_before_optimizer_step(self, optimizer):
+        self.losses.clear()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
 class TwoSteps(Classifier):
     """Draws in its step from all generators, so that a resumed run is equal only if they are restored."""
 
@@ -107,6 +137,23 @@ class TwoSteps(Classifier):
         loss = F.cross_entropy(self(x) * (1 + 0.01 * noise), y)
         self.log("loss", loss)
         return loss
+
+
+class Killed(TwoSteps):
+    """Dies with the rank and at the step that the environment names; dropout and a schedule of steps as asked."""
+
+    def __init__(self, dropout: float = 0.2, schedule: bool = True):
+        super().__init__(dropout=dropout)
+        self.schedule = schedule
+
+    def on_train_batch_start(self, batch, batch_idx):
+        if os.environ.get("KILL") == f"{self.global_step} {self.global_rank}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=100)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}] if self.schedule else []
 
 
 class Raises(Classifier):
@@ -137,6 +184,65 @@ class NanGradient(Classifier):
     def on_before_optimizer_step(self, optimizer):
         if self.global_step == 4:
             self.outlet.bias.grad.fill_(float("nan"))
+
+
+class Pinned(Classifier):
+    """Sees to it that batches come in memory from which a device copies without being waited for."""
+
+    def transfer_batch_to_device(self, batch, device, dataloader_idx):
+        if device.type == "cuda" and self.trainer.training:
+            assert all(column.is_pinned() for column in batch)
+        return super().transfer_batch_to_device(batch, device, dataloader_idx)
+
+
+class Ledger(L.LightningModule):
+    """Writes which rows each rank trains on, one line per micro-batch: generation, rank, step, rows.
+
+    As the environment says: POISON, a row with which the loss is no number; MOST, the most rows that fit in memory;
+    PACE, seconds that a step takes at least.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Linear(4, 2)
+        with open(os.environ["TRAINWRIGHT_LAUNCH"]) as launch:
+            self.generation = json.load(launch)["generation"]
+
+    def training_step(self, batch, batch_idx):
+        x, y, row = batch
+        if not self.training:  # the loss on a held batch
+            return F.cross_entropy(self.layers(x), y)
+        if len(row) > int(os.environ.get("MOST", 1000)):
+            raise torch.OutOfMemoryError("no more")
+        time.sleep(float(os.environ.get("PACE", 0)))
+        with open(os.environ["LEDGER"], "a") as ledger:
+            told = {"g": self.generation, "rank": self.global_rank, "step": self.global_step}
+            ledger.write(json.dumps({**told, "rows": row.tolist()}) + "\n")
+        loss = F.cross_entropy(self.layers(x), y)
+        return loss * float("nan") if int(os.environ.get("POISON", -1)) in row.tolist() else loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Drifts(Plain):
+    """One replica's weight changes by itself, as by a bit that flips in its memory."""
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        if self.global_step == 5 and self.global_rank == 1:
+            weight = self.layers[0].weight.detach()
+            weight = weight.to_local() if hasattr(weight, "to_local") else weight
+            weight[0, 0] += 1e-6
+
+
+class Uneven(Plain):
+    """The environment says RANK_THAT=rank, and STANDS=the step from which it stands still or SLOW=seconds per step."""
+
+    def training_step(self, batch, batch_idx):
+        if self.training and self.global_rank == int(os.environ["RANK_THAT"]):
+            stands = self.global_step >= int(os.environ.get("STANDS", 10**9))
+            time.sleep(1000 if stands else float(os.environ.get("SLOW", 0)))
+        return super().training_step(batch, batch_idx)
 
 
 class LogsOnRankOne(Plain):

@@ -42,8 +42,8 @@ MISTAKES = {
         "version: 1",
         "version: 1\nzzz: 3",
         "2: zzz: unknown key; a spec has contract, data, evaluate, name, promote, retry, shards, "
-        "store, tags, train and "
-        "version",
+        "store, tags, train, "
+        "verify and version",
     ),
     "unknown key in a source without its list": (
         "source: digits.parquet",
@@ -124,9 +124,13 @@ MISTAKES = {
     "not one of the choices": (
         "devices: 2",
         "strategy: dpd",
-        "13: train.strategy: must be one of ddp, fsdp or single, got 'dpd'; did you mean ddp?",
+        "13: train.strategy: must be one of ddp, fsdp, hsdp or single, got 'dpd'; did you mean ddp?",
     ),
-    "not the one choice": ("devices: 2", "launcher: slurm", "13: train.launcher: must be local, got 'slurm'"),
+    "neither of the two launchers": (
+        "devices: 2",
+        "launcher: slurm",
+        "13: train.launcher: must be local or work-pool, got 'slurm'",
+    ),
     "neither of two choices": (
         "mode: max",
         "mode: up",
@@ -171,6 +175,36 @@ MISTAKES = {
         "version: 1",
         "version: 1\nstore: {uri: s3://b/c, storage_options: hunter2}",
         "2: store.storage_options: must be a mapping, and is something else",
+    ),
+    "password of a database": (
+        "version: 1",
+        "version: 1\nstore: {uri: s3://b/c, pointers: postgresql://tw:hunter2@db/names}",
+        "2: store.pointers: must name its password (postgresql://user:env:NAME@host/database), not hold it",
+    ),
+    "password behind a database's address": (
+        "version: 1",
+        'version: 1\nstore: {uri: s3://b/c, pointers: "postgresql://db/names?password=hunter2"}',
+        "2: store.pointers: must not hold a credential after its '?'; name the password (user:env:NAME@host)",
+    ),
+    "database that is none": (
+        "version: 1",
+        "version: 1\nstore: {uri: s3://b/c, pointers: mysql://db/names}",
+        "2: store.pointers: must be postgresql://[user[:env:NAME]@]host[:port]/database, or sqlite:////path",
+    ),
+    "database without a name": (
+        "version: 1",
+        "version: 1\nstore: {uri: s3://b/c, pointers: postgresql://db}",
+        "2: store.pointers: must be postgresql://[user[:env:NAME]@]host[:port]/database, or sqlite:////path",
+    ),
+    "database at a relative path": (
+        "version: 1",
+        "version: 1\nstore: {uri: s3://b/c, pointers: sqlite:///names.db}",
+        "2: store.pointers: must give an absolute path, such as sqlite:////srv/names.db",
+    ),
+    "database for a folder": (
+        "version: 1",
+        "version: 1\nstore: {uri: here, pointers: sqlite:////srv/names.db}",
+        "2: store.pointers: is for an s3:// store; here decides its names itself, leave it out",
     ),
     "secret in an option": (
         "version: 1",

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from data_contracts.errors import SpecError
 from data_contracts.load import load_spec
-from data_contracts.spec import CallableSpec, PipelineSpec, SplitSpec
+from data_contracts.spec import CallableSpec, InitSpec, PipelineSpec, SplitSpec
 
 Write = Callable[..., Path]
 KEY = "    key: id"
@@ -156,12 +156,27 @@ BROKEN: list[tuple[str, str, str]] = [
     (
         "devices: 2",
         "devices: 2\n  shard_modules: 100",
-        "train.shard_modules: needs strategy fsdp, but it is ddp; leave it out",
+        "train.shard_modules: needs strategy fsdp or hsdp, but it is ddp; leave it out",
     ),
     (
         "devices: 2",
         "strategy: fsdp\n  shard_modules: 0",
         "train.shard_modules: must be at least 1 parameter, got 0",
+    ),
+    (
+        "devices: 2",
+        "devices: 2\n  init_from: base.safetensors",
+        "train.init_from.digest: is missing; weights from outside need it (sha256:… or blake3:…)",
+    ),
+    (
+        "devices: 2",
+        f"devices: 2\n  init_from: {{weights: digits@champion, digest: 'sha256:{'0' * 64}'}}",
+        "train.init_from.digest: has an effect on weights from outside alone; leave it out",
+    ),
+    (
+        "devices: 2",
+        f"devices: 2\n  init_from: {{weights: ./a@b, digest: '{'0' * 64}'}}",
+        "train.init_from.digest: must be sha256: or blake3: and 64 hexadecimal digits in lower case",
     ),
     (
         "devices: 2",
@@ -182,6 +197,27 @@ BROKEN: list[tuple[str, str, str]] = [
         "devices: 2",
         "devices: 2\n  loader: {mixture: {column: c, weights: {a: 1, b: 0.0001}}}",
         "train.loader.mixture.weights: must have a weight above 0, and none below a thousandth of their sum but 0",
+    ),
+    (
+        "devices: 2",
+        "devices: 2\n  loader: {mixture: {weights: {a: 1}}}",
+        "train.loader.mixture: give either column or datasets, and not both",
+    ),
+    (
+        "devices: 2",
+        "devices: 2\n  loader: {mixture: {datasets: {this: old}, weights: {this: 1}}}",
+        "train.loader.mixture.datasets.this: is the run's own dataset; give the other one another name",
+    ),
+    (
+        "devices: 2",
+        "devices: 2\n  loader: {mixture: {datasets: {old: old}, weights: {old: 1}}}",
+        "train.loader.mixture.weights: must have this, old and no others",
+    ),
+    (
+        "devices: 2",
+        "devices: 2\n  loader: {mixture: {datasets: {old: datasets/../x}, weights: {this: 1, old: 1}}}",
+        "train.loader.mixture.datasets.old: '../x' cannot be a name: use 1 to 63 of a-z, 0-9, '.', '_' and '-', "
+        "beginning with a letter or digit",
     ),
     (
         TARGET,
@@ -293,6 +329,7 @@ def test_external_data(change: list[tuple[str, str]], error: str | None, spec_fi
         ("devices: 2", "strategy: single"),
         ("devices: 2", "loader: {shuffle: block, block_rows: 5, window_blocks: 2, pad: {a: 0, b: 0.5, c: true}}"),
         ("devices: 2", "loader: {mixture: {column: c, weights: {a: 1, b: 0.5, c: 0}}}"),
+        ("devices: 2", "loader: {mixture: {datasets: {o: other, p: datasets/ab-0}, weights: {this: 1, o: 1, p: 0}}}"),
         ("devices: 2", "strategy: fsdp\n  shard_modules: [Block]"),
         ("devices: 2", "strategy: fsdp\n  shard_modules: 1000"),
         (TARGET, "      target: label\n"),
@@ -330,3 +367,22 @@ def test_a_section_is_frozen_and_says_its_rule_without_the_loader_too() -> None:
 def test_the_models_name_is_the_pipelines_unless_given(spec_file: Write) -> None:
     assert load_spec(spec_file()).model_name == "digits"
     assert load_spec(spec_file(("promote:\n", "promote:\n  model: other\n"))).model_name == "other"
+
+
+# what is written, what it names
+NAMED = [
+    ("trainings/0a1b-0/checkpoints/24-g1", "checkpoint"),
+    ("digits@champion", "model"),
+    ("digits@3", "model"),
+    ("./digits@champion", "outside"),
+    ("trainings/0a1b-0/checkpoints/24-g1/weights-0.safetensors", "outside"),
+    ("s3://bucket/base.safetensors", "outside"),
+]
+
+
+@pytest.mark.parametrize(("weights", "source"), NAMED)
+def test_what_a_training_begins_with_goes_by_its_form(weights: str, source: str) -> None:
+    digest = {"digest": f"blake3:{'0' * 64}"} if source == "outside" else {}
+    assert InitSpec.model_validate({"weights": weights, **digest}).source == source
+    if not digest:
+        assert InitSpec.model_validate(weights) == InitSpec(weights=weights)

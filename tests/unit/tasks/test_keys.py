@@ -11,6 +11,7 @@ import pytest
 from data_contracts.errors import UsageError
 from tasks.run import Run, open_run, reopen_run
 from tasks.shard import dataset_key
+from tasks.train import sealed_settings
 from tests.support.tiny import SPEC, write_project, write_rows
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -90,3 +91,17 @@ def test_two_pipelines_that_would_share_pages_are_refused(tmp_path: Path) -> Non
     opened(tmp_path / "one", {"name": "a_b"}, recorded=True, store_uri=store)
     with pytest.raises(UsageError, match=r"'a\.b' and the pipeline 'a_b' in this store would share their pages"):
         opened(tmp_path / "two", {"name": "a.b"}, recorded=True, store_uri=store)
+
+
+def test_where_a_stage_runs_is_part_of_no_key(tmp_path: Path) -> None:
+    there = {"launcher": "work-pool", "pool": "gpu"}
+    spec = {"train": {**SPEC["train"], "strategy": "ddp", "nodes": 2}}
+    placed = {
+        "train": {**spec["train"], **there, "nodes": 4, "min_nodes": 2},
+        "verify": there,
+        "evaluate": {**SPEC["evaluate"], **there},
+    }
+    here, elsewhere = (opened(tmp_path / "tiny", one) for one in (spec, placed))
+    assert sealed_settings(here, None) == sealed_settings(elsewhere, None)
+    assert here.spec.evaluate.result == elsewhere.spec.evaluate.result
+    assert "pool" not in here.spec.evaluate.result

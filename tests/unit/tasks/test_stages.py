@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import pytest
 from data_contracts.errors import Cancelled, CorruptError, GateNotMet, NodeLost
 from data_contracts.handoffs import Cost, Receipt
 from infra import registry, stopping
+from infra.gc import Limits, collect
 from infra.store import layout
 from tasks.evaluate import evaluate, evaluation_key, sets_to_score
 from tasks.promote import promote, rollback
+from tasks.proof import prove
 from tasks.report import report
 from tasks.run import Run, open_run, reopen_run
 from tasks.shard import shard
+from tasks.stage import STAGES
 from tasks.train import find_training, train, training_key
 from tasks.trained import trained_with
 from tasks.validate import validate
@@ -106,7 +110,9 @@ def test_a_quarantined_checkpoint_is_not_handed_over_again(spec: Path, store: Pa
         (store / mark).unlink()
 
 
-def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path, store: Path) -> None:
+def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path, store: Path, tmp_path: Path) -> None:
+    # Another attempt would be the newest one for the tests that share the store.
+    store = Path(shutil.copytree(store, tmp_path / "store"))
     run = opened(spec, store, fresh=True)
     dataset = shard(run, validate(run))
     key = training_key(run, dataset)
@@ -156,3 +162,31 @@ def test_cost_is_counted_over_all_attempts(spec: Path, tmp_path: Path) -> None:
     last = report(again, error=GateNotMet("no"))
     assert (last.cost.node_seconds, last.cost.usd) == (11, 0.75)
     assert json.loads((tmp_path / "store" / layout.report(run.run_id)).read_text())["cost"]["node_seconds"] == 11
+
+
+def test_a_mark_of_another_checkpoint_verifies_nothing(spec: Path, store: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    run = opened(spec, copy)
+    checkpoint = train(run, shard(run, validate(run)))
+    mark = copy / layout.verified(checkpoint.ref.uri)
+    told = json.loads(mark.read_text())
+    mark.write_text(json.dumps({**told, "checkpoint": {**told["checkpoint"], "seal": "0" * 64}}))
+    with pytest.raises(CorruptError, match="is of another checkpoint than"):
+        verify(run, checkpoint)
+    assert (copy / layout.quarantined(checkpoint.ref.uri)).exists()
+
+
+def test_a_collection_leaves_all_that_a_model_is_proven_by_and_the_line_reuses_it(
+    spec: Path, store: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    held = opened(spec, copy).store
+    shutil.rmtree(copy / "uses")
+    before = {link.uri for link in prove(held, "tiny@champion").links}
+    collect(held, by="a test", limits=Limits(keep_s=0, grace_s=0))
+    assert {link.uri for link in prove(held, "tiny@champion").links} == before
+    run = opened(spec, copy)
+    assert line(run).decision == "unchanged"
+    assert {name: one.status for name, one in run.results.items()} == dict.fromkeys(STAGES, "reused")

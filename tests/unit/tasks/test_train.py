@@ -32,7 +32,7 @@ def key(change: dict[str, Any]) -> str:
     run: Any = SimpleNamespace(
         spec=SimpleNamespace(train=spec),
         train_settings=lambda: spec.model_dump(mode="json"),
-        resolved=SimpleNamespace(code_digest="c"),
+        resolved=SimpleNamespace(code_digest="c", mixture={}, init_from=None),
     )
     return training_key(run, None)
 
@@ -46,6 +46,12 @@ def test_the_sizes_of_a_block_shuffle_count() -> None:
     keys = {key({"loader": {**BLOCK, **more}}) for more in ({}, {"block_rows": 5}, {"window_blocks": 3})}
     assert len(keys) == 3
     assert key({"loader": {**BLOCK, "memory_bytes": 2**20}}) == key({"loader": BLOCK})
+
+
+def test_over_how_many_ranks_a_replica_is_sharded_does_not_count() -> None:
+    sharded = {"strategy": "hsdp", "devices": 8, "shard_ranks": 2}
+    assert key(sharded) == key({**sharded, "shard_ranks": 4})
+    assert key(sharded) != key({"strategy": "fsdp", "devices": 8})
 
 
 @pytest.mark.parametrize("cause", REMEDIES)

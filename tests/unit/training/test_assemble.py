@@ -22,7 +22,7 @@ from training.assemble import (
 )
 from training.history import History
 from training.plan import Plan
-from training.strategies import _units
+from training.strategies import units
 
 MODULES = """
 import lightning as L
@@ -222,11 +222,11 @@ def test_a_plain_trainer_takes_the_precision_alone(project: Path) -> None:
 def test_units_are_sharded_children_first(wanted: list[str] | int | None, names: list[str], project: Path) -> None:
     module = build_module(train(), project)
     paths = {part: path for path, part in module.named_modules()}
-    assert [paths[unit] for unit in _units(module, wanted)] == names
+    assert [paths[unit] for unit in units(module, wanted)] == names
 
 
 def test_a_unit_that_is_not_there_is_refused(project: Path) -> None:
     with pytest.raises(
         UsageError, match=r"train\.shard_modules: the module has no Block\. It has Linear, Sequential\."
     ):
-        _units(build_module(train(), project), ["Block"])
+        units(build_module(train(), project), ["Block"])

@@ -11,17 +11,23 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
+from safetensors.torch import save as in_one_piece
 from torch import nn
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.store import Store, open_store
 from training.checkpoint import UnsupportedState, load_module_weights, read_index, read_tensors
-from training.checkpoint.capture import Capture, capture, merge, write_tensors
+from training.checkpoint.capture import Capture, Staging, capture, merge
+from training.checkpoint.files import DTYPES, file_pieces
 from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
 from training.checkpoint.save import Place, read_history, read_rank_state, save
 from training.checkpoint.tensors import INDEX, Entry, Index, Piece, TensorReader, read_state
+
+
+def write_tensors(taken: Capture, folder: Path) -> None:
+    for name, tensors in taken.files.items():
+        (folder / name).write_bytes(b"".join(file_pieces(tensors)))
 
 
 class Net(nn.Module):
@@ -79,7 +85,7 @@ def test_what_is_saved_comes_back(stored: Callable[..., Path]) -> None:
     own = {"rng": capture_rng(), "running": {"mean": torch.tensor(1.5)}}
     folder = stored(checkpoint, own)
     with TensorReader(folder) as reader:
-        back = read_state(folder, reader)
+        back = read_state(folder, reader.read)
     assert "hyper_parameters" not in back
     assert back["loops"] == checkpoint["loops"]
     assert back["callbacks"]["Early{'monitor': 'x'}"] == checkpoint["callbacks"]["Early{'monitor': 'x'}"]
@@ -335,24 +341,37 @@ def test_an_index_covers_scalars_and_empty_tensors(tmp_path: Path) -> None:
     assert (found["a"], found["b"].shape) == (4, (0, 3))
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (OSError(28, "No space left on device"), "No space left on device"),
-        (SafetensorError("I/O error: No space left on device"), "I/O error: No space left on device"),
-    ],
-    ids=["the system's", "safetensors'"],
-)
 def test_a_file_that_cannot_be_written_is_storage_unavailable(
-    error: Exception, reason: str, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> list[Path]:
-        raise error
+        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("training.checkpoint.save.write_tensors", full)
+    monkeypatch.setattr("training.checkpoint.save.file_pieces", full)
     place = Place(store, "trainings/t-0/checkpoints/1-g0", {}, {}, {}, tmp_path)
-    with pytest.raises(StorageUnavailable, match=f"A checkpoint could not be written: {reason} .*{tmp_path}"):
-        save(place, capture({}, {}, 0), 1, [])
+    with pytest.raises(StorageUnavailable, match=f"could not be written: No space left on device .*{tmp_path}"):
+        save(place, capture({"x": torch.ones(1)}, {}, 0), 1, [])
+
+
+def test_a_file_has_the_bytes_that_the_library_writes() -> None:
+    tensors = {f"{dtype}": torch.arange(6).reshape(2, 3).to(dtype) for dtype in DTYPES}
+    tensors |= {f"again {dtype}": torch.ones(1).to(dtype) for dtype in DTYPES}
+    tensors |= {'a name, "quoted" ü': torch.tensor(0.5), "large": torch.rand(3_000_001)}
+    pieces = list(file_pieces(tensors))
+    assert len(pieces) > len(tensors)
+    assert b"".join(pieces) == in_one_piece(tensors)
+
+
+def test_a_capture_takes_the_memory_of_the_one_before() -> None:
+    staging, weight = Staging(), torch.ones(4)
+    first = capture({"w": weight, "n": torch.tensor(1)}, {}, 0, staging=staging)
+    weight += 1
+    second = capture({"w": weight, "n": torch.tensor([1, 2])}, {}, 0, staging=staging)
+    [one], [two] = first.files.values(), second.files.values()
+    assert one["w"].data_ptr() == two["w"].data_ptr()
+    assert (two["w"].tolist(), two["n"].tolist()) == ([2.0] * 4, [1, 2])
+    fresh = capture({"w": weight}, {}, 0)
+    assert fresh.files["state-0.safetensors"]["w"].data_ptr() != two["w"].data_ptr()
 
 
 def draws() -> tuple[float, float, float]:

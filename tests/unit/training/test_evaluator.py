@@ -73,7 +73,9 @@ def request_of(store: Store, projects: tuple[Path, Path], tmp_path: Path) -> dic
     """What verify and evaluate ask for of a sealed checkpoint of the champion's module."""
     module = build_module(TRAIN, projects[0])
     uri = "trainings/t-0/checkpoints/1-g0"
-    ref = save(Place(store, uri, {}, {}, {}, tmp_path), capture({"state_dict": module.state_dict()}, {}, 0), 1, [])
+    ref = save(
+        Place(store, uri, {"step": 1}, {}, {}, tmp_path), capture({"state_dict": module.state_dict()}, {}, 0), 1, []
+    )
     checkpoint = {"ref": ref.to_json(), "key": "t", "training": "trainings/t-0", "generation": 0}
     facts = {"step": 1, "epoch": 0, "world_size": 1, "metrics": {}, "dropped_rows": 0}
     dataset = make_dataset(tmp_path / "dataset", {"test": 10})

@@ -36,6 +36,8 @@ def test_the_weights_hold_in_every_round() -> None:
     assert shares == [[0.6, 0.3, 0.1]] * 5
     # Mixed, not one kind after the other: in any hundred there are some of each.
     assert all(np.isin(part, own).any() for part in order[0].reshape(10, -1) for own in rows.values())
+    turns_of_a = np.isin(order, rows["a"])
+    assert not np.array_equal(turns_of_a[0], turns_of_a[1]), "drawn anew for each round"
 
 
 def test_passes_and_seeds_differ() -> None:
@@ -54,7 +56,13 @@ def test_the_order_of_the_names_decides_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("weights", "expected"),
-    [([1], [1000]), ([1, 1, 1], [334, 333, 333]), ([0.7, 0.3], [700, 300]), ([999, 1], [999, 1])],
+    [
+        ([1], [1000]),
+        ([1, 1, 1], [334, 333, 333]),
+        ([0.7, 0.3], [700, 300]),
+        ([999, 1], [999, 1]),
+        ([99_999, 1], [999, 1]),
+    ],
 )
 def test_weights_become_turns(weights: list[float], expected: list[int]) -> None:
     assert turns(weights).tolist() == expected

@@ -127,3 +127,19 @@ def test_one_order_has_no_structure(num_rows: int) -> None:
     assert abs(distance - 1 / 3) < 4 * 0.2357 / np.sqrt(num_rows)
     assert abs(np.corrcoef(rows[:-1], rows[1:])[0, 1]) < 4 / np.sqrt(num_rows)
     assert (rows == places).sum() < 8  # one is expected
+
+
+def test_the_next_blocks_are_those_that_the_rows_of_the_next_window_are_in() -> None:
+    shard_rows, block_rows, window = [33, 0, 40, 27], 10, 3
+    order = BlockOrder(shard_rows, block_rows, window, "words")
+    starts, _ = blocks_of(shard_rows, block_rows)
+    blocks = np.searchsorted(starts, order(np.arange(100)), side="right") - 1
+    at, seen = -1, []
+    while len(rows := order.next_blocks(at)):
+        assert len(rows) <= window
+        found = [int(block) for block in np.searchsorted(starts, rows, side="right") - 1]
+        count = sum(block in found for block in blocks)
+        assert set(blocks[at + 1 : at + 1 + count]) == set(found)
+        at += count
+        seen += found
+    assert (at, sorted(seen)) == (99, list(range(len(starts))))

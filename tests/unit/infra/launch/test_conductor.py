@@ -5,6 +5,10 @@ Each case: what goes wrong, what it is called, whether the gang goes on, and fro
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +22,13 @@ from data_contracts.errors import (
     NodeLost,
     StorageUnavailable,
     TrainwrightError,
+    UsageError,
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint
+from infra.launch import generation
 from infra.launch.generation import Progress
-from infra.launch.local import Handle, local
+from infra.launch.local import Handle, Start, local
 from infra.launch.processes import find_marked, kill_marked, new_mark
 from infra.store import Lease, Store, layout, open_store
 from tests.support.conducting import TRAINING, run, steps
@@ -114,12 +120,13 @@ def test_a_node_that_is_lost_takes_the_others_with_it(store: Store) -> None:
     fake = {"faults": [fault("kill node", rank=1, step=3)], "steps": 20, "step_s": 0.05}
     outcome = run(store, fake, nodes=2, devices=1, on_progress=seen.append)
     assert (outcome.checkpoint.step, outcome.generations) == (20, 2)
-    assert "The supervisor of node 1 was ended by SIGKILL." in next(p.sentence for p in seen if p.phase == "ended")
+    said = next(p.sentence for p in seen if p.phase == "ended")
+    assert re.search(r"The supervisor of node 1 \(\S+\) was ended by SIGKILL\.", said)
 
 
 def test_a_supervisor_that_stands_still_is_lost(store: Store) -> None:
     fake = {"faults": [fault("stop node")], "steps": 12, "step_s": 0.05}
-    with pytest.raises(NodeLost, match=r"Node 0 has published no heartbeat for 1\.5 s\."):
+    with pytest.raises(NodeLost, match=r"^Node 0 \(\S+\) has published no heartbeat for 1\.5 s\."):
         run(store, fake, launch={"silence_s": 1.5}, retry={"node_lost": 0})
 
 
@@ -172,6 +179,9 @@ def test_a_missing_node_is_named_and_the_others_are_released(store: Store) -> No
         def log(self) -> str:
             return "queued"
 
+        def told(self) -> str:
+            return ""
+
         def kill(self) -> None: ...
 
     start = local(store.uri, {}, TRAINING)
@@ -191,6 +201,30 @@ def test_a_supervisor_that_cannot_start_is_said_at_once(store: Store) -> None:
     with pytest.raises(NodeLost, match="The supervisor of node 0 ended with exit code 1") as caught:
         run(store, {}, start=start, retry={"node_lost": 0})
     assert "There is no store at" in caught.value.details["log"]
+
+
+def away(store: Store, times: float) -> Start:
+    """Starts nodes once it was asked so often in vain."""
+    start, asked = local(store.uri, {}, TRAINING), itertools.count()
+
+    def launching(generation: int, node: int) -> Handle:
+        if next(asked) < times:
+            raise StorageUnavailable("The Prefect server no longer answers.")
+        return start(generation, node)
+
+    return launching
+
+
+def test_what_starts_the_nodes_may_be_away_for_a_while(store: Store) -> None:
+    seen: list[Progress] = []
+    outcome = run(store, {}, nodes=2, start=away(store, 3), retry={"storage": 0}, on_progress=seen.append)
+    assert (outcome.checkpoint.step, outcome.generations) == (10, 1)
+    assert "waiting: The Prefect server no longer answers." in {progress.sentence for progress in seen}
+
+
+def test_what_is_away_at_the_roll_calls_deadline_is_why_nobody_came(store: Store) -> None:
+    with pytest.raises(StorageUnavailable, match="no longer answers"):
+        run(store, {}, start=away(store, math.inf), retry={"storage": 0}, rollcall_timeout_s=1)
 
 
 def test_a_finished_training_is_returned_without_a_launch(store: Store) -> None:
@@ -218,6 +252,35 @@ def test_an_unfinished_training_goes_on_from_its_newest_checkpoint(store: Store)
     assert steps(store)[1, 0] == list(range(11, 21))
     launches = [store.read_json(layout.launch(TRAINING, g)) for g in (0, 1)]
     assert [launch["token"] for launch in launches] == [0, 1]
+
+
+def test_it_says_from_which_step_it_goes_on_and_why(store: Store) -> None:
+    _, newest = unfinished(store)
+    (Path(store.uri) / newest.ref.uri / "state.json").write_bytes(b'{"step":99}')
+    seen: list[Progress] = []
+    with pytest.raises(UserCodeError):
+        run(store, {"faults": [{**fault("user", step=6, generation=1)}], "steps": 20}, on_progress=seen.append)
+    [said] = [progress.sentence for progress in seen if progress.sentence.startswith("goes on")]
+    assert said == (
+        f"goes on from step 5 (step 10 is quarantined: {newest.ref.uri}/state.json does not hold the bytes that were "
+        "sealed)"
+    )
+
+
+def test_it_goes_back_to_a_step_as_asked(store: Store) -> None:
+    unfinished(store)
+    with pytest.raises(UsageError, match="no committed checkpoint of step 7; committed steps: 5, 10"):
+        run(store, {"steps": 20}, from_step=7)
+    assert store.list(f"{TRAINING}/g1") == [], "refused before anything was launched"
+    seen: list[Progress] = []
+    outcome = run(store, {"steps": 20}, from_step=5, on_progress=seen.append)
+    assert (outcome.checkpoint.step, outcome.checkpoint.generation) == (20, 1)
+    assert steps(store)[1, 0] == list(range(6, 21))
+    [said] = [progress.sentence for progress in seen if progress.sentence.startswith("goes on")]
+    assert "goes on from step 5 (step 10 was set aside at " in said
+    assert said.endswith(": test went back to step 5)")
+    with pytest.raises(UsageError, match="is finished: it handed over step 20, which is never taken back"):
+        run(store, {"steps": 20}, from_step=5)
 
 
 def test_a_training_that_broke_off_after_its_last_step_hands_over_that_checkpoint(store: Store) -> None:
@@ -249,7 +312,7 @@ def test_a_conductor_whose_lease_was_taken_is_fenced(store: Store) -> None:
             Lease.take(store, layout.lease(TRAINING), "usurper", patience_s=0)
 
     with pytest.raises(Fenced, match="owned by usurper now"):
-        run(store, {"steps": 2000, "every": 3000, "step_s": 0.2}, on_progress=usurp, launch={"silence_s": 4})
+        run(store, {"steps": 2000, "every": 3000, "step_s": 0.2}, on_progress=usurp, launch={"lease_silence_s": 4})
     assert not store.exists(layout.result(TRAINING))
     lease = store.pointer(layout.lease(TRAINING)).read().value
     assert (lease["holder"], lease["released"]) == ("usurper", False)
@@ -292,3 +355,22 @@ def test_a_store_that_is_away_for_a_while_does_not_end_training(store: Store, mo
     assert (outcome.checkpoint.step, outcome.generations) == (20, 1)
     assert "waiting: the store is away." in [progress.sentence for progress in seen]
     assert seen[-1].sentence == ""
+
+
+def test_the_time_that_a_store_takes_to_answer_is_not_a_nodes_silence(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, slow = store.read_json, [3]
+
+    def tried_again(path: str) -> Any:
+        if path.endswith("beat-3.json") and slow[0]:
+            slow[0] -= 1
+            time.sleep(1.5)
+            raise FileNotFoundError(path)
+        return real(path)
+
+    monkeypatch.setattr(store, "read_json", tried_again)
+    monkeypatch.setattr(generation, "SLOW_S", 0.5)
+    outcome = run(store, {"steps": 40, "step_s": 0.05}, launch={"silence_s": 1.0})
+    assert slow == [0]
+    assert outcome.generations == 1

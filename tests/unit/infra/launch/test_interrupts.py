@@ -114,8 +114,12 @@ def test_impatient_signals_do_not_cut_the_cleanup_short(store: Store, mark: str)
     assert find_marked(mark) == []
 
 
-def test_nodes_whose_conductor_was_killed_end_by_themselves(store: Store, mark: str) -> None:
-    conductor = Conductor(store, mark, HANGING, {"launch": {"silence_s": 2, "heartbeat_s": 0.2}, "nodes": 2})
+TIMES = [0, *(pytest.param(turn, marks=pytest.mark.sweep) for turn in range(1, 5))]
+
+
+@pytest.mark.parametrize("turn", TIMES)
+def test_nodes_whose_conductor_was_killed_end_by_themselves(turn: int, store: Store, mark: str) -> None:
+    conductor = Conductor(store, mark, HANGING, {"launch": {"lease_silence_s": 2, "heartbeat_s": 0.2}, "nodes": 2})
     conductor.said(MOMENTS["training"])
     assert len(find_marked(mark)) > 6
     conductor.process.kill()
@@ -136,7 +140,7 @@ def test_nodes_whose_conductor_was_killed_end_by_themselves(store: Store, mark: 
 
 
 def test_nodes_of_an_older_generation_end_when_the_lease_has_a_new_owner(store: Store, mark: str) -> None:
-    conductor = Conductor(store, mark, HANGING, {"launch": {"silence_s": 600, "heartbeat_s": 0.2}})
+    conductor = Conductor(store, mark, HANGING, {"launch": {"lease_silence_s": 600, "heartbeat_s": 0.2}})
     conductor.said(MOMENTS["training"])
     conductor.process.kill()
     conductor.end()
@@ -149,7 +153,8 @@ def test_nodes_of_an_older_generation_end_when_the_lease_has_a_new_owner(store: 
     assert not store.exists(layout.node_exit(TRAINING, 0, 0)), "a fenced node writes nothing"
 
 
-def test_a_second_conductor_attaches_and_returns_the_firsts_result(store: Store, mark: str) -> None:
+@pytest.mark.parametrize("turn", TIMES)
+def test_a_second_conductor_attaches_and_returns_the_firsts_result(turn: int, store: Store, mark: str) -> None:
     fake = {"steps": 60, "step_s": 0.05}
     first = Conductor(store, mark, fake, {})
     first.said(MOMENTS["training"])
@@ -165,6 +170,26 @@ def test_a_second_conductor_attaches_and_returns_the_firsts_result(store: Store,
     assert (first.end(), second.end()) == (0, 0)
     assert not store.exists(layout.launch(TRAINING, 1))
     assert steps(store) == {(0, rank): list(range(1, 61)) for rank in (0, 1)}
+
+
+@pytest.mark.parametrize("turn", TIMES)
+def test_a_conductor_that_was_stopped_changes_nothing_when_it_wakes(turn: int, store: Store, mark: str) -> None:
+    """Stopped while its gang trains, and woken up, a little later each time, once its successor's gang trains."""
+    fake = {"steps": 60, "step_s": 0.1}
+    first = Conductor(store, mark, fake, {"launch": {"lease_silence_s": 8}})
+    first.said(MOMENTS["training"])
+    first.process.send_signal(signal.SIGSTOP)
+    second = Conductor(store, mark, fake, {"launch": {"lease_silence_s": 8}, "patience_s": 3})
+    second.said(lambda said: said["generation"] == 1 and said["step"] > 15 + 8 * turn)
+    first.process.send_signal(signal.SIGCONT)
+    assert first.said(lambda said: "cause" in said)["cause"] == "fenced"
+    assert second.said(lambda said: "node_seconds" in said)["step"] == 60
+    assert (first.end(), second.end()) == (5, 0)
+    taken = steps(store)[1, 0]
+    assert taken == list(range(taken[0], 61))
+    assert not store.exists(layout.launch(TRAINING, 2))
+    result = store.read_json(layout.result(TRAINING))
+    assert (result["step"], result["generation"]) == (60, 1)
 
 
 def test_a_waiting_conductor_takes_over_when_the_first_is_cancelled(store: Store, mark: str) -> None:

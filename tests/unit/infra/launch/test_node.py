@@ -117,14 +117,23 @@ def test_a_node_runs_the_users_code_from_its_bundle_and_keeps_the_log(
     assert sorted(beats) == sorted(f"beat-{number}.json" for number in range(len(beats)))
 
 
-def test_a_node_started_twice_runs_once(store: Store, launch: Callable[..., None]) -> None:
-    launch({})
+# The step after which it is started again.
+TWICE = [0, *(pytest.param(step, marks=pytest.mark.sweep) for step in (1, 3, 5, 8))]
+
+
+@pytest.mark.parametrize("step", TWICE)
+def test_a_node_started_twice_runs_once(step: int, store: Store, launch: Callable[..., None]) -> None:
+    launch({"step_s": 0.2 if step else 0.01})
     first = start(store)
     until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the first joins")
+    if step:
+        meet(store, first)
+        until(lambda: len(steps(store).get((0, 0), [])) >= step, "the first trains")
     assert run_node(store.uri, {}, TRAINING, 0, 0) == 5
     assert first.ended() is None
     assert not store.exists(layout.node_exit(TRAINING, 0, 0))
-    meet(store, first)
+    if not step:
+        meet(store, first)
     assert finished(store, first)[1]["status"] == "done"
     assert steps(store)[0, 0] == list(range(1, 11))
 
@@ -151,6 +160,29 @@ def test_ranks_that_do_not_stop_in_time_are_ended(store: Store, launch: Callable
     assert record["error"]["cause"] == "preempted"
     assert record["error"]["message"] == "Node 0 was asked to leave and its ranks wrote no checkpoint in time."
     assert find_marked(mark) == []
+
+
+def test_a_node_that_the_roll_call_goes_on_without_leaves(store: Store, launch: Callable[..., None]) -> None:
+    launch({}, nodes=2)
+    node = start(store)
+    until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
+    other = {**store.read_json(layout.joined(TRAINING, 0, 0)), "node": 1}
+    store.create_json(layout.rollcall(TRAINING, 0), {**other, "nodes": [other]})
+    ended, record = finished(store, node)
+    assert ended == "ended with exit code 5"
+    assert record["error"]["message"] == "Generation 0 of trainings/k-0 goes on without node 0."
+    assert steps(store) == {}
+
+
+def test_a_checkpoint_on_its_way_may_arrive_although_a_rank_raised(store: Store, launch: Callable[..., None]) -> None:
+    faults = [{"generation": 0, "rank": 0, "step": 4, "kind": "slow save"}]
+    faults += [{"generation": 0, "rank": 1, "step": 4, "kind": "user meanwhile"}]
+    launch({"faults": faults, "every": 100}, devices=2)
+    node = start(store)
+    meet(store, node)
+    _, record = finished(store, node)
+    assert record["error"]["cause"] == "user_code"
+    assert [one["step"] for one in record["ranks"][0]["report"]["checkpoints"]] == [7]
 
 
 def test_a_cancel_marker_ends_a_node(store: Store, launch: Callable[..., None], mark: str) -> None:
@@ -189,7 +221,8 @@ def test_a_torchrun_that_fails_shows_its_log(store: Store, launch: Callable[...,
     launch({})
     node = start(store)
     until(lambda: store.exists(layout.joined(TRAINING, 0, 0)), "the node joins")
-    store.create_json(layout.rollcall(TRAINING, 0), {"address": "127.0.0.1", "port": 99999, "nodes": []})
+    joined = store.read_json(layout.joined(TRAINING, 0, 0))
+    store.create_json(layout.rollcall(TRAINING, 0), {"address": "127.0.0.1", "port": 99999, "nodes": [joined]})
     _, record = finished(store, node)
     assert record["error"]["cause"] == "node_lost"
     assert "torchrun on node 0 ended with exit code 1" in record["error"]["message"]
@@ -271,6 +304,36 @@ def test_a_store_that_is_away_at_the_start_and_at_the_roll_call_delays_a_node(
     assert codes == [0]
     assert {f"open {store.uri}", f"create {path}"} < failed
     assert store.read_json(layout.node_exit(TRAINING, 0, 0))["status"] == "done"
+
+
+@pytest.mark.parametrize("what", ["end", "_Supervisor._report"])
+def test_heartbeats_go_on_while_a_node_ends(
+    what: str, store: Store, launch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is silent is lost, however long it takes to kill what hangs and to store the logs."""
+
+    def beats() -> int:
+        return sum(name.startswith("beat-") for name in store.list(layout.node(TRAINING, 0, 0)))
+
+    counts: list[int] = []
+    owner = node_module._Supervisor if "." in what else node_module
+    real = getattr(owner, what.rpartition(".")[2])
+
+    def slow(*told: Any) -> Any:
+        counts.append(beats())
+        time.sleep(1)
+        counts.append(beats())
+        return real(*told)
+
+    monkeypatch.setattr(owner, what.rpartition(".")[2], slow)
+    launch({"steps": 3})
+    path = layout.joined(TRAINING, 0, 0)
+    thread = threading.Thread(target=lambda: run_node(store.uri, {}, TRAINING, 0, 0))
+    thread.start()
+    joined = until(lambda: store.exists(path) and store.read_json(path), "the node joins")
+    store.create_json(layout.rollcall(TRAINING, 0), {**joined, "nodes": [joined]})
+    thread.join()
+    assert counts[1] - counts[0] >= 3
 
 
 def test_a_torchrun_that_cannot_be_killed_is_lost(

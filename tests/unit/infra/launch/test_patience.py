@@ -47,7 +47,7 @@ def lease(store: Store) -> Lease:
 
 
 def watch(store: Store) -> ConductorWatch:
-    launch = {"training": TRAINING, "generation": 0, "token": 0, "silence_s": 60, "poll_s": 0.1, "heartbeat_s": 1}
+    launch = {"training": TRAINING, "generation": 0, "token": 0, "lease_silence_s": 60, "poll_s": 0.1, "heartbeat_s": 1}
     return ConductorWatch(store, launch)
 
 
@@ -151,7 +151,7 @@ def test_what_ends_a_node(
     seen.look()
     event(store)
     seen.look()  # asked again too soon: nothing is read
-    clock.sleep(0.2)
+    clock.sleep(0.6)
     if error is None:
         seen.look()
     else:

@@ -109,7 +109,8 @@ def test_an_internal_error_keeps_the_ranks_log(tmp_path: Path) -> None:
     ranks.log_file(tmp_path, 0).write_text("Traceback")
     found = RankWatch(tmp_path, [0]).look()
     assert found is not None
-    assert found.details == {"rank": 0, "log": "Traceback"}
+    when = ranks.error_file(tmp_path, 0).stat().st_mtime_ns / 1e9
+    assert found.details == {"rank": 0, "log": "Traceback", "when": when}
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from data_contracts.errors import CorruptError, Fenced, StorageUnavailable, UsageError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.spec.model import SelectSpec
+from infra.launch.shelf import committed
 from infra.launch.trail import Trail
 from infra.store import Store, Versioned, layout, open_store
+from tests.support.conducting import losing_answers
 
 TRAINING = "trainings/k-0"
 
@@ -79,16 +82,8 @@ def test_a_move_whose_answer_was_lost_is_not_mistaken_for_anothers(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trail = trail_of(store, 5)
-    real = trail._pointer.swap
-
-    def lose_the_answer(expected: Versioned | None, value: Any) -> Versioned:
-        real(expected, value)
-        raise StorageUnavailable("the answer was lost.")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(trail._pointer, "swap", lose_the_answer)
-        with pytest.raises(StorageUnavailable):
-            trail.commit(seal(store, 10))
+    with losing_answers(trail, monkeypatch), pytest.raises(StorageUnavailable):
+        trail.commit(seal(store, 10))
     assert [checkpoint.step for checkpoint in trail.checkpoints] == [5]
     assert trail.commit(seal(store, 10))
     assert trail.commit(seal(store, 15))
@@ -117,15 +112,17 @@ def test_an_older_conductor_can_move_nothing(store: Store) -> None:
     for move in (
         lambda: old.commit(seal(store, 20)),
         lambda: old.retire(1, None, by="old"),
-        old.confirm,
+        lambda: old.hand_over(old.checkpoints[-1]),
+        lambda: old.skip([(0, 8)]),
         lambda: Trail(store, TRAINING, 0),
     ):
         with pytest.raises(Fenced, match="taken over by another conductor"):
             move()
     assert all(store.verify(checkpoint.ref) for checkpoint in new.checkpoints)
-    new.confirm()
+    new.skip([(8, 16)])
     assert new.commit(seal(store, 20, generation=1))
     assert kept(store) == [5, 10, 15, 20]
+    assert (Trail(store, TRAINING, 9).skipped, Trail(store, TRAINING, 9).handed_over) == ([(8, 16)], None)
 
 
 def test_a_move_that_loses_twice_is_fenced(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +139,7 @@ def test_a_move_that_loses_twice_is_fenced(store: Store, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(old._pointer, "swap", raced)
     with pytest.raises(Fenced, match="taken over by another conductor"):
-        old.confirm()
+        old.hand_over(old.checkpoints[0])
 
 
 def test_what_was_retired_is_deleted_in_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +166,7 @@ def test_what_was_retired_is_deleted_in_the_end(store: Store, monkeypatch: pytes
     assert there() == kept(store) == [15, 20]
     taken_over = Trail(store, TRAINING, 9)
     taken_over.retire(1, None, by="test")
-    taken_over.confirm()
+    taken_over.skip([(0, 8)])
     assert there() == [20]
     assert store.pointer(layout.latest(TRAINING)).read().value["retiring"] == []
 
@@ -267,8 +264,126 @@ def test_the_newest_and_the_selected_are_kept(
         assert store.exists(layout.tombstone(uri)) is (step not in stay)
 
 
+# what step 5 is, whether it stays when only the newest is kept
+USES = [("nothing", False), ("verified", True), ("taken up today", True), ("taken up two days ago", False)]
+
+
+@pytest.mark.parametrize(("use", "stays"), USES)
+def test_what_is_verified_or_in_use_is_not_retired(use: str, stays: bool, store: Store) -> None:
+    """A model version may point to the one, a training be warmed up from the other."""
+    trail = trail_of(store, 5, 10, 15)
+    uri = layout.checkpoint(TRAINING, 5, 0)
+    if use == "verified":
+        store.create_json(layout.verified(uri), {})
+    elif use != "nothing":
+        day = datetime.now(UTC) - timedelta(days=0 if use == "taken up today" else 2.5)
+        store.create(layout.use(uri, f"{day:%Y-%m-%d}"), b"")
+    trail.retire(1, None, by="test")
+    assert kept(store) == ([5, 15] if stays else [15])
+    assert store.exists(layout.manifest(uri)) is stays
+    assert store.exists(layout.tombstone(uri)) is not stays
+
+
+@pytest.mark.parametrize("keep", [0, 1])
+def test_the_newest_is_never_retired(keep: int, store: Store) -> None:
+    trail = trail_of(store, 5, 10)
+    trail.retire(keep, None, by="test")
+    assert kept(store) == [10]
+    store.verify(layout.checkpoint(TRAINING, 10, 0))
+
+
+def test_one_that_is_taken_up_while_it_is_retired_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    trail = trail_of(store, 5, 10)
+    uri = layout.checkpoint(TRAINING, 5, 0)
+    real = trail._move
+
+    def move(*arguments: Any) -> None:
+        real(*arguments)
+        assert store.claim(uri), "nothing says yet that it is deleted"
+
+    monkeypatch.setattr(trail, "_move", move)
+    trail.retire(1, None, by="test")
+    assert kept(store) == [10]
+    store.verify(uri)
+
+
 def test_a_metric_that_was_never_logged_is_named(store: Store) -> None:
     trail = Trail(store, TRAINING, 0)
     trail.commit(seal(store, 5, loss=0.1, score=0.2))
     with pytest.raises(UsageError, match=r"val_loss was not logged before any checkpoint; logged were: loss, score\."):
         trail.chosen(SelectSpec(metric="val_loss", mode="min"))
+
+
+def aside(store: Store) -> list[tuple[int, str]]:
+    return [(one.checkpoint.step, one.reason) for one in committed(store, TRAINING)[1]]
+
+
+def test_who_goes_back_sets_the_later_ones_aside_in_one_move_and_deletes_nothing(store: Store) -> None:
+    trail = trail_of(store, 5, 10, 15, 20)
+    before = store.pointer(layout.latest(TRAINING)).read()
+    trail.go_back(10, by="run-1")
+    after = store.pointer(layout.latest(TRAINING)).read()
+    assert (before is not None, after is not None and before is not None and after.version - before.version) == (
+        True,
+        1,
+    )
+    assert trail.resume_from() == trail.newest
+    assert (trail.newest.step, kept(store, 0)) == (10, [5, 10])
+    assert [(step, reason.partition(" at ")[0], reason.partition(": ")[2]) for step, reason in aside(store)] == [
+        (15, "was set aside", "run-1 went back to step 10"),
+        (20, "was set aside", "run-1 went back to step 10"),
+    ]
+    for step in (15, 20):
+        store.verify(layout.checkpoint(TRAINING, step, 0))
+
+    # The next generation goes the same way again, retires what is old, and leaves them alone.
+    later = Trail(store, TRAINING, 1)
+    assert later.resume_from().step == 10
+    for step in (15, 20):
+        assert later.commit(seal(store, step, generation=1))
+    later.retire(1, None, by="test")
+    assert (kept(store, 1), [step for step, _ in aside(store)]) == ([20], [15, 20])
+    store.verify(layout.checkpoint(TRAINING, 15, 0))
+
+
+def test_going_back_twice_adds_to_what_is_aside_and_to_the_newest_changes_nothing(store: Store) -> None:
+    trail = trail_of(store, 5, 10, 15)
+    for step, left, off in ((15, [5, 10, 15], []), (10, [5, 10], [15]), (5, [5], [15, 10])):
+        trail.go_back(step, by="r")
+        assert (kept(store, 0), [step for step, _ in aside(store)]) == (left, off)
+
+
+def test_a_step_that_is_not_committed_is_refused_with_those_that_are(store: Store) -> None:
+    trail = trail_of(store, 5, 10, 15)
+    trail.go_back(10, by="r")
+    for step in (7, 15):
+        with pytest.raises(UsageError, match=f"has no committed checkpoint of step {step}; committed steps: 5, 10"):
+            trail.go_back(step, by="r")
+    with pytest.raises(UsageError, match="committed steps: none"):
+        Trail(store, "trainings/other-0", 0).go_back(5, by="r")
+
+
+@pytest.mark.parametrize("harm", ["spoilt", "deleted"])
+def test_nobody_goes_back_to_what_is_broken(harm: str, store: Store) -> None:
+    trail = trail_of(store, 5, 10)
+    if harm == "spoilt":
+        spoil(store, trail.checkpoints[0])
+    else:
+        store.remove(trail.checkpoints[0].ref.uri, why="test", by="test")
+    with pytest.raises(CorruptError, match="5-g0"):
+        trail.go_back(5, by="r")
+    assert (kept(store, 0), aside(store)) == ([5, 10], [])
+
+
+def test_an_older_conductor_cannot_go_back_and_a_lost_answer_counts_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = trail_of(store, 5, 10, 15)
+    new = Trail(store, TRAINING, 1)
+    with pytest.raises(Fenced):
+        old.go_back(5, by="old")
+    assert (kept(store, 1), aside(store)) == ([5, 10, 15], [])
+    with losing_answers(new, monkeypatch), pytest.raises(StorageUnavailable):
+        new.go_back(10, by="new")
+    new.go_back(10, by="new")
+    assert (kept(store, 1), [step for step, _ in aside(store)]) == ([5, 10], [15])

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -39,9 +39,9 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def start(mark: str, code: str, *arguments: str) -> Service:
+def start(mark: str, code: str, *arguments: str, wait: Callable[[Service], None] = lambda _: None) -> Service:
     command = [sys.executable, "-c", code, *arguments]
-    return services.start("worker", command, mark=mark, env=services.environment(mark), url=URL)
+    return services.start("worker", command, mark=mark, env=services.environment(mark), url=URL, wait=wait)
 
 
 def wait_for(path: Path) -> None:
@@ -60,6 +60,18 @@ def test_a_started_service_is_found_by_another_process_and_ends_when_stopped(
     assert services.running("worker") is None
     assert services.read("worker") == started, "the address is kept for the next start"
     assert not started.stop(grace_s=10), "it is stopped once"
+
+
+def test_whoever_is_interrupted_while_it_starts_leaves_no_process(home: Path, mark: str, tmp_path: Path) -> None:
+    def interrupted(service: Service) -> None:
+        wait_for(tmp_path / "ready")
+        assert find_marked(mark) == [service.pid]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(mark, WAITS, str(tmp_path / "ready"), wait=interrupted)
+    assert find_marked(mark) == []
+    assert services.running("worker") is None
 
 
 def test_what_a_service_started_ends_with_it_even_in_a_session_of_its_own(

@@ -15,6 +15,7 @@ from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.sources import digests
+from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.s3 import S3Server
 from tests.unit.infra.sources.conftest import Raw
 
@@ -114,6 +115,30 @@ def test_a_flipped_bit_on_the_way_is_corrupt(bucket: Bucket, raw: Raw) -> None:
     with pytest.raises((CorruptError, UsageError)):
         raw.read(bucket.source("flipped.csv"), files=files)
     bucket.server.clear()
+
+
+@pytest.mark.parametrize("flips", [10, pytest.param(200, marks=pytest.mark.slow)])
+def test_flipped_bits_in_ranged_reads_are_never_accepted(bucket: Bucket, raw: Raw, flips: int) -> None:
+    """What is read in ranges has no checksum of the server's: the digest that was resolved refuses it."""
+    rows = 20_000
+    bucket.write("ranged.csv", b"a\n" + b"".join(b"%07d\n" % row for row in range(rows)))
+    proxy = FaultProxy(bucket.server.url)
+    source = bucket.source("ranged.csv")
+    source["storage_options"] = {**source["storage_options"], "endpoint_url": proxy.url}
+    files = raw.resolve(source)
+    refused = 0
+    for flip in range(flips):
+        proxy.clear()
+        proxy.faults.append(fault := Fault("flip", "GET", "ranged.csv", at=flip / flips))
+        with pytest.raises((CorruptError, UsageError)):
+            raw.read(source, files=files)
+        assert fault.fired == 1
+        assert all("Range" in headers for method, _, headers in proxy.requests if method == "GET")
+        refused += 1
+    proxy.clear()
+    assert raw.read(source, files=files).num_rows == rows
+    proxy.stop()
+    print(f"{refused} ranged reads with a flipped bit, {flips - refused} accepted")
 
 
 BAD = {

@@ -1,16 +1,23 @@
-"""Every test that takes `store` runs over a folder and over S3."""
+"""Every test that takes `store` runs over a folder, over S3, and over S3 with its names in a database."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from infra.store import Store, open_store
+from infra.store.named import NamedBackend
+from infra.store.names import Names
+from tests.support.careless import Careless
+from tests.support.fault_proxy import FaultProxy
+from tests.support.rclone import RcloneServer, rclone_server
 from tests.support.s3 import S3Server, s3_server
 
-__all__ = ["s3_server"]
+__all__ = ["rclone_server", "s3_server"]
 
 
 @pytest.fixture
@@ -32,7 +39,63 @@ def folder_store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "store"))
 
 
-@pytest.fixture(params=["folder", "s3"])
+@pytest.fixture
+def sqlite() -> Iterator[str]:
+    """Address of a SQLite database that is not there yet; in memory where that can be had, to wait for no disk."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="trainwright-names-", dir=memory) as folder:
+        yield f"sqlite:///{folder}/names.db"
+
+
+@pytest.fixture
+def named_store(s3: S3Server, sqlite: str) -> Store:
+    """A new store on S3 whose names are decided in SQLite."""
+    return open_store(f"s3://{s3.bucket()}/a/prefix", s3.options, pointers=sqlite)
+
+
+@pytest.fixture(params=["folder", "s3", "named"])
 def store(request: pytest.FixtureRequest) -> Store:
     """A new store of each kind."""
     return request.getfixturevalue(f"{request.param}_store")
+
+
+@pytest.fixture(scope="session")
+def proxied() -> Iterator[Callable[[S3Server | RcloneServer], FaultProxy]]:
+    """A proxy in front of a server, one for each in the session, without faults of another test."""
+    proxies: dict[str, FaultProxy] = {}
+
+    def proxy(server: S3Server | RcloneServer) -> FaultProxy:
+        if server.url not in proxies:
+            proxies[server.url] = FaultProxy(server.url)
+        proxies[server.url].clear()
+        return proxies[server.url]
+
+    yield proxy
+    for one in proxies.values():
+        one.stop()
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> Careless:
+    """A new place that ignores conditions."""
+    return Careless(tmp_path / "store")
+
+
+@pytest.fixture
+def table(sqlite: str) -> Names:
+    """New names in SQLite."""
+    found = Names(sqlite, "s3://bucket/prefix")
+    found.prepare()
+    return found
+
+
+@pytest.fixture
+def backend(objects: Careless, table: Names) -> NamedBackend:
+    """The two together."""
+    return NamedBackend(objects, table)
+
+
+@pytest.fixture
+def kept(backend: NamedBackend) -> Store:
+    """A store of the two, which no server slows down."""
+    return Store(backend, {})

@@ -3,52 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
-from infra.store import Store, open_store
-from infra.store import folder as folder_module
-
-
-def killed_at(line_event: int, work: Callable[[], None]) -> bool:
-    """Whether `work`, in a process of its own, was killed at its n-th line in folder.py (else it was done before)."""
-    child = os.fork()
-    if child == 0:
-        count = 0
-
-        def trace(frame: FrameType, event: str, argument: Any) -> Any:
-            nonlocal count
-            if frame.f_code.co_filename != folder_module.__file__:
-                return None
-            if event == "line":
-                count += 1
-                if count == line_event:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
-        work()
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    assert status == 0 or os.WTERMSIG(status) == signal.SIGKILL
-    return status != 0
-
-
-def sweep(work: Callable[[], None], check: Callable[[bool], None], step: int = 1) -> int:
-    """Kill `work` at each of its lines in turn; how many there are. `check` is told whether it was killed."""
-    line_event = 1 - step
-    while True:
-        line_event += step
-        was_killed = killed_at(line_event, work)
-        check(was_killed)
-        if not was_killed:
-            return line_event - 1
+from infra.store import Store, folder, open_store
+from tests.support.killed_lines import sweep
 
 
 def test_create(folder_store: Store) -> None:
@@ -65,7 +25,7 @@ def test_create(folder_store: Store) -> None:
         folder_store.create("runs/a", b"y")  # nothing is in the way of the next one
         folder_store._backend.delete("runs/a")
 
-    assert sweep(lambda: folder_store.create("runs/a", b"x" * 5000), check) > 15
+    assert sweep(lambda: folder_store.create("runs/a", b"x" * 5000), check, folder) > 15
     assert states == sorted(states)
     assert True in states[:-1], "also killed after the file appeared"
 
@@ -88,7 +48,7 @@ def test_swap(folder_store: Store) -> None:
         before = pointer.swap(held, held.value + 10).value  # the lock went with its holder
         assert folder_store.list("") == ["p", "store.json"]
 
-    assert sweep(work, check) > 25
+    assert sweep(work, check, folder) > 25
 
 
 def test_seal(folder_store: Store) -> None:
@@ -113,7 +73,7 @@ def test_seal(folder_store: Store) -> None:
             folder_store.verify(uri)
         attempt += 1
 
-    assert sweep(work, check) > 60
+    assert sweep(work, check, folder) > 60
 
 
 def test_opening(tmp_path: Path) -> None:
@@ -130,7 +90,7 @@ def test_opening(tmp_path: Path) -> None:
         uri = str(tmp_path / str(next(stores)))
 
     check(True)
-    assert sweep(work, check, step=7) > 100
+    assert sweep(work, check, folder, step=7) > 100
 
 
 def test_leftovers_are_swept_after_a_day(folder_store: Store, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from training.loader.ahead import Ahead, Chunk
+from training.loader.ahead import MOST_CHUNKS, Ahead, Chunk
 
 WAIT_S = 10.0
 
@@ -52,6 +52,16 @@ def test_what_is_prepared_and_handed_over_stays_within_the_bound(most: int, aliv
         assert counted.made <= taken - 1 + alive
     ahead.close()
     assert counted.made < 20
+
+
+def test_of_small_chunks_no_more_than_a_few_are_prepared() -> None:
+    counted = Counted([1] * 1000)
+    ahead = Ahead(counted.chunks(), 10**6)
+    for taken in range(1, 5):
+        ahead.next()
+        counted.wait_for(taken + MOST_CHUNKS)
+        assert counted.made <= taken + MOST_CHUNKS
+    ahead.close()
 
 
 def test_an_error_keeps_its_class_and_its_place() -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from tests.support.splits import write_split
 from training.loader.columns import columns_of
-from training.loader.rows import Held, Streamed, hold
+from training.loader.rows import LARGE, Held, Memory, Streamed, hold
 from training.loader.shards import Shards
 
 ROWS = 100
@@ -33,7 +35,8 @@ def test_any_rows_in_any_order_are_those_that_are_held(most_blocks: int, tmp_pat
         blocks = draw.choice(ROWS // 10, draw.randint(1, 7), replace=False)
         rows = (blocks[:, None] * 10 + np.arange(10)).ravel()
         rows = draw.permutation(rows)[: draw.randint(1, len(rows) + 1)]
-        for found, expected in zip(streamed.gather(rows), held.gather(rows), strict=True):
+        soon = draw.choice(ROWS, draw.randint(0, 8), replace=False)
+        for found, expected in zip(streamed.gather(rows, soon=soon), held.gather(rows), strict=True):
             assert found.tolist() == expected.tolist()
         assert found.type == pa.list_(pa.int64())
 
@@ -50,3 +53,55 @@ def test_a_block_that_is_kept_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     for rows in ([0, 5], [15], [25], [5], [33], [0], [15]):  # 33 begins a shard, and so a block
         streamed.gather(np.array(rows))
     assert read == [0, 1, 2, 4, 1], "the least recently used makes room"
+
+
+def test_what_is_needed_soon_is_read_once_and_what_fails_there_is_raised_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, streamed = places(tmp_path, 3)
+    read: list[int] = []
+    begun = threading.Event()
+    original = streamed._read
+
+    def reading(block: int, place: int) -> None:
+        read.append(block)
+        if block == 1:
+            begun.set()
+        if broken:
+            raise OSError("no such luck")
+        original(block, place)
+
+    monkeypatch.setattr(streamed, "_read", reading)
+    broken = False
+    first, second, third = np.arange(3, 10), np.arange(10, 20), np.arange(33, 40)
+    streamed.gather(first, soon=second[:1])
+    assert begun.wait(60), "it is read before anyone asks"
+    assert streamed.gather(second)[0].tolist() == held.gather(second)[0].tolist()
+    assert read == [0, 1]
+    broken = True
+    streamed.gather(first, soon=third[:1])
+    with pytest.raises(OSError, match="no such luck"):
+        streamed.gather(third)
+    broken = False
+    assert streamed.gather(third)[0].tolist() == held.gather(third)[0].tolist()
+    assert read == [0, 1, 4, 4]
+
+
+def test_memory_is_used_again_when_nobody_holds_a_batch_in_it_and_not_before() -> None:
+    memory, values = Memory(), np.arange(40).reshape(20, 2)
+    tensor = torch.from_numpy(memory.take(values, np.array([1, 2]))).split(1)[1]
+    kept = memory.take(values, np.array([3, 4]))[:1].view(np.uint8)
+    assert tensor.tolist() == [[4, 5]]
+    address = memory.take(values, np.array([5, 6])).ctypes.data
+    assert memory.take(values, np.array([7, 8])).ctypes.data == address
+    assert (tensor.tolist(), kept.view(np.int64).tolist()) == ([[4, 5]], [[6, 7]])
+    address = tensor.data_ptr() - 16
+    del tensor
+    assert memory.take(values, np.array([9, 0])).ctypes.data == address
+
+
+@pytest.mark.parametrize("count", [3, 2 * LARGE // 800 + 1])
+def test_a_gather_is_what_indexing_gives_however_many_threads_share_it(count: int) -> None:
+    values = np.random.default_rng(0).standard_normal((500, 100))
+    rows = np.random.default_rng(1).integers(0, 500, count)
+    assert np.array_equal(Memory().take(values, rows), values[rows])

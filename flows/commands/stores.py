@@ -1,0 +1,23 @@
+"""`store`: what is done with a store itself, apart from any pipeline."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from data_contracts.load import load_store
+from flows.commands.guard import Answer
+from infra.settings import remember_store
+from infra.store import layout, open_store
+
+
+def store(arguments: argparse.Namespace) -> Answer:
+    """The `store init` command: makes a store, or says how the one that is there was made."""
+    uri = arguments.uri if "://" in arguments.uri else str(Path(arguments.uri).resolve())
+    spec = load_store(uri, arguments.pointers, arguments.set)
+    opened = open_store(spec.uri, spec.storage_options, pointers=spec.pointers)
+    remember_store(opened.uri, spec.storage_options)
+    about = opened.read_json(layout.STORE)
+    where = "itself" if about["pointers"] == "store" else about["pointers"]
+    told = f"{opened.uri} is a store, made {about['made']}, with its pointers in {where}."
+    return Answer(told, {"uri": opened.uri, "pointers": about["pointers"], "made": about["made"]})

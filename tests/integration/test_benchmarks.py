@@ -1,0 +1,67 @@
+"""What the step and GPU benchmarks run comes to an end on a small machine, with figures where there should be some."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TRIAL = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, "benchmarks")
+import gpu, step
+from contenders import Training
+folder = Path(sys.argv[1])
+figures = gpu.measure(step.made(folder / "gpu"), gpu.TINY, batch_size=4, steps=5, pairs=1)
+x, label = (step.common.arrays("b", 400)[name] for name in ("x", "label"))
+small = Training(step.made(folder / "step"), "Perceptron", {}, {"x": x, "label": label}, 8, warm=5, steps=10**5)
+figures["vs_lightning"] = step.compare("steps", small, "lightning", 2, turn_s=2)
+tokens = {"tokens": gpu.np.zeros((400, 17), gpu.np.uint16)}
+pair = Training(step.made(folder / "pair"), "GPT", gpu.TINY, tokens, 4, warm=2, steps=5, ranks=2)
+figures["two_ranks_s"] = pair.whole("bare")["step_s"]
+print(json.dumps(figures))
+"""
+
+
+def run(repository: Path, *arguments: str | Path) -> dict[str, float]:
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    done = subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=repository, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.sweep
+def test_the_contenders_train_and_time_themselves(repository: Path, tmp_path: Path) -> None:
+    figures = run(repository, "-c", TRIAL, tmp_path)
+    assert set(figures) == {"vs_bare_gpu", "tokens_per_s", "memory_vs_bare", "vs_lightning", "two_ranks_s"}
+    assert all(figures[name] > 0 for name in figures if name != "memory_vs_bare")
+
+
+def test_without_a_device_the_gpu_benchmark_says_so(repository: Path) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    assert run(repository, "benchmarks/gpu.py") == {}
+
+
+def test_the_gpt_has_the_size_that_it_says(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    import gpu
+    import modules
+
+    with torch.device("meta"):
+        module = modules.GPT((0, 1), **gpu.GPT_2)
+    assert sum(parameter.numel() for parameter in module.parameters()) == pytest.approx(124e6, rel=0.01)
+    # Of all parameters but the positions', each multiplies once forward and twice back.
+    assert gpu.flops_per_token(gpu.GPT_2) == pytest.approx(6 * 124e6 + 12 * 12 * 768 * 1024, rel=0.01)

@@ -1,0 +1,73 @@
+"""verify against an attacker who seals what he changed: the loss on the held batch is another one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from data_contracts.handoffs import FileEntry
+from infra.digests import file_digest
+from infra.store import layout, open_store
+from infra.store.seal import read_manifest, write_manifest
+from tests.support.tiny import MODEL, answer, trainwright, write_project
+
+
+def reseal(folder: Path) -> dict[str, Any]:
+    """Seal a directory anew as it is now; what points at it then."""
+    path = folder / "manifest.json"
+    uri = str(Path(*folder.parts[-4:]))
+    old = read_manifest(uri, path.read_bytes())
+    names = sorted(one.name for one in folder.iterdir() if one != path)
+    files = [FileEntry(path=n, bytes=(folder / n).stat().st_size, blake3=file_digest(folder / n)) for n in names]
+    data, _ = write_manifest(old.kind, old.settings, old.provenance, files)
+    path.write_bytes(data)
+    return read_manifest(uri, data).ref.to_json()
+
+
+@pytest.mark.parametrize("change", [0.0, 1e-4])
+def test_a_weight_that_was_changed_and_sealed_again_is_found_by_the_loss(change: float, tmp_path: Path) -> None:
+    spec = write_project(tmp_path)
+    for verb in ("validate", "shard", "train"):
+        done = trainwright(verb, spec, "--json")
+        assert done.returncode == 0, done.stderr
+    checkpoint = answer(done)["handoff"]
+    store = tmp_path / ".trainwright"
+    folder = store / checkpoint["ref"]["uri"]
+    assert open_store(str(store)).manifest(checkpoint["ref"]["uri"]).settings["held"]["loss"] > 0
+    tensors = load_file(folder / "weights-0.safetensors")
+    tensors["net.0.weight"][0, 0] += change
+    save_file(tensors, folder / "weights-0.safetensors")
+    result = store / layout.result(checkpoint["training"])
+    told = json.loads(result.read_text())
+    result.write_text(json.dumps({**told, "ref": reseal(folder)}))
+    done = trainwright("verify", spec)
+    if change:
+        assert done.returncode == 6, done.stderr
+        assert "is not what was trained: the loss on the held batch is" in done.stderr
+        assert (store / layout.quarantined(checkpoint["ref"]["uri"])).exists()
+        # Not from step 0: from the checkpoint before it, and what is handed over then is what had been trained.
+        done = trainwright("train", spec, "--json")
+        assert done.returncode == 0, done.stderr
+        assert f"train goes on from step 30 of {checkpoint['training']}" in done.stderr
+        again = answer(done)["handoff"]
+        assert (again["step"], again["ref"]["id"]) == (45, checkpoint["ref"]["id"])
+        assert again["training"] != checkpoint["training"]
+    else:
+        assert done.returncode == 0, done.stderr
+        assert "on the held batch as recorded" in done.stderr + done.stdout
+
+
+def test_a_step_that_needs_what_a_hook_of_training_sets_up_is_not_compared_and_that_is_said(tmp_path: Path) -> None:
+    spec = write_project(tmp_path)
+    hook = "    def on_train_start(self):\n        self.scale = 2.0\n\n    def training_step"
+    step = MODEL.replace("    def training_step", hook, 1).replace("return loss", "return loss * self.scale", 1)
+    (tmp_path / "net.py").write_text(step)
+    for verb in ("validate", "shard", "train", "verify"):
+        done = trainwright(verb, spec)
+        assert done.returncode == 0, done.stderr
+    assert "its loss not compared: the step raised outside of a training" in done.stderr + done.stdout
+    assert "has no attribute 'scale'" in done.stderr

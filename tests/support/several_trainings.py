@@ -1,0 +1,26 @@
+"""A rank that takes part in several trainings, one after another; TRAININGS tells which."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from training.context import read_context
+from training.rank import _prepare, train
+from training.reports import Reports
+
+
+def main() -> None:
+    for told in json.loads(os.environ["TRAININGS"]):
+        context = read_context({**os.environ, **told})
+        _prepare(context)
+        reports = Reports(context.scratch, context.rank, context.heartbeat_s)
+        reports.done(*train(context, reports))
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,271 @@
+"""Single cases of a collection: a store on S3, leases, what cannot be read, and who takes up what it deletes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError, Interrupted, UsageError
+from data_contracts.spec import RetrySpec
+from infra.code import pack
+from infra.datasets import find_dataset, find_dataset_by_id
+from infra.gc import Limits, collect
+from infra.gc.census import names_in, take_census
+from infra.handoffs import put_handoff
+from infra.launch.conductor import conduct
+from infra.launch.keeper import Keeper
+from infra.store import Lease, Store, layout, open_store
+from tests.support.histories import OLD_S, YOUNG_S, History
+from tests.support.s3 import S3Server
+
+AT_ONCE = Limits(keep_s=0, grace_s=0)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(open_store(str(tmp_path / "store")))
+
+
+def test_a_bucket_is_cleaned_alike_and_uploads_without_an_end_are_aborted(s3_server: S3Server) -> None:
+    history = History(open_store(f"s3://{s3_server.bucket()}/a/prefix", s3_server.options))
+    store = history.store
+    contract, code = history.sealed("contracts", OLD_S), history.sealed("code", OLD_S)
+    dataset = history.sealed("datasets", OLD_S, contract)
+    longer = history.sealed("datasets", OLD_S, elsewhere=dataset)
+    training = history.training(OLD_S, longer, code)
+    other = history.training(OLD_S, history.sealed("datasets", OLD_S), history.sealed("code", OLD_S))
+    judged = history.sealed("evaluations", OLD_S)
+    history.promote(OLD_S, history.version(OLD_S, training, judged))
+    begun = store._backend._call("create_multipart_upload", "datasets/x-0/part")
+    planned = collect(store, by="a test", limits=AT_ONCE, dry_run=True)
+    assert [left.upload_id for left in planned.leftovers] == [begun["UploadId"]]
+    done = collect(store, by="a test", limits=AT_ONCE)
+    assert done.bytes > 0
+    assert other in {one.thing.uri for one in done.things}
+    stay = history.stay(0, 0)
+    assert {contract, dataset, longer, code, training, judged} < stay
+    history.check(stay)
+    assert history.there() == {uri for uri in stay if store.stored(uri)}
+    assert store.leftovers() == []
+
+
+def test_shards_in_another_dataset_keep_it(history: History) -> None:
+    """However the reference is written: a series of datasets, each added to the one before."""
+    first = history.sealed("datasets", OLD_S)
+    second = history.sealed("datasets", OLD_S, elsewhere=first)
+    third = history.sealed("datasets", YOUNG_S, elsewhere=second)
+    history.ageing()
+    assert collect(history.store, by="a test").things == []
+    assert history.there() == {first, second, third}
+
+
+def test_a_run_that_has_lost_its_report_to_a_killed_collection_is_not_unfinished(history: History) -> None:
+    code = history.sealed("code", OLD_S)
+    run = history.run(OLD_S, code, {})
+    history.store.create_json(layout.tombstone(run), {})
+    history.store.forget(f"{run}/report.json")
+    history.ageing()
+    collect(history.store, by="a test")
+    assert history.there() == set()
+
+
+# how it ended, whether it can be gone on with
+ENDS = [(0, False), (4, False), (8, False), (5, True), (7, True), (130, True), (None, True)]
+
+
+@pytest.mark.parametrize(("exit_code", "stays"), ENDS)
+def test_a_run_that_can_be_gone_on_with_stays_whatever_its_age(
+    exit_code: int | None, stays: bool, history: History
+) -> None:
+    code = history.sealed("code", OLD_S)
+    run = history.run(OLD_S, code, {}, exit_code=exit_code)
+    history.ageing()
+    collect(history.store, by="a test")
+    assert history.there() == ({run, code} if stays else set())
+    assert bool(history.store.list("triggers")) is stays
+
+
+def test_a_draft_goes_once_it_is_old(history: History, tmp_path: Path) -> None:
+    old, new = tmp_path / "store/.tmp/old", tmp_path / "store/.tmp/new"
+    history.store.create("a", b"")
+    for draft, age_s in ((old, OLD_S), (new, YOUNG_S)):
+        draft.write_bytes(b"half")
+        os.utime(draft, (time.time() - age_s,) * 2)
+    done = collect(history.store, by="a test")
+    assert [(left.path, left.bytes) for left in done.leftovers] == [(".tmp/old", 4)]
+    assert not old.exists()
+    assert new.exists()
+
+
+def training_of(history: History, **more: Any) -> str:
+    uri = history.training(OLD_S, history.sealed("datasets", OLD_S), history.sealed("code", OLD_S), **more)
+    history.ageing()
+    return uri
+
+
+def test_a_training_that_somebody_conducts_stays_with_what_it_names(history: History) -> None:
+    training = training_of(history)
+    keeper = Keeper(history.store, layout.lease(training), "a conductor", renew_s=0.02)
+    keeper.start()
+    try:
+        assert keeper.token(10) is not None
+        done = collect(history.store, by="a test", patience_s=0.5)
+        keeper.check()
+    finally:
+        keeper.stop()
+    assert history.there() == set(history.parts)
+    assert (done.things, training in done.spared) == ([], True)
+
+
+def test_the_lease_of_a_dead_conductor_is_taken_over(history: History) -> None:
+    training = training_of(history)
+    Lease.take(history.store, layout.lease(training), "a conductor that died")
+    collect(history.store, by="a test", patience_s=0.1)
+    assert history.there() == set()
+    assert history.store.stored(training) == []
+
+
+def test_whoever_waits_for_a_training_that_is_deleted_is_told(history: History) -> None:
+    training = training_of(history, done=False)
+    collect(history.store, by="a test")
+    with pytest.raises(Interrupted, match=f"{training} was deleted meanwhile. Resume"):
+        conduct(
+            *(history.store, training, {}), holder="a run", retry=RetrySpec(), keep=1, select=None, rollcall_timeout_s=1
+        )  # fmt: skip
+
+
+def test_only_what_no_generation_can_commit_any_more_goes(history: History) -> None:
+    """An unfinished training's newest generation may still commit what it has written."""
+    training = training_of(history, done=False, dead=1)
+    writer = history.store.writer(layout.checkpoint(training, 200, 1))
+    writer.put("state.json", b"{}")
+    writer.seal("checkpoint", {}, {})
+    history.version(OLD_S, training, history.sealed("evaluations", OLD_S))
+    history.ageing()
+    for path in Path(history.store.uri, training).rglob("*"):
+        os.utime(path, (time.time() - OLD_S,) * 2)
+    done = collect(history.store, by="a test")
+    logs = {one.thing.uri for one in done.things if one.thing.kind == "log"}
+    assert {one.thing.uri for one in done.things} - logs == {layout.checkpoint(training, 100, 0)}
+    assert logs == {layout.node(training, 0, 0)}
+    assert [c.rpartition("/")[2] for c in history.store.list(layout.checkpoints(training))] == [
+        "10-g1",
+        "200-g1",
+        "5-g1",
+    ]
+
+
+# what is spoilt, whether it stays, what is said
+SPOILT = [("datasets", "manifest.json"), ("datasets", "handoff.json"), ("runs", "resolved.json")]
+
+
+@pytest.mark.parametrize(("area", "file"), SPOILT)
+def test_what_stays_and_cannot_be_read_stops_everything(area: str, file: str, history: History) -> None:
+    code = history.sealed("code", OLD_S)
+    parent = history.sealed("datasets", OLD_S)
+    dataset = history.sealed("datasets", OLD_S, elsewhere=parent)
+    run = history.run(YOUNG_S, code, {"shard": dataset})
+    history.sealed("datasets", OLD_S)
+    history.ageing()
+    path = Path(history.store.uri, dataset if area == "datasets" else run, file)
+    path.write_bytes(path.read_bytes()[:-9])
+    os.utime(path, (time.time() - (OLD_S if area == "datasets" else YOUNG_S),) * 2)
+    with pytest.raises(CorruptError, match="Nothing was deleted: it cannot be told what it names"):
+        collect(history.store, by="a test")
+    assert history.there() == set(history.parts)
+
+
+# what is changed in the manifest, whether what it was can still be told
+FLIPS = [(b'"provenance":{', b'"provenance":{"a":1,', True), (b'"settings":{', b'"settings":{"a":1,', False)]
+
+
+@pytest.mark.parametrize(("old", "new", "known"), FLIPS)
+def test_what_is_spoilt_and_reached_by_nothing_goes_if_that_can_be_told(
+    old: bytes, new: bytes, known: bool, history: History
+) -> None:
+    dataset = history.sealed("datasets", OLD_S)
+    path = Path(history.store.uri, dataset, "manifest.json")
+    path.write_bytes(path.read_bytes().replace(old, new))
+    history.ageing()
+    if known:
+        collect(history.store, by="a test")
+    else:
+        with pytest.raises(CorruptError, match="Nothing was deleted"):
+            collect(history.store, by="a test")
+    assert history.there() == (set() if known else {dataset})
+
+
+def test_a_newer_schema_is_left_to_a_newer_trainwright(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.store.seal.SCHEMA", 2)
+    history.sealed("datasets", OLD_S)
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="newer than the 1"):
+        collect(history.store, by="a test")
+
+
+def uses(store: Store) -> dict[str, Any]:
+    """Every way to take up what another made: area of the thing, and the call with its URI and id."""
+    return {
+        "newest": lambda ref: store.newest("datasets", ref.uri.split("/")[1][:-2]),
+        "find_dataset": lambda ref: find_dataset(store, ref.uri),
+        "find_dataset_by_id": lambda ref: find_dataset_by_id(store, ref.id),
+    }
+
+
+@pytest.mark.parametrize("way", ["newest", "find_dataset", "find_dataset_by_id"])
+def test_what_a_line_takes_up_is_claimed(way: str, history: History) -> None:
+    key = "k"
+    writer = history.store.writer(f"datasets/{key}-0")
+    fields = {"key": key, "format": "parquet", "splits": {}, "columns": {}, "schema_version": 1}
+    put_handoff(writer, fields)
+    ref = writer.seal("dataset", {}, {})
+    assert uses(history.store)[way](ref) is not None
+    assert history.store.last_claim_s(ref.uri) > time.time()
+    assert collect(history.store, by="a test", limits=Limits(0, 60)).things == []
+    # Deleted behind its back: what is about to go is not taken up.
+    history.store.create_json(layout.tombstone(ref.uri), {})
+    assert uses(history.store)[way](ref) is None
+
+
+def test_a_bundle_that_is_deleted_is_packed_under_another_name(history: History, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").write_text("")
+    (project / "net.py").write_text("x = 1")
+    first = pack(project, history.store)
+    assert collect(history.store, by="a test", limits=Limits(0, 60)).things == [], "it is claimed when it is packed"
+    history.store.create_json(layout.tombstone(first.ref.uri), {})
+    second = pack(project, history.store)
+    assert second.ref.uri == f"{first.ref.uri}-1"
+    assert pack(project, history.store) == second
+
+
+def test_an_attempt_that_is_being_deleted_is_not_gone_on_with(history: History) -> None:
+    history.store.writer("datasets/k-0").put("part", b"")
+    assert history.store.next_attempt("datasets", "k") == "datasets/k-0"
+    assert history.store.last_claim_s("datasets/k-0") > time.time()
+    history.store.create_json(layout.tombstone("datasets/k-0"), {})
+    assert history.store.next_attempt("datasets", "k") == "datasets/k-1"
+
+
+def test_old_claims_are_forgotten(history: History) -> None:
+    store = history.store
+    store.create(layout.use("datasets/k-0", "2020-02-02"), b"")
+    assert store.claim("datasets/k-0")
+    collect(store, by="a test")
+    assert len(store.list(layout.uses("datasets/k-0"))) == 1
+    assert store.last_claim_s("datasets/k-0") > time.time()
+
+
+def test_names_are_found_anywhere() -> None:
+    ref = {"uri": "datasets/k-0", "id": "a" * 64, "seal": "b" * 64}
+    told = {"deep": [[{"parents": [ref]}]], "imports/x": 1, "text": "s3://runs/x", "other": "dataset", "n": 5}
+    assert names_in(told) == {"datasets/k-0", "a" * 64, "b" * 64, "imports/x"}
+
+
+def test_the_census_of_a_new_store_is_empty(history: History) -> None:
+    assert take_census(history.store) == []

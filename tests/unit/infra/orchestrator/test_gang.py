@@ -1,0 +1,245 @@
+"""Nodes as flow runs, with a server that answers as it is told. (With a real one: tests/integration/test_pool.py.)"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from prefect.states import Cancelled, Completed, Crashed, Pending, Running, Scheduled, State
+
+from data_contracts.errors import StorageUnavailable, UsageError
+from infra.orchestrator import gang as module
+from infra.orchestrator import watch
+from infra.orchestrator.gang import PoolGang, PoolNode, WorkPool
+from infra.store import Store, layout, open_store
+
+TRAINING = "trainings/k-0"
+POOL = WorkPool("gpu", "train", ("team:vision",), {"team": "vision"}, 1.0)
+
+
+class Server:
+    """The runs that it was asked for, by idempotency key, and their states."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Any] = {}
+        self.asked: list[dict[str, Any]] = []
+        self.away = False
+
+    def run_deployment(self, deployment: Any, *, idempotency_key: str, flow_run_name: str, **asked: Any) -> Any:
+        if self.away:
+            raise httpx.ConnectError("refused")
+        self.asked.append({"key": idempotency_key, **asked})
+        made = SimpleNamespace(id=uuid4(), name=flow_run_name, state=Scheduled())
+        return self.runs.setdefault(idempotency_key, made)
+
+    def read_flow_runs(self, flow_run_filter: Any) -> list[Any]:
+        return [SimpleNamespace(id=run.id, state=run.state) for run in self.runs.values()]
+
+    def set_flow_run_state(self, run_id: Any, state: State) -> None:
+        (run,) = [run for run in self.runs.values() if run.id == run_id]
+        run.state = Cancelled() if run.state.is_scheduled() else state
+
+    def read_logs(self, chosen: Any, limit: int, sort: Any) -> list[Any]:
+        return [SimpleNamespace(message="second"), SimpleNamespace(message="first")]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    import prefect.deployments
+
+    server = Server()
+
+    @contextlib.contextmanager
+    def asking(retries: int = 0) -> Iterator[Any]:
+        if server.away:
+            raise httpx.ConnectError("refused")
+        yield server
+
+    monkeypatch.setattr(module, "asking", asking)
+    monkeypatch.setattr(watch, "asking", asking)
+    monkeypatch.setattr(watch, "ASK_S", 0.01)
+    monkeypatch.setattr(module, "END_S", 1.0)
+    monkeypatch.setattr(module, "CANCEL_AFTER_S", 0.3)
+    monkeypatch.setattr(prefect.deployments, "run_deployment", server.run_deployment)
+    return server
+
+
+@pytest.fixture
+def gang(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PoolGang:
+    from prefect.context import FlowRunContext
+
+    monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: SimpleNamespace(flow_run=None)))
+    store = open_store(str(tmp_path / "store"))
+    store.storage_options = {"key": "env:KEY"}  # type: ignore[misc]
+    gang = PoolGang(store, TRAINING, POOL)
+    gang._deployment = uuid4()
+    return gang
+
+
+def state_of(server: Server, state: State, node: PoolNode, gang: PoolGang) -> None:
+    """Let the server say so of the only run, and wait until it is known here."""
+    (run,) = server.runs.values()
+    run.state = state
+    deadline = time.monotonic() + 5
+    while gang._watch.state(run.id).type != state.type:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def say_last_word(store: Store) -> None:
+    store.create_json(layout.node_exit(TRAINING, 0, 0), {"status": "done"})
+
+
+def test_a_run_is_asked_for_with_all_that_it_needs_and_no_more(gang: PoolGang, server: Server) -> None:
+    node = gang.start(0, 0)
+    (asked,) = server.asked
+    assert asked["parameters"] == {"store": gang.store.uri, "training": TRAINING, "generation": 0, "node": 0}
+    assert asked["timeout"] == 0
+    assert asked["tags"] == ["team:vision", "training:k-0"]
+    variables = asked["job_variables"]
+    assert variables["env"] == {"TRAINWRIGHT_STORE_OPTIONS": '{"key": "env:KEY"}'}, "names of credentials alone"
+    assert variables["labels"] == {"team": "vision"}
+    assert node.ended() is None
+    assert node.told() == "its run 'k-0 g0 node 0' is Scheduled"
+    say_last_word(gang.store)
+    node.kill()
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_devices_are_asked_for_where_the_pools_template_knows_them(
+    knows: bool, gang: PoolGang, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = {"env": {}, "gpus": {}} if knows else {"env": {}}
+    pool = SimpleNamespace(type="kubernetes", base_job_template={"variables": {"properties": properties}})
+    monkeypatch.setattr(server, "read_work_pool", lambda name: pool, raising=False)
+    monkeypatch.setattr(module, "ensure_node_deployment", lambda client, name, kind: uuid4())
+    gang._deployment, gang.pool = None, replace(POOL, devices=8)
+    node = gang.start(0, 0)
+    assert server.asked[0]["job_variables"].get("gpus") == (8 if knows else None)
+    say_last_word(gang.store)
+    node.kill()
+
+
+def test_an_old_run_that_ended_is_never_taken_for_a_new_one(gang: PoolGang, server: Server) -> None:
+    first = gang.start(0, 0)
+    (run,) = server.runs.values()
+    run.state = Completed()
+    second = gang.start(0, 0)
+    assert second._run.id != run.id
+    assert [asked["key"].rpartition("/g0/")[2] for asked in server.asked] == ["0", "0", "0/1"]
+    again = gang.start(0, 0)
+    assert again._run.id == second._run.id, "the same question again is the same run"
+    say_last_word(gang.store)
+    for node in (first, second, again):
+        node.kill()
+
+
+def test_another_store_has_other_keys(gang: PoolGang, server: Server, tmp_path: Path) -> None:
+    elsewhere = PoolGang(open_store(str(tmp_path / "other")), TRAINING, POOL)
+    elsewhere._deployment = gang._deployment
+    nodes = gang.start(0, 0), elsewhere.start(0, 0)
+    assert len(server.runs) == 2
+    for store in (gang.store, elsewhere.store):
+        say_last_word(store)
+    for node in nodes:
+        node.kill()
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (Pending(), None),
+        (Running(), None),
+        (Crashed(message="the process ended with -9."), "ended as Crashed: the process ended with -9."),
+        (Completed(), "ended as Completed"),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_a_node_has_ended_when_prefect_says_so(state: State, said: str | None, gang: PoolGang, server: Server) -> None:
+    node = gang.start(0, 0)
+    state_of(server, state, node, gang)
+    assert node.ended() == said
+    assert node.log().splitlines()[1:] == ["first", "second"]
+    say_last_word(gang.store)
+    node.kill()
+
+
+def test_what_is_not_known_is_said(gang: PoolGang, server: Server) -> None:
+    node = gang.start(0, 0)
+    server.away = True
+    gang._watch.forget(node._run.id)
+    assert node.told() == "its run 'k-0 g0 node 0' is unknown: the Prefect server does not answer"
+    assert "its log cannot be read" in node.log()
+
+
+def test_releasing_waits_for_the_last_word_and_cancels_nothing(gang: PoolGang, server: Server) -> None:
+    node = gang.start(0, 0)
+    state_of(server, Running(), node, gang)
+    threading.Timer(0.1, say_last_word, [gang.store]).start()
+    began = time.monotonic()
+    node.kill()
+    assert 0.05 < time.monotonic() - began < 0.29
+    (run,) = server.runs.values()
+    assert run.state.is_running()
+
+
+def test_a_run_that_has_not_begun_is_cancelled_at_once(gang: PoolGang, server: Server) -> None:
+    node = gang.start(0, 0)
+    began = time.monotonic()
+    node.kill()
+    assert time.monotonic() - began < 0.25
+    (run,) = server.runs.values()
+    assert run.state.is_cancelled()
+
+
+def test_who_never_answers_is_cancelled_and_left(
+    gang: PoolGang, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = gang.start(0, 0)
+    state_of(server, Running(), node, gang)
+    began = time.monotonic()
+    node.kill()
+    assert 0.9 < time.monotonic() - began < 1.5
+    (run,) = server.runs.values()
+    assert run.state.is_cancelling()
+    assert "the node has not said that it ended; its token is void" in caplog.text
+
+
+def test_nodes_are_waited_for_side_by_side(gang: PoolGang, server: Server) -> None:
+    nodes = [gang.start(0, number) for number in range(3)]
+    for run in server.runs.values():
+        run.state = Running()
+    gang._watch.look()
+    began = time.monotonic()
+    for node in nodes:
+        node.kill()
+    assert time.monotonic() - began < 1.8, "one deadline for all"
+    # Those that are released later have one of their own.
+    gang.released -= 10
+    late = gang.start(0, 3)
+    list(server.runs.values())[-1].state = Running()
+    gang._watch.look()
+    began = time.monotonic()
+    late.kill()
+    assert time.monotonic() - began > 0.9
+
+
+def test_a_server_that_is_away_is_no_bug(gang: PoolGang, server: Server) -> None:
+    server.away = True
+    with pytest.raises(StorageUnavailable, match="The Prefect server no longer answers"):
+        gang.start(0, 0)
+
+
+def test_without_a_flow_there_is_no_pool(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="train.launcher: a work pool is used through Prefect") as caught:
+        PoolGang(open_store(str(tmp_path / "store")), TRAINING, POOL)
+    assert "--set train.launcher=local --set train.pool=null" in caught.value.remedy

@@ -1,0 +1,85 @@
+"""The Kubernetes pool's base job template: rendered as Prefect's worker does, then held against Kubernetes' schemas."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from kubernetes_validate.utils import ValidationError
+from prefect.utilities.templating import apply_values
+
+VERSIONS = ("1.34.0", "1.37.0")
+# What the launcher gives a node's run, and Prefect its worker.
+GIVEN: dict[str, Any] = {
+    "image": "registry.example/trainwright:1",
+    "name": "ab12-g0-node-1",
+    "labels": {"team": "vision", "cost-center": "42"},
+    "env": {"TRAINWRIGHT_STORE_OPTIONS": "{}", "PREFECT_API_URL": "http://prefect:4200/api"},
+    "command": "prefect flow-run execute",
+}
+
+
+@pytest.fixture
+def template(repository: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((repository / "infra/kubernetes/base-job-template.json").read_text())
+    return found
+
+
+def rendered(template: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """The job that `prefect-kubernetes` makes of the template: env and labels are merged into the manifest."""
+    properties = template["variables"]["properties"]
+    values = {name: one["default"] for name, one in properties.items() if "default" in one} | GIVEN | given
+    manifest: dict[str, Any] = apply_values(copy.deepcopy(template["job_configuration"]), values)["job_manifest"]
+    [container] = manifest["spec"]["template"]["spec"]["containers"]
+    container["env"] = [*({"name": name, "value": value} for name, value in values["env"].items()), *container["env"]]
+    container["args"] = values["command"].split()
+    for metadata in (manifest["metadata"], manifest["spec"]["template"]["metadata"]):
+        metadata["labels"] = {**metadata["labels"], **values["labels"]}
+    return manifest
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_job_is_what_kubernetes_takes(version: str, template: dict[str, Any]) -> None:
+    job = rendered(template, gpus=8, queue="research", node_selector={"pool": "h100"})
+    kubernetes_validate.validate(job, version, strict=True)
+    pod = job["spec"]["template"]
+    [container] = pod["spec"]["containers"]
+    assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "research", "team": "vision", "cost-center": "42"}
+    assert pod["metadata"]["labels"]["team"] == "vision"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
+    assert (job["spec"]["backoffLimit"], pod["spec"]["restartPolicy"]) == (0, "Never")
+    [shared] = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "shared-memory"]
+    assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
+    assert {"name": "shared-memory", "mountPath": "/dev/shm"} in container["volumeMounts"]
+    assert [one["name"] for one in container["env"]] == [*GIVEN["env"], "TRAINWRIGHT_ADDRESS"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_rendezvous_has_a_headless_service_that_finds_the_pods(
+    version: str, template: dict[str, Any], repository: Path
+) -> None:
+    service = yaml.safe_load((repository / "infra/kubernetes/rendezvous.yaml").read_text())
+    kubernetes_validate.validate(service, version, strict=True)
+    pod = rendered(template)["spec"]["template"]
+    assert service["spec"]["clusterIP"] == "None"
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert pod["spec"]["subdomain"] == service["metadata"]["name"]
+
+
+def test_what_kubernetes_does_not_know_is_found(template: dict[str, Any]) -> None:
+    template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]["parallelism"] = 1
+    with pytest.raises(ValidationError):
+        kubernetes_validate.validate(rendered(template), VERSIONS[0], strict=True)
+
+
+def test_every_variable_is_used_and_every_placeholder_is_a_variable(template: dict[str, Any]) -> None:
+    import re
+
+    used = set(re.findall(r"\{\{ (\w+) \}\}", json.dumps(template["job_configuration"])))
+    assert used == set(template["variables"]["properties"])
+    assert all(one.get("description") for one in template["variables"]["properties"].values())
