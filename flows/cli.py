@@ -58,15 +58,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     module, _ = SUBCOMMANDS[arguments.command]
 
-    def command(asked: argparse.Namespace) -> Any:
-        # Imported under the guard: this may take seconds, in which Ctrl-C means what it means later.
-        return getattr(importlib.import_module(f"flows.commands.{module}"), asked.command)(asked)
+    def load() -> Callable[[argparse.Namespace], Any]:
+        return getattr(importlib.import_module(f"flows.commands.{module}"), arguments.command)
 
     try:
         guard = importlib.import_module("flows.commands.guard")
     except KeyboardInterrupt:
         return 130
-    return guard.carry_out(command, arguments)
+    return guard.carry_out(load, arguments)
 
 
 def _spec(command: argparse.ArgumentParser) -> None:

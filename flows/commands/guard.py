@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,20 +34,21 @@ class Answer:
     error: TrainwrightError | None = None
 
 
-def carry_out(command: Callable[[argparse.Namespace], Answer], arguments: argparse.Namespace) -> int:
-    """Run a command and print its answer; returns the exit code, never raises."""
+def carry_out(load: Callable[[], Callable[[argparse.Namespace], Answer]], arguments: argparse.Namespace) -> int:
+    """Import a command (`load`), run it and print its answer; returns the exit code, never raises."""
     _log_to_stderr()
-    asked_to_stop = _listen()
     try:
+        with _leaving_at_once(arguments):
+            command = load()
         answer = command(arguments)
     except KeyboardInterrupt:
         return _fail(_stopped(), arguments)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
+    except BaseException as error:  # not only Exception: a panic of a library in Rust is none
         # Libraries turn what a signal raises in the middle of them into errors of their own.
-        if asked_to_stop and not isinstance(error, TrainwrightError):
+        if stopping.came and not isinstance(error, TrainwrightError):
             return _fail(_stopped(), arguments)
         return _fail(error if isinstance(error, TrainwrightError) else _internal(error), arguments)
     if answer.error is not None:
@@ -69,18 +71,29 @@ class _Stopped(KeyboardInterrupt):
     """
 
 
-def _listen() -> list[int]:
-    """Turn SIGINT and SIGTERM into `_Stopped` from here on; the list will hold the signals that came."""
+@contextlib.contextmanager
+def _leaving_at_once(arguments: argparse.Namespace) -> Iterator[None]:
+    """SIGINT and SIGTERM end the process at once while commands are imported; from then on they raise `_Stopped`.
+
+    Nothing has been begun by then, and an exception that comes out of nowhere does not pass through every library's
+    import: some take it for a package that is not there, one written in Rust panics.
+    """
     stopping.came.clear()
+    importing = True
 
     def stop(number: int, _frame: Any) -> None:
         stopping.came.append(number)
-        raise _Stopped
+        if not importing:
+            raise _Stopped
+        code = _fail(_stopped(), arguments)
+        sys.stdout.flush()
+        os._exit(code)
 
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is for a script's background jobs
         signal.signal(signal.SIGINT, stop)
-    return stopping.came
+    yield
+    importing = False
 
 
 def _log_to_stderr() -> None:
@@ -109,7 +122,7 @@ def _stopped() -> TrainwrightError:
     return Cancelled("stopped; no process is left.", remedy="")
 
 
-def _internal(bug: Exception) -> TrainwrightError:
+def _internal(bug: BaseException) -> TrainwrightError:
     """A bug of ours: the traceback goes to a file, the answer is a sentence that names it."""
     from infra.settings import state_folder
 

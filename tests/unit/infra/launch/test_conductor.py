@@ -307,9 +307,12 @@ def test_the_selected_checkpoint_is_handed_over_and_kept(store: Store) -> None:
 
 
 def test_a_conductor_whose_lease_was_taken_is_fenced(store: Store) -> None:
+    taken: list[Lease] = []
+
     def usurp(progress: Progress) -> None:
-        if progress.step == 3:
-            Lease.take(store, layout.lease(TRAINING), "usurper", patience_s=0)
+        # Not at one step: a busy machine is not seen at each.
+        if progress.step >= 3 and not taken:
+            taken.append(Lease.take(store, layout.lease(TRAINING), "usurper", patience_s=0))
 
     with pytest.raises(Fenced, match="owned by usurper now"):
         run(store, {"steps": 2000, "every": 3000, "step_s": 0.2}, on_progress=usurp, launch={"lease_silence_s": 4})
@@ -321,7 +324,7 @@ def test_a_conductor_whose_lease_was_taken_is_fenced(store: Store) -> None:
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
 def test_what_ends_a_program_cancels(kind: type[BaseException], store: Store) -> None:
     def stop(progress: Progress) -> None:
-        if progress.checkpoint_step == 5:
+        if progress.checkpoint_step >= 5:
             raise kind
 
     with pytest.raises(Cancelled) as caught:
