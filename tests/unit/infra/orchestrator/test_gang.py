@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -67,10 +66,32 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.setattr(module, "asking", asking)
     monkeypatch.setattr(watch, "asking", asking)
     monkeypatch.setattr(watch, "ASK_S", 0.01)
-    monkeypatch.setattr(module, "END_S", 1.0)
-    monkeypatch.setattr(module, "CANCEL_AFTER_S", 0.3)
     monkeypatch.setattr(prefect.deployments, "run_deployment", server.run_deployment)
     return server
+
+
+class Clock:
+    """Time as the gang has it: it passes while the gang sleeps, and then what was set for that time happens."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.set: list[tuple[float, Callable[[], object]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for at, call in [one for one in self.set if one[0] <= self.now]:
+            self.set.remove((at, call))
+            call()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
 
 
 @pytest.fixture
@@ -181,56 +202,57 @@ def test_what_is_not_known_is_said(gang: PoolGang, server: Server) -> None:
     assert "its log cannot be read" in node.log()
 
 
-def test_releasing_waits_for_the_last_word_and_cancels_nothing(gang: PoolGang, server: Server) -> None:
+def test_releasing_waits_for_the_last_word_and_cancels_nothing(gang: PoolGang, server: Server, clock: Clock) -> None:
     node = gang.start(0, 0)
     state_of(server, Running(), node, gang)
-    threading.Timer(0.1, say_last_word, [gang.store]).start()
-    began = time.monotonic()
+    began = clock.now
+    clock.set.append((began + 1.5, lambda: say_last_word(gang.store)))
     node.kill()
-    assert 0.05 < time.monotonic() - began < 0.29
+    assert 1.5 <= clock.now - began < 1.7
     (run,) = server.runs.values()
     assert run.state.is_running()
 
 
-def test_a_run_that_has_not_begun_is_cancelled_at_once(gang: PoolGang, server: Server) -> None:
+def test_a_run_that_has_not_begun_is_cancelled_at_once(gang: PoolGang, server: Server, clock: Clock) -> None:
     node = gang.start(0, 0)
-    began = time.monotonic()
+    began = clock.now
     node.kill()
-    assert time.monotonic() - began < 0.25
+    assert clock.now - began < 0.3
     (run,) = server.runs.values()
     assert run.state.is_cancelled()
 
 
 def test_who_never_answers_is_cancelled_and_left(
-    gang: PoolGang, server: Server, caplog: pytest.LogCaptureFixture
+    gang: PoolGang, server: Server, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     node = gang.start(0, 0)
     state_of(server, Running(), node, gang)
-    began = time.monotonic()
-    node.kill()
-    assert 0.9 < time.monotonic() - began < 1.5
     (run,) = server.runs.values()
-    assert run.state.is_cancelling()
+    began, states = clock.now, []
+    clock.set += [(began + after, lambda: states.append(run.state.is_cancelling())) for after in (1.9, 2.3)]
+    node.kill()
+    assert 8 < clock.now - began < 8.3
+    assert states == [False, True]
     assert "the node has not said that it ended; its token is void" in caplog.text
 
 
-def test_nodes_are_waited_for_side_by_side(gang: PoolGang, server: Server) -> None:
+def test_nodes_are_waited_for_side_by_side(gang: PoolGang, server: Server, clock: Clock) -> None:
     nodes = [gang.start(0, number) for number in range(3)]
     for run in server.runs.values():
         run.state = Running()
     gang._watch.look()
-    began = time.monotonic()
+    began = clock.now
     for node in nodes:
         node.kill()
-    assert time.monotonic() - began < 1.8, "one deadline for all"
+    assert 8 < clock.now - began < 8.6, "one deadline for all"
     # Those that are released later have one of their own.
-    gang.released -= 10
+    clock.now += 10
     late = gang.start(0, 3)
     list(server.runs.values())[-1].state = Running()
     gang._watch.look()
-    began = time.monotonic()
+    began = clock.now
     late.kill()
-    assert time.monotonic() - began > 0.9
+    assert 8 < clock.now - began < 8.3
 
 
 def test_a_server_that_is_away_is_no_bug(gang: PoolGang, server: Server) -> None:
