@@ -249,7 +249,7 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
 ) -> None:
     """Four nodes, then two (SIGKILL), then four again (SIGTERM to one rank)."""
     monkeypatch.setenv("PACE", "0.1")
-    monkeypatch.setattr("infra.launch.generation.REGATHER_S", 1.0)
+    monkeypatch.setattr("infra.launch.generation.REGATHER_S", 5.0)
     training = Conducted(tmp_path, dataset)
     start = local(training.store.uri, {}, TRAINING)
     nodes: dict[tuple[int, int], Any] = {}

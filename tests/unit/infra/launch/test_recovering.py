@@ -135,7 +135,7 @@ def some(store: Store, there: Callable[[int, int], bool]) -> Callable[[int, int]
 
 
 def test_a_gang_shrinks_to_those_that_are_left_and_grows_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("infra.launch.generation.REGATHER_S", 1.0)
+    monkeypatch.setattr("infra.launch.generation.REGATHER_S", 5.0)
     seen: list[Progress] = []
     # Of generation 1 nodes 0 and 2 are missing. Rank 0 alone makes checkpoints, so each goes on from step 5.
     faults = [fault("kill node", 0, after=5), fault("kill node", 0, generation=1, step=8)]
@@ -203,7 +203,7 @@ def test_a_gang_grows_after_a_checkpoint_when_a_node_comes_late(store: Store) ->
         devices=1,
         train={"global_batch_size": 16},
         launch={"min_nodes": 1},
-        rollcall_timeout_s=4,
+        rollcall_timeout_s=10,
         retry={"preempted": 0},
         start=start,
         on_progress=seen.append,
