@@ -112,10 +112,10 @@ def test_what_one_rank_alone_logs_is_shared_and_hinders_no_checkpoint(gang: Call
         (("ddp", 2), ("fsdp", 2)),
         (("fsdp", 2), ("ddp", 2)),
         (("fsdp", 2), ("single", 1)),
-        (("single", 1), ("fsdp", 2)),
         (("hsdp", 4), ("fsdp", 2)),
-        (("hsdp", 4), ("ddp", 2)),
-        (("ddp", 2), ("hsdp", 4)),
+        pytest.param(("single", 1), ("fsdp", 2), marks=pytest.mark.sweep),
+        pytest.param(("hsdp", 4), ("ddp", 2), marks=pytest.mark.sweep),
+        pytest.param(("ddp", 2), ("hsdp", 4), marks=pytest.mark.sweep),
     ],
 )
 def test_resumed_with_another_strategy_or_number_of_ranks(

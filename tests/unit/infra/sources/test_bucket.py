@@ -117,7 +117,7 @@ def test_a_flipped_bit_on_the_way_is_corrupt(bucket: Bucket, raw: Raw) -> None:
     bucket.server.clear()
 
 
-@pytest.mark.parametrize("flips", [10, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flips", [25, pytest.param(200, marks=pytest.mark.sweep)])
 def test_flipped_bits_in_ranged_reads_are_never_accepted(bucket: Bucket, raw: Raw, flips: int) -> None:
     """What is read in ranges has no checksum of the server's: the digest that was resolved refuses it."""
     rows = 20_000
