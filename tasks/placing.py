@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_contracts.spec.placed import Placed
+from infra.cost import cost
 from infra.launch.child import run_child
 from infra.launch.errand import Place, laid_out, run_errand
 from infra.launch.generation import Progress
@@ -61,6 +62,7 @@ def done_by_child(
         retry=run.spec.retry,
         rollcall_timeout_s=run.spec.train.rollcall_timeout_s,
         on_progress=_once(show),
+        on_spent=lambda seconds: run.spent.append(cost(seconds, run.resolved.price)),
         **elsewhere,
     )
 

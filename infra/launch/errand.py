@@ -68,10 +68,14 @@ def run_errand(
     start: Start,
     room: Room,
     on_progress: Callable[[Progress], None],
+    on_spent: Callable[[float], None],
 ) -> dict[str, Any]:
     """What `module` answers to a request, on one node that `start` launches; everything about it lies under `uri`.
 
     Raises the class of error that the module answered with, or the cause whose budget is spent.
+
+    Args:
+        on_spent: told of each node that was used, once it is released: its seconds since its launch.
     """
     told = [{"keys": list(keys), _kind(thing): thing.to_json()} for keys, thing in places]
     errand = {"module": module, "request": request, "places": told}
@@ -106,6 +110,8 @@ def run_errand(
                     if not isinstance(error, Interrupted) or used[key] > getattr(retry, key, 0):
                         raise
                     on_progress(Progress(number, "ended", sentence=f"tried again ({error.cause}): {error.message}"))
+                finally:
+                    on_spent(generation.node_seconds)
     finally:
         with uninterrupted():
             room.give_back()

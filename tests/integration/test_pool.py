@@ -336,8 +336,13 @@ def test_the_whole_line_runs_on_pools_with_lightning(site: Site, tmp_path: Path)
     assert report["verdict"] == "promoted", report["sentence"]
     stages = {stage["name"]: stage for stage in report["stages"]}
     assert "on 2 ranks (ddp)" in stages["train"]["sentence"]
-    runs = site.ended_runs(open_store(str(tmp_path / "tiny" / ".trainwright")))
+    home = tmp_path / "tiny" / ".trainwright"
+    runs = site.ended_runs(open_store(str(home)))
     assert [run["state"]["type"] for run in runs] == ["COMPLETED"] * 4
+    # Whoever had a node pays for it: two of train, one each of verify and evaluate.
+    used = [json.loads(path.read_text()) for path in home.glob("**/exit.json")]
+    assert len(used) == 4
+    assert report["cost"]["node_seconds"] > sum(one["released"] - one["started"] for one in used)
     whose = [tag.partition(":")[2] for run in runs for tag in run["tags"] if tag.startswith("stage:")]
     assert sorted(whose) == ["evaluate", "train", "train", "verify"]
     (page,) = site.ask("/artifacts/latest/filter", {"artifacts": {"key": {"any_": ["tiny-gang"]}}})

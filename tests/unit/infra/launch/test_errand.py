@@ -69,6 +69,7 @@ def errand(store: Store, request: dict[str, Any], code: Ref, **changes: Any) -> 
         "start": local(store.uri, {}, URI),
         "room": Lobby(),
         "on_progress": lambda progress: None,
+        "on_spent": lambda seconds: None,
         **changes,
     }
     places = [(["inner", "project"], code)]
@@ -118,6 +119,19 @@ def test_a_lost_node_is_replaced_within_its_budget(store: Store, code: Ref) -> N
     start = failing_first(local(store.uri, {}, URI), 1)
     assert errand(store, {"do": "answer"}, code, start=start, on_progress=said.append)["got"]
     assert any("tried again (node_lost)" in progress.sentence for progress in said)
+
+
+def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, code: Ref) -> None:
+    spent: list[float] = []
+    start = failing_first(local(store.uri, {}, URI), 1)
+    errand(store, {"do": "answer"}, code, start=start, on_spent=spent.append)
+    with pytest.raises(CorruptError):
+        errand(store, {"do": "raise", "error": "CorruptError"}, code, on_spent=spent.append)
+    lived = [store.read_json(layout.node_exit(URI, number, 0)) for number in (1, 2)]
+    assert len(spent) == 3
+    assert spent[0] > 0
+    for seconds, exit_ in zip(spent[1:], lived, strict=True):
+        assert seconds > exit_["released"] - exit_["started"]
 
 
 def test_a_node_that_never_comes_is_said(store: Store, code: Ref) -> None:
