@@ -13,6 +13,7 @@ from infra.launch.conductor import finished
 from infra.store import layout
 from tasks import earlier
 from tasks.checkpoints import going_on, recorded, training_of
+from tasks.columns import refuse_unknown
 from tasks.evaluate import sets_to_score
 from tasks.fitting import refuse_unfit
 from tasks.resolving import resolved_runs
@@ -48,7 +49,7 @@ class Step:
 def plan(run: Run) -> list[Step]:
     """What each stage would do, in order. After the first stage that must run, the next ones depend on its result.
 
-    UsageError if a training that would run cannot fit its machine.
+    UsageError if a training that would run cannot fit its machine, or names columns that its dataset does not have.
     """
     steps: list[Step] = []
     changes = _changes(run)
@@ -63,6 +64,8 @@ def plan(run: Run) -> list[Step]:
         else:
             steps.append(_look(run, stage, changes))
         if stage == "train" and steps[-1].action != "reuse":
+            if not blocked:
+                refuse_unknown(run, earlier.earlier_dataset(run))
             refuse_unfit(run)
     return steps
 

@@ -18,6 +18,7 @@ from infra.launch.generation import Progress
 from infra.launch.roster import roster
 from infra.launch.shelf import committed
 from infra.store import layout
+from tasks.columns import refuse_unknown
 from tasks.fitting import refuse_unfit
 from tasks.placing import placed
 from tasks.progress import tell
@@ -103,6 +104,7 @@ def train(run: Run, dataset: Dataset | None) -> Done[Checkpoint]:
         return Done(finished, "reused", sentence, finished.ref, training)
     if resumes:
         log.info("train goes on with the unfinished training %s", training)
+    refuse_unknown(run, dataset)
     refuse_unfit(run)
     spec = run.spec.train
     read = (

@@ -10,7 +10,7 @@ from data_contracts.canonical import reuse_key
 from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure, SourceFile
 from data_contracts.spec import SourceSpec
-from data_contracts.suites import suite_digest
+from data_contracts.suites import SEVERITIES, suite_digest
 from infra.handoffs import put_handoff, read_handoff
 from infra.sources import read_batches
 from tasks.run import Run
@@ -51,19 +51,29 @@ def validate(run: Run) -> Done[ContractReport | None]:
     found = store.newest("contracts", key)
     report = _check(run, key) if found is None else read_handoff(store, found, ContractReport)
     if not report.accepted:
-        raise ContractRejected(rejection(report), details=report.to_json())
-    milder = f", {len(report.failures)} milder findings" if report.failures else ""
-    sentence = f"{report.rows:,} rows keep {report.expectations} expectations{milder}"
+        assert run.spec.contract is not None
+        raise ContractRejected(rejection(report, run.spec.contract.fail_on), details=report.to_json())
+    sentence = f"{report.rows:,} rows keep {report.expectations} expectations"
+    if report.failures:
+        kept = report.expectations - len(report.failures)
+        sentence = f"{report.rows:,} rows keep {kept} of {report.expectations} expectations; {_listed(report.failures)}"
     return Done(report, "reused" if found else "ran", sentence, report.ref, found.uri if found else None)
 
 
-def rejection(report: ContractReport) -> str:
-    """One sentence that says what broke, where and in how many rows."""
+def rejection(report: ContractReport, fail_on: str) -> str:
+    """One sentence that says what broke, where and in how many rows; what did not count after what did."""
     if not report.failures:
         return "The contract rejects the data: no expectation was checked."
-    shown = [_finding(failure) for failure in report.failures[:SHOWN]]
-    more = len(report.failures) - len(shown)
-    return f"The contract rejects the data: {'; '.join(shown)}{f'; and {more} more' if more else ''}."
+    bar = SEVERITIES.index(fail_on)
+    grave = [failure for failure in report.failures if SEVERITIES.index(failure.severity) >= bar]
+    mild = report.failures[len(grave) :]  # the gravest stand first
+    milder = f" Milder than fail_on: {_listed(mild)}." if mild else ""
+    return f"The contract rejects the data: {_listed(grave)}.{milder}"
+
+
+def _listed(failures: list[Failure]) -> str:
+    more = len(failures) - SHOWN
+    return "; ".join(map(_finding, failures[:SHOWN])) + (f"; and {more} more" if more > 0 else "")
 
 
 def _finding(failure: Failure) -> str:

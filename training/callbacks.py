@@ -6,6 +6,7 @@ diverged, compares the replicas, restores a resumed run to the bit, and reports 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import signal
@@ -19,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from data_contracts.errors import Diverged, Preempted, UsageError
+from data_contracts.errors import Diverged, Preempted, TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint
 from infra.store import Store
 from training.checkpoint.capture import capture
@@ -335,13 +336,24 @@ class Keeper(L.Callback):
     def _diverged(self, trainer: L.Trainer, finding: int, samples: int) -> Diverged:
         step, since = trainer.global_step, self._loss.since(finding, samples)
         details: dict[str, Any] = {"step": step, "samples": [since, samples]}
-        loader = trainer.train_dataloader
-        if isinstance(loader, TrainLoader):
-            rows = loader.rows(since, samples).tolist()
-            log.warning("the samples %d to %d, which may have done it, are rows %s", since, samples, rows)
-            details |= {"rows": rows[:MOST_NAMED]}
         where = f"at step {step} (epoch {trainer.current_epoch}), after samples {since:,} to {samples:,}"
-        return Diverged(f"{WORDS[finding]} {where}.", details=details)
+        said = f"{WORDS[finding]} {where}."
+        loader = trainer.train_dataloader
+        if not isinstance(loader, TrainLoader):
+            return Diverged(said, details=details)
+        rows = loader.rows(since, samples)
+        log.warning("the samples %d to %d, which may have done it, are rows %s", since, samples, rows.tolist())
+        details |= {"rows": rows[:MOST_NAMED].tolist()}
+        loader.close()
+        with contextlib.suppress(TrainwrightError):  # such as a store that is away: the loss is the cause all the same
+            if missing := loader.split.without_numbers(rows):
+                named = ", ".join(f"{name} in {count}" for name, count in missing.items())
+                return Diverged(
+                    f"{said} Of their {len(rows):,} rows some hold no number (missing, NaN or infinite): {named}.",
+                    remedy="Fill them or drop the rows in shards.transform, or fill them in train.transform.",
+                    details=details,
+                )
+        return Diverged(said, details=details)
 
     def _on_sigterm(self, *_: Any) -> None:
         self._signalled = True

@@ -14,7 +14,7 @@ import pytest
 
 from data_contracts.errors import from_json
 from infra.launch.ranks import error_file
-from tests.support.gang import TIMEOUT_S, TRAINING, Gang, answer
+from tests.support.gang import TIMEOUT_S, TRAINING, Gang, answer, make_dataset
 
 
 def ends(run: Gang, generation: int = 0) -> Path:
@@ -97,6 +97,19 @@ def test_a_loss_or_weight_that_is_no_number_ends_all_ranks_as_diverged(model: st
     assert exit_codes(scratch) == {8}
     # The bad step was taken, but nothing was written after it.
     assert [one["step"] for one in answer(scratch, 0)["checkpoints"]] == [1, 2, 3, 4]
+
+
+def test_rows_without_numbers_are_named_as_what_a_loss_that_is_none_may_come_from(
+    tmp_path: Path, gang: Callable[..., Gang]
+) -> None:
+    run = gang("run", "Plain")
+    run.dataset = make_dataset(tmp_path / "rows", {"train": 100, "val": 21}, holes=99)
+    run.dataset_folder = tmp_path / "rows"
+    errors = [answer(ends(run), 0, "error"), answer(run.scratch(0), 1, "error")]
+    assert [error["cause"] for error in errors] == ["diverged", "diverged"], errors
+    named = "Of their 16 rows some hold no number (missing, NaN or infinite): x in 1"
+    assert all(named in error["message"] for error in errors)
+    assert "shards.transform" in errors[0]["remedy"]
 
 
 def test_a_checkpoint_that_cannot_be_saved_ends_all_ranks_at_a_later_step_with_its_cause(

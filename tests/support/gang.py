@@ -27,8 +27,14 @@ KEY = "k" * 40
 TRAINING = f"trainings/{KEY}-0"
 
 
-def make_dataset(folder: Path, rows: dict[str, int], *, shards: int = 2, form: str = "parquet") -> dict[str, Any]:
-    """A small regression dataset in shards: `x` (tensor of 4), `a`, `b`, `y`. Returns the hand-off as JSON."""
+def make_dataset(
+    folder: Path, rows: dict[str, int], *, shards: int = 2, form: str = "parquet", holes: int = 0
+) -> dict[str, Any]:
+    """A small regression dataset in shards: `x` (tensor of 4), `a`, `b`, `y`. Returns the hand-off as JSON.
+
+    Args:
+        holes: how many rows of each split have an `x` that is no number.
+    """
     folder.mkdir(parents=True)
     splits: dict[str, list[dict[str, Any]]] = {}
     schema = None
@@ -37,6 +43,7 @@ def make_dataset(folder: Path, rows: dict[str, int], *, shards: int = 2, form: s
     for split, count in rows.items():
         draw = np.random.RandomState(len(split))
         x = draw.standard_normal((count, 4)).astype(np.float32)
+        x[:holes, 2] = np.nan
         table = normalise(
             pa.table(
                 {

@@ -18,7 +18,7 @@ from data_contracts.handoffs import Dataset
 from data_contracts.spec import LoaderSpec, MixtureSpec
 from training.formats.schema import pick
 from training.loader.cache import open_cache, room
-from training.loader.columns import BatchSpec, columns_of
+from training.loader.columns import BatchSpec, Fixed, columns_of
 from training.loader.rows import NO_ROWS, Rows, Streamed, hold, row_bytes
 from training.loader.shards import Shards
 
@@ -123,6 +123,21 @@ class Split:
         made = list(zip(*columns, strict=True))
         batches = made if self._keys is None else [dict(zip(self._keys, one, strict=True)) for one in made]
         return batches, sum(values.nbytes for values in gathered)
+
+    def without_numbers(self, rows: np.ndarray) -> dict[str, int]:
+        """Columns of floats that hold no number (missing, NaN or infinite) in some of these rows: in how many.
+
+        None are known where a transform may fill them. Not to be called while another thread reads.
+        """
+        if self._transform is not None:
+            return {}
+        found: dict[str, int] = {}
+        for column, values in zip(self._columns, self._rows.gather(rows), strict=True):
+            if isinstance(column, Fixed) and column.dtype.kind == "f":
+                each = np.isfinite(values).reshape(len(rows), len(column.columns), -1).all(axis=2)
+                counts = len(rows) - each.sum(axis=0)
+                found |= {name: int(n) for name, n in zip(column.columns, counts, strict=True) if n}
+        return found
 
     def transformed(self, batch: Any) -> Any:
         """The batch after the user's transform.

@@ -146,6 +146,22 @@ def test_a_whole_number_that_is_missing_is_refused(room: str, name: str, values:
         split(tmp_path, room, table=pa.table({name: values}))
 
 
+@pytest.mark.parametrize("room", ["memory", "cache", "shards"])
+def test_rows_without_a_number_are_counted_by_column(room: str, tmp_path: Path) -> None:
+    infinity = float("inf")
+    table = pa.table({"a": [1.5, None, -infinity, 4], "b": [1, 2, 3, infinity], "c": [1.0, 2, 3, 4], "n": [1, 2, 3, 4]})
+    rows = split(tmp_path, room, {"x": ["a", "b", "c"], "a": "a", "n": "n"}, table)
+    assert rows.without_numbers(np.arange(4)) == {"a": 2, "b": 1}
+    assert rows.without_numbers(np.array([0, 1])) == {"a": 1}
+    assert rows.without_numbers(np.array([0])) == {}
+
+
+def test_what_a_transform_may_fill_is_not_counted(tmp_path: Path) -> None:
+    dataset = write_split(tmp_path, pa.table({"a": [1.5, None]}))
+    assert Split(tmp_path, dataset, "train", ["a"]).without_numbers(np.arange(2)) == {"a": 1}
+    assert Split(tmp_path, dataset, "train", ["a"], lambda batch: batch).without_numbers(np.arange(2)) == {}
+
+
 def test_lists_of_texts_are_refused(tmp_path: Path) -> None:
     table = pa.table({"words": [["a"], ["b", "c"], []]})
     with pytest.raises(UsageError, match="column 'words' is list<.*string>, of which no tensor can be made"):
