@@ -78,7 +78,8 @@ def _listed(failures: list[Failure]) -> str:
 
 def _finding(failure: Failure) -> str:
     """A failure's sentence, with the first values that broke it where they may be shown."""
-    values = ", ".join(failure.values[:3])
+    # That a missing value is missing shows nothing.
+    values = ", ".join(failure.values[:3]) if failure.expectation != "expect_column_values_to_not_be_null" else ""
     return f"{failure.sentence}, such as {values}" if values else failure.sentence
 
 
