@@ -53,7 +53,8 @@ def validate(run: Run) -> Done[ContractReport | None]:
     if not report.accepted:
         assert run.spec.contract is not None
         raise ContractRejected(rejection(report, run.spec.contract.fail_on), details=report.to_json())
-    sentence = f"{report.rows:,} rows keep {report.expectations} expectations"
+    plural = "" if report.expectations == 1 else "s"
+    sentence = f"{report.rows:,} rows keep {report.expectations} expectation{plural}"
     if report.failures:
         kept = report.expectations - len(report.failures)
         sentence = f"{report.rows:,} rows keep {kept} of {report.expectations} expectations; {_listed(report.failures)}"

@@ -121,7 +121,7 @@ def _column(schema: pa.Schema, entry: str | list[str], pad: dict[str, Any]) -> C
             if kind is None or kind[1]:
                 raise UsageError(
                     f"train.batch: column {name!r} is no number per row, so it cannot be stacked with others.",
-                    remedy="Name it on its own.",
+                    remedy="Name it on its own, or turn it into numbers in shards.transform.",
                 )
         return Fixed(tuple(entry), np.dtype(np.float32), (len(entry),))
     if entry.endswith(LENGTH) and entry.removesuffix(LENGTH) in pad:
