@@ -228,6 +228,14 @@ def test_a_split_that_leaves_no_test_rows(sharded: Path) -> None:
     assert "Change shards.split so that 'test' gets some, or give more data." in sentence
 
 
+@pytest.mark.parametrize("verb", ["plan", "train"])
+def test_a_column_that_is_not_there(verb: str, sharded: Path) -> None:
+    misspelt = ("--set", "train.batch=[[a, b, c], labl]")
+    sentence = refused(trainwright(verb, sharded / "pipeline.yaml", *misspelt, "--json"), 2)
+    assert sentence.startswith("train.batch: the dataset has no column 'labl'; did you mean label? It has ")
+    assert not list((sharded / ".trainwright").glob("trainings/*/g0"))
+
+
 @pytest.fixture
 def code(sharded: Path) -> Iterator[Path]:
     """The sharded project, whose code may be spoilt and is as it was afterwards."""
