@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.spec import EvaluateSpec, TrainSpec
+from data_contracts.spec.model import LENGTH
 from data_contracts.suites import nearest
 from tasks.run import Run
-
-LENGTH = "_length"
 
 
 def refuse_unknown(run: Run, dataset: Dataset | None) -> None:

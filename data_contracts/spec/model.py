@@ -135,6 +135,10 @@ class MixtureSpec(Section):
         return self
 
 
+# What `pad` adds to a column's name: the column of its lengths.
+LENGTH = "_length"
+
+
 class LoaderSpec(Section):
     """How our loader orders, holds and hands over the rows. Memory and cache never change the order."""
 

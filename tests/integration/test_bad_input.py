@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -219,6 +220,24 @@ def test_data_without_rows_is_rejected(tmp_path: Path) -> None:
     assert sentence == (
         "The contract rejects the data: the data has no rows. Mend the data, or change the suite if the data is right."
     )
+
+
+def test_what_is_milder_than_fail_on_is_named_and_rejects_nothing(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    expected = [
+        ("expect_column_max_to_be_between", {"column": "label", "max_value": 0}, "warning"),
+        ("expect_column_values_to_be_unique", {"column": "id"}, "critical"),
+    ]
+    suite = [{"type": kind, "kwargs": kwargs, "severity": severity} for kind, kwargs, severity in expected]
+    (tmp_path / "tiny" / "suite.json").write_text(json.dumps({"name": "s", "expectations": suite}))
+    done = trainwright("validate", spec)
+    assert done.returncode == 0, done.stderr
+    assert "600 rows keep 1 of 2 expectations; expect_column_max_to_be_between on label" in done.stderr
+    rows = tmp_path / "tiny" / "rows.csv"
+    rows.write_text(rows.read_text() + rows.read_text().splitlines()[-1] + "\n")
+    sentence = refused(trainwright("validate", spec, "--json"), 3)
+    assert sentence.startswith("The contract rejects the data: expect_column_values_to_be_unique on id")
+    assert " Milder than fail_on: expect_column_max_to_be_between on label" in sentence
 
 
 def test_a_split_that_leaves_no_test_rows(sharded: Path) -> None:

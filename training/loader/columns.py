@@ -10,10 +10,10 @@ import pyarrow as pa
 import torch
 
 from data_contracts.errors import UsageError
+from data_contracts.spec.model import LENGTH
 from training.formats.schema import pick, tensor_of
 
 BatchSpec = list[str | list[str]] | dict[str, str | list[str]] | None
-LENGTH = "_length"
 PIECE = 4096
 
 
