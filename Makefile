@@ -4,32 +4,48 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN    := .venv/bin
 READY  := .venv/.ready
+# DVC's own default is a folder of all users of the machine, /var/tmp/dvc. No committed file can name another: it has to
+# be absolute.
+PRIVATE_DVC := .dvc/config.local
 DATA   := examples/digits/data/digits.parquet examples/stdlib_gpt/data/.complete
 # Tests to run: `make test TESTS=tests/unit/infra`.
 TESTS  ?= tests
 # Processes that run them, a whole file each: most of a test is waiting for processes of its own.
 WORKERS ?= 2
 
+# uv, where it is there, installs the same files several times faster; where it cannot, pip does. Both leave bytecode to
+# all cores at once.
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+UV     := $(BIN)/python .ci/uv_install.py --quiet --python $(BIN)/python
+install = { command -v uv >/dev/null && $(UV) $(1); } || $(PIP) $(1)
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup run test check lock clean
+.PHONY: help setup run test lint check docs reference lock lock-cpu lock-cuda clean
 
 help:
 	@echo "make setup   virtual environment, locked dependencies, the examples' data (idempotent)"
-	@echo "make run     the whole line on the digits: rejected, promoted, reused, not promoted"
+	@echo "make run     the digits example: rejected, promoted, unchanged, not promoted"
 	@echo "make test    the tests (TESTS=path for some of them)"
-	@echo "make check   style, types, import layers, architecture and docs"
-	@echo "make lock    requirements.lock anew from pyproject.toml"
+	@echo "make check   style, types, import layers, sizes of functions, architecture and docs"
+	@echo "make lint    style and types alone, without tests"
+	@echo "make docs    the pages as a site in .docs/site, with links checked and a search that works from a file"
+	@echo "make reference  the pages and the picture that are made from the sources"
+	@echo "make lock    requirements.lock anew from pyproject.toml, and the locks of what is deployed"
 	@echo "make clean   removes the environment, caches and the examples' data"
 
-setup: $(READY) $(DATA)
+setup: $(READY) $(PRIVATE_DVC) $(DATA)
+
+$(PRIVATE_DVC):
+	printf '[core]\n    site_cache_dir = %s\n' "$(CURDIR)/.dvc/tmp/site" > $@
 
 $(READY): requirements.lock pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
 	  || { echo "Trainwright needs Python 3.11 or 3.12; name one with: make PYTHON=/path/to/python3.11" >&2; exit 2; }
 	"$(PYTHON)" -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(call install,-r requirements.lock)
+	$(call install,--no-deps --no-build-isolation -e .)
+	$(BIN)/python -m compileall -qq -j 0 .venv/lib || true  # some packages carry files that do not compile
 	@touch $@
 
 examples/digits/data/digits.parquet: examples/digits/prepare.py $(READY)
@@ -44,21 +60,54 @@ run: setup
 test: setup
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
-check: setup
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+check: lint
 	$(BIN)/python -m pytest --quiet tests/architecture
 
-# torch stands without a local tag (such as +cpu) and without the packages of one build of it, so the same lock
-# installs a CPU or a CUDA build.
+reference: $(READY)
+	$(BIN)/python .ci/rooms.py > docs/rooms.svg
+	$(BIN)/python .ci/reference.py spec > docs/reference/spec.md
+	$(BIN)/python .ci/reference.py cli > docs/reference/cli.md
+
+# MkDocs needs nothing of ours, so it has an environment of its own. `--quiet` would hide warnings from `strict`.
+.docs/.ready: docs/requirements.lock
+	"$(PYTHON)" -m venv .docs/venv
+	.docs/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
+docs: .docs/.ready
+	NO_MKDOCS_2_WARNING=1 .docs/venv/bin/mkdocs build
+	@echo "open .docs/site/index.html"
+
+COMPILE := $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-annotate --no-header \
+  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
+# requirements.lock has torch without a local tag (such as +cpu) and without the packages of one build of it, so the same
+# lock installs a CPU or a CUDA build. What is deployed has a lock for each build, with hashes and without what only
+# tests need: of the same versions, with torch as `==VERSION+cpu` and as `===VERSION`, which is CUDA's on PyPI. pip must be
+# configured with indexes that have both builds.
 lock: $(READY)
-	$(BIN)/pip-compile --quiet --upgrade --extra dev --strip-extras --allow-unsafe --no-annotate --no-header \
-	  --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --output-file .venv/requirements.lock pyproject.toml
+	$(COMPILE) --upgrade --extra dev --output-file .venv/requirements.lock pyproject.toml
 	{ echo "# Every version, made by \`make lock\`. Choose a CPU or a CUDA build of torch by pip's configuration."; \
 	  sed -E -e '/^(nvidia-|cuda-|triton|pip==|--|#|$$)/d' -e 's/\+[a-z0-9.]+$$//' .venv/requirements.lock; } > .venv/lock.txt
 	mv .venv/lock.txt requirements.lock
+	$(MAKE) lock-cpu lock-cuda
+
+lock-cpu: build = $(shell sed -n 's/^torch==.*/&+cpu/p' requirements.lock)
+lock-cuda: build = $(shell sed -n 's/^torch==/torch===/p' requirements.lock)
+lock-cpu lock-cuda: lock-%: $(READY)
+	echo "$(build)" > .venv/torch-$*.txt
+	rm -f .venv/versions-$*.txt
+	$(COMPILE) --extra postgres --constraint requirements.lock --constraint .venv/torch-$*.txt \
+	  --output-file .venv/versions-$*.txt pyproject.toml
+	{ echo "# What is deployed with torch for $*: every version with its hashes, made by \`make lock\`."; \
+	  $(BIN)/python .ci/lock.py < .venv/versions-$*.txt; } > .venv/lock-$*.txt
+	mv .venv/lock-$*.txt requirements-$*.lock
 
 clean:
-	rm -rf .venv .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
+	rm -rf .venv .docs .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build *.egg-info
 	rm -rf examples/digits/data examples/stdlib_gpt/data

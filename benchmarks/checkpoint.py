@@ -33,13 +33,14 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import common
+from noise import Watch
 
 from data_contracts.handoffs import Ref
 from infra.store import open_store
-from training.checkpoint.behind import Behind
+from training.checkpoint.background import BackgroundWork
 from training.checkpoint.capture import Capture, Staging, capture
 from training.checkpoint.save import Place, save
-from training.divergence import all_finite
+from training.fit.divergence import all_finite
 
 BYTES = 500 * 10**6
 LAYERS = 16
@@ -69,7 +70,7 @@ class Work:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.folder, self.store = folder, open_store(str(folder / "store"))
-        self.staging, self.behind = Staging(), Behind()
+        self.staging, self.behind = Staging(), BackgroundWork()
         self.flat = {f"model/{name}": value for name, value in self.module.state_dict().items()}
         for number, state in self.optimizer.state_dict()["state"].items():
             self.flat |= {f"optimizer/{number}/{name}": value for name, value in state.items()}
@@ -211,9 +212,23 @@ class Work:
         return self.folder / f"peer-{self._saved}"
 
 
+def contenders_of(work: Work, small: Path) -> dict[str, dict[str, Callable[[], float]]]:
+    """What is measured beside what, by the title of the comparison."""
+    return {
+        "stall of the step": {"ours": work.ours_stall, "memory copy": work.memory_copy, "DCP async": work.dcp_stall},
+        "whole save": {
+            "ours: hashed, synced, sealed": work.ours_save,
+            "safetensors + fsync": work.safetensors_save,
+            "torch.save + fsync": work.torch_save,
+            "DCP + fsync": work.dcp_save,
+        },
+        "load": work.prepare_loads(Work(small, 10**6)),
+    }
+
+
 def main() -> None:
     """Measure and print."""
-    told = common.arguments(__doc__)
+    told, watch = common.arguments(__doc__), Watch()
     versions = ", ".join(f"{one} {importlib.metadata.version(one)}" for one in ("torch", "safetensors", "blake3"))
     rounds = 3 if told.quick else 9
     with common.scratch() as folder:
@@ -223,20 +238,7 @@ def main() -> None:
             f"{common.machine()}\n{versions}; {work.num_bytes / 1e6:,.0f} MB, "
             f"{torch.get_num_threads()} threads of torch"
         )
-        groups: dict[str, dict[str, Callable[[], float]]] = {
-            "stall of the step": {
-                "ours": work.ours_stall,
-                "memory copy": work.memory_copy,
-                "DCP async": work.dcp_stall,
-            },
-            "whole save": {
-                "ours: hashed, synced, sealed": work.ours_save,
-                "safetensors + fsync": work.safetensors_save,
-                "torch.save + fsync": work.torch_save,
-                "DCP + fsync": work.dcp_save,
-            },
-            "load": work.prepare_loads(Work(small, 10**6)),
-        }
+        groups = contenders_of(work, small)
         taken: dict[str, dict[str, list[float]]] = {}
         for title, contenders in groups.items():
             for run in contenders.values():
@@ -259,7 +261,9 @@ def main() -> None:
             "load_vs_safetensors": common.ratio(load[2], load[0]),
             "own_memory_load_vs_torch": common.ratio(load[1], load[3]),
             "steps_beside_a_save": common.ratio(alone, beside),
-        }
+        },
+        watch.end(),
+        quick=told.quick,
     )
 
 

@@ -15,13 +15,14 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from noise import Load, Median, doubts, record, table, verdict
 
 HERE = Path(__file__).resolve().parent
 SEED = 20_261_121
@@ -31,6 +32,7 @@ QUICK_ROWS = {"a": 30_000, "b": 100_000, "c": 30_000, "ragged": 20_000}
 # What does not resolve beside our dependencies, or should not stand among them.
 ENVIRONMENTS = {
     "readers": ["duckdb==2.0.0", "polars==2.1.0"],
+    "tfrecord": ["tfrecord==1.14.6"],
     "tensorflow": ["tensorflow-cpu==2.21.0"],
     "streaming": ["mosaicml-streaming==0.13.0", "numpy==2.1.3", "torch==2.13.0"],
     "others": [
@@ -185,9 +187,9 @@ def interleaved(contenders: dict[str, Callable[[], float]], rounds: int, turn_s:
     return taken
 
 
-def ratio(theirs: list[float], ours: list[float]) -> float:
+def ratio(theirs: list[float], ours: list[float], digits: int = 2) -> Median:
     """How many times faster ours is: the median of the rounds' own ratios, for a round's turns share its noise."""
-    return round(statistics.median(one / other for one, other in zip(theirs, ours, strict=True)), 2)
+    return Median([one / other for one, other in zip(theirs, ours, strict=True)], digits)
 
 
 def show(title: str, rows: dict[str, list[float]], unit: str) -> None:
@@ -197,9 +199,11 @@ def show(title: str, rows: dict[str, list[float]], unit: str) -> None:
         print(f"{name:34}{statistics.median(values):12,.0f}{min(values):12,.0f}{max(values):12,.0f}")
 
 
-def conclude(ratios: dict[str, float]) -> None:
-    """Print the last line: the ratios, above 1 being better for us."""
-    print(json.dumps(ratios))
+def conclude(figures: Mapping[str, float], load: Load, *, quick: bool = False) -> None:
+    """Print how far the pairs lie apart, the machine's load and whether that is too much to tell; last, all as JSON."""
+    print(f"\n{spread}" if (spread := table(figures)) else "")
+    print(f"{load}\n{verdict(doubts(figures, load), quick=quick)}")
+    print(json.dumps(record(figures, load)))
 
 
 def machine() -> str:
@@ -227,6 +231,6 @@ def scratch() -> Iterator[Path]:
 def arguments(description: str | None) -> argparse.Namespace:
     """The command line that every benchmark has."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: about a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: a minute or a few")
     parser.add_argument("--only", default="", help="data sets to take, such as a,c")
     return parser.parse_args()

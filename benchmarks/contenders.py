@@ -30,11 +30,12 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from data_contracts.handoffs import Dataset
-from infra.launch.processes import find_marked, kill_marked, marked_env, new_mark
-from tasks.run import open_run
-from tasks.shard import shard
-from tasks.train import train
-from tasks.validate import validate
+from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
+from tasks.run.options import RunOptions
+from tasks.run.run import open_run
+from tasks.stages.shard import shard
+from tasks.stages.train import train
+from tasks.stages.validate import validate
 
 HERE = Path(__file__).resolve().parent
 SUITE = {
@@ -227,4 +228,4 @@ def prepared(spec: Path, store: Path) -> Dataset:
 if __name__ == "__main__":
     logging.getLogger("trainwright").setLevel(logging.WARNING)
     spec, store = map(Path, sys.argv[1:])
-    train(open_run(spec, store_uri=str(store), fresh=True), prepared(spec, store))
+    train(open_run(spec, store_uri=str(store), options=RunOptions(fresh=True)), prepared(spec, store))

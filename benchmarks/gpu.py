@@ -9,6 +9,7 @@ of the device's peak in dense bf16) and the most memory that tensors took. Witho
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import common
 import numpy as np
 import torch
 from contenders import Training
+from noise import Watch
 
 # Dense bf16 FLOP/s by the makers' data sheets, by a part of the device's name; the first that fits counts.
 PEAK = {
@@ -36,18 +38,18 @@ TINY = {"vocabulary": 64, "context": 16, "width": 32, "depth": 2, "heads": 2}
 
 def main() -> None:
     """Measure and print."""
-    told = common.arguments(__doc__)
+    told, watch = common.arguments(__doc__), Watch()
     if not torch.cuda.is_available():
         print("no CUDA device: nothing to measure")
-        common.conclude({})
+        print(json.dumps({}))
         return
     name = torch.cuda.get_device_name()
     versions = ", ".join(f"{one} {importlib.metadata.version(one)}" for one in ("torch", "lightning"))
     print(f"{name}, {torch.cuda.get_device_properties(0).total_memory / 2**30:.0f} GiB\n{common.machine()}\n{versions}")
     with common.scratch() as folder:
-        common.conclude(
-            measure(folder, GPT_2, batch_size=32, steps=30 if told.quick else 100, pairs=1 if told.quick else 5)
-        )
+        steps, pairs = (30, 2) if told.quick else (100, 5)
+        figures = measure(folder, GPT_2, batch_size=32, steps=steps, pairs=pairs)
+    common.conclude(figures, watch.end(all_reaped=False), quick=told.quick)
 
 
 def measure(folder: Path, size: dict[str, int], *, batch_size: int, steps: int, pairs: int) -> dict[str, float]:

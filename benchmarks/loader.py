@@ -17,6 +17,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +31,16 @@ import importlib.metadata
 import json
 
 import common
+from noise import Watch
 from shard import table_of
 
 from data_contracts.handoffs import Dataset
-from data_contracts.spec import LoaderSpec, TrainSpec
+from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
 from infra.digests import file_digest
 from training import formats
 from training.formats.schema import FILE, columns_of, to_json
-from training.loader import Room, Split, TrainLoader
-from training.plan import make_plan
+from training.loader import MemoryBudget, Split, TrainLoader
+from training.order.rank_plan import make_plan
 
 BATCH = 256
 EPOCHS = 5
@@ -73,7 +75,7 @@ def seal(table: pa.Table, folder: Path, shard_bytes: int) -> Dataset:
 class Ours:
     """One opened loader; seconds per sample of its five epochs, and of those from the second on."""
 
-    def __init__(self, folder: Path, dataset: Dataset, batch: Any, loader: LoaderSpec, room: Room) -> None:
+    def __init__(self, folder: Path, dataset: Dataset, batch: Any, loader: LoaderSpec, room: MemoryBudget) -> None:
         since = time.perf_counter()
         split = Split(folder, dataset, "train", batch, None, loader, room)
         plan = make_plan(split.num_rows, TrainSpec(lightning={}, global_batch_size=BATCH), 1)
@@ -154,10 +156,8 @@ def gather(rows: dict[str, np.ndarray]) -> Callable[[], float]:
     return run
 
 
-def measure(name: str, folder: Path, quick: bool) -> dict[str, float]:
-    """The ratios of one data set."""
-    rows = common.arrays(name, (common.QUICK_ROWS if quick else common.ROWS)[name])
-    table = table_of(name, rows)
+def ours_of(name: str, table: pa.Table, folder: Path) -> dict[str, Ours]:
+    """Our loader's ways to read one data set."""
     # A resume straight from shards has to read its window first: no more rows than a few milliseconds take.
     block = LoaderSpec(shuffle="block", block_rows=16_384, window_blocks=2)
     sealed = {
@@ -165,37 +165,56 @@ def measure(name: str, folder: Path, quick: bool) -> dict[str, float]:
         "block": seal(table, folder / "block", table.nbytes // 16),
     }
     quarter = table.nbytes // 3
-    ours = {
-        "ours, global, memory": Ours(folder / "global", sealed["global"], BATCHES[name], LoaderSpec(), Room(2**40, 0)),
-        "ours, global, cache": Ours(folder / "global", sealed["global"], BATCHES[name], LoaderSpec(), Room(0, 2**40)),
-        "ours, block, shards": Ours(folder / "block", sealed["block"], BATCHES[name], block, Room(quarter, 0)),
-        "ours, block, cache": Ours(folder / "block", sealed["block"], BATCHES[name], block, Room(quarter, 2**40)),
+    return {
+        "ours, global, memory": Ours(
+            folder / "global", sealed["global"], BATCHES[name], LoaderSpec(), MemoryBudget(2**40, 0)
+        ),
+        "ours, global, cache": Ours(
+            folder / "global", sealed["global"], BATCHES[name], LoaderSpec(), MemoryBudget(0, 2**40)
+        ),
+        "ours, block, shards": Ours(folder / "block", sealed["block"], BATCHES[name], block, MemoryBudget(quarter, 0)),
+        "ours, block, cache": Ours(
+            folder / "block", sealed["block"], BATCHES[name], block, MemoryBudget(quarter, 2**40)
+        ),
     }
-    contenders: dict[str, Callable[[], float]] = dict(ours)
-    contenders["getitems"] = getitems(rows, folder / "getitems")
-    contenders["gather"] = gather(rows)
-    common.store({key: values[:PEER_ROWS] for key, values in rows.items()}, folder / "peers" / name)
-    running = {place: common.Peer(place, "loader_peers.py", place) for place in dict.fromkeys(PEERS.values())}
-    most_s = 1.0 if quick else 2.5
+
+
+def peers_of(
+    name: str, folder: Path, most_s: float, running: dict[str, common.Peer]
+) -> tuple[dict[str, Callable[[], float]], list[str]]:
+    """The other loaders that can be measured here, and for the rest why not."""
+    able: dict[str, Callable[[], float]] = {}
     missing = []
     for peer, place in PEERS.items():
-
-        def ask(peer: str = peer, place: str = place) -> float:
-            told = {"peer": peer, "name": name, "folder": str(folder / "peers" / name), "most_s": most_s}
-            return running[place].ask(**told)
-
+        told = {"peer": peer, "name": name, "folder": str(folder / "peers" / name), "most_s": most_s}
+        ask = partial(running[place].ask, **told)
         try:
             ask()  # stores, opens and warms up
         except RuntimeError as error:
             missing.append(f"{peer}: {error}")
         else:
-            contenders[peer] = ask
+            able[peer] = ask
+    return able, missing
+
+
+def measure(name: str, folder: Path, quick: bool) -> dict[str, float]:
+    """The ratios of one data set."""
+    rows = common.arrays(name, (common.QUICK_ROWS if quick else common.ROWS)[name])
+    table = table_of(name, rows)
+    ours = ours_of(name, table, folder)
+    contenders: dict[str, Callable[[], float]] = dict(ours)
+    contenders["getitems"] = getitems(rows, folder / "getitems")
+    contenders["gather"] = gather(rows)
+    common.store({key: values[:PEER_ROWS] for key, values in rows.items()}, folder / "peers" / name)
+    running = {place: common.Peer(place, "loader_peers.py", place) for place in dict.fromkeys(PEERS.values())}
+    able, missing = peers_of(name, folder, 1.0 if quick else 2.5, running)
+    contenders |= able
     for one in ours.values():
         one()
         one.later.clear()
-    taken = common.interleaved(contenders, 2 if quick else 4)
-    for one in running.values():
-        one.close()
+    taken = common.interleaved(contenders, 3 if quick else 4)
+    for peer in running.values():
+        peer.close()
     common.show(
         f"{name}: {table.num_rows:,} rows, {table.nbytes / 2**20:,.0f} MiB",
         {key: [1 / each for each in values] for key, values in taken.items()},
@@ -208,20 +227,25 @@ def measure(name: str, folder: Path, quick: bool) -> dict[str, float]:
     print(f"resume anywhere, medians of 25: {resumed}")
     for line in missing:
         print(f"not measured: {line}")
+    return ratios(name, taken, ours["ours, global, memory"], resume["ours, global, memory"])
+
+
+def ratios(name: str, taken: dict[str, list[float]], first: Ours, resume_ms: float) -> dict[str, float]:
+    """What is reported of the seconds per sample that were taken."""
     peers = [key for key in taken if key in PEERS and key != BY_HAND]
     best = min(peers, key=lambda key: np.median(taken[key]), default=None)
-    first, streamed = "ours, global, memory", "ours, block, shards"
+    memory, streamed = taken["ours, global, memory"], taken["ours, block, shards"]
     found = {
-        f"vs_getitems_{name}": common.ratio(taken["getitems"], taken[first]),
-        f"vs_gather_{name}": common.ratio(taken["gather"], ours[first].later),
+        f"vs_getitems_{name}": common.ratio(taken["getitems"], memory),
+        f"vs_gather_{name}": common.ratio(taken["gather"], first.later),
         f"cache_vs_getitems_{name}": common.ratio(taken["getitems"], taken["ours, global, cache"]),
-        f"resume_ms_{name}": round(resume[first], 1),
+        f"resume_ms_{name}": round(resume_ms, 1),
     }
     if BY_HAND in taken:
-        found[f"vs_datasets_arrow_{name}"] = common.ratio(taken[BY_HAND], taken[first])
+        found[f"vs_datasets_arrow_{name}"] = common.ratio(taken[BY_HAND], memory)
     if best is not None:
-        found[f"vs_best_loader_{name}"] = common.ratio(taken[best], taken[first])
-        found[f"block_vs_best_loader_{name}"] = common.ratio(taken[best], taken[streamed])
+        found[f"vs_best_loader_{name}"] = common.ratio(taken[best], memory)
+        found[f"block_vs_best_loader_{name}"] = common.ratio(taken[best], streamed)
         found[f"block_cache_vs_best_loader_{name}"] = common.ratio(taken[best], taken["ours, block, cache"])
         print(f"best of the others: {best}")
     return found
@@ -229,7 +253,7 @@ def measure(name: str, folder: Path, quick: bool) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    told = common.arguments(__doc__)
+    told, watch = common.arguments(__doc__), Watch()
     torch.set_num_threads(1)
     versions = ", ".join(f"{one} {importlib.metadata.version(one)}" for one in ("torch", "numpy", "pyarrow", "numba"))
     print(f"{common.machine()}\n{versions}; batches of {BATCH}, hot page cache")
@@ -238,7 +262,7 @@ def main() -> None:
         os.environ["TRAINWRIGHT_HOME"] = str(folder / "home")
         for name in told.only.split(",") if told.only else ("a", "b", "c"):
             ratios |= measure(name, folder / name, told.quick)
-    common.conclude(ratios)
+    common.conclude(ratios, watch.end(), quick=told.quick)
 
 
 if __name__ == "__main__":

@@ -41,19 +41,19 @@ def main() -> None:
     elif arguments.in_process:
         print(json.dumps(in_process(arguments.store, arguments.in_process)))
     else:
-        compare(5 if arguments.quick else 9)
+        compare(5 if arguments.quick else 9, quick=arguments.quick)
 
 
 def direct(store: str) -> None:
     """The line without Prefect."""
-    from tasks.evaluate import evaluate
-    from tasks.promote import promote
-    from tasks.report import report
-    from tasks.run import open_run
-    from tasks.shard import shard
-    from tasks.train import train
-    from tasks.validate import validate
-    from tasks.verify import verify
+    from tasks.run.report import report
+    from tasks.run.run import open_run
+    from tasks.stages.evaluate import evaluate
+    from tasks.stages.promote import promote
+    from tasks.stages.shard import shard
+    from tasks.stages.train import train
+    from tasks.stages.validate import validate
+    from tasks.stages.verify import verify
 
     run = open_run(SPEC, store_uri=store)
     dataset = shard(run, validate(run))
@@ -66,7 +66,7 @@ def direct(store: str) -> None:
 
 def in_process(store: str, pairs: int) -> dict[str, list[float]]:
     """Seconds of the flow and of the plain calls in this process, in turn, after one of each to warm up."""
-    from flows.commands.lines import run_line
+    from flows.commands.run import run_line
 
     logging.disable(logging.INFO)
 
@@ -80,8 +80,13 @@ def in_process(store: str, pairs: int) -> dict[str, list[float]]:
     return {name: values[1:] for name, values in seconds.items()}
 
 
-def compare(pairs: int) -> None:
+def compare(pairs: int, *, quick: bool) -> None:
     """Fill a store, then time both ways in turn."""
+    # Not at the top: the processes that are timed would import them too.
+    import common
+    from noise import Median, Watch
+
+    watch = Watch()
     print(f"Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}, pairs: {pairs}")
     print(", ".join(f"{name} {version(name)}" for name in PACKAGES))
     with tempfile.TemporaryDirectory(prefix="trainwright-benchmark-") as store:
@@ -95,24 +100,24 @@ def compare(pairs: int) -> None:
         answer = execute([sys.executable, __file__, "--in-process", str(pairs), "--store", store])
         task = json.loads(answer.splitlines()[-1])
     figures = {
-        "overhead_line_s": round(difference(line), 3),
-        "overhead_task_ms": round(difference(task) * 1000 / 6, 1),
+        "overhead_line_s": Median(differences(line), 3),
+        "overhead_task_ms": Median([each * 1000 / 6 for each in differences(task)], 1),
     }
     print(f"{'':28}{'flow':>10}{'direct':>10}{'difference':>12}{'spread':>18}")
     for name, found in (("process, s", line), ("in one process, s", task)):
-        apart = [a - b for a, b in zip(found["flow"], found["direct"], strict=True)]
+        apart = differences(found)
         print(
             f"{name:28}{statistics.median(found['flow']):10.3f}{statistics.median(found['direct']):10.3f}"
             f"{statistics.median(apart):12.3f}{f'{min(apart):.3f} to {max(apart):.3f}':>18}"
         )
     for name, most in WANTED.items():
         print(f"{name}: {figures[name]} (wanted: at most {most})")
-    print(json.dumps(figures))
+    common.conclude(figures, watch.end(all_reaped=False), quick=quick)
 
 
-def difference(seconds: dict[str, list[float]]) -> float:
-    """Median over the pairs of what the flow takes longer."""
-    return statistics.median(a - b for a, b in zip(seconds["flow"], seconds["direct"], strict=True))
+def differences(seconds: dict[str, list[float]]) -> list[float]:
+    """What the flow takes longer in each pair."""
+    return [a - b for a, b in zip(seconds["flow"], seconds["direct"], strict=True)]
 
 
 def timed(work: Callable[[], object]) -> float:

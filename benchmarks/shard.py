@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import common
+from noise import Watch
 
 from training import formats
 from training.formats.schema import tensor_field
@@ -166,9 +167,9 @@ class Shards:
 
 def main() -> None:
     """Measure what was asked for and print it."""
-    asked = common.arguments(__doc__)
+    asked, watch = common.arguments(__doc__), Watch()
     names = asked.only.split(",") if asked.only else list(common.ROWS)
-    rounds = 2 if asked.quick else 5
+    rounds = 3 if asked.quick else 5
     environments = {"tensorflow": "tensorflow", "mds": "streaming"}
     peers = {
         name: common.Peer(environments.get(name, "others"), "shard_peers.py", name)
@@ -192,8 +193,7 @@ def main() -> None:
             ratios |= shards.ratios
     for peer in peers.values():
         peer.close()
-    print()
-    common.conclude(ratios)
+    common.conclude(ratios, watch.end(), quick=asked.quick)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import common
 import numpy as np
 from contenders import Training
+from noise import Median, Watch
 
 WANTED = {"vs_bare": 0.97, "vs_lightning": 0.95}
 VOCABULARY, CONTEXT = 256, 128
@@ -31,7 +32,7 @@ ENDLESS = 900_000
 
 def main() -> None:
     """Measure and print."""
-    told = common.arguments(__doc__)
+    told, watch = common.arguments(__doc__), Watch()
     turns = 6 if told.quick else 60
     versions = ", ".join(f"{one} {importlib.metadata.version(one)}" for one in ("torch", "lightning"))
     print(f"{common.machine()}\n{versions}; {turns} turns of {TURN_S:g} s each")
@@ -62,7 +63,7 @@ def main() -> None:
         ratios["vs_lightning"] = compare("steps of a perceptron, 1 rank", perceptron, "lightning", turns, most_ms=1)
     for name, least in WANTED.items():
         print(f"{name}: {ratios[name]} (wanted: at least {least})")
-    common.conclude(ratios)
+    common.conclude(ratios, watch.end(all_reaped=False), quick=told.quick)
 
 
 def compare(
@@ -74,18 +75,18 @@ def compare(
     turn_s: float = TURN_S,
     least_ms: float = 0,
     most_ms: float = float("inf"),
-) -> float:
+) -> Median:
     """Time ours and the other turn by turn; how many times faster ours is."""
     taken = training.turns(["ours", other], turns, turn_s)
     common.show(title, {name: [1e6 * one for one in values] for name, values in taken.items()}, "µs")
-    spread = sorted(theirs / ours for theirs, ours in zip(taken[other], taken["ours"], strict=True))
-    tenth = len(spread) // 10
-    middle = f"{spread[tenth]:.3f} to {spread[-1 - tenth]:.3f} without the outer tenths"
-    print(f"ratio of neighbouring turns: median {np.median(spread):.3f}, {middle}")
+    found = common.ratio(taken[other], taken["ours"], digits=3)
+    tenth = len(found.pairs) // 10
+    middle = f"{found.pairs[tenth]:.3f} to {found.pairs[-1 - tenth]:.3f} without the outer tenths"
+    print(f"ratio of neighbouring turns: median {found:.3f}, {middle}")
     step_ms = 1000 * float(np.median(taken[other]))
     if not least_ms <= step_ms <= most_ms:
         print(f"a step of {step_ms:.2f} ms is not what this is to measure ({least_ms} to {most_ms} ms)")
-    return round(float(np.median(spread)), 3)
+    return found
 
 
 def made(folder: Path) -> Path:

@@ -10,16 +10,18 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+# Surrogates stand for bytes of a file name that are not UTF-8.
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 KEY_LENGTH = 40
 
 
 def canonical(value: Any) -> bytes:
-    """UTF-8 JSON with sorted keys and no white space; NaN and infinities are refused (ValueError)."""
+    """UTF-8 JSON with sorted keys and no white space; ValueError for NaN and infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def plain(value: Any) -> bytes:
-    """UTF-8 JSON in the order that the value has: what a person wrote in an order (splits, arguments) is read so."""
+    """UTF-8 JSON in the value's own order, for values whose order matters (splits, arguments)."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
@@ -39,9 +41,23 @@ def valid_name(name: str) -> str:
     """`name`, if it may become a path: `[a-z0-9][a-z0-9._-]{0,62}`; else ValueError."""
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} cannot be a name: use 1 to 63 of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit"
+            f"{name!r} cannot be a name: use 1 to 63 characters (a-z, 0-9, '.', '_', '-') that begin with a letter or "
+            "digit"
         )
     return name
 
 
+def valid_path(path: str) -> str:
+    """`path`, if it stays below the folder it is relative to; else ValueError.
+
+    Refused: empty, absolute, `.` or `..` as a part, backslashes, control characters, bytes that are not UTF-8, parts
+    over 255 bytes.
+    """
+    parts = path.split("/")
+    if _UNSAFE.search(path) or any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts):
+        raise ValueError(f"{path!r} is not a path below a store")
+    return path
+
+
 Name = Annotated[str, AfterValidator(valid_name)]
+StorePath = Annotated[str, AfterValidator(valid_path)]

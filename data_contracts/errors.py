@@ -1,13 +1,15 @@
-"""The error tree: one class per cause, with its exit code, its retry budget's key and what to do about it.
+"""The error tree: one class per cause, with its exit code, its retry budget's key and its remedy.
 
     TrainwrightError              1   internal error (a bug of ours)
     ├── UsageError                2   bad usage or spec
     │   └── SpecError             2   a field of the spec, with file and line
     ├── ContractRejected          3   the data broke its contract
-    ├── GateNotMet                4   gate not met, insufficient evidence, approval refused
+    ├── GateNotMet                4   gate not met, approval refused
+    │   ├── InsufficientEvidence  4   no rows, or rows other than the champion's
+    │   └── OnHold                4   a person rolled the alias back from these weights
     ├── Interrupted               5   try again
     │   ├── Preempted             5   `preempted`: at once
-    │   ├── NodeLost              5   `node_lost`: with what is left
+    │   ├── NodeLost              5   `node_lost`: with the remaining nodes
     │   ├── Hung                  5   `hung`: after killing it
     │   ├── StorageUnavailable    5   `storage`: with backoff
     │   ├── GangIncomplete        5   `admission`: if asked
@@ -17,11 +19,11 @@
     ├── UserCodeError             8   the user's code raised, also on import
     │   ├── OutOfMemory           8   `oom`: once, smaller micro-batch
     │   └── Diverged              8   `diverged`: from the last committed, skipping batches
-    ├── ApprovalPending           9   goes on when answered
+    ├── ApprovalPending           9   continues when answered
     └── Cancelled               130
 
-An error carries one sentence (what, where) and one remedy (what to do). A child process answers with
-`to_json()`; its parent raises the same class again with `from_json()`.
+An error carries one sentence (what, where) and one remedy (what to do). A child process answers with `to_json()`; its
+parent raises the same class again with `from_json()`.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class TrainwrightError(Exception):
         message: one sentence that says what happened and where (file, line or field).
         remedy: one sentence that says what to do; the class's own if omitted.
         user_traceback: the traceback of the user's code, shown once, or "".
-        details: JSON-able facts for programs (counts, names, ids).
+        details: facts for programs (counts, names, ids), as JSON can hold them.
     """
 
     cause: ClassVar[str] = "internal"
@@ -87,11 +89,11 @@ class SpecError(UsageError):
 
 
 class ContractRejected(TrainwrightError):
-    """The data broke its contract; nothing after validate ran."""
+    """The data broke its contract; no stage after validate ran."""
 
     cause = "contract_rejected"
     exit_code = 3
-    default_remedy = "Mend the data, or change the suite if the data is right."
+    default_remedy = "Correct the data, or change the suite if the data is right."
 
 
 class GateNotMet(TrainwrightError):
@@ -102,16 +104,30 @@ class GateNotMet(TrainwrightError):
     default_remedy = "Change the training or the gate and run again."
 
 
+class InsufficientEvidence(GateNotMet):
+    """The scores cannot decide: they cover no rows, or other rows than the champion's, or are not finite."""
+
+    cause = "insufficient_evidence"
+    default_remedy = "Give both models the same test rows, at least one, and run again."
+
+
+class OnHold(GateNotMet):
+    """A person rolled the alias back from this checkpoint; the same run may continue once it is released."""
+
+    cause = "on_hold"
+    default_remedy = "Lift the hold with `trainwright release`, or train other weights."
+
+
 class Interrupted(TrainwrightError):
-    """Something outside the user's code stopped the work; the same run may go on."""
+    """Something outside the user's code stopped the work; the same run may continue."""
 
     cause = "interrupted"
     exit_code = 5
-    default_remedy = "Run `trainwright resume` to go on from the last committed checkpoint."
+    default_remedy = "Run `trainwright resume` to continue from the last committed checkpoint."
 
 
 class Preempted(Interrupted):
-    """A node was asked to leave (SIGTERM without a cancel marker)."""
+    """A node got a SIGTERM without a cancel marker."""
 
     cause = "preempted"
     retry_key = "preempted"
@@ -125,7 +141,7 @@ class NodeLost(Interrupted):
 
 
 class Hung(Interrupted):
-    """Processes live but the step counter stood still."""
+    """Processes are alive but the step counter does not move."""
 
     cause = "hung"
     retry_key = "hung"
@@ -140,7 +156,7 @@ class StorageUnavailable(Interrupted):
 
 
 class GangIncomplete(Interrupted):
-    """Not every node had answered the roll-call at its deadline."""
+    """Not every node answered the roll-call before its deadline."""
 
     cause = "gang_incomplete"
     retry_key = "admission"
@@ -158,7 +174,7 @@ class CorruptError(TrainwrightError):
 
     cause = "corrupt"
     exit_code = 6
-    default_remedy = "Do not use it; run again to make it anew, or restore the file from a copy."
+    default_remedy = "Do not use it; restore the file from a copy, or run again to make a new one."
 
 
 class OverBudget(TrainwrightError):
@@ -174,7 +190,7 @@ class UserCodeError(TrainwrightError):
 
     cause = "user_code"
     exit_code = 8
-    default_remedy = "Mend the code shown above and run again."
+    default_remedy = "Correct the code shown above and run again."
 
 
 class OutOfMemory(UserCodeError):
@@ -186,11 +202,11 @@ class OutOfMemory(UserCodeError):
 
 
 class Diverged(UserCodeError):
-    """The loss is not a number, or it jumped."""
+    """The loss is not finite, or it jumped."""
 
     cause = "diverged"
     retry_key = "diverged"
-    default_remedy = "Lower the learning rate or look at the batches named."
+    default_remedy = "Lower the learning rate, or look at the batches that are named."
 
 
 class ApprovalPending(TrainwrightError):
@@ -198,7 +214,7 @@ class ApprovalPending(TrainwrightError):
 
     cause = "waiting"
     exit_code = 9
-    default_remedy = "It goes on when the approval is answered."
+    default_remedy = "The run continues once the approval is answered."
 
 
 class Cancelled(TrainwrightError):
@@ -206,22 +222,22 @@ class Cancelled(TrainwrightError):
 
     cause = "cancelled"
     exit_code = 130
-    default_remedy = "Run `trainwright resume` to go on."
+    default_remedy = "Run `trainwright resume` to continue."
 
 
 def _tree(root: type[TrainwrightError]) -> dict[str, type[TrainwrightError]]:
-    found = {root.cause: root}
+    classes = {root.cause: root}
     for child in root.__subclasses__():
-        # A class elsewhere that narrows one of ours and shares its cause does not take its place.
-        found = {**_tree(child), **found}
-    return found
+        # A class outside this module that narrows one of ours and shares its cause does not replace it.
+        classes = {**_tree(child), **classes}
+    return classes
 
 
 def from_json(answer: dict[str, Any]) -> TrainwrightError:
     """The error that `to_json` wrote, as an instance of its own class; an unknown cause is an internal error."""
     kind = _tree(TrainwrightError).get(answer.get("cause", ""), TrainwrightError)
     return kind(
-        answer.get("message", "a child process failed without saying why."),
+        answer.get("message", "A child process failed and gave no reason."),
         remedy=answer.get("remedy"),
         user_traceback=answer.get("user_traceback", ""),
         details=answer.get("details"),

@@ -1,16 +1,17 @@
 """The hand-offs: small frozen records that pass between stages and are written as JSON.
 
-They carry ids, URIs, digests and counts; never tensors or frames. A URI is relative to the store's root, so a
-store can be moved.
+They carry ids, URIs, digests and counts; never tensors or frames. A URI is relative to the store's root, so a store can
+be moved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
+from data_contracts.canonical import StorePath
 from data_contracts.errors import UsageError
 
 SCHEMA = 1
@@ -26,7 +27,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def to_json(self) -> dict[str, Any]:
-        """The record as JSON-able Python objects."""
+        """The record as Python objects that JSON can hold."""
         return self.model_dump(mode="json")
 
 
@@ -36,19 +37,25 @@ class HandOff(Record):
     schema_version: int = SCHEMA
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Any:
-        """Read what `to_json` wrote; UsageError for a schema newer than this code's."""
-        version = value.get("schema_version", SCHEMA)
-        if not isinstance(version, int) or version > SCHEMA:
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Read what `to_json` wrote; UsageError for a schema newer than this code's, also of a record inside."""
+        return cls.model_validate(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_newer(cls, value: Any) -> Any:
+        newest = cls.model_fields["schema_version"].default
+        version = value.get("schema_version", newest) if isinstance(value, dict) else newest
+        if not isinstance(version, int) or version > newest:
             raise UsageError(
-                f"This {cls.__name__} has schema {version!r}, newer than the {SCHEMA} that this Trainwright reads.",
+                f"This {cls.__name__} has schema {version!r}, newer than the {newest} that this Trainwright reads.",
                 remedy="Upgrade Trainwright.",
             )
-        return cls.model_validate(value)
+        return value
 
 
 class Ref(Record):
-    """What points at a sealed directory: where it is, what it is, and that it was not changed since.
+    """A reference to a sealed directory: where it is, what it is, and a seal that shows it is unchanged.
 
     Attributes:
         uri: path of the directory below the store's root, such as `datasets/<key>-0`.
@@ -56,7 +63,7 @@ class Ref(Record):
         seal: SHA-256 of its manifest up to the seal.
     """
 
-    uri: str
+    uri: StorePath
     id: str
     seal: str
 
@@ -95,10 +102,10 @@ class Failure(Record):
     """One expectation that did not hold.
 
     Attributes:
-        rows: number of rows that broke it; 0 when it speaks of the whole column or table.
+        rows: number of rows that broke it; 0 when it is about the whole column or table.
         row_numbers: first few row numbers, counted from 0 over all source files in order.
         values: the values in those rows, or "•••" each where the column is sensitive.
-        observed: what an expectation on the whole column saw, as text, "" when sensitive.
+        observed: the value that an expectation on the whole column saw, as text, "" when sensitive.
     """
 
     expectation: str
@@ -112,7 +119,7 @@ class Failure(Record):
 
 
 class ContractReport(HandOff):
-    """What validate found. `accepted` is False when a failure has a severity that `contract.fail_on` names."""
+    """The result of validate. `accepted` is False if a failure's severity is one that `contract.fail_on` names."""
 
     ref: Ref | None = None
     key: str
@@ -137,7 +144,7 @@ class Dataset(HandOff):
     """A sealed set of shards.
 
     Attributes:
-        splits: shards of each split in order; `train`, `val`, `test` or what the split column says.
+        splits: shards of each split in order; `train`, `val`, `test` or the names in the split column.
         columns: name → type, as text (`int64`, `string`, `tensor<uint8>[8,8]`, …).
         dropped_rows: rows left out at sharding, by reason (such as `gap`).
     """
@@ -166,15 +173,15 @@ class Checkpoint(HandOff):
     Attributes:
         training: directory of the training below the store's root, `trainings/<key>-<n>`.
         step: optimizer steps done.
-        metrics: what the module had logged when it was written (last value of each).
+        metrics: the last value of each metric that the module had logged.
         dropped_rows: rows of the last, incomplete global batch of an epoch that training left out.
-        skipped: samples (from, to) that it passed over, because a training with them diverged.
+        skipped: samples (from, to) that it skipped, because a training with them diverged.
         state: `committed`, or `verified` once the verify stage passed.
     """
 
     ref: Ref
     key: str
-    training: str
+    training: StorePath
     step: int
     epoch: int
     generation: int
@@ -186,7 +193,7 @@ class Checkpoint(HandOff):
 
     @property
     def passed_over(self) -> str:
-        """What it did not see, as the end of a sentence; "" where it saw all."""
+        """The samples that it did not see, as the end of a sentence; "" if it saw all."""
         return passed_over(self.skipped)
 
 
@@ -196,7 +203,7 @@ class MetricValue(Record):
     Attributes:
         mode: whether larger (`max`) or smaller (`min`) is better.
         rows: rows it was computed over.
-        unit: what one outcome is: a `row`, a `batch`, or the whole `dataset` where the metric is no mean over rows.
+        unit: the unit of one outcome: a `row`, a `batch`, or the whole `dataset` if the metric is not a mean over rows.
     """
 
     value: float
@@ -208,7 +215,7 @@ class MetricValue(Record):
 class Evaluation(HandOff):
     """One checkpoint scored on one run's sets. Metrics of a named set other than the first are `<set>/<metric>`.
 
-    `outcomes` in the sealed directory keeps one line per row (or batch): see docs/evaluate.md.
+    `outcomes` in the sealed directory has one line per row (or batch): see docs/evaluate.md.
     """
 
     ref: Ref
@@ -245,7 +252,7 @@ class Receipt(HandOff):
     Attributes:
         decision: `promoted`, `unchanged` (the candidate already is the champion) or `not_promoted`.
         version: the version that the alias names now, or None if there is none.
-        previous: the version it named before.
+        previous: the version that the alias named before.
     """
 
     ref: Ref | None = None
@@ -261,8 +268,30 @@ class Receipt(HandOff):
     sentence: str
 
 
+class Hold(Record):
+    """A hold on a checkpoint that a person rolled an alias back from: not promoted there until a person releases it.
+
+    Attributes:
+        version: the version that the alias left.
+        by, at: the person who rolled back, and the time (UTC, ISO 8601).
+        reason: as it was given; "" if there was none.
+    """
+
+    checkpoint_id: str
+    version: int
+    by: str
+    at: str
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The person, time and reason of the roll-back, as the end of a sentence."""
+        when = f" at {self.at}" if self.at else ""
+        return f"{self.by} rolled version {self.version} back{when}" + (f' ("{self.reason}")' if self.reason else "")
+
+
 class Cost(Record):
-    """What a run used: node-seconds from launch to release times the catalogue's dated price."""
+    """A run's cost: node-seconds from launch to release times the catalogue's dated price."""
 
     node_seconds: float = 0.0
     usd: float = 0.0
@@ -272,7 +301,7 @@ class Cost(Record):
 
 
 class StageResult(Record):
-    """How one stage ended. `id` is the id of what it made or reused; `reused_from` says what was reused."""
+    """How one stage ended. `id` is the id of the result that it made or reused; `reused_from` says what was reused."""
 
     name: str
     status: StageStatus
@@ -291,10 +320,10 @@ class ModelName(Record):
 
 
 class RunReport(HandOff):
-    """One page about one run; what `trainwright run --json` prints.
+    """One page about one run; `trainwright run --json` prints it.
 
     Attributes:
-        error: what ended it, as `TrainwrightError.to_json` writes it; None if the line came to its end.
+        error: the error that ended it, as `TrainwrightError.to_json` writes it; None if the line reached its end.
     """
 
     run_id: str

@@ -1,7 +1,7 @@
-"""The LightningCLI config of `train.lightning`: loaded, and held against what the spec owns.
+"""Loads the LightningCLI config of `train.lightning`, and checks it against the settings that the spec owns.
 
-Nothing of the user's and nothing of Lightning's is imported; a config as LightningCLI prints it, with all defaults
-written out, is accepted.
+It imports neither the user's code nor Lightning. A config as LightningCLI prints it, with all defaults written out, is
+accepted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data_contracts.document import Document, FieldPath, Problem, dotted, shown
-from data_contracts.spec import DataSpec, PipelineSpec
+from data_contracts.pipeline_spec import DataSpec, PipelineSpec
+from data_contracts.yaml_document import Document, FieldPath, Problem, dotted, shown
 from data_contracts.yaml_text import read_document
 
 _SECTIONS = ("model", "data", "trainer", "optimizer", "lr_scheduler", "seed_everything", "ckpt_path")
@@ -31,10 +31,10 @@ _UNUSED_CALLBACKS = {
 
 
 def inline_lightning(spec: PipelineSpec, root: Path) -> dict[str, Any]:
-    """The config of `train.lightning` as a dictionary; a path is read from `root`, the spec's folder.
+    """The config of `train.lightning` as a dictionary; a path is relative to `root`, the spec's folder.
 
     Raises:
-        SpecError: the file is missing or no YAML, or the config sets what the spec owns (with file and line).
+        SpecError: the file is missing or not YAML, or the config sets what the spec owns (with file and line).
     """
     if isinstance(spec.train.lightning, dict):
         return spec.train.lightning
@@ -47,7 +47,7 @@ def inline_lightning(spec: PipelineSpec, root: Path) -> dict[str, Any]:
 
 
 def check_lightning(config: dict[str, Any], spec: PipelineSpec) -> list[str]:
-    """Hold a config against the spec; returns a sentence for each setting, of either, that has no effect.
+    """Check a config against the spec; returns a sentence for each setting, of either, that has no effect.
 
     Raises:
         SpecError: the config sets what the spec owns, lacks `model.class_path`, or has an unknown key.
@@ -60,14 +60,14 @@ def check_lightning(config: dict[str, Any], spec: PipelineSpec) -> list[str]:
 
 
 def config_problems(config: dict[str, Any], spec: PipelineSpec) -> list[Problem]:
-    """What is wrong with a config for this spec, with fields as paths below the config."""
+    """The mistakes in a config for this spec, with fields as paths below the config."""
     return [*_shape(config, spec), *_owned(config, spec)]
 
 
 def _shape(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
     for key in config:
         if key in _COMMANDS:
-            yield Problem((key,), f"is the section of a subcommand; move what it holds one level up, without {key}:")
+            yield Problem((key,), f"is a subcommand's section; move its content one level up, without {key}:")
         elif key not in _SECTIONS:
             yield _unknown((key,), _SECTIONS)
     trainer = config.get("trainer") or {}
@@ -96,17 +96,35 @@ def _shape(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
 
 def _owned(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
     """Fields whose value the spec decides; Lightning's default counts as not set."""
+    trainer = config.get("trainer")
+    trainer = trainer if isinstance(trainer, dict) else {}
+    with_own_data = config.get("data") is not None
+    yield from _decided(trainer, spec, with_own_data)
+    yield from _kept_off(trainer, with_own_data)
+    for place, class_path in _callbacks(trainer.get("callbacks")):
+        why = _UNUSED_CALLBACKS.get(class_path.rpartition(".")[2], "")
+        if why:
+            yield Problem(("trainer", "callbacks", *place), f"{class_path} is not used: {why}; leave it out here")
+    if config.get("ckpt_path") is not None:
+        sentence = "but a training resumes from its own last committed checkpoint; leave it out here"
+        yield Problem(("ckpt_path",), f"is {shown(config['ckpt_path'])}, {sentence}")
+    seed = config.get("seed_everything")
+    if seed is not None and seed is not True and _unlike(seed, spec.train.seed):
+        sentence = f"is {shown(seed)}, but train.seed of the spec is {spec.train.seed}; leave it out here"
+        yield Problem(("seed_everything",), sentence)
+
+
+def _decided(trainer: dict[str, Any], spec: PipelineSpec, with_own_data: bool) -> Iterator[Problem]:
+    """The trainer's settings that fields of the spec decide."""
     train = spec.train
     micro = min(train.micro_batch_size or train.global_batch_size, train.global_batch_size // train.world_size)
     accumulate = train.global_batch_size // train.world_size // micro
-    trainer = config.get("trainer")
-    trainer = trainer if isinstance(trainer, dict) else {}
     decided = [
         ("strategy", "train.strategy", train.strategy, "auto"),
         ("devices", "train.devices", train.devices, "auto"),
         ("num_nodes", "train.nodes", train.nodes, 1),
     ]
-    if config.get("data") is None:
+    if not with_own_data:
         decided.append(("accumulate_grad_batches", _ACCUMULATION, accumulate, 1))
     for name, owner, value, default in decided:
         given = trainer.get(name)
@@ -115,6 +133,10 @@ def _owned(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
             yield Problem(
                 ("trainer", name), f"is {shown(given)}, but {owner} of the spec {verb} {value}; leave it out here"
             )
+
+
+def _kept_off(trainer: dict[str, Any], with_own_data: bool) -> Iterator[Problem]:
+    """The trainer's settings that have no place in a training of ours."""
     kept_off: list[tuple[str, tuple[Any, ...], str]] = [
         ("enable_checkpointing", (None, True), "train.checkpoint of the spec says when checkpoints are written"),
         ("use_distributed_sampler", (None, True), "the spec decides the sample order (train.seed)"),
@@ -127,11 +149,11 @@ def _owned(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
         ("fast_dev_run", (None, False), "it switches off the checkpoints that train.checkpoint of the spec asks for"),
         ("barebones", (None, False), "it switches off the checkpoints that train.checkpoint of the spec asks for"),
     ]
-    if config.get("data") is not None:
+    if with_own_data:
         why = "with a data module of your own each step of train.global_batch_size rows is one batch of it on each rank"
         kept_off.append(("accumulate_grad_batches", (None, 1), why))
     elif isinstance(trainer.get("limit_val_batches"), int | float):
-        # Lightning tells 1, one batch, from 1.0, all of them.
+        # In Lightning, 1 means one batch and 1.0 means all batches.
         every = isinstance(trainer["limit_val_batches"], float)
         why = "train.micro_batch_size and train.devices of the spec change how many rows that is; give val fewer rows"
         kept_off.append(("limit_val_batches", (0, 1.0) if every else (0,), why))
@@ -139,21 +161,10 @@ def _owned(config: dict[str, Any], spec: PipelineSpec) -> Iterator[Problem]:
         given = trainer.get(name)
         if all(_unlike(given, value) for value in harmless):
             yield Problem(("trainer", name), f"is {shown(given)}, but {why}; leave it out here")
-    for place, class_path in _callbacks(trainer.get("callbacks")):
-        why = _UNUSED_CALLBACKS.get(class_path.rpartition(".")[2], "")
-        if why:
-            yield Problem(("trainer", "callbacks", *place), f"{class_path} is not used: {why}; leave it out here")
-    if config.get("ckpt_path") is not None:
-        sentence = "but a training resumes from its own last committed checkpoint; leave it out here"
-        yield Problem(("ckpt_path",), f"is {shown(config['ckpt_path'])}, {sentence}")
-    seed = config.get("seed_everything")
-    if seed is not None and seed is not True and _unlike(seed, train.seed):
-        sentence = f"is {shown(seed)}, but train.seed of the spec is {train.seed}; leave it out here"
-        yield Problem(("seed_everything",), sentence)
 
 
 def _unlike(one: Any, other: Any) -> bool:
-    # True equals 1 in Python, but not to someone who reads the config.
+    # True equals 1 in Python, but not for a person who reads the config.
     return one != other or isinstance(one, bool) != isinstance(other, bool)
 
 
@@ -232,16 +243,16 @@ def _data_without_effect(spec: PipelineSpec) -> Iterator[str]:
         for index, source in enumerate(spec.data.source):
             here = f"data.source.{index}"
             if source.storage_options and not source.uri.startswith("s3://"):
-                yield f"{here}.storage_options has no effect: {source.uri} is no s3:// address."
+                yield f"{here}.storage_options has no effect: {source.uri} is not an s3:// address."
             if source.columns and source.format in ("jsonl", "parquet", "files"):
                 yield f"{here}.columns has no effect: format {source.format} names its own columns."
             if source.pattern and source.format != "files":
                 yield f"{here}.pattern has no effect: it needs format files."
     if spec.store.storage_options and not spec.store.uri.startswith("s3://"):
-        yield f"store.storage_options has no effect: {spec.store.uri} is no s3:// address."
+        yield f"store.storage_options has no effect: {spec.store.uri} is not an s3:// address."
     begin = spec.train.init_from
     if begin is not None and begin.storage_options and not begin.weights.startswith("s3://"):
-        yield f"train.init_from.storage_options has no effect: {begin.weights} is no s3:// address."
+        yield f"train.init_from.storage_options has no effect: {begin.weights} is not an s3:// address."
     if spec.shards is not None:
         split = spec.shards.split
         given = split.model_fields_set

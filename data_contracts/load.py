@@ -1,4 +1,4 @@
-"""Reads a pipeline spec: YAML and `--set` overrides to a typed `PipelineSpec`, or one sentence with file and line."""
+"""Reads a pipeline spec: YAML and `--set` overrides become a typed `PipelineSpec`, or an error with file and line."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from data_contracts.document import Document, Problem
 from data_contracts.errors import SpecError
 from data_contracts.lightning_config import check_lightning, config_problems, inline_lightning
-from data_contracts.sentences import problems
-from data_contracts.spec import VERSION, PipelineSpec, StoreSpec
+from data_contracts.pipeline_spec import VERSION, PipelineSpec, StoreSpec
+from data_contracts.validation_errors import problems
+from data_contracts.yaml_document import Document, Problem
 from data_contracts.yaml_text import parse, read_document
 
 __all__ = ["check_lightning", "inline_lightning", "json_schema", "load_spec", "load_store"]
@@ -22,7 +22,7 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
     """Read the spec at `path`, with overrides such as `train.seed=3` (the value is read as YAML).
 
     Raises:
-        SpecError: with a line `file:line: field: what; what to do` for each thing that is wrong.
+        SpecError: with a line `file:line: field: what; what to do` for each mistake.
     """
     advice = "`trainwright init DIR` writes a pipeline that runs as it is"
     document = read_document(Path(path), "a pipeline spec", advice)
@@ -45,7 +45,9 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
 
 
 def load_store(uri: str, pointers: str | None, overrides: Sequence[str] = ()) -> StoreSpec:
-    """A spec's `store` section from a command line, with overrides such as `storage_options.anon=true`. SpecError."""
+    """A spec's `store` section from a command line, with overrides such as `storage_options.anon=true`; SpecError if
+    wrong.
+    """
     section = {"uri": uri} if pointers is None else {"uri": uri, "pointers": pointers}
     document = Document("store", section, {})
     for override in overrides:

@@ -1,4 +1,4 @@
-"""What was looked up once at the start of a run; nothing later looks it up again (`runs/<run_id>/resolved.json`)."""
+"""The inputs, looked up once at the start of a run and never again (`runs/<run_id>/resolved.json`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import Field
 
 from data_contracts.handoffs import Dataset, HandOff, Record, Ref, SourceFile, Trigger
-from data_contracts.spec import PipelineSpec
+from data_contracts.pipeline_spec import PipelineSpec
 
 
 class Price(Record):
-    """A machine's price as the catalogue had it at the start."""
+    """A machine's price in the catalogue at the start of the run."""
 
     machine: str
     usd_per_hour: float
@@ -23,15 +23,15 @@ class Resolved(HandOff):
 
     Attributes:
         spec: the spec after overrides, as JSON.
-        root: the spec's folder, from which relative paths are read.
+        root: the spec's folder, to which relative paths refer.
         window: start and end in ISO, or None.
         files: the raw files, in reading order; `sets` has those of the named evaluation sets.
         suite: the contract's suite, loaded; `lightning`: the LightningCLI config, loaded.
-        code: the sealed bundle of the user's project; `code_digest` is what keys contain of it.
-        champion: the alias' model version at the start.
+        code: the sealed bundle of the user's project; keys contain its `code_digest`.
+        champion: the alias's model version at the start.
         mixture: the other datasets that `train.loader.mixture` names.
         init_from: the checkpoint, or the imported weights, that `train.init_from` names.
-        fresh: whether a training of this run's own was asked for (`--new`).
+        fresh: whether the run was asked for a training of its own (`--new`).
     """
 
     run_id: str

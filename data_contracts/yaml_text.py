@@ -1,6 +1,6 @@
 """Reads YAML into a `Document` of plain values: text, numbers, true, false, null, lists and mappings.
 
-Values are those a LightningCLI config has: `1e-3` is a number and a bare date is text; keys are always text.
+Values are read as LightningCLI reads a config: `1e-3` is a number and a bare date is text; keys are always text.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from typing import Any
 
 import yaml
 
-from data_contracts.document import Document, FieldPath, Problem, shown
 from data_contracts.errors import SpecError
+from data_contracts.yaml_document import Document, FieldPath, Problem, shown
 
-# Aliases are written out in full, so a few lines of them can stand for billions of values.
+# Aliases are expanded, so a few lines of them can stand for billions of values.
 MAX_VALUES = 100_000
 _MERGE = "tag:yaml.org,2002:merge"
 _FLOAT = re.compile(
     r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*(?:[eE][-+]?\d+)?"
     r"|\.(?:inf|Inf|INF))$|\.(?:nan|NaN|NAN)$"
 )
+# YAML 1.1 reads `012` as 10 and `1:30` as 90, which is rarely meant.
+_OCTAL = re.compile(r"[-+]?0[0-7_]+")
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-5]?[0-9])+")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1, but for two habits that surprise: `1e-3` read as text, and `2026-01-01` read as a date object."""
+    """YAML 1.1 without two surprises: `1e-3` as text, and `2026-01-01` as a date object."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -47,7 +50,7 @@ def read_document(path: Path, what: str, when_missing: str) -> Document:
         when_missing: what to do about a missing or empty file.
 
     Raises:
-        SpecError: no such file, unreadable, empty, not YAML, a key written twice, or no mapping.
+        SpecError: no such file, unreadable, empty, not YAML, a key written twice, or not a mapping.
     """
     name = _short(path)
     try:
@@ -57,7 +60,7 @@ def read_document(path: Path, what: str, when_missing: str) -> Document:
     except IsADirectoryError as error:
         raise SpecError(f"{name}: is a folder; name the YAML file in it that is {what}.") from error
     except UnicodeDecodeError as error:
-        raise SpecError(f"{name}: is no text in UTF-8 (byte {error.start}); name {what}.") from error
+        raise SpecError(f"{name}: is not text in UTF-8 (byte {error.start}); name {what}.") from error
     except OSError as error:
         raise SpecError(f"{name}: cannot be read ({error.strerror}); check its permissions.") from error
     document = parse(text, name)
@@ -69,16 +72,16 @@ def read_document(path: Path, what: str, when_missing: str) -> Document:
 
 
 def _short(path: Path) -> str:
-    """A file below the current folder as people there name it; any other as it was given."""
+    """A file below the current folder relative to it; any other as it was given."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def parse(text: str, name: str, place: str | None = None) -> Document:
-    """Parse YAML text; SpecError with the line where it is wrong.
+    """Parse YAML text; SpecError with the line of the mistake.
 
     Args:
-        name: what stands before the line number in places.
-        place: instead, the one place of everything in it.
+        name: the text before the line number in places.
+        place: instead, one place for everything in the text.
     """
     try:
         loader = _Loader(text)
@@ -91,7 +94,9 @@ def parse(text: str, name: str, place: str | None = None) -> Document:
         raise SpecError(f"{place or f'{name}:{mark.line + 1 if mark else 1}'}: {_syntax(error)}.") from error
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
-        raise SpecError(f"{place or f'{name}:{line}'}: is not valid YAML: a control character; take it out.") from error
+        raise SpecError(
+            f"{place or f'{name}:{line}'}: is not valid YAML: it has a control character; remove it."
+        ) from error
     except RecursionError as error:
         raise SpecError(f"{place or name}: nests too deeply, or an alias contains itself; write it out.") from error
     return Document(name, value, walk.places)
@@ -119,7 +124,7 @@ class _Walk:
         if self._seen > MAX_VALUES:
             raise SpecError(f"{self._at(node)}: stands for more than {MAX_VALUES} values; use fewer aliases.")
         if not field or isinstance(field[-1], int):
-            self.places[field] = self._at(node)  # a key's own line stands already
+            self.places[field] = self._at(node)  # a key has its own line already
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*field, index)) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.MappingNode):
@@ -151,6 +156,15 @@ class _Walk:
         return {**merged, **own}
 
     def _scalar(self, node: yaml.Node, field: FieldPath) -> str | int | float | bool | None:
+        if node.tag == "tag:yaml.org,2002:int":
+            if _OCTAL.fullmatch(node.value):
+                raise self._wrong(
+                    node, field, f"{node.value} would be an octal number; leave out the 0, or quote it as text"
+                )
+            if _SEXAGESIMAL.fullmatch(node.value):
+                raise self._wrong(
+                    node, field, f"{node.value} would be a number to base 60; write it out, or quote it as text"
+                )
         try:
             value = self._loader.construct_object(node)
         except (yaml.constructor.ConstructorError, ValueError) as error:

@@ -1,1 +1,1 @@
-"""What happens, in order: the whole line as a Prefect flow, and the command line."""
+"""The order of events: the whole line as a Prefect flow, and the command line."""

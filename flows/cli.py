@@ -1,4 +1,4 @@
-"""The command line: which commands there are and what they take. Each is carried out in `flows/commands/`.
+"""The command line: the commands and their arguments. `flows/commands/` carries them out.
 
 Only the standard library is imported before a command is chosen, so `--help` answers at once.
 """
@@ -11,29 +11,28 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flows.stages import verbs
+
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "quickstart": ("quickstart", "run the digits example end to end: rejected, promoted, unchanged, not promoted"),
-    "init": ("project", "write a pipeline that runs as it is into a folder"),
-    "doctor": ("machine", "check this machine"),
-    "up": ("machine", "start the local Prefect server, the pool and a worker"),
-    "down": ("machine", "stop them"),
-    "run": ("lines", "run a pipeline from raw data to promotion"),
-    "resume": ("lines", "go on with a run that was stopped or failed"),
-    "checkpoints": ("looking", "list the checkpoints of a run's training"),
-    "logs": ("looking", "what the ranks of a run's training printed"),
-    "status": ("looking", "the server, the runs and the models of a store"),
-    "plan": ("looking", "what a run would reuse, and why not"),
-    "validate": ("stages", "check the raw data against its contract"),
-    "shard": ("stages", "make the dataset"),
-    "train": ("stages", "train, or reuse a training"),
-    "verify": ("stages", "verify the checkpoint that train handed over"),
-    "evaluate": ("stages", "score the checkpoint"),
-    "promote": ("stages", "move the alias if the gates are met"),
-    "rollback": ("looking", "move an alias back to an earlier version"),
-    "show": ("looking", "show a model version, an alias or a run"),
-    "prove": ("looking", "re-read every byte from a model back to the raw data"),
-    "store": ("stores", "make a store: store init URI, with its pointers in a database if the server needs that"),
-    "gc": ("cleaning", "delete what nothing in a store reaches any more"),
+    "init": ("project", "write a working starter pipeline into a folder"),
+    "doctor": ("doctor", "check this machine: hardware, state folder, leftover temporary folders, stores"),
+    "up": ("server", "start the local Prefect server, the pool and a worker"),
+    "ui": ("server", "print a link that opens the Prefect pages and signs you in"),
+    "down": ("server", "stop the local Prefect server and its worker"),
+    "run": ("run", "run a pipeline from raw data to promotion"),
+    "resume": ("run", "continue a run that was stopped or failed"),
+    "checkpoints": ("queries", "list the checkpoints of a run's training"),
+    "logs": ("queries", "print the output of the ranks of a run's training"),
+    "status": ("queries", "show the server, and the runs and models of each store"),
+    "plan": ("queries", "show which stages a run would reuse, and why others would run"),
+    **{verb: ("stages", does) for verb, does in verbs().items()},
+    "rollback": ("aliases", "move an alias back to an earlier version, and put the checkpoint it leaves on hold"),
+    "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
+    "show": ("queries", "show a model version, an alias or a run"),
+    "prove": ("queries", "re-read every byte from a model back to the raw data"),
+    "store": ("stores", "make a store (`store init URI`); a database decides its pointers if the server cannot"),
+    "gc": ("gc", "delete what nothing in a store refers to any more"),
     "schema": ("project", "print the spec's JSON Schema"),
 }
 
@@ -42,14 +41,15 @@ def parser() -> argparse.ArgumentParser:
     """The argument parser with every command."""
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object on stdout; logs go to stderr")
-    common.add_argument("--no-color", action="store_true", help="no colours")
+    common.add_argument("--no-color", action="store_true", help="print no colours")
+    common.add_argument("--quiet", "-q", action="store_true", help="print only errors and the final line")
     top = argparse.ArgumentParser(
-        prog="trainwright", description="From raw data to a promoted model, with proof at each joint."
+        prog="trainwright", description="From raw data to a promoted model, with every step provable."
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (_, line) in SUBCOMMANDS.items():
+    for name, (room, line) in SUBCOMMANDS.items():
         command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", parents=[common])
-        _ARGUMENTS.get(name, lambda _: None)(command)
+        _ARGUMENTS.get(name, _stage if room == "stages" else _nothing)(command)
     return top
 
 
@@ -59,7 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     module, _ = SUBCOMMANDS[arguments.command]
 
     def load() -> Callable[[argparse.Namespace], Any]:
-        return getattr(importlib.import_module(f"flows.commands.{module}"), arguments.command)
+        verb = "stage" if module == "stages" else arguments.command
+        return getattr(importlib.import_module(f"flows.commands.{module}"), verb)
 
     try:
         guard = importlib.import_module("flows.commands.guard")
@@ -68,12 +69,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guard.carry_out(load, arguments)
 
 
+def _nothing(_: argparse.ArgumentParser) -> None:
+    """Add no arguments, for a command without its own."""
+
+
 def _spec(command: argparse.ArgumentParser) -> None:
     command.add_argument("spec", help="the pipeline spec (YAML)")
     command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")
-    command.add_argument("--window", help="START..END (ISO, half open) or a length such as 7d that ends now")
-    command.add_argument("--store", help="store to use instead of the spec's")
-    command.add_argument("--rehash", action="store_true", help="read every raw file again to take its digest")
+    command.add_argument(
+        "--window",
+        help="part of the data to read: START..END (ISO times, END excluded), or a length such as 7d that ends now",
+    )
+    command.add_argument("--store", help="store to use instead of the store in the spec")
+    command.add_argument(
+        "--rehash", action="store_true", help="ignore remembered digests: read and hash every raw file again"
+    )
 
 
 def _stage(command: argparse.ArgumentParser) -> None:
@@ -83,20 +93,31 @@ def _stage(command: argparse.ArgumentParser) -> None:
 
 def _training(command: argparse.ArgumentParser) -> None:
     _stage(command)
-    command.add_argument("--curves", metavar="DIR", help="also write what was logged, one JSON table per metric")
+    command.add_argument(
+        "--curves", metavar="DIR", help="also write the logged values to DIR, one JSON table per metric"
+    )
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
 
 
 def _evaluating(command: argparse.ArgumentParser) -> None:
     _stage(command)
-    command.add_argument("--metrics", metavar="FILE", help="also write the metrics' values, one JSON object")
+    command.add_argument("--metrics", metavar="FILE", help="also write the metrics as one JSON object")
+
+
+def _promoting(command: argparse.ArgumentParser) -> None:
+    _stage(command)
+    help_ = "promote a checkpoint that is on hold, if it meets the gates; needs --reason"
+    command.add_argument("--force", action="store_true", help=help_)
+    command.add_argument(
+        "--reason", metavar="WHY", help="why the checkpoint is promoted although it is on hold; recorded in the receipt"
+    )
 
 
 def _run(command: argparse.ArgumentParser) -> None:
     _spec(command)
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
-    command.add_argument("--key", help="idempotency key: two runs with one key are one run")
-    help_ = "ci: the key is commit + code + spec + window unless --key is given"
+    command.add_argument("--key", help="idempotency key: a second call with the same key attaches to the first run")
+    help_ = "ci: derive the key from commit, code, spec, window and inputs, unless --key is given"
     command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)
 
 
@@ -106,7 +127,9 @@ def _named(command: argparse.ArgumentParser) -> None:
 
 
 def _store(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--store", help="store to look in; default: .trainwright here, then those used before")
+    command.add_argument(
+        "--store", help="store to search; default: .trainwright in this folder, then stores used before"
+    )
 
 
 def _of_run(command: argparse.ArgumentParser) -> None:
@@ -117,24 +140,29 @@ def _of_run(command: argparse.ArgumentParser) -> None:
 def _logs(command: argparse.ArgumentParser) -> None:
     _of_run(command)
     command.add_argument(
-        "--rank", type=int, metavar="K", help="the whole of what rank K's node kept; default: the end of each"
+        "--rank",
+        type=int,
+        metavar="K",
+        help="print everything that was kept of rank K; default: the end of each rank's output",
     )
 
 
 def _resume(command: argparse.ArgumentParser) -> None:
     _of_run(command)
-    help_ = "go on from the committed checkpoint of this step; later ones are set aside"
+    help_ = "continue from the committed checkpoint of this step; later checkpoints are set aside"
     command.add_argument("--from", dest="from_step", type=int, metavar="STEP", help=help_)
 
 
 def _init(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folder", metavar="DIR", help="folder to write into; made if absent")
+    command.add_argument("folder", metavar="DIR", help="folder to write to; created if it does not exist")
 
 
 def _making(command: argparse.ArgumentParser) -> None:
-    command.add_argument("action", choices=("init",), help="init: make the store, or say how it was made")
+    command.add_argument(
+        "action", choices=("init",), help="init: make the store, or show how an existing store was made"
+    )
     command.add_argument("uri", metavar="URI", help="s3://bucket/prefix, or a folder")
-    help_ = "postgresql://… or sqlite:////…: the database that decides pointers and names, for good"
+    help_ = "postgresql://… or sqlite:////…: the database that decides pointers and names; cannot be changed later"
     command.add_argument("--pointers", metavar="DATABASE", help=help_)
     help_ = "a field of the spec's store section, such as storage_options.endpoint_url=http://127.0.0.1:9000"
     command.add_argument("--set", action="append", default=[], metavar="A.B=C", help=help_)
@@ -147,15 +175,34 @@ def _show(command: argparse.ArgumentParser) -> None:
 
 def _rollback(command: argparse.ArgumentParser) -> None:
     _named(command)
-    command.add_argument("--to", type=int, metavar="VERSION", help="version to go back to; default: the one before")
+    command.add_argument(
+        "--to",
+        type=int,
+        metavar="VERSION",
+        help="version to go back to; default: the previous version that is not on hold",
+    )
+    command.add_argument("--reason", default="", metavar="WHY", help="why; recorded in the receipt and the hold")
+
+
+def _release(command: argparse.ArgumentParser) -> None:
+    _named(command)
+    command.add_argument(
+        "version", nargs="?", type=int, metavar="VERSION", help="version to release; default: the only version on hold"
+    )
+    command.add_argument(
+        "--checkpoint",
+        metavar="ID",
+        help="checkpoint to release instead of a version: its id, or the first characters of the id",
+    )
+    command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the receipt")
 
 
 def _gc(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--store", help="store to clean; default: .trainwright here, and no other")
-    command.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
-    help_ = "keep runs, and results that nothing names, this long after their last use; default 30"
+    command.add_argument("--store", help="store to clean; default: only .trainwright in this folder")
+    command.add_argument("--dry-run", action="store_true", help="list what would be deleted, and delete nothing")
+    help_ = "days to keep runs, and results that nothing refers to, after their last use; default 30"
     command.add_argument("--keep-days", type=float, default=30.0, metavar="N", help=help_)
-    help_ = "keep everything else, such as unfinished work, this long; default 24"
+    help_ = "hours to keep everything else, such as unfinished work; default 24"
     command.add_argument("--grace-hours", type=float, default=24.0, metavar="N", help=help_)
 
 
@@ -167,13 +214,11 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "logs": _logs,
     "status": _store,
     "plan": _spec,
-    "validate": _stage,
-    "shard": _stage,
     "train": _training,
-    "verify": _stage,
     "evaluate": _evaluating,
-    "promote": _stage,
+    "promote": _promoting,
     "rollback": _rollback,
+    "release": _release,
     "show": _show,
     "prove": _named,
     "store": _making,

@@ -1,7 +1,7 @@
-"""One node of a gang, as a work pool's worker runs it. The supervisor is a process of its own; this one minds it.
+"""One node of a gang, as a work pool's worker runs it. The supervisor is a process of its own; this process watches it.
 
-Ended in any way, this process takes the node with it: a signal from Prefect or its host is handed on (the node saves a
-checkpoint, unless it was cancelled), and the supervisor ends all it started when this process is gone.
+However this process ends, the node ends with it. A signal from Prefect or the host is passed on (the node saves a
+checkpoint, unless it was cancelled), and the supervisor ends all its processes when this process is gone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import logging
 import os
 import socket
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from prefect import flow
 from prefect.exceptions import Abort
@@ -19,18 +20,20 @@ from prefect.states import Cancelled, Completed, Failed, State
 
 from data_contracts.errors import Cancelled as CancelledError
 from data_contracts.errors import from_json
-from infra.launch.address import own_address
-from infra.launch.local import LocalNode
-from infra.launch.node import ADDRESS, STORE_OPTIONS
+from data_contracts.messages.gang import Joined, NodeExit
+from infra.gang.environment import ADDRESS, STORE_OPTIONS, store_options
+from infra.gang.node.address import own_address
+from infra.gang.node.local import LocalNode
 from infra.store import Store, layout, open_store
 
 POLL_S = 0.1
+T = TypeVar("T")
 log = logging.getLogger("trainwright")
 
 
 @flow(name="node", retries=0)
 def node(store: str, training: str, generation: int, node: int) -> State:
-    """Be one node of a generation until it is over.
+    """Run one node of a generation until it ends.
 
     Args:
         store: address of the store.
@@ -38,7 +41,7 @@ def node(store: str, training: str, generation: int, node: int) -> State:
         generation: of the gang.
         node: its number in the gang.
     """
-    options = json.loads(os.environ.get(STORE_OPTIONS, "{}"))
+    options = store_options()
     endpoint = options.get("endpoint_url") or options.get("client_kwargs", {}).get("endpoint_url", "")
     peers = [os.environ.get("PREFECT_API_URL", ""), str(endpoint)]
     env = {STORE_OPTIONS: json.dumps(options), ADDRESS: own_address(peers)}
@@ -50,23 +53,23 @@ def node(store: str, training: str, generation: int, node: int) -> State:
     finally:
         supervisor.kill()
     opened, place = open_store(store, options, create=False), (training, generation, node)
-    if (ended := _found(opened, layout.node_exit(*place))) is None:
-        joined = _found(opened, layout.joined(*place))
-        if joined is not None and (joined["host"], joined["pid"]) != (socket.gethostname(), supervisor.pid):
-            # Prefect executes this flow run twice. Its state belongs to the execution that has the node.
-            raise Abort(f"node {node} runs on {joined['host']} already")
-        return Failed(message=f"The supervisor {said} and left no word in the store. {printed[-2000:]}")
-    if ended["error"] is None:
+    if (ended := _found(opened, layout.node_exit(*place), NodeExit.from_json)) is None:
+        joined = _found(opened, layout.joined(*place), Joined.from_json)
+        if joined is not None and (joined.host, joined.pid) != (socket.gethostname(), supervisor.pid):
+            # Prefect executed this flow run twice. Its state belongs to the execution that has the node.
+            raise Abort(f"node {node} runs on {joined.host} already")
+        return Failed(message=f"The supervisor {said} and left no answer in the store. {printed[-2000:]}")
+    if ended.error is None:
         return Completed(message=f"Node {node} of generation {generation} is done.")
-    error = from_json(ended["error"])
+    error = from_json(ended.error)
     log.error("%s", error)
     make = Cancelled if isinstance(error, CancelledError) else Failed
     return make(name=error.cause.replace("_", " ").title().replace(" ", ""), message=error.message)
 
 
-def _found(store: Store, path: str) -> dict[str, Any] | None:
+def _found(store: Store, path: str, parse: Callable[[Any], T]) -> T | None:
     try:
-        return store.read_json(path)
+        return store.read_as(path, parse)
     except FileNotFoundError:
         return None
 
@@ -76,8 +79,8 @@ def _wait_for(supervisor: LocalNode) -> None:
         while supervisor.ended() is None:
             time.sleep(POLL_S)
     except BaseException:
-        # What Prefect makes of SIGTERM. A second one while the node saves its checkpoint ends it at once, and so does
-        # its being stopped: it would stay behind when the host ends this process.
+        # Prefect's reaction to SIGTERM. A second signal while the node saves its checkpoint ends the node at once, and
+        # so does a stop (SIGSTOP) of the node: it would outlive this process when the host ends it.
         supervisor.terminate()
         while supervisor.ended() is None and not supervisor.is_stopped:
             time.sleep(POLL_S)

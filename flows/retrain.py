@@ -9,12 +9,26 @@ from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import RunReport
-from flows.states import as_state, explained, flow_name, overrides, started_by, tagged
+from flows.flow_runs import as_error, as_state, cost_tagged, flow_name, name_flow_run, overrides, started_by
+from flows.stages import stages
 from infra.orchestrator.cancelling import cancellable
-from tasks.attach import attach
-from tasks.orchestrated import evaluate, promote, shard, train, validate, verify
-from tasks.report import report
-from tasks.run import Run, open_run, reopen_run
+from tasks.run.attach import attach
+from tasks.run.options import RunOptions
+from tasks.run.report import report
+from tasks.run.run import Run, open_run, reopen_run
+from tasks.stages.orchestrated import as_task
+
+# The stages in order, each in a module of its own. A stage takes hand-offs of stages above it, which its module names.
+LINE = {
+    "tasks.stages.validate": "check the raw data against its contract",
+    "tasks.stages.shard": "split, transform and shuffle the rows, and store them as shards",
+    "tasks.stages.train": "train the module, or reuse an earlier training",
+    "tasks.stages.verify": "verify the checkpoint that train handed over",
+    "tasks.stages.evaluate": "score the checkpoint and the champion on the same rows",
+    "tasks.stages.promote": "move the alias if the gates are met",
+}
+# The parts of the report, by the stage whose hand-off they are.
+REPORTED = {"dataset": "shard", "checkpoint": "verify", "evaluation": "evaluate", "receipt": "promote"}
 
 
 @flow(name="retrain", flow_run_name=flow_name)
@@ -27,7 +41,7 @@ def retrain(
     new: bool = False,
     rehash: bool = False,
 ) -> State:
-    """Validate, shard, train, verify, evaluate and promote what a pipeline spec names.
+    """Validate, shard, train, verify, evaluate and promote by a pipeline spec.
 
     Args:
         spec: path of the spec, from the working directory.
@@ -38,39 +52,36 @@ def retrain(
         new: begin a new training even if an unfinished one has the same key.
         rehash: read every raw file again to take its digest.
     """
-    asked: dict[str, Any] = {"window": window, "store_uri": store, "fresh": new, "rehash": rehash}
-    run = open_run(spec, overrides=overrides(set), **asked, **started_by(key))
-    return as_state(run, line(run))
+    options = RunOptions(window=window, fresh=new, rehash=rehash, **started_by(key))
+    run = open_run(spec, overrides=overrides(set), store_uri=store, options=options)
+    return as_state(run, line(name_flow_run(run, window, set)))
 
 
 @flow(name="resume", flow_run_name="resume-{run_id}")
 def resume(run_id: str, store: str | None = None, from_step: int | None = None) -> State:
-    """Go on with a run that was stopped or failed: its inputs stay as they were resolved.
+    """Continue a run that was stopped or failed: its inputs stay as they were resolved.
 
     Args:
         run_id: the run, as `trainwright status` lists it.
-        store: store to look in; default: .trainwright here, then those used before.
-        from_step: go on from the committed checkpoint of this step; later ones are set aside.
+        store: store to search; default: .trainwright here, then those used before.
+        from_step: continue from the committed checkpoint of this step; later checkpoints are set aside.
     """
-    run = reopen_run(run_id, store, from_step)
+    run = name_flow_run(reopen_run(run_id, store, from_step), "resumed")
     return as_state(run, line(run))
 
 
 @attach
 def line(run: Run) -> RunReport:
-    """The stages in order."""
-    made: dict = {}
+    """The stages in order, then the report."""
+    made: dict[str, Any] = {}
     try:
-        with tagged(run), cancellable():
-            contract = validate(run)
-            dataset = made["dataset"] = shard(run, contract)
-            checkpoint = made["checkpoint"] = verify(run, train(run, dataset))
-            evaluation = made["evaluation"] = evaluate(run, checkpoint, dataset)
-            receipt = promote(run, checkpoint, dataset, evaluation)
-        return report(run, receipt=receipt, **made)
+        with cost_tagged(run), cancellable():
+            for stage in stages(LINE):
+                made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))
+        return report(run, **{part: made[name] for part, name in REPORTED.items()})
     except Exception as error:
-        told = explained(error)
-        page = report(run, error=told, **made)
-        if type(told) is TrainwrightError:  # a bug of ours: its traceback belongs in the log
+        failure = as_error(error)
+        page = report(run, error=failure, **{part: made.get(name) for part, name in REPORTED.items()})
+        if type(failure) is TrainwrightError:  # a bug of ours: its traceback belongs in the log
             raise
         return page

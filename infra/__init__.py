@@ -1,1 +1,1 @@
-"""Where it happens: the store, sources, registry, launchers, processes, machines, cost and settings."""
+"""The infrastructure: the store, sources, registry, launchers, processes, machines, cost and settings."""

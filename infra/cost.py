@@ -8,7 +8,7 @@ from infra.machines import Machine
 
 
 def cost(node_seconds: float, machine: Machine | Price) -> Cost:
-    """What `node_seconds` on `machine` cost, at the price it had when the run was resolved (USD, not rounded)."""
+    """The cost of `node_seconds` on `machine`, at its price when the run was resolved (USD, not rounded)."""
     return Cost(
         node_seconds=node_seconds,
         usd=node_seconds / 3600 * machine.usd_per_hour,

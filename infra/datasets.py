@@ -1,4 +1,4 @@
-"""Datasets whose shards lie in several sealed directories: their own, and those of the datasets they were added to."""
+"""Datasets whose shards are in several sealed directories: their own, and those of the datasets that they extend."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from infra.store import Store, layout
 
 
 def newest_dataset(store: Store, key: str) -> Dataset | None:
-    """The newest dataset of a reuse key that is sealed and whole, every byte of all its shards read; else None."""
-    found = store.newest("datasets", key)
-    if found is None:
+    """The newest sealed and intact dataset of a reuse key, every byte of all its shards read; None if there is none."""
+    ref = store.newest("datasets", key)
+    if ref is None:
         return None
-    dataset = read_handoff(store, found, Dataset)
+    dataset = read_handoff(store, ref, Dataset)
     with contextlib.suppress(FileNotFoundError, CorruptError):
         verify_elsewhere(store, dataset)
         return dataset
@@ -36,11 +36,13 @@ def verify_elsewhere(store: Store, dataset: Dataset) -> None:
             entry = FileEntry(path=shard.path, bytes=shard.bytes, blake3=shard.blake3)
             if shard.uri == uri and entry not in sealed:
                 path = f"{uri}/{shard.path}"
-                raise CorruptError(f"{path} is not the shard that {dataset.ref.uri} names.", details={"file": path})
+                raise CorruptError(
+                    f"{path} is not the shard that the dataset {dataset.ref.uri} names.", details={"file": path}
+                )
 
 
 def local_dataset(store: Store, dataset: Dataset) -> Path:
-    """The dataset's own directory on this machine; its shards elsewhere lie at their URIs from the same root.
+    """The dataset's own directory on this machine; its other shards are at their URIs below the same root.
 
     Raises as `Store.local`.
     """
@@ -48,7 +50,7 @@ def local_dataset(store: Store, dataset: Dataset) -> Path:
     elsewhere = _elsewhere(dataset)
     if store.is_local or not elsewhere:
         return own
-    # Copies from S3 lie under their seals: links give them their places below one root.
+    # Copies from S3 are named by their seals: links place them at their URIs below one root.
     root = state_folder() / "cache" / f"{dataset.ref.seal}-with-parents"
     for uri, folder in [(dataset.ref.uri, own), *((uri, store.local(uri)) for uri in elsewhere)]:
         link = root / uri
@@ -61,11 +63,11 @@ def local_dataset(store: Store, dataset: Dataset) -> Path:
 def dataset_to_extend(
     store: Store, series: str, inputs: list[dict[str, Any]]
 ) -> tuple[Dataset, list[dict[str, Any]]] | None:
-    """The dataset of a series with the most of these source files and no others, and the files that it has; or None.
+    """The dataset of a series with the most of these source files and no others, and its files; None if there is none.
 
     Args:
-        series: what `settings.series` of its manifest must say.
-        inputs: all source files by what they are; its own stand in `settings.inputs`.
+        series: required value of `settings.series` in its manifest.
+        inputs: all source files by content; the dataset's own are in `settings.inputs`.
     """
     wanted = Counter(map(canonical, inputs))
     found = []
@@ -84,7 +86,7 @@ def dataset_to_extend(
 
 
 def find_dataset(store: Store, uri: str) -> Dataset | None:
-    """The sealed dataset at a URI, None if there is none (any more)."""
+    """The sealed dataset at a URI; None if it does not exist or was deleted."""
     try:
         ref = store.manifest(uri).ref
     except FileNotFoundError:
@@ -93,7 +95,7 @@ def find_dataset(store: Store, uri: str) -> Dataset | None:
 
 
 def find_dataset_by_id(store: Store, wanted: str) -> Dataset | None:
-    """The sealed dataset with an id, None if there is none (any more)."""
+    """The sealed dataset with an id; None if it does not exist or was deleted."""
     for ref, _, _ in _sealed(store):
         if ref.id == wanted and store.claim(ref.uri):
             return read_handoff(store, ref, Dataset)
@@ -101,7 +103,7 @@ def find_dataset_by_id(store: Store, wanted: str) -> Dataset | None:
 
 
 def mixed(dataset: Dataset, others: Mapping[str, Dataset]) -> Dataset:
-    """The dataset, its split `train` followed by those of others by name; their shards stay where they are."""
+    """The dataset with its split `train` extended by those of others, by name; their shards stay where they are."""
     if not others:
         return dataset
     shards = [shard for name in sorted(others) for shard in others[name].splits["train"]]

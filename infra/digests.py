@@ -19,13 +19,13 @@ class Readable(Protocol):
     """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes, all that is left if it is negative; b"" at the end."""
+        """Up to `size` bytes, all remaining bytes if it is negative; b"" at the end."""
 
 
 def hash_stream(stream: Readable, *sinks: Callable[[memoryview], object]) -> tuple[int, str]:
-    """Size and BLAKE3 (hexadecimal) of what is left of a stream; every piece is given to the sinks as well.
+    """Size and BLAKE3 (hexadecimal) of the rest of a stream; every piece is passed to the sinks as well.
 
-    A piece holds until its sink returns.
+    A piece is valid until its sink returns.
     """
     hasher = blake3(max_threads=blake3.AUTO)
     size = 0
@@ -49,12 +49,12 @@ def _pieces(stream: Readable) -> Iterator[memoryview]:
 
 
 def write_hashed(pieces: Iterable[memoryview], file: RawIOBase, *, sync: bool = False) -> tuple[int, str]:
-    """Write pieces to an unbuffered file and hash each meanwhile; size and BLAKE3 (hexadecimal) of them all.
+    """Write pieces to an unbuffered file and hash them meanwhile; returns size and BLAKE3 (hexadecimal) of all.
 
     Args:
-        sync: also begin to bring to the disk what is written, so that little is left for the fsync that must follow.
+        sync: also sync written data to the disk early, so that little is left for the fsync that must follow.
     """
-    # One thread hashes faster than a disk takes; more would only get in the writer's way.
+    # One thread hashes faster than a disk writes; more threads would only slow the writer down.
     hasher, size, unsynced = blake3(), 0, 0
     with ThreadPoolExecutor(2, thread_name_prefix="beside") as beside:
         syncing: Future[None] | None = None
@@ -71,13 +71,13 @@ def write_hashed(pieces: Iterable[memoryview], file: RawIOBase, *, sync: bool = 
                 syncing, unsynced = beside.submit(os.fdatasync, file.fileno()), 0
             hashing.result()
         if syncing is not None:
-            # The kernel tells of a failed write to the disk once: here, and not to the fsync that follows.
+            # The kernel reports a failed write to the disk only once: here, not to the fsync that follows.
             syncing.result()
     return size, hasher.hexdigest()
 
 
 def stream_digest(stream: Readable) -> str:
-    """BLAKE3 of what is left of a stream, in hexadecimal."""
+    """BLAKE3 of the rest of a stream, in hexadecimal."""
     return hash_stream(stream)[1]
 
 

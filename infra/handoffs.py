@@ -1,4 +1,4 @@
-"""Hand-offs in the store: a sealed directory holds its hand-off as `handoff.json`, without what only the seal knows."""
+"""Hand-offs in the store: a sealed directory holds its hand-off as `handoff.json`, without the `ref`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import FileEntry, HandOff, Ref
-from infra.store import Store, Writer
+from infra.store import Store, Writer, layout
+from infra.store.records import corrupt
 
 FILE = "handoff.json"
 T = TypeVar("T", bound=HandOff)
@@ -21,16 +22,21 @@ def put_handoff(writer: Writer, fields: dict[str, Any]) -> FileEntry:
 def read_handoff(store: Store, ref: Ref, kind: type[T]) -> T:
     """The hand-off of a sealed directory, with its `ref`; shards in the directory itself get its URI.
 
-    CorruptError if the file is missing or is no such hand-off; UsageError if its schema is newer.
+    CorruptError if it is missing, was changed, is not a hand-off of this kind or has another reuse key than its
+    directory; UsageError if its schema is newer.
     """
-    path = f"{ref.uri}/{FILE}"
-    try:
-        fields = store.read_json(path)
+
+    def handoff(fields: Any) -> tuple[str, T]:
         for shards in fields.get("splits", {}).values():
             for shard in shards:
                 shard["uri"] = shard["uri"] or ref.uri
-        return kind.from_json({**fields, "ref": ref.to_json()})
+        return fields["key"], kind.from_json({**fields, "ref": ref.to_json()})
+
+    try:
+        key, handed_over = store.read_sealed_as(store.manifest(ref), FILE, handoff, f"the hand-off {kind.__name__}")
     except FileNotFoundError as error:
+        path = layout.manifest(ref.uri)
         raise CorruptError(f"{path} is missing.", details={"file": path}) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CorruptError(f"{path} is not the hand-off {kind.__name__}.", details={"file": path}) from error
+    if (layout.split_attempt(ref.uri.rpartition("/")[2]) or ("",))[0] != key:
+        raise corrupt(f"{ref.uri}/{FILE}", "is the hand-off of another reuse key")
+    return handed_over

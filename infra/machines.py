@@ -1,7 +1,7 @@
 """The machine catalogue: devices, memory and dated price of each kind of node.
 
-The bundled `machines.yaml` has list prices; a file of the same form that TRAINWRIGHT_MACHINES names adds entries and
-replaces those of the same name.
+The bundled `machines.yaml` has list prices. A file of the same form, named by TRAINWRIGHT_MACHINES, adds entries and
+replaces entries of the same name.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Machine(Record):
     """One kind of node.
 
     Attributes:
-        devices: accelerators it has; 0 for CPU only.
-        memory_bytes: memory of one accelerator; 0 where the catalogue does not know it.
+        devices: number of accelerators; 0 for CPU only.
+        memory_bytes: memory of one accelerator; 0 if unknown.
         usd_per_hour: price of the whole node.
-        price_date: ISO date of that price, "" where there is none.
+        price_date: ISO date of that price; "" if unknown.
         source: where the price was read.
     """
 
@@ -48,7 +48,7 @@ def catalogue() -> dict[str, Machine]:
 
 
 def machine(name: str) -> Machine:
-    """The machine called `name`; UsageError that names the nearest one if there is none."""
+    """The machine called `name`; if there is none, UsageError that suggests the nearest name."""
     known = catalogue()
     if name in known:
         return known[name]
@@ -61,18 +61,18 @@ def machine(name: str) -> Machine:
 
 
 def check_devices(found: Machine, devices: int, lightning: Mapping[str, Any]) -> None:
-    """UsageError if a training asks for more devices per node than a machine has."""
+    """UsageError if a training requests more devices per node than the machine has."""
     if found.devices and devices > found.devices and not on_cpu(lightning):
         enough = [one for one in catalogue().values() if one.devices >= devices]
         other = f", or train.machine {min(enough, key=lambda one: one.usd_per_hour).name}" if enough else ""
         raise UsageError(
             f"train.devices: {devices}, but the machine {found.name} has {found.devices}.",
-            remedy=f"Ask for {found.devices} at most, more train.nodes{other}.",
+            remedy=f"Ask for at most {found.devices}, or for more train.nodes{other}.",
         )
 
 
 def on_cpu(lightning: Mapping[str, Any]) -> bool:
-    """Whether a Lightning config keeps a machine's devices out of the training."""
+    """Whether a Lightning config makes the training ignore a machine's devices."""
     return (lightning.get("trainer") or {}).get("accelerator") == "cpu"
 
 
@@ -83,15 +83,22 @@ def _read(path: Path) -> dict[str, Machine]:
     try:
         entries = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: the machine catalogue cannot be read: {error}.") from error
+        raise UsageError(
+            f"{path}: the machine catalogue cannot be read: {error}.", remedy=f"Correct {VARIABLE}, or the file."
+        ) from error
     if not isinstance(entries, dict):
-        raise UsageError(f"{path}: a machine catalogue maps names to machines.")
+        raise UsageError(
+            f"{path} is not a machine catalogue, which maps names to machines.",
+            remedy=f"Correct {VARIABLE}, or the file.",
+        )
     found = {}
     for name, fields in entries.items():
         try:
             found[str(name)] = Machine(name=str(name), **_dated(fields))
         except (ValidationError, TypeError) as error:
-            raise UsageError(f"{path}: {name}: {_first(error)}.") from error
+            raise UsageError(
+                f"{path}: {name}: {_first(error)}.", remedy="Correct this entry of the catalogue."
+            ) from error
     return found
 
 

@@ -1,24 +1,27 @@
 """Model versions by create-once, aliases by compare-and-set, and the receipts of every move.
 
-A version is a sealed directory without files: it points to its checkpoint and evaluation and copies nothing. An
-alias' history is a chain: the alias names its newest receipt, each receipt the one before, so a receipt that was
+A version is a sealed directory without files: it points to its checkpoint and evaluation and copies nothing. An alias's
+history is a chain: the alias names its newest receipt, and each receipt names the previous one. So a receipt that was
 sealed for a move that then lost is in the folder but never in the history.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from data_contracts.canonical import canonical
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
-from infra.store import AlreadySealed, Manifest, PointerMoved, Store, Versioned, layout
+from infra.receipts import RECEIPT, Holds, chain, holds_after, pointed_at, put_move, read_receipt
+from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
+from infra.store.records import SCHEMA, corrupt, parsed
 
 
 def next_version(store: Store, name: str) -> int:
-    """The version that comes next, from 1; another may take it first. A deleted version's number is not used again."""
+    """The next version number, from 1; another process may take it first. Deleted numbers are not used again."""
     folder = layout.models(name)
     return max(_numbers(store, folder) + _numbers(store, f"tombstones/{folder}"), default=0) + 1
 
@@ -33,8 +36,8 @@ def write_version(
 ) -> ModelVersion:
     """Seal the next version of model `name`.
 
-    If the newest version is of the same checkpoint, evaluation and settings, it is returned instead: a promotion
-    that was cut off after this step does not count twice.
+    If the newest version has the same checkpoint, evaluation and settings, it is returned instead, so that a promotion
+    that was interrupted after this step does not count twice.
     """
     about = {**settings, "name": name, "checkpoint_id": checkpoint.ref.id, "evaluation_id": evaluation.id}
     parents = {**provenance, "checkpoint": checkpoint.to_json(), "evaluation": evaluation.to_json()}
@@ -53,92 +56,165 @@ def write_version(
 
 
 def read_version(store: Store, name: str, version: int) -> ModelVersion:
-    """A version, its seal checked. FileNotFoundError, CorruptError."""
+    """A version, with its seal checked. FileNotFoundError, CorruptError."""
     return _model_version(store.manifest(layout.model(name, version)))
 
 
 def model_version(store: Store, ref: Ref) -> ModelVersion:
     """The version that a pointer or a receipt names; CorruptError if it is gone or not what was named."""
-    return _model_version(_pointed_at(store.manifest, ref))
+    return _model_version(pointed_at(store.manifest, ref))
 
 
 def aliases(store: Store) -> list[tuple[str, str, int]]:
     """Every alias of every model, as (model, alias, version)."""
-    found = []
+    listed = []
     for model in store.list(layout.aliases()):
         for alias in store.list(layout.aliases(model)):
             if alias != "history" and (held := read_alias(store, model, alias)) is not None:
-                found.append((model, alias, held[1]))
-    return found
+                listed.append((model, alias, held[1]))
+    return listed
 
 
 def read_alias(store: Store, model: str, alias: str) -> tuple[Versioned, int] | None:
-    """The alias' pointer, as a later `move_alias` expects it, and the version it names; None if it names nothing."""
-    held = store.pointer(layout.alias(model, alias)).read()
-    return None if held is None else (held, held.value["version"])
+    """The alias's pointer, as a later `move_alias` expects it, and the version it names; None if it names nothing."""
+    current = store.pointer(layout.alias(model, alias)).read()
+    return None if current is None else (current, _version_named(store, layout.alias(model, alias), current))
+
+
+def holds(store: Store, current: Versioned | None) -> Holds:
+    """The holds of an alias whose pointer was read as `current`; a move that expects `current` obeys them."""
+    return holds_after(store, _newest_receipt(current))
 
 
 def move_alias(
     store: Store,
-    model: str,
-    alias: str,
     expected: Versioned | None,
     version: ModelVersion,
     receipt: Receipt,
     provenance: dict[str, Any],
+    held: Holds,
 ) -> Receipt:
-    """Seal `receipt` as the next of the alias' history, then make the alias name `version`.
+    """Seal `receipt` as the next in its alias's history, then make the alias name `version`.
+
+    If the answer is lost, the chain of receipts shows whether the move was made, even if the alias has moved since.
 
     Args:
-        expected: what `read_alias` gave, or None if the alias named nothing.
+        expected: the result of `read_alias`, or None if the alias named nothing.
+        held: the holds that apply after the move.
 
-    Returns: the receipt with its ref. Raises: PointerMoved if another moved the alias; its history is unchanged then.
+    Returns:
+        The receipt with its ref; its sentence says so if the alias has moved since.
+
+    Raises:
+        PointerMoved: another process moved the alias; its history is unchanged then.
+        StorageUnavailable: it is unknown whether the alias moved.
     """
-    pointer = store.pointer(layout.alias(model, alias))
+    pointer = store.pointer(layout.alias(receipt.model, receipt.alias))
     current = pointer.read()
     if current != expected:
         raise PointerMoved(pointer.path, current)
     previous = None if expected is None else expected.value["receipt"]
-    sealed = _seal_receipt(store, model, alias, receipt, {**provenance, "previous_receipt": previous})
-    pointer.swap(
-        expected, {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
-    )
-    return receipt.model_copy(update={"ref": sealed})
+    # An alias of an earlier schema that names this receipt is not the alias that was written.
+    about = {**provenance, "previous_receipt": previous, "alias_schema": SCHEMA}
+    sealed = _seal_receipt(store, receipt, about, held)
+    value = {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
+    receipt = receipt.model_copy(update={"ref": sealed})
+    try:
+        pointer.swap(expected, value)
+    except (PointerMoved, Interrupted) as error:
+        current = _settled(store, pointer, expected, sealed, error)
+        if current.value["receipt"] != sealed.to_json():
+            return moved_on(receipt, current)
+    return receipt
+
+
+def moved_on(receipt: Receipt, current: Versioned) -> Receipt:
+    """A receipt of a completed move, with the version that the alias names now at the end of its sentence."""
+    now = f"{receipt.sentence}; it was moved again since and is version {current.value['version']} now"
+    return receipt.model_copy(update={"sentence": now})
 
 
 def history(store: Store, model: str, alias: str) -> list[Receipt]:
-    """The receipts of the moves that the alias made, oldest first, each re-read and its seal checked.
+    """The receipts of the alias's moves, oldest first, each re-read and its seal checked.
 
     CorruptError naming what is changed or gone.
     """
-    held = store.pointer(layout.alias(model, alias)).read()
-    following = None if held is None else held.value["receipt"]
-    receipts: list[Receipt] = []
-    while following is not None:
-        manifest = _pointed_at(store.verify, Ref.model_validate(following))
-        text = store.read_json(f"{manifest.uri}/receipt.json")
-        receipts.append(Receipt.from_json(text).model_copy(update={"ref": manifest.ref}))
-        following = manifest.provenance["previous_receipt"]
-    return receipts[::-1]
+    named = read_alias(store, model, alias)
+    newest = _newest_receipt(None if named is None else named[0])
+    return [read_receipt(store, manifest) for manifest in chain(store, newest, store.verify)][::-1]
 
 
-def _pointed_at(read: Callable[[Ref], Manifest], ref: Ref) -> Manifest:
-    """What an alias or a receipt names must be there."""
+def receipt_of_run(store: Store, current: Versioned, run_id: str, since: str) -> Receipt | None:
+    """The receipt of a run's move of the alias, if it is in the chain that the pointer `current` names; else None.
+
+    Args:
+        since: when the run began (ISO 8601); receipts from more than a day before are not read. The day allows for
+            clocks that differ.
+    """
+    earliest = datetime.fromisoformat(since) - timedelta(days=1)
+    for manifest in chain(store, _newest_receipt(current)):
+        about = manifest.provenance
+        if about.get("run_id") == run_id:
+            return read_receipt(store, store.verify(manifest.ref))
+        if "finished" in about and datetime.fromisoformat(about["finished"]) < earliest:
+            break
+    return None
+
+
+def _version_named(store: Store, path: str, current: Versioned) -> int:
+    """The version that an alias names; CorruptError if it is not an alias, or is an older record in its place."""
+
+    def parse(value: Any) -> tuple[int, Ref]:
+        Ref.model_validate(value["model_version"])
+        if type(value["version"]) is not int:
+            raise TypeError("version is not a number")
+        return value["version"], Ref.model_validate(value["receipt"])
+
+    version, receipt = parsed(path, parse, current.value)
+    schema = current.schema
+    if schema < SCHEMA and pointed_at(store.manifest, receipt).provenance.get("alias_schema", 1) > schema:
+        raise corrupt(path, f"has schema {schema}, although the receipt that it names was sealed with a later one")
+    return version
+
+
+def _newest_receipt(current: Versioned | None) -> Ref | None:
+    return None if current is None else Ref.model_validate(current.value["receipt"])
+
+
+def _settled(
+    store: Store, pointer: Pointer, expected: Versioned | None, sealed: Ref, error: PointerMoved | Interrupted
+) -> Versioned:
+    """What the alias holds now, if the move with the receipt `sealed` was made although the answer was an error.
+
+    PointerMoved if it was not made and no longer can be, StorageUnavailable if that is unknown.
+    """
+    unknown = StorageUnavailable(
+        f"The store did not answer while {pointer.path} was moved; it is unknown whether the alias was moved.",
+        remedy="Look at `trainwright show` once the store answers, before you try again.",
+    )
+    before = None if expected is None else expected.value["receipt"]
     try:
-        return read(ref)
-    except FileNotFoundError as error:
-        path = layout.manifest(ref.uri)
-        raise CorruptError(f"{path}, which an alias or a receipt names, is gone.", details={"file": path}) from error
+        current = pointer.read()
+        # Our receipt can only be newer than the receipt that it follows.
+        since = takewhile(lambda one: one.ref.to_json() != before, chain(store, _newest_receipt(current)))
+        if current is not None and any(manifest.ref == sealed for manifest in since):
+            return current
+    except Interrupted:
+        raise unknown from error
+    if current == expected:  # a request that is still on its way may yet arrive
+        raise unknown from error
+    raise PointerMoved(pointer.path, current) from error
 
 
-def _seal_receipt(store: Store, model: str, alias: str, receipt: Receipt, provenance: dict[str, Any]) -> Ref:
+def _seal_receipt(store: Store, receipt: Receipt, provenance: dict[str, Any], held: Holds) -> Ref:
+    model, alias = receipt.model, receipt.alias
     before = provenance["previous_receipt"]
     about = {
         "model": model,
         "alias": alias,
         "decision": receipt.decision,
         "version": receipt.version,
-        # In the content, so that equal receipts after different moves are never taken for one.
+        # In the content, so that equal receipts after different moves are never confused.
         "previous_receipt": before and before["id"],
     }
     data = canonical(receipt.model_copy(update={"ref": None}).to_json())
@@ -146,9 +222,9 @@ def _seal_receipt(store: Store, model: str, alias: str, receipt: Receipt, proven
     while True:
         writer = store.writer(layout.receipt(model, alias, k))
         try:
-            entry = writer.put("receipt.json", data)
-            return writer.seal("receipt", about, provenance, files=[entry])
-        except CorruptError:  # another took this number, sealed or about to be
+            files = [writer.put(RECEIPT, data), put_move(writer, provenance.get("run_id", ""), held)]
+            return writer.seal("receipt", about, provenance, files=files)
+        except CorruptError:  # another process took this number, sealed or about to be
             k += 1
 
 

@@ -5,33 +5,72 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
+import stat
 from collections.abc import Callable, Iterator
 from io import RawIOBase
 from pathlib import Path
+from typing import Any
+
+from platformdirs import user_state_path
 
 from data_contracts.errors import UsageError
+from infra.atomic import replace_private
+from infra.locks import locked
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def state_folder() -> Path:
-    """The folder for state of this machine: `TRAINWRIGHT_HOME`, else `~/.local/state/trainwright`; made if absent."""
+    """The folder for state of this machine: `TRAINWRIGHT_HOME`, else the user's (platformdirs); made if absent.
+
+    On Linux the default is `$XDG_STATE_HOME/trainwright`, usually `~/.local/state/trainwright`.
+
+    Only this user may enter the folder: its mode is changed if others may enter it. UsageError if another user owns it.
+    """
     named = os.environ.get("TRAINWRIGHT_HOME")
-    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    folder = Path(named) if named else Path(base) / "trainwright"
+    folder = Path(named) if named else user_state_path("trainwright", appauthor=False)
     remedy = "Name another with TRAINWRIGHT_HOME."
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.stat()
     except OSError as error:
         raise UsageError(f"The state folder {folder} cannot be made ({error.strerror}).", remedy=remedy) from error
+    if facts.st_uid != os.geteuid():
+        raise UsageError(f"The state folder {folder} belongs to another user ({_user(facts.st_uid)}).", remedy=remedy)
+    if facts.st_mode & _OTHERS and not _closed_to_others(folder):
+        raise UsageError(f"The state folder {folder} cannot be made private to this user.", remedy=remedy)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UsageError(f"This user may not write in the state folder {folder}.", remedy=remedy)
     return folder
 
 
+def library_folders() -> dict[str, str]:
+    """Environment variables that keep libraries out of the folders that all users of this machine share.
+
+    By default libraries use fixed names there, which anyone can create first. Variables that are set already are kept.
+    """
+    below = {"DVC_SITE_CACHE_DIR": "dvc", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    return {name: os.environ.get(name) or str(state_folder() / folder) for name, folder in below.items()}
+
+
+def is_private_place(folder: Path) -> bool:
+    """Whether no other user but root can rename or replace what this user makes in `folder`."""
+    try:
+        facts = folder.stat()
+    except OSError:
+        return False
+    shared = facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX
+    return facts.st_uid in (0, os.geteuid()) and not shared
+
+
 @contextlib.contextmanager
 def on_this_machine(folder: Path) -> Iterator[None]:
-    """Raise UsageError naming `folder` where this machine cannot do what is asked of it: a full disk, no permission.
+    """Raise UsageError naming `folder` if this machine cannot do what is asked: a full disk, no permission.
 
-    So that a fault here is never taken for one of a store or a server, and not tried again.
+    So a local fault is never mistaken for a fault of a store or a server, and is not retried.
     """
     try:
         yield
@@ -44,9 +83,9 @@ def on_this_machine(folder: Path) -> Iterator[None]:
 
 
 def writing(file: RawIOBase, folder: Path) -> Callable[[bytes | memoryview], None]:
-    """What writes pieces into `file`, which lies in `folder`; UsageError when the disk is full.
+    """A function that writes pieces to `file`, which is in `folder`; UsageError if the disk is full.
 
-    Unbuffered, so that a full disk shows here and not when the file is closed.
+    The file is unbuffered, so that a full disk is noticed here and not when the file is closed.
     """
 
     def write(piece: bytes | memoryview) -> None:
@@ -58,22 +97,39 @@ def writing(file: RawIOBase, folder: Path) -> Callable[[bytes | memoryview], Non
     return write
 
 
-def remember_store(uri: str, storage_options: dict[str, str]) -> None:
-    """Note that a store was used from this machine, so that a run can be found by its id alone."""
-    known = {entry["uri"]: entry for entry in known_stores()}
-    if known.get(uri, {}).get("storage_options") == storage_options:
-        return
-    known.pop(uri, None)
-    entries = [*known.values(), {"uri": uri, "storage_options": storage_options}][-50:]
-    path = state_folder() / "stores.json"
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(entries))
-    draft.replace(path)
+def remember_store(uri: str, storage_options: dict[str, Any], pointers: str | None = None) -> None:
+    """Record that a store was used from this machine, so that a run can be found by its id alone.
+
+    `pointers` is its database, which this user approves with this call.
+    """
+    entry = {"uri": uri, "storage_options": storage_options, "pointers": pointers}
+    folder = state_folder()
+    with locked(folder):  # of two processes at once, neither loses the other's entry
+        known = {entry["uri"]: entry for entry in known_stores()}
+        if known.pop(uri, None) != entry:
+            replace_private(folder / "stores.json", json.dumps([*known.values(), entry][-50:]))
 
 
 def known_stores() -> list[dict]:
-    """Stores used from this machine, the latest last: `{"uri", "storage_options"}` each."""
+    """Stores used from this machine, the latest last: `{"uri", "storage_options", "pointers"}` each.
+
+    Earlier versions recorded no `pointers`.
+    """
     try:
         return json.loads((state_folder() / "stores.json").read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return []
+
+
+def _closed_to_others(folder: Path) -> bool:
+    """Remove other users' permissions; False if the file system does not keep that."""
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+    return not folder.stat().st_mode & _OTHERS
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

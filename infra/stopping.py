@@ -1,12 +1,12 @@
-"""Whether this process was asked to stop: what a signal raises can be lost inside a library, this fact is not."""
+"""Whether this process was asked to stop. A library may lose a signal's exception; this record is never lost."""
 
 from __future__ import annotations
 
-# Numbers of the signals that came, in order; whoever handles them notes them here.
-came: list[int] = []
+# Numbers of the received signals, in order; signal handlers add them here.
+received: list[int] = []
 
 
 def check() -> None:
-    """KeyboardInterrupt if a signal came; to be called where work begins and while it is waited for."""
-    if came:
+    """Raise KeyboardInterrupt if a signal was received; call this where work begins and while waiting for it."""
+    if received:
         raise KeyboardInterrupt

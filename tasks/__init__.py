@@ -1,1 +1,3 @@
-"""The stages: one plain function each, and the Prefect tasks that wrap them thinly (`orchestrated`)."""
+"""The stages, each a `Stage` in a module of its own name, and the Prefect task that wraps a stage thinly
+(`orchestrated`).
+"""

@@ -1,8 +1,8 @@
-"""Every retry, timeout, concurrency limit and tag that Prefect is told, in one place.
+"""Every retry, timeout, concurrency limit and tag that Prefect gets, in one place.
 
 A stage's causes and budgets are ours (`retry` in the spec, carried out where the work is done), so Prefect itself
-retries nothing: a second try by it would only repeat what the budget already decided. Its task cache is off, because
-reuse is by key in the store.
+retries nothing: its retry would only repeat what the budget already decided. Its task cache is off, because reuse is by
+key in the store.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def task_policy(stage: str) -> dict[str, Any]:
 
 
 def piece_policy() -> dict[str, Any]:
-    """Keyword arguments of `@task` for a piece of the shard stage that a cluster does; Dask itself replaces workers."""
-    return {**task_policy("shard"), "name": "shard-piece", "task_run_name": "{work} {piece}"}
+    """Keyword arguments of `@task` for a piece of the shard stage on a cluster; Dask itself replaces workers."""
+    return {**task_policy("shard"), "name": "shard-piece", "task_run_name": "{work} {request[piece]}"}
 
 
 def run_tags(tags: dict[str, str]) -> list[str]:

@@ -48,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(ENVIRONMENT, TRAINWRIGHT_HOME=str(state / "home"), PREFECT_HOME=str(state / "prefect"))
+    # Tests call DVC themselves, too; its default is a folder of all users of the machine.
+    os.environ["DVC_SITE_CACHE_DIR"] = str(state / "dvc")
     # The suite sets up its own servers; what the person at the keyboard uses is left alone.
     for name in ("PREFECT_API_URL", "PREFECT_PROFILE"):
         os.environ.pop(name, None)

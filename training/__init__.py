@@ -1,1 +1,1 @@
-"""Everything with a tensor, and beside it, torch-free by name: shard formats, split, order, plan, sharding."""
+"""All code that uses tensors, and torch-free packages beside it: shard formats, split, order, plan, sharding."""

@@ -1,4 +1,4 @@
-"""Around every command: logs on stderr, the answer on stdout, every failure one clear sentence and its exit code."""
+"""Wraps every command: logs go to stderr, the answer to stdout; a failure is one clear sentence and its exit code."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.errors import Cancelled, TrainwrightError
+from flows.commands.terminal import draws, printable
 from infra import stopping
 
 log = logging.getLogger("trainwright")
@@ -22,67 +23,82 @@ log = logging.getLogger("trainwright")
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command answers: `text` for a person, `value` (one JSON object) for a program, and the exit code.
+    """A command's answer: `text` for a person, `value` (one JSON object) for a program, and the exit code.
 
     Attributes:
-        error: what ended a run whose report this is; `text` and `value` hold its sentence already.
+        error: the error that ended the run reported here; `text` and `value` hold its sentence already.
+        line: what `--quiet` prints instead of `text`; "": `text`, if it is what the user asked for.
     """
 
     text: str
     value: dict[str, Any]
     exit_code: int = 0
     error: TrainwrightError | None = None
+    line: str = ""
 
 
 def carry_out(load: Callable[[], Callable[[argparse.Namespace], Answer]], arguments: argparse.Namespace) -> int:
     """Import a command (`load`), run it and print its answer; returns the exit code, never raises."""
-    _log_to_stderr()
+    quiet = getattr(arguments, "quiet", False)
+    _log_to_stderr(quiet)
     try:
-        with _leaving_at_once(arguments):
-            command = load()
-        answer = command(arguments)
+        with contextlib.ExitStack() as stack:
+            with _leaving_at_once(arguments):
+                command = load()
+                stack.enter_context(_stages_shown(arguments, quiet))
+            _sweep(arguments)
+            answer = command(arguments)
     except KeyboardInterrupt:
         return _fail(_stopped(), arguments)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_stdout()
         return 1
-    except BaseException as error:  # not only Exception: a panic of a library in Rust is none
-        # Libraries turn what a signal raises in the middle of them into errors of their own.
-        if stopping.came and not isinstance(error, TrainwrightError):
+    except BaseException as error:  # not only Exception: a panic of a library in Rust is a BaseException
+        # Libraries turn an exception that a signal raises inside them into errors of their own.
+        if stopping.received and not isinstance(error, TrainwrightError):
             return _fail(_stopped(), arguments)
         return _fail(error if isinstance(error, TrainwrightError) else _internal(error), arguments)
     if answer.error is not None:
-        # For a person the sentence stands in the text that follows.
+        # For a person, the following text has the sentence.
         _explain(answer.error, sentence=arguments.json)
-    print(json.dumps(answer.value) if arguments.json else answer.text)
+    try:
+        text = (quiet and answer.line) or answer.text
+        print(json.dumps(answer.value) if arguments.json else printable(text), flush=True)
+    except BrokenPipeError:  # such as `… | head`: the command's work is done anyway
+        _leave_stdout()
     return answer.exit_code
 
 
+def _leave_stdout() -> None:
+    """Discard stdout from here on: its reader is gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def coloured(arguments: argparse.Namespace) -> bool:
-    """Whether the answer may be coloured: a terminal, and neither `--no-color` nor NO_COLOR."""
+    """Whether the answer may be coloured: stdout is a terminal, and neither `--no-color` nor NO_COLOR is set."""
     return sys.stdout.isatty() and not arguments.no_color and not os.environ.get("NO_COLOR")
 
 
 class _Stopped(KeyboardInterrupt):
     """Raised by SIGINT and SIGTERM.
 
-    A class of its own: after a plain KeyboardInterrupt has left code that was compiled from a string (a dataclass
-    being imported, say), CPython ends with the signal instead of the exit code, however it was handled.
+    A class of its own: if a plain KeyboardInterrupt leaves code that was compiled from a string (a dataclass being
+    imported, say), CPython ends with the signal instead of the exit code, even if the exception was handled.
     """
 
 
 @contextlib.contextmanager
 def _leaving_at_once(arguments: argparse.Namespace) -> Iterator[None]:
-    """SIGINT and SIGTERM end the process at once while commands are imported; from then on they raise `_Stopped`.
+    """SIGINT and SIGTERM end the process at once while commands are imported; after that they raise `_Stopped`.
 
-    Nothing has been begun by then, and an exception that comes out of nowhere does not pass through every library's
-    import: some take it for a package that is not there, one written in Rust panics.
+    No work has begun by then, and not every library's import survives an exception from a signal: some take it for a
+    missing package, one written in Rust panics.
     """
-    stopping.came.clear()
+    stopping.received.clear()
     importing = True
 
     def stop(number: int, _frame: Any) -> None:
-        stopping.came.append(number)
+        stopping.received.append(number)
         if not importing:
             raise _Stopped
         code = _fail(_stopped(), arguments)
@@ -96,9 +112,35 @@ def _leaving_at_once(arguments: argparse.Namespace) -> Iterator[None]:
     importing = False
 
 
-def _log_to_stderr() -> None:
+def _sweep(arguments: argparse.Namespace) -> None:
+    """Remove what killed commands left on this machine; `doctor` reports it instead."""
+    from infra import scratch
+
+    # A command that needs the state folder reports its faults; others, such as `schema`, must still work.
+    with contextlib.suppress(TrainwrightError, OSError):
+        if arguments.command != "doctor":
+            scratch.sweep()
+
+
+class _Printable(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def _stages_shown(arguments: argparse.Namespace, quiet: bool) -> contextlib.AbstractContextManager[None]:
+    if arguments.json or not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from flows.commands.progress_output import stages_shown
+
+    return stages_shown(live=not quiet and draws(sys.stderr), colour=not getattr(arguments, "no_color", False))
+
+
+def _log_to_stderr(quiet: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
+    if logging.lastResort is not None:  # for all other loggers
+        logging.lastResort.setLevel(logging.ERROR if quiet else logging.WARNING)
+    handler.setFormatter(_Printable("%(message)s"))
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -113,9 +155,9 @@ def _fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:
 
 def _explain(error: TrainwrightError, *, sentence: bool = True) -> None:
     if error.user_traceback:
-        print(error.user_traceback.rstrip(), file=sys.stderr)
+        print(printable(error.user_traceback.rstrip()), file=sys.stderr)
     if sentence:
-        print(f"trainwright: {error}", file=sys.stderr)
+        print(printable(f"trainwright: {error}"), file=sys.stderr)
 
 
 def _stopped() -> TrainwrightError:
@@ -123,7 +165,7 @@ def _stopped() -> TrainwrightError:
 
 
 def _internal(bug: BaseException) -> TrainwrightError:
-    """A bug of ours: the traceback goes to a file, the answer is a sentence that names it."""
+    """The error for a bug of ours: the traceback goes to a file, and the sentence names that file."""
     from infra.settings import state_folder
 
     path = state_folder() / "internal-error.log"

@@ -1,4 +1,4 @@
-"""`init` and `schema`: a pipeline to begin with, and the spec's JSON Schema for editors."""
+"""`init` and `schema`: a starter pipeline, and the spec's JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = ("pyproject.toml", "pipeline.yaml", "lightning.yaml", "suite.json", "mod
 
 
 def init(arguments: argparse.Namespace) -> Answer:
-    """The `init` command: the digits pipeline under the folder's name, with its data, ready to be changed."""
+    """The `init` command: copies the digits pipeline and its data under the folder's name, ready to be changed."""
     folder = Path(arguments.folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "is not empty" if folder.is_dir() else "is a file"
@@ -29,7 +29,7 @@ def init(arguments: argparse.Namespace) -> Answer:
     try:
         valid_name(name)
     except ValueError as error:
-        raise UsageError(f"{folder}: {error}.", remedy="Name the folder otherwise.") from error
+        raise UsageError(f"{folder}: {error}.", remedy="Choose another name for the folder.") from error
     subprocess.run([sys.executable, str(TEMPLATE / "prepare.py")], check=True, stdout=sys.stderr)
     (folder / "data").mkdir(parents=True)
     for file in FILES:
@@ -38,8 +38,8 @@ def init(arguments: argparse.Namespace) -> Answer:
     spec = folder / "pipeline.yaml"
     spec.write_text(re.sub(r"(?m)^name: .*$", f'name: "{name}"', spec.read_text()))
     (folder / ".gitignore").write_text(".trainwright/\ndata/\n")
-    told = f"{spec} is a pipeline that runs as it is.\nNext: trainwright run {spec}"
-    return Answer(told, {"spec": str(spec), "name": name})
+    text = f"{spec} is a pipeline that runs as it is.\nNext: trainwright run {spec}"
+    return Answer(text, {"spec": str(spec), "name": name})
 
 
 def schema(arguments: argparse.Namespace) -> Answer:

@@ -1,4 +1,4 @@
-"""`quickstart`: the digits example, four times: rejected, promoted, unchanged, not promoted."""
+"""`quickstart`: runs the digits example four times: rejected, promoted, unchanged, not promoted."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from textwrap import shorten
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import RunReport
+from flows.commands.doctor import check_machine
 from flows.commands.guard import Answer, log
-from flows.commands.lines import connect, run_line, text
-from flows.commands.machine import check_machine
+from flows.commands.run import connect, run_line, text
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 SPEC = EXAMPLE / "pipeline.yaml"
@@ -22,7 +22,7 @@ SPEC = EXAMPLE / "pipeline.yaml"
 
 @dataclass(frozen=True)
 class Step:
-    """One run of the quickstart: what it shows, its overrides, and the verdict and exit code it must end with."""
+    """One run of the quickstart: what it shows, its overrides, and its expected verdict and exit code."""
 
     title: str
     overrides: tuple[str, ...]
@@ -41,7 +41,7 @@ STEPS = (
 
 
 def quickstart(arguments: argparse.Namespace) -> Answer:
-    """The `quickstart` command; exit code 0 when each step ended as it should."""
+    """The `quickstart` command; exit code 0 if each step ended as expected."""
     started = time.monotonic()
     check_machine()
     _prepare()
@@ -57,7 +57,8 @@ def quickstart(arguments: argparse.Namespace) -> Answer:
     wrong = [step.title for step, report in zip(STEPS, reports, strict=True) if not _as_it_should(step, report)]
     value = {"ui": ui, "ok": not wrong, "runs": [report.to_json() for report in reports]}
     seconds = time.monotonic() - started
-    return Answer(_screen(reports, wrong, ui, seconds), value, 1 if wrong else 0)
+    line = f"NOT as expected: {'; '.join(wrong)}" if wrong else f"{len(reports)} runs, each as expected"
+    return Answer(_screen(reports, wrong, ui, seconds), value, 1 if wrong else 0, line=line)
 
 
 def _prepare() -> None:
@@ -85,7 +86,7 @@ def _short(path: Path) -> str:
 
 
 def _screen(reports: list[RunReport], wrong: list[str], ui: str, seconds: float) -> str:
-    """The last screen: what ran and what was reused, metrics, cost, where to look, what to do next."""
+    """The last screen: what ran and what was reused, metrics, cost, links, and next steps."""
     lines = ["", "─" * 78, f"Trainwright quickstart: {len(reports)} runs in {seconds:.0f} s", ""]
     for number, (step, report) in enumerate(zip(STEPS, reports, strict=True), 1):
         ran = ", ".join(stage.name for stage in report.stages if stage.status == "ran") or "nothing"
@@ -101,7 +102,7 @@ def _screen(reports: list[RunReport], wrong: list[str], ui: str, seconds: float)
     lines += [
         "",
         f"  cost       {total:.4f} USD in all ({reports[0].cost.machine} at {reports[0].cost.usd_per_hour:g} USD/h)",
-        f"  look       {ui}   (runs and their pages; `trainwright down` stops the server)",
+        f"  look       {ui}   (`trainwright ui` prints a link that signs you in, `trainwright down` stops the server)",
         f"  prove      trainwright prove digits@champion --store {_short(EXAMPLE / '.trainwright')}",
         f"  plan       trainwright plan {spec}",
         "  your own   trainwright init my-pipeline",

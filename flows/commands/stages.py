@@ -1,4 +1,4 @@
-"""Stage verbs: one stage each, without Prefect. Earlier hand-offs are taken from the store by their keys."""
+"""Stage verbs: one stage each, without Prefect. Earlier hand-offs come from the store, by their keys."""
 
 from __future__ import annotations
 
@@ -10,76 +10,53 @@ from typing import Any
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
-from tasks.earlier import earlier_checkpoint, earlier_contract, earlier_dataset, earlier_evaluation
-from tasks.evaluate import evaluate as evaluate_stage
-from tasks.history import curves, logged_metrics
-from tasks.promote import promote as promote_stage
-from tasks.run import Run, open_run
-from tasks.shard import shard as shard_stage
-from tasks.train import train as train_stage
-from tasks.validate import validate as validate_stage
-from tasks.verify import verify as verify_stage
+from flows.stages import listed, stage_name, stages
+from tasks.queries.history import curves, logged_metrics
+from tasks.run.options import RunOptions
+from tasks.run.run import Run, open_run
+from tasks.stages.earlier_handoffs import EarlierHandoffs
 
 
-def validate(arguments: argparse.Namespace) -> Answer:
-    """The `validate` command."""
+def stage(arguments: argparse.Namespace) -> Answer:
+    """The command of a stage: carries it out alone and answers with its hand-off."""
+    forced = _forced(arguments)
     run = _open(arguments)
-    return _answer(run, "validate", validate_stage(run), arguments)
+    [wanted] = stages(module for module in listed() if stage_name(module) == arguments.command)
+    handoff = wanted(run, *EarlierHandoffs(run).inputs(wanted), **forced)
+    _write_parts(run, handoff, arguments)
+    return _answer(run, wanted.name, handoff, arguments)
 
 
-def shard(arguments: argparse.Namespace) -> Answer:
-    """The `shard` command."""
-    run = _open(arguments)
-    return _answer(run, "shard", shard_stage(run, earlier_contract(run)), arguments)
+def _forced(arguments: argparse.Namespace) -> dict[str, str]:
+    """The arguments that `promote --force` adds."""
+    force, reason = getattr(arguments, "force", False), getattr(arguments, "reason", None)
+    if force != (reason is not None):
+        raise UsageError(
+            "promote: --force needs --reason, and --reason needs --force.", remedy="Give both, or neither."
+        )
+    return {} if reason is None else {"force": reason}
 
 
-def train(arguments: argparse.Namespace) -> Answer:
-    """The `train` command."""
-    run = _open(arguments)
-    checkpoint = train_stage(run, earlier_dataset(run))
-    if arguments.curves:
-        for file, records in curves(logged_metrics(run.store, checkpoint)).items():
-            _write(Path(arguments.curves) / file, records)
-    return _answer(run, "train", checkpoint, arguments)
-
-
-def verify(arguments: argparse.Namespace) -> Answer:
-    """The `verify` command."""
-    run = _open(arguments)
-    return _answer(run, "verify", verify_stage(run, earlier_checkpoint(run, verified=False)), arguments)
-
-
-def evaluate(arguments: argparse.Namespace) -> Answer:
-    """The `evaluate` command."""
-    run = _open(arguments)
-    checkpoint = earlier_checkpoint(run, verified=True)
-    evaluation = evaluate_stage(run, checkpoint, earlier_dataset(run))
-    if arguments.metrics:
-        _write(Path(arguments.metrics), {name: metric.value for name, metric in evaluation.metrics.items()})
-    return _answer(run, "evaluate", evaluation, arguments)
-
-
-def promote(arguments: argparse.Namespace) -> Answer:
-    """The `promote` command."""
-    run = _open(arguments)
-    dataset, checkpoint = earlier_dataset(run), earlier_checkpoint(run, verified=True)
-    evaluation = earlier_evaluation(run, checkpoint, dataset)
-    return _answer(run, "promote", promote_stage(run, checkpoint, dataset, evaluation), arguments)
+def _write_parts(run: Run, handoff: Any, arguments: argparse.Namespace) -> None:
+    """Write parts of a hand-off to files of their own: `train --curves`, `evaluate --metrics`."""
+    if folder := getattr(arguments, "curves", None):
+        for file, records in curves(logged_metrics(run.store, handoff)).items():
+            _write(Path(folder) / file, records)
+    if path := getattr(arguments, "metrics", None):
+        _write(Path(path), {name: metric.value for name, metric in handoff.metrics.items()})
 
 
 def _open(arguments: argparse.Namespace) -> Run:
     if arguments.window is not None and ".." not in arguments.window:
         raise UsageError(
-            f"--window {arguments.window}: a length ends now, which is another moment for each verb.",
+            f"--window {arguments.window}: a stage command needs START..END, such as 2026-01-01..2026-02-01.",
             remedy="Give the same START..END to each stage verb.",
         )
     return open_run(
         arguments.spec,
-        window=arguments.window,
         overrides=arguments.set,
         store_uri=arguments.store,
-        fresh=getattr(arguments, "new", False),
-        rehash=arguments.rehash,
+        options=RunOptions(window=arguments.window, fresh=getattr(arguments, "new", False), rehash=arguments.rehash),
         recorded=False,
     )
 

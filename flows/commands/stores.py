@@ -1,4 +1,4 @@
-"""`store`: what is done with a store itself, apart from any pipeline."""
+"""`store`: work on a store itself, apart from any pipeline."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from infra.store import layout, open_store
 
 
 def store(arguments: argparse.Namespace) -> Answer:
-    """The `store init` command: makes a store, or says how the one that is there was made."""
+    """The `store init` command: makes a store, or says how the existing store was made."""
     uri = arguments.uri if "://" in arguments.uri else str(Path(arguments.uri).resolve())
     spec = load_store(uri, arguments.pointers, arguments.set)
     opened = open_store(spec.uri, spec.storage_options, pointers=spec.pointers)
-    remember_store(opened.uri, spec.storage_options)
+    remember_store(opened.uri, spec.storage_options, opened.pointers)
     about = opened.read_json(layout.STORE)
     where = "itself" if about["pointers"] == "store" else about["pointers"]
-    told = f"{opened.uri} is a store, made {about['made']}, with its pointers in {where}."
-    return Answer(told, {"uri": opened.uri, "pointers": about["pointers"], "made": about["made"]})
+    text = f"{opened.uri} is a store, made {about['made']}, with its pointers in {where}."
+    return Answer(text, {"uri": opened.uri, "pointers": about["pointers"], "made": about["made"]})

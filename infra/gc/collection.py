@@ -1,6 +1,7 @@
-"""Deletes what nothing reaches, one thing after the other, each asked about again at the last moment.
+"""Delete what nothing reaches, one item after the other, each checked again at the last moment.
 
-May be cut off anywhere and begun again: what is deleted has a tombstone first, and nothing goes before what names it.
+It may be interrupted anywhere and repeated: a tombstone is written before each deletion, and nothing is deleted before
+the items that name it.
 """
 
 from __future__ import annotations
@@ -11,42 +12,45 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from data_contracts.errors import UsageError
 from infra.gc.census import take_census
-from infra.gc.things import Condemned, Limits, Thing, condemn, limit_s, reached
-from infra.launch.keeper import PATIENCE_S, Keeper
+from infra.gc.retention import Deletion, Limits, StoreItem, items_to_delete, limit_s, reachable
+from infra.quantities import duration
 from infra.store import Store, layout
-from infra.store.backend import Leftover
+from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Leftover
+from infra.store.lease_keeper import PATIENCE_S, LeaseKeeper
 from infra.store.store import day_end_s
 
 
 @dataclass
 class Collected:
-    """What a collection deleted, or with a dry run would delete.
+    """What a collection deleted, or would delete in a dry run.
 
     Attributes:
-        things: what goes, in order; leftovers: drafts and uploads that nobody ended.
-        spared: what was taken up for use while this went on, and so stays.
-        kept: how many things stay.
+        deleted: the deleted items, in order.
+        leftovers: unfinished drafts and uploads.
+        spared: items that were claimed for use during the collection and therefore stay.
+        kept: number of items that stay.
     """
 
-    things: list[Condemned] = field(default_factory=list)
+    deleted: list[Deletion] = field(default_factory=list)
     leftovers: list[Leftover] = field(default_factory=list)
     spared: list[str] = field(default_factory=list)
     kept: int = 0
 
     @property
     def bytes(self) -> int:
-        """What that frees."""
-        return sum(one.thing.bytes for one in self.things) + sum(one.bytes for one in self.leftovers)
+        """The number of bytes that the collection frees."""
+        return sum(one.item.bytes for one in self.deleted) + sum(one.bytes for one in self.leftovers)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON-able objects."""
-        things = [
-            {"uri": one.thing.uri, "kind": one.thing.kind, "bytes": one.thing.bytes, "why": one.why}
-            for one in self.things
+        """The result as JSON-able objects."""
+        items = [
+            {"uri": one.item.uri, "kind": one.item.kind, "bytes": one.item.bytes, "why": one.why}
+            for one in self.deleted
         ]
         left = [asdict(one) for one in self.leftovers]
-        return {"things": things, "leftovers": left, "spared": self.spared, "kept": self.kept, "bytes": self.bytes}
+        return {"things": items, "leftovers": left, "spared": self.spared, "kept": self.kept, "bytes": self.bytes}
 
 
 def collect(
@@ -55,36 +59,40 @@ def collect(
     by: str,
     limits: Limits | None = None,
     dry_run: bool = False,
-    on_gone: Callable[[Condemned], None] = lambda one: None,
+    on_gone: Callable[[Deletion], None] = lambda one: None,
     patience_s: float = PATIENCE_S,
 ) -> Collected:
     """Delete what nothing reaches.
 
     Args:
         by: who asked, for the tombstones.
-        on_gone: called after each thing is deleted.
-        patience_s: how long the lease of a training must stand still before the training counts as nobody's.
+        on_gone: called after each deletion.
+        patience_s: how long a training's lease must stand still before the training counts as unused.
 
-    Raises: CorruptError if something that stays cannot be read; nothing is deleted then.
+    Ages are measured by the clock that dates the store's files.
+
+    Raises: CorruptError if something that stays cannot be read, or anything in the store is a link; UsageError if this
+    machine's clock and the store's differ. Nothing is deleted then.
     """
     limits = limits or Limits()
-    now = time.time()
-    census = {thing.uri: thing for thing in take_census(store)}
-    condemned = _outermost(condemn(census.values(), now, limits))
+    clock = _clock(store, dry_run)
+    now = clock()
+    census = {item.uri: item for item in take_census(store)}
+    deletions = _outermost(items_to_delete(census.values(), now, limits))
     left = [one for one in store.leftovers() if now - one.written_s >= limits.grace_s]
-    done = Collected(leftovers=left, kept=len(census) - len(condemned))
+    done = Collected(leftovers=left, kept=len(census) - len(deletions))
     if dry_run:
-        done.things = condemned
+        done.deleted = deletions
         return done
     spared: set[str] = set()
-    for one in condemned:
-        uri = one.thing.uri
-        if uri not in spared and _delete(store, one, by, limits, patience_s):
-            done.things.append(one)
+    for one in deletions:
+        uri = one.item.uri
+        if uri not in spared and _delete(store, one, by, limits, patience_s, clock):
+            done.deleted.append(one)
             on_gone(one)
         else:
-            # Whoever took it up will want what it names, too, all of which comes later in the list.
-            spared |= reached([one.thing], census)
+            # Whoever claimed it also needs what it names, all of which comes later in the list.
+            spared |= reachable([one.item], census)
             done.spared.append(uri)
     for leftover in left:
         store.drop(leftover)
@@ -92,29 +100,50 @@ def collect(
     return done
 
 
-def _outermost(condemned: list[Condemned]) -> list[Condemned]:
-    """Without what lies in a training that goes as a whole."""
-    whole = {one.thing.uri for one in condemned if one.thing.kind == "training"}
-    return [one for one in condemned if one.thing.kind == "training" or _training(one.thing) not in whole]
+def _outermost(deletions: list[Deletion]) -> list[Deletion]:
+    """The list without parts of a training that is deleted as a whole."""
+    whole = {one.item.uri for one in deletions if one.item.kind == "training"}
+    return [one for one in deletions if one.item.kind == "training" or _training(one.item) not in whole]
 
 
-def _training(thing: Thing) -> str:
-    return "/".join(thing.uri.split("/")[:2]) if thing.uri.startswith("trainings/") else ""
+def _training(item: StoreItem) -> str:
+    return "/".join(item.uri.split("/")[:2]) if item.uri.startswith("trainings/") else ""
 
 
-def _delete(store: Store, one: Condemned, by: str, limits: Limits, patience_s: float) -> bool:
-    thing = one.thing
+def _clock(store: Store, dry_run: bool) -> Callable[[], float]:
+    """A clock of the store's time; UsageError if this machine's clock, which dates claims and leases, differs."""
+    asked = time.monotonic()
+    try:
+        now = store.now_s()
+    except UsageError:
+        if dry_run:  # this user may only read
+            return time.time
+        raise
+    ahead_s = time.time() - now
+    if abs(ahead_s) > MAX_CLOCK_DIFFERENCE_S:
+        difference = f"{duration(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'}"
+        raise UsageError(
+            f"This machine's clock is {difference} the clock that dates the files of {store.uri}; nothing was deleted.",
+            remedy="Set the wrong clock (with NTP), then run gc again.",
+        )
+    return lambda: now + time.monotonic() - asked
+
+
+def _delete(
+    store: Store, one: Deletion, by: str, limits: Limits, patience_s: float, clock: Callable[[], float]
+) -> bool:
+    item = one.item
 
     def in_use() -> bool:
-        return time.time() - store.last_claim_s(thing.uri) < limit_s(thing, limits)
+        return clock() - store.last_claim_s(item.uri) < limit_s(item, limits)
 
     def delete() -> bool:
-        return store.remove(thing.uri, why=f"gc: {one.why}", by=by, unless=in_use)
+        return store.remove(item.uri, why=f"gc: {one.why}", by=by, unless=in_use)
 
-    if thing.kind != "training":
+    if item.kind != "training":
         return delete()
-    # Whoever would train it waits for the lease, and finds the tombstone when it gets it.
-    keeper = Keeper(store, layout.lease(thing.uri), f"gc/{uuid.uuid4().hex[:12]}", patience_s=patience_s)
+    # A process that would train it waits for the lease, and finds the tombstone when it gets the lease.
+    keeper = LeaseKeeper(store, layout.lease(item.uri), f"gc/{uuid.uuid4().hex[:12]}", patience_s=patience_s)
     try:
         keeper.start()
         return keeper.token(1.5 * patience_s + 1) is not None and delete()

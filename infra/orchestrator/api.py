@@ -1,16 +1,19 @@
-"""Which Prefect API this process talks to.
+"""Decide which Prefect API this process uses.
 
-The order is the one a Prefect user expects: `PREFECT_API_URL` in the environment, else the server that the person's
-active Prefect profile names, else Trainwright's own (`server.py`). Their profiles are read, never written.
+The order is the one that a Prefect user expects: `PREFECT_API_URL` in the environment, else the server of the person's
+active Prefect profile, else Trainwright's own (`server.py`). Profiles are read, never written.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
@@ -18,15 +21,18 @@ from infra.settings import state_folder
 
 REACH_TIMEOUT_S = 5.0
 
+log = logging.getLogger("trainwright")
+
 
 @dataclass(frozen=True)
 class Server:
     """A Prefect server that answers.
 
     Attributes:
-        url: address of its API; ui_url: of its pages.
+        url: address of its API.
+        ui_url: address of its pages.
         started: whether this call started it.
-        ours: whether it is the one that `trainwright up` starts and `down` stops.
+        ours: whether it is the server that `trainwright up` starts and `down` stops.
     """
 
     url: str
@@ -35,21 +41,21 @@ class Server:
     ours: bool = True
 
 
-def named(own_url: str | None) -> tuple[str, str] | None:
-    """The server that the person chose: its address and where they named it; None: then it is ours at `own_url`."""
+def chosen_server(own_url: str | None) -> tuple[str, str] | None:
+    """The server that the person chose: its address and where they named it; None if it is ours at `own_url`."""
     for url, where in (_from_environment(), _from_profile()):
         if url:
-            # Child processes inherit our own address; it is no choice of the person's.
+            # Child processes inherit our own address; the person did not choose it.
             return None if url.rstrip("/") == own_url else (url.rstrip("/"), where)
     return None
 
 
 def reach(url: str, where: str) -> Server:
-    """The person's own server, if it answers as a Prefect API that takes our credentials.
+    """The person's own server, if it answers as a Prefect API that accepts our credentials.
 
     Raises:
-        StorageUnavailable: it does not answer, or with an error.
-        UsageError: it refuses the credentials, or is no Prefect API.
+        StorageUnavailable: it does not answer, or answers with an error.
+        UsageError: it refuses the credentials, or is not a Prefect API.
     """
     _expect(url)
     import httpx
@@ -59,7 +65,7 @@ def reach(url: str, where: str) -> Server:
 
     shown = f"The Prefect server at {_without_password(url)} (from {where})"
     try:
-        # One try: Prefect's own patience with a server that is silent adds up to minutes.
+        # One try: Prefect's own retries against a silent server take minutes.
         with (
             temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
             get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client,
@@ -67,7 +73,7 @@ def reach(url: str, where: str) -> Server:
             if problem := client.api_healthcheck():
                 raise problem
             if client.server_type == ServerType.SERVER:
-                # /health asks for no credentials, and any web server may have one.
+                # /health needs no credentials, and any web server may have one.
                 client.api_version()
     except httpx.HTTPStatusError as error:
         status = error.response.status_code
@@ -77,20 +83,60 @@ def reach(url: str, where: str) -> Server:
                 remedy="Set PREFECT_API_KEY (Prefect Cloud) or PREFECT_API_AUTH_STRING.",
             ) from error
         if status < 500:
-            raise UsageError(f"{shown} is no Prefect API ({status}).", remedy="Its address ends in /api.") from error
+            raise UsageError(f"{shown} is not a Prefect API ({status}).", remedy="Its address ends in /api.") from error
         raise StorageUnavailable(f"{shown} answers with an error ({status}).", remedy="Look at its log.") from error
     except (httpx.TransportError, OSError) as error:
         raise StorageUnavailable(
             f"{shown} does not answer: {error}.",
-            remedy="Start it, or take the setting away: Trainwright then starts a server of its own.",
+            remedy="Start that server, or remove the setting: Trainwright then starts a server of its own.",
         ) from error
     except (ValueError, httpx.InvalidURL) as error:
-        raise UsageError(f"{shown} is no Prefect API.", remedy="Its address ends in /api.") from error
+        raise UsageError(f"{shown} is not a Prefect API.", remedy="Its address ends in /api.") from error
     return Server(url, get_current_settings().ui_url or pages(url), started=False, ours=False)
 
 
+def warn_if_open(server: Server) -> None:
+    """Warn, once per process, if a server that the person named asks for no password."""
+    import httpx
+    from prefect.client.base import ServerType
+    from prefect.client.orchestration import get_client
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_KEY,
+        PREFECT_CLIENT_CUSTOM_HEADERS,
+        PREFECT_CLIENT_MAX_RETRIES,
+        temporary_settings,
+    )
+
+    no_credentials: dict[Any, Any] = {
+        PREFECT_API_AUTH_STRING: None,
+        PREFECT_API_KEY: None,
+        PREFECT_CLIENT_CUSTOM_HEADERS: {},
+    }
+    with (
+        temporary_settings({**no_credentials, PREFECT_CLIENT_MAX_RETRIES: 0}),
+        get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client,
+    ):
+        try:
+            if client.server_type != ServerType.SERVER:
+                return
+            client.api_version()
+        except (httpx.HTTPError, OSError, ValueError):
+            return
+    _warn_of_open(_without_password(server.url))
+
+
+@functools.cache
+def _warn_of_open(url: str) -> None:
+    log.warning(
+        "The Prefect server at %s asks for no password: anyone who reaches it can have its workers run any program. "
+        "Set PREFECT_SERVER_API_AUTH_STRING where it is started, and PREFECT_API_AUTH_STRING here.",
+        url,
+    )
+
+
 def unreachable(error: BaseException) -> StorageUnavailable | None:
-    """StorageUnavailable if this error (or what caused it) says that the Prefect server went away; else None."""
+    """StorageUnavailable if this error or a cause of it means that the Prefect server is unreachable; else None."""
     import httpx
 
     link: BaseException | None = error
@@ -99,27 +145,32 @@ def unreachable(error: BaseException) -> StorageUnavailable | None:
         if away or isinstance(link, httpx.TransportError):
             return StorageUnavailable(
                 f"The Prefect server no longer answers: {type(link).__name__}: {link}.",
-                remedy="What is sealed is kept: start the server (`trainwright up`) and resume the run.",
+                remedy="Start the server (`trainwright up`) and resume the run; sealed results are kept.",
             )
         link = link.__cause__ or link.__context__
     return None
 
 
-def use(url: str) -> None:
-    """Make Prefect in this process and its children talk to our own server at `url`; to be called before its import."""
+def connect_to(url: str, password: str | None) -> None:
+    """Make Prefect in this process and its children use our own server at `url`; call this before importing Prefect.
+
+    Args:
+        password: the server's password; it goes into the environment, which only this user can read.
+    """
     _expect(url)
     host = urlsplit(url).hostname or ""
     direct = [part for part in os.environ.get("NO_PROXY", os.environ.get("no_proxy", "")).split(",") if part]
     if host not in direct:
-        # HTTP_PROXY would send what is meant for this machine elsewhere.
+        # HTTP_PROXY would send requests for this machine elsewhere.
         os.environ["NO_PROXY"] = os.environ["no_proxy"] = ",".join([*direct, host])
     os.environ["PREFECT_API_URL"] = url
     # A home of its own: a key in the person's profile is not for this server.
     os.environ["PREFECT_HOME"] = str(state_folder() / "prefect")
     os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
     os.environ["DO_NOT_TRACK"] = "1"
-    if password := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
-        os.environ.setdefault("PREFECT_API_AUTH_STRING", password)
+    os.environ.pop("PREFECT_API_AUTH_STRING", None)
+    if password:
+        os.environ["PREFECT_API_AUTH_STRING"] = password
 
 
 def pages(url: str) -> str:
@@ -143,7 +194,7 @@ def _from_profile() -> tuple[str | None, str]:
 
 
 def _expect(url: str) -> None:
-    """Prefect reads its settings once: imported before the server was known, it would start one of its own."""
+    """Check that Prefect uses `url`: it reads its settings once, and imported too early it starts a server."""
     settings = sys.modules.get("prefect.settings")
     if settings is not None:
         known = settings.get_current_settings().api.url

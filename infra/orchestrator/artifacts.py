@@ -1,4 +1,4 @@
-"""The small page that each stage leaves in Prefect, and a bar while it works, for people. We never read them back."""
+"""The small page and progress bar that each stage leaves in Prefect for people. Trainwright never reads them back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from uuid import UUID
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-# A stage that is done does not wait longer than this for a server that does not answer, and does not ask again.
+# The longest wait of a finished stage for a server that does not answer; there is no retry.
 TIMEOUT_S = 5.0
 
 T = TypeVar("T")
@@ -23,18 +23,18 @@ log = logging.getLogger(__name__)
 
 
 def stage_artifact(key: str, markdown: str, description: str) -> None:
-    """Store a markdown page under `key` (a-z, 0-9 and `-`), tied to the task and flow run it is called in, if any.
+    """Store a markdown page under `key` (a-z, 0-9 and `-`), tied to the current task and flow run, if any.
 
-    A page is never worth a stage: when the server is away, one sentence is logged as a warning and nothing is raised.
+    A page must never fail a stage: if the server is unreachable, one warning is logged and nothing is raised.
     """
     _store(key, "markdown", markdown, description)
 
 
 class ProgressArtifact:
-    """A progress bar under `key`, made when it is first told something; failures as with `stage_artifact`.
+    """A progress bar under `key`, made at the first `show`; failures as with `stage_artifact`.
 
     Args:
-        every_s: the server is not asked more often than this.
+        every_s: least number of seconds between two requests to the server.
     """
 
     def __init__(self, key: str, every_s: float = 5.0) -> None:
@@ -43,7 +43,7 @@ class ProgressArtifact:
         self._next = 0.0
 
     def show(self, percent: float, description: str) -> None:
-        """Move the bar; what comes too soon after the last move, or after a failure, is left out."""
+        """Move the bar; a call too soon after the last move, or after a failure, does nothing."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -53,6 +53,11 @@ class ProgressArtifact:
         else:
             self._id = _warned(self._key, lambda: _updated(known, percent, description))
         self._next = math.inf if self._id is None else now + self._every_s
+
+    def end(self, description: str) -> None:
+        """Move the bar to its end, if there is one: the last report may have come too soon to be shown."""
+        self._next = 0.0 if self._id is not None else math.inf
+        self.show(100, description)
 
 
 def _updated(artifact: UUID, percent: float, description: str) -> UUID:
@@ -65,7 +70,7 @@ def _updated(artifact: UUID, percent: float, description: str) -> UUID:
 
 
 def _store(key: str, kind: str, data: str | float, description: str) -> UUID | None:
-    """Store an artifact; its id, or None with a warning."""
+    """Store an artifact; returns its id, or None with a warning."""
     from prefect.client.schemas.actions import ArtifactCreate
     from prefect.settings import get_current_settings
     from prefect.utilities.context import get_task_and_flow_run_ids
@@ -74,7 +79,7 @@ def _store(key: str, kind: str, data: str | float, description: str) -> UUID | N
     url = get_current_settings().api.url
     if url is None and flow_run_id is None:
         # Prefect would start a server for this call alone.
-        log.warning("The page %s is not stored in Prefect, because no server is in use.", key)
+        log.warning("The page %s is not shown in Prefect, because this command uses no server.", key)
         return None
 
     def create() -> UUID:
@@ -87,25 +92,25 @@ def _store(key: str, kind: str, data: str | float, description: str) -> UUID | N
 
 
 def _warned(key: str, call: Callable[[], T]) -> T | None:
-    """What a call to the server answers, asked once; None with a warning if it fails."""
+    """The result of a call to the server, without retries; None with a warning if it fails."""
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
     try:
         with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
             return call()
-    except Exception as error:  # pages are for people: whatever goes wrong with one, the stage's result stands
+    except Exception as error:  # pages are only for people: a page that fails must not fail the stage
         reason = " ".join(str(error).split()) or type(error).__name__
-        log.warning("The page %s is not stored in Prefect: %s", key, reason)
+        log.warning("Prefect did not store the page %s; the run continues: %s", key, reason)
         return None
 
 
 @functools.cache
 def _client(url: str | None) -> SyncPrefectClient:
-    """One client for all pages of this process: making one takes longer than a page does."""
+    """One client for all pages of this process, because making a client takes longer than storing a page."""
     import httpx
     from prefect.client.orchestration import get_client
 
-    # Stages are minutes apart: a connection kept open would be closed by the server just when it is used again.
+    # Stages are minutes apart: the server would close a kept connection just when it is used again.
     afresh = httpx.Limits(max_keepalive_connections=0)
     client = get_client(sync_client=True, httpx_settings={"timeout": TIMEOUT_S, "limits": afresh})
     client.__enter__()

@@ -1,4 +1,4 @@
-"""Hears of a cancel in Prefect's pages where no worker minds the flow run: one that a command carries out itself."""
+"""React to a cancel in Prefect's pages for a flow run that a command executes itself, without a worker."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import signal
 import threading
 from collections.abc import Iterator
 
-from infra.orchestrator.room import ASK_S, asking
+from infra.orchestrator.admission import ASK_S, asking
 
 log = logging.getLogger("trainwright")
 
 
 @contextlib.contextmanager
 def cancellable() -> Iterator[None]:
-    """Inside, a cancel in Prefect is a Ctrl-C; a worker does it with a signal of its own."""
+    """Within this context, a cancel in Prefect acts as Ctrl-C; under a worker, the worker's own signal does this."""
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
@@ -27,7 +27,7 @@ def cancellable() -> Iterator[None]:
 
     def watch() -> None:
         while not stopped.wait(ASK_S):
-            # A server that is away cannot cancel.
+            # An unreachable server cannot cancel.
             with contextlib.suppress(Exception), asking() as client:
                 state = client.read_flow_run(run_id).state
                 if state is not None and (state.is_cancelling() or state.is_cancelled()) and not stopped.is_set():

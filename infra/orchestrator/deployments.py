@@ -1,11 +1,11 @@
-"""The deployment by which a work pool's workers run nodes of gangs: `node/<pool>`, made when it is first needed."""
+"""The deployment through which a work pool's workers run a gang's nodes: `node/<pool>`, made when first needed."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from infra.launch.processes import CODE_ROOT
+from infra.processes.processes import CODE_ROOT
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -29,12 +29,12 @@ SCHEMA: dict[str, Any] = {
 
 
 def ensure_node_deployment(client: SyncPrefectClient, pool: str, kind: str) -> UUID:
-    """The id of the pool's deployment, made if it is not there and refreshed if it is one that we made.
+    """The id of the pool's deployment, made if it does not exist and refreshed if it is ours.
 
-    One of that name that a person deployed (without our tag), such as for an image, is used as it is.
+    A deployment of that name without our tag, which a person deployed, for example for an image, is used as it is.
 
     Args:
-        kind: type of the pool. Only a `process` worker is told where the code lies: elsewhere the image has it.
+        kind: type of the pool. Only a `process` worker needs the code's folder; elsewhere the image holds the code.
     """
     from prefect.exceptions import ObjectNotFound
 

@@ -1,13 +1,12 @@
-"""Nodes as flow runs on a Prefect work pool: the launcher `work-pool`.
+"""Run a gang's nodes as flow runs on a Prefect work pool: the launcher `work-pool`.
 
-What Prefect says of a run decides little: a node's own reports in the store come first, and the cancel marker there is
-what ends nodes elsewhere. A server that is away is waited for; training goes on meanwhile.
+Prefect's states decide little: a node's own reports in the store take precedence, and the cancel marker there ends
+nodes elsewhere. If the server is unreachable, this module waits for it, and training continues meanwhile.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import logging
 import math
 import time
@@ -18,22 +17,22 @@ from uuid import UUID
 
 from data_contracts.canonical import digest
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.launch.node import STORE_OPTIONS
+from infra.gang.environment import store_env
+from infra.orchestrator.admission import PoolAdmission, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.deployments import ensure_node_deployment
-from infra.orchestrator.room import PoolRoom, asking
-from infra.orchestrator.watch import Watch
+from infra.orchestrator.flow_run_states import FlowRunStates
 from infra.store import Store, layout
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
-# A node that watches its marker has ended long before; one that does not is cut off, and fenced by its token.
+# A node that sees its marker has ended long before. One that cannot is cut off, and fenced by its token.
 END_S = 8.0
-# What the marker has not ended by then is cancelled by Prefect, too.
+# After this time without effect of the marker, Prefect cancels the run, too.
 CANCEL_AFTER_S = 2.0
 LOG_LINES = 30
-# A busy server takes its time to make a run; signals wait for as long. Who asks for it tries again.
+# A busy server takes long to make a run, and signals wait for as long. The caller retries.
 START_TIMEOUT_S = 15.0
 
 log = logging.getLogger("trainwright")
@@ -41,12 +40,13 @@ log = logging.getLogger("trainwright")
 
 @dataclass(frozen=True)
 class WorkPool:
-    """Where a gang's nodes run, and what their runs are given besides.
+    """Where a gang's nodes run, and the settings of their runs.
 
     Attributes:
-        section: of the spec that names it.
-        tags: Prefect tags of the runs; labels: of their infrastructure, where the pool has such.
-        devices: of a node; asked for as `gpus` where the pool's job template has such a variable.
+        section: section of the spec that names the pool.
+        tags: Prefect tags of the runs.
+        labels: labels of their infrastructure, if the pool supports labels.
+        devices: devices of a node; requested as `gpus` if the pool's job template has such a variable.
     """
 
     name: str
@@ -58,7 +58,7 @@ class WorkPool:
 
 
 class PoolGang:
-    """Starts the nodes of one training as flow runs; to be made inside the flow run that trains."""
+    """Starts the nodes of one training as flow runs; must be made inside the flow run that trains."""
 
     def __init__(self, store: Store, training: str, pool: WorkPool) -> None:
         from prefect.context import FlowRunContext
@@ -66,18 +66,18 @@ class PoolGang:
         context = FlowRunContext.get()
         if context is None:
             raise UsageError(
-                f"{pool.section}.launcher: a work pool is used through Prefect, which this command does without.",
+                f"{pool.section}.launcher: a work pool needs Prefect, which this command does not use.",
                 remedy=f"Use `trainwright run`, or add `--set {pool.section}.launcher=local --set "
                 f"{pool.section}.pool=null`.",
             )
         self.store, self.training, self.pool = store, training, pool
         parent = context.flow_run
         holder = None if parent is None else parent.id
-        self.room = PoolRoom(pool.name, pool.workers_timeout_s, section=pool.section, holder=holder)
-        self._watch = Watch()
+        self.room = PoolAdmission(pool.name, pool.workers_timeout_s, section=pool.section, holder=holder)
+        self._watch = FlowRunStates()
         self._deployment: UUID | None = None
         self._variables: dict[str, Any] = {}
-        # When nodes began to be released, and when the last of them was: they end side by side.
+        # When nodes began to be released, and when the last node was: they end in parallel.
         self._releasing = self.released = -math.inf
 
     def start(self, generation: int, node: int) -> PoolNode:
@@ -120,18 +120,18 @@ class PoolGang:
                         **self._variables,
                         "name": name.replace(" ", "-"),
                         "labels": dict(self.pool.labels),
-                        # Credentials are named in there; the worker's own environment has them.
-                        "env": {STORE_OPTIONS: json.dumps(dict(self.store.storage_options))},
+                        # These only name credentials; the worker's own environment has their values.
+                        "env": store_env(self.store.storage_options, self.store.pointers),
                     },
                 )
                 assert not inspect.isawaitable(run), "a task is synchronous"
-                # One that ended is of a store that lay here before: the key must not bring it back.
+                # A run that has ended belongs to an earlier store at this address: the key must not bring it back.
                 if run.state is None or not run.state.is_final():
                     return run
                 tries += 1
 
     def released_since(self) -> float:
-        """When the release that is going on began: it has one deadline for all nodes."""
+        """When the current release began: it has one deadline for all nodes."""
         now = time.monotonic()
         if now - self.released > 1.0:
             self._releasing = now
@@ -145,11 +145,11 @@ class PoolNode:
         self._gang, self._run, self._generation, self._node = gang, run, generation, node
 
     def ended(self) -> str | None:
-        """How Prefect says that the run ended; None while it does not say so."""
+        """How the run ended according to Prefect; None while it has not ended."""
         state = self._gang._watch.state(self._run.id)
         return f"ended as {self._said()}" if state is not None and state.is_final() else None
 
-    def told(self) -> str:
+    def status(self) -> str:
         """What Prefect says of the run."""
         return f"its run {self._run.name!r} is {self._said()}"
 
@@ -162,12 +162,12 @@ class PoolNode:
             with asking() as client:
                 chosen = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[self._run.id]))
                 lines = client.read_logs(chosen, limit=LOG_LINES, sort=LogSort.TIMESTAMP_DESC)
-        except Exception as error:  # a log is for people: without it the failure is still the failure
-            return f"{self.told()}; its log cannot be read: {error}"
-        return "\n".join([self.told(), *(line.message for line in reversed(lines))])
+        except Exception as error:  # the log is only for people: a missing log must not hide the failure
+            return f"{self.status()}; its log cannot be read: {error}"
+        return "\n".join([self.status(), *(line.message for line in reversed(lines))])
 
     def kill(self) -> None:
-        """Wait until the node said in the store that it ended, or Prefect that its run did; cancel what waits to start.
+        """Wait until the store or Prefect says that the node ended; cancel a run that has not started.
 
         After END_S the run is left to the fencing token, with a warning.
         """
@@ -180,7 +180,11 @@ class PoolNode:
                 if not cancelled and (waits or time.monotonic() > since + CANCEL_AFTER_S):
                     cancelled = self._cancel()
                 if time.monotonic() > since + END_S:
-                    log.warning("%s, and the node has not said that it ended; its token is void.", self.told())
+                    log.warning(
+                        "%s, but the node did not report that it ended; its token is void, so whatever it still "
+                        "writes is ignored.",
+                        self.status(),
+                    )
                     return
                 time.sleep(0.1)
         finally:
@@ -203,7 +207,7 @@ class PoolNode:
                 client.set_flow_run_state(self._run.id, Cancelling(message="Its generation ended."))
                 self._gang._watch.look()
         except Exception as error:
-            log.warning("The run %s could not be cancelled: %s", self._run.name, error)
+            log.warning("Prefect did not cancel the flow run %s: %s", self._run.name, error)
         return True
 
     def _said(self) -> str:

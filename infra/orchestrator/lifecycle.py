@@ -1,15 +1,15 @@
-"""`trainwright up` and `trainwright down`: all of Prefect that runs on this machine, started and stopped together."""
+"""`trainwright up` and `trainwright down`: start and stop all of Prefect that runs on this machine."""
 
 from __future__ import annotations
 
-from infra.orchestrator import api, project
+from infra.orchestrator import api, password, project
 from infra.orchestrator.api import Server
 from infra.orchestrator.pools import ensure_pool, start_worker, stop_worker
 from infra.orchestrator.server import ensure_server, server_status, stop_server
 
 
 def up() -> Server:
-    """The server, the pool and a worker, each started if it is not there; `prefect` in this folder talks to the server.
+    """Start the server, the pool and a worker, unless they run already; `prefect` in this folder then uses the server.
 
     Afterwards `prefect deploy --all` works. Raises what `ensure_server`, `ensure_pool` and `start_worker` raise.
     """
@@ -17,21 +17,21 @@ def up() -> Server:
     ensure_pool()
     start_worker(server.url)
     if server.ours:
-        project.link(server.url)
+        project.link(server.url, password.read())
     else:
-        # They named another server since; ours must not come before it.
+        # The person has named another server since, which our prefect.toml would override.
         project.unlink()
     return server
 
 
 def down() -> list[str]:
-    """Cancel the worker's flow runs, stop worker and server and all they had started; what was stopped, in order.
+    """Cancel the worker's flow runs and stop worker, server and their descendants; returns what stopped, in order.
 
     A server that the person runs themselves, and flow runs that they started in a terminal, are left alone.
     """
     server = server_status()
     if server is not None and server.ours:
-        api.use(server.url)
+        api.connect_to(server.url, password.read())
     stopped = stop_worker()
     url = stop_server()
     project.unlink()

@@ -1,12 +1,13 @@
-"""The work pool that deployments name, and the worker of this machine that carries out its runs.
+"""The work pool that deployments name, and this machine's worker, which executes its runs.
 
-A stopped worker kills its flow runs at once and leaves their children alive, and the server believes them running for
-ever after. So the runs are cancelled first, which gives each flow the time to end what it started; then the worker is
-stopped; and what still carries the worker's mark is killed.
+A worker that is stopped kills its flow runs at once and leaves their children alive, and the server lists those runs as
+running for ever. So three steps follow each other: cancel the runs, which gives each flow time to end what it started;
+stop the worker; kill what still carries the worker's mark.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import sys
@@ -14,18 +15,20 @@ import time
 from datetime import datetime
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.launch.processes import new_mark
-from infra.orchestrator import runs, services
+from infra.orchestrator import services, worker_flow_runs
 from infra.orchestrator.services import Service
+from infra.processes.processes import new_mark
 
 POOL = "trainwright"
 POLL_S = 1
 ONLINE_TIMEOUT_S = 60.0
 STOP_GRACE_S = 10.0
 
+log = logging.getLogger("trainwright")
+
 
 def ensure_pool(name: str = POOL) -> None:
-    """Create the process pool unless it is there; UsageError if a pool of that name runs something else.
+    """Create the process pool if it does not exist; UsageError if a pool of that name has another type.
 
     The server must be known (`ensure_server`), as for `start_worker`.
     """
@@ -48,16 +51,17 @@ def ensure_pool(name: str = POOL) -> None:
 
 
 def start_worker(url: str, pool: str = POOL) -> Service:
-    """The worker of this machine for the pool on the server at `url`, started if it is not there, and online.
+    """This machine's worker for the pool on the server at `url`, online; started if it does not run.
 
     Raises:
         StorageUnavailable: it ended while starting, or did not report to the server.
     """
     with services.locked():
         worker = services.running("worker")
-        if worker is not None and worker.url != url:
-            # It works for a server that is no longer the one in use.
-            runs.cancel_runs_of(worker)
+        if worker is not None and (worker.url != url or not _knows_password(worker)):
+            # Its server is no longer the one in use, or will refuse it from now on.
+            log.warning("The worker is restarted for the Prefect server at %s.", url)
+            worker_flow_runs.cancel_runs_of(worker)
             worker.stop(STOP_GRACE_S)
             worker = None
         if worker is None:
@@ -72,13 +76,18 @@ def start_worker(url: str, pool: str = POOL) -> Service:
 
 
 def stop_worker() -> list[str]:
-    """Cancel the flow runs of our worker, stop it and all its descendants; what was stopped."""
+    """Cancel the flow runs of our worker, stop it and all its descendants; returns what was stopped."""
     with services.locked():
         worker = services.read("worker")
         if worker is None:
             return []
-        cancelled = [f"flow run {name}" for name in runs.cancel_runs_of(worker)]
+        cancelled = [f"flow run {name}" for name in worker_flow_runs.cancel_runs_of(worker)]
         return [*cancelled, "worker"] if worker.stop(STOP_GRACE_S) else []
+
+
+def _knows_password(worker: Service) -> bool:
+    wanted = os.environ.get("PREFECT_API_AUTH_STRING")
+    return not wanted or worker.variable("PREFECT_API_AUTH_STRING") == wanted
 
 
 def _command(pool: str) -> list[str]:
@@ -92,13 +101,13 @@ def _worker_name() -> str:
 
 def _environment(mark: str) -> dict[str, str]:
     env = services.environment(mark)
-    # Flow runs find this environment's programs (dvc, torchrun) also when it is not activated.
+    # Flow runs find this environment's programs (dvc, torchrun) even if the environment is not activated.
     paths = [os.path.dirname(sys.executable), env.get("PATH", os.defpath)]
     return {
         **env,
         "PATH": os.pathsep.join(paths),
         "PREFECT_WORKER_QUERY_SECONDS": str(POLL_S),
-        "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",  # a training's progress stands in the flow run's log
+        "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",  # a training's progress appears in the flow run's log
     }
 
 
@@ -111,7 +120,7 @@ def _last_heartbeat(pool: str) -> datetime | None:
 
 
 def _wait_until_online(worker: Service, pool: str, before: datetime | None) -> None:
-    """Until the server has heard of it: its heartbeat is another than `before` it was started. Compares no clocks."""
+    """Wait until the server has a heartbeat other than `before`, from before the start. Compares no clocks."""
     deadline = time.monotonic() + ONLINE_TIMEOUT_S
     while _last_heartbeat(pool) == before:
         if not worker.is_running():

@@ -1,18 +1,22 @@
-"""How the command `prefect`, run by a person, finds our server: by `prefect.toml` in the folder with `prefect.yaml`.
+"""Let a person's `prefect` command find our server, through `prefect.toml` in the folder with `prefect.yaml`.
 
-Prefect reads that file from the folder it is called in, above the active profile and below the environment. So
-`prefect deploy --all` after `trainwright up` works there with nothing else, in any shell, while the person's profiles
-and whatever else they use Prefect for on this machine stay as they are. A `prefect.toml` that they wrote is theirs: it
-is left alone. Elsewhere they say `export PREFECT_API_URL=…`, as `up` prints it.
+Prefect reads that file from the folder in which it is called; the environment takes precedence. The file names a
+profiles file in the state folder, which holds the server's address and password and which only its owner can read. A
+folder that may be shared or published never holds the password. So after `trainwright up`, `prefect deploy --all` works
+there in any shell without further settings, and the person's own profiles and other uses of Prefect stay as they are. A
+`prefect.toml` that the person wrote is left alone. In other folders they use `export PREFECT_PROFILES_PATH=…`, as `up`
+prints it.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import os
+import shlex
 from pathlib import Path
 
-from infra.launch.processes import CODE_ROOT
+from infra.atomic import replace_private, replace_text
+from infra.processes.processes import CODE_ROOT
 from infra.settings import state_folder
 
 _HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` here talks to its server."
@@ -20,20 +24,27 @@ _HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `pre
 log = logging.getLogger(__name__)
 
 
-def link(url: str) -> Path | None:
-    """Point `prefect` at our server in the current folder, else in this checkout; the file, or None if it may not."""
+def profiles() -> Path:
+    """The profiles file through which `prefect` finds our server and its password, in any folder."""
+    return state_folder() / "profiles.toml"
+
+
+def link(url: str, password: str | None) -> Path | None:
+    """Point `prefect` at our server, in the current folder, else in this checkout; the file, or None."""
+    settings = {"PREFECT_API_URL": url} | ({"PREFECT_API_AUTH_STRING": password} if password else {})
+    # A JSON string is a TOML string, unless it has escapes that TOML lacks.
+    lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items()]
+    replace_private(profiles(), "\n".join([_HEADER, 'active = "trainwright"', "[profiles.trainwright]", *lines, ""]))
     folder = next((place for place in (Path.cwd(), CODE_ROOT) if (place / "prefect.yaml").is_file()), None)
     if folder is None:
         return None
     path = folder / "prefect.toml"
-    advice = f"Before `prefect deploy`, say: export PREFECT_API_URL={url}"
+    advice = f"Before `prefect deploy`, say: export PREFECT_PROFILES_PATH={shlex.quote(str(profiles()))}"
     if path.exists() and not _is_ours(path):
         log.warning("%s is not Trainwright's and is left as it is. %s", path, advice)
         return None
-    draft = path.with_name(f".prefect.toml.{os.getpid()}")
     try:
-        draft.write_text(f'{_HEADER}\n[api]\nurl = "{url}"\n')
-        draft.replace(path)
+        replace_text(path, f"{_HEADER}\nprofiles_path = {json.dumps(str(profiles()))}\n")
     except OSError as error:
         log.warning("%s cannot be written (%s). %s", path, error.strerror, advice)
         return None
@@ -42,7 +53,8 @@ def link(url: str) -> Path | None:
 
 
 def unlink() -> None:
-    """Take away what `link` wrote, wherever it is still Trainwright's."""
+    """Remove the files that `link` wrote, unless someone has changed them since."""
+    profiles().unlink(missing_ok=True)
     for path in _linked():
         if _is_ours(path):
             path.unlink(missing_ok=True)

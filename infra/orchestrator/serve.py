@@ -1,12 +1,15 @@
 """The Prefect server's process: `python -m infra.orchestrator.serve FD`.
 
-`prefect server start` binds its port itself, so between looking for a free port and binding it a stranger may take
-it. Here the parent binds, and the server takes the listening socket over as file descriptor FD.
+`prefect server start` binds its port itself, so another process may take the port between the search for a free port
+and the binding. Here the parent binds, and the server takes over the listening socket as file descriptor FD. Two layers
+stand in front of Prefect: a check of who calls (`server_access.py`) and the page that signs a browser in
+(`sign_in.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -17,23 +20,31 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Serve Prefect's API and UI on the inherited socket until a signal ends it."""
+    """Serve Prefect's API and UI on the inherited socket until a signal ends the server."""
     listener = socket.socket(fileno=int(sys.argv[1]))
+    # Only the owner may read the database, too.
+    os.umask(0o077)
 
     import uvicorn
     from prefect.server.api.server import create_app
 
+    from infra.orchestrator.server_access import AccessCheck, addresses, origins
+    from infra.orchestrator.sign_in import SignIn
+
     queue_writers()
-    config = uvicorn.Config(create_app(final=True), log_level="warning", access_log=False)
+    host, port = listener.getsockname()[:2]
+    places = addresses(host, port, os.environ.get("PREFECT_SERVER_UI_API_URL"))
+    prefect = SignIn(create_app(final=True), os.environ["PREFECT_SERVER_API_AUTH_STRING"], origins(places))
+    config = uvicorn.Config(AccessCheck(prefect, places), log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[listener])
 
 
 def queue_writers() -> None:
     """Make each transaction of the server on SQLite wait for its turn to write.
 
-    Prefect begins most of them DEFERRED. Such a one that reads, and writes after another has written, is refused at
-    once ("database is locked", which clients are told as 503): the busy timeout does not apply, because waiting would
-    not help. IMMEDIATE ones take the right to write first, and wait for it.
+    Prefect begins most transactions DEFERRED. If such a transaction reads, and writes after another has written, SQLite
+    refuses it at once ("database is locked", which clients see as 503). The busy timeout does not apply, because
+    waiting would not help. IMMEDIATE transactions take the write lock first, and wait for it.
     """
     from prefect.server.database.configurations import SQLITE_BEGIN_MODE, AioSqliteConfiguration
 
@@ -43,7 +54,7 @@ def queue_writers() -> None:
     async def begin_to_write(
         self: AioSqliteConfiguration, session: AsyncSession, with_for_update: bool = False
     ) -> AsyncIterator[AsyncSessionTransaction]:
-        # One within another would wait for it for ever.
+        # A nested transaction would wait for its outer transaction for ever.
         within = SQLITE_BEGIN_MODE.get() is not None
         async with begin(self, session, with_for_update=with_for_update or not within) as transaction:
             await session.connection()

@@ -1,12 +1,15 @@
-"""Trainwright's own Prefect server, started if it is not there.
+"""Trainwright's own Prefect server, started if it does not run.
 
-It runs under the state folder with a PREFECT_HOME and an SQLite database of its own, on the loopback interface,
-without analytics, and keeps its port from one start to the next where that is free. It stays until `down`.
+It runs below the state folder with its own PREFECT_HOME and SQLite database, on the loopback interface, with a password
+and without analytics. It uses the same port again if that is free. It runs until `down`.
 """
 
 from __future__ import annotations
 
+import base64
 import ipaddress
+import json
+import logging
 import os
 import socket
 import time
@@ -15,44 +18,73 @@ import urllib.request
 from urllib.parse import urlsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.launch.processes import module_command, new_mark
-from infra.orchestrator import api, services
+from infra.orchestrator import api, password, services
 from infra.orchestrator.api import REACH_TIMEOUT_S, Server
 from infra.orchestrator.services import Service
+from infra.processes.processes import module_command, new_mark
 from infra.settings import state_folder
 
 FIRST_PORT = 4210
 PORTS = 100
-# A new SQLite database takes 10 to 15 s on an idle machine.
+# Making a new SQLite database takes 10 to 15 s on an idle machine.
 START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 10.0
-# What of the caller's Prefect settings means our server too; all others speak of servers and databases of their own.
-_KEPT = ("PREFECT_LOGGING_", "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_SERVER_UI_API_URL")
+# The caller's Prefect settings that apply to our server, too; all others describe other servers and databases.
+_KEPT = ("PREFECT_LOGGING_", "PREFECT_SERVER_UI_API_URL")
+_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
+
+log = logging.getLogger("trainwright")
 
 
 def ensure_server() -> Server:
-    """The server to use, started if it is ours and not there; from then on Prefect in this process talks to it.
+    """The server to use, started if it is ours and does not run; from then on Prefect in this process uses it.
 
     Raises:
         StorageUnavailable: the server that the person named does not answer, or ours does not start.
-        UsageError: it refuses the credentials, is no Prefect API, or would listen to the network unprotected.
+        UsageError: it refuses the credentials, is not a Prefect API, would listen to the network with a password that
+            nobody chose, or has flow runs in progress while it must be restarted with a password.
     """
-    if theirs := api.named(_own_url()):
-        return api.reach(*theirs)
+    if theirs := api.chosen_server(_own_url()):
+        server = api.reach(*theirs)
+        api.warn_if_open(server)
+        return server
     with services.locked():
         service = services.running("server")
+        if service is not None and not _asks_for_password(service):
+            _end_unprotected(service)
+            service = None
         started = service is None
         if service is None:
             service = _start()
         else:
             _wait_until_healthy(service)
-    api.use(service.url)
+    api.connect_to(service.url, password.read())
     return Server(service.url, api.pages(service.url), started)
+
+
+def sign_in_link(server: Server) -> str:
+    """An address that signs a browser in to the server's pages, once, within 60 seconds; else the pages' address.
+
+    Anyone who sees it in time can sign in with it, so only the person sees it: it is never written to a log that others
+    read, and never passed to another program, whose arguments any user of this machine can list.
+    """
+    from infra.orchestrator.sign_in import LINKS, PAGE
+
+    known = password.read() if server.ours else None
+    if known is None:
+        return server.ui_url
+    asked = urllib.request.Request(f"{server.ui_url}{LINKS}", method="POST", headers=_authorization(known))
+    try:
+        with _direct().open(asked, timeout=REACH_TIMEOUT_S) as answer:
+            return f"{server.ui_url}{PAGE}#{json.load(answer)['token']}"
+    except (OSError, ValueError) as error:
+        log.debug("The Prefect server gave no sign-in link: %s", error)
+        return server.ui_url
 
 
 def server_status() -> Server | None:
     """The server that a command would use now, if it answers; starts nothing."""
-    if theirs := api.named(_own_url()):
+    if theirs := api.chosen_server(_own_url()):
         try:
             return api.reach(*theirs)
         except (StorageUnavailable, UsageError):
@@ -64,10 +96,15 @@ def server_status() -> Server | None:
 
 
 def stop_server() -> str | None:
-    """Stop our server and all its descendants; its address, or None if it did not run."""
+    """Stop our server and all its descendants, and delete its password; its address, or None if it did not run.
+
+    Browsers and programs that still know the password send it to the next process that listens at the address.
+    """
     with services.locked():
         service = services.read("server")
-        return service.url if service is not None and service.stop(STOP_GRACE_S) else None
+        stopped = service is not None and service.stop(STOP_GRACE_S)
+        password.forget()
+        return service.url if service is not None and stopped else None
 
 
 def _own_url() -> str | None:
@@ -75,11 +112,42 @@ def _own_url() -> str | None:
     return service.url if service is not None else None
 
 
+def _asks_for_password(service: Service) -> bool:
+    """Whether the server was started with the password in the state folder; earlier versions' servers were not."""
+    known = password.read()
+    return known is not None and service.variable(_AUTH) == known
+
+
+def _end_unprotected(service: Service) -> None:
+    """Stop a server that must be restarted with the password; UsageError if it has flow runs in progress."""
+    asked = urllib.request.Request(
+        f"{service.url}/flow_runs/count",
+        data=json.dumps({"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}).encode(),
+        headers={"Content-Type": "application/json", **_authorization(service.variable(_AUTH))},
+    )
+    try:
+        with _direct().open(asked, timeout=REACH_TIMEOUT_S) as answer:
+            running = int(json.load(answer))
+    except (OSError, ValueError):
+        running = 0  # a server that does not answer serves no run
+    if running:
+        raise UsageError(
+            f"The Prefect server at {service.url} was started without the password that it should ask for, and has "
+            f"flow runs in progress ({running}), so it is not restarted.",
+            remedy="Wait for them or cancel them with `trainwright down`, then run `trainwright up`.",
+        )
+    log.warning("The Prefect server at %s was started without the password and is restarted with it.", service.url)
+    service.stop(STOP_GRACE_S)
+
+
 def _start() -> Service:
     host = _host()
     mark = new_mark()
     with _listen(host) as listener:
         port = listener.getsockname()[1]
+        if port != urlsplit(_own_url() or "").port:
+            # Another process may listen at the last address and may have received the password.
+            password.forget()
         reached_at = "127.0.0.1" if ipaddress.ip_address(host).is_unspecified else host
         place = f"[{reached_at}]:{port}" if ":" in reached_at else f"{reached_at}:{port}"
         env = {
@@ -92,8 +160,9 @@ def _start() -> Service:
             "PREFECT_API_URL": f"http://{place}/api",
             "PREFECT_SERVER_API_HOST": host,
             "PREFECT_SERVER_API_PORT": str(port),
+            _AUTH: password.ensure(os.environ.get(_AUTH)),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            # By default leases live in the server's memory: restarted, it would count their slots for ever.
+            # By default leases are in the server's memory: after a restart it would count their slots for ever.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             # By default any web page that the person opens may start flow runs here.
@@ -104,7 +173,7 @@ def _start() -> Service:
         url, inherit = env["PREFECT_API_URL"], [listener.fileno()]
 
         def healthy(service: Service) -> None:
-            # Else requests to a server that has ended would wait for an answer.
+            # Otherwise requests to a server that has ended would wait for an answer.
             listener.close()
             _wait_until_healthy(service)
 
@@ -118,18 +187,19 @@ def _host() -> str:
         address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
     except ValueError:
         raise UsageError(
-            f"PREFECT_SERVER_API_HOST is {host!r}, which is no IP address.", remedy="Give one, or leave it out."
+            f"PREFECT_SERVER_API_HOST is {host!r}, which is not an IP address.",
+            remedy="Give an IP address, or leave it out.",
         ) from None
-    if not address.is_loopback and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+    if not address.is_loopback and not os.environ.get(_AUTH):
         raise UsageError(
-            f"PREFECT_SERVER_API_HOST is {host}, which the network reaches, but the server would ask for no password.",
-            remedy="Set PREFECT_SERVER_API_AUTH_STRING (user:password), or leave the host out.",
+            f"PREFECT_SERVER_API_HOST is {host}, which is reachable from the network, but no password is set.",
+            remedy=f"Set {_AUTH} (user:password), or leave the host out.",
         )
     return str(address)
 
 
 def _listen(host: str) -> socket.socket:
-    """A listening socket on the port used last, else on the first free one from 4210 up, else on any."""
+    """A listening socket on the last port, else on the first free port from 4210 up, else on any."""
     last = urlsplit(_own_url() or "").port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in [*([last] if last else []), *range(FIRST_PORT, FIRST_PORT + PORTS), 0]:
@@ -145,7 +215,7 @@ def _listen(host: str) -> socket.socket:
 
 
 def _wait_until_healthy(service: Service) -> None:
-    """Until the service answers. Its socket listens from the start, so a request simply waits until it can."""
+    """Wait until the service answers. Its socket listens from the start, so a request simply waits for the answer."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not _answers(service.url):
         if not service.is_running():
@@ -162,10 +232,17 @@ def _wait_until_healthy(service: Service) -> None:
 
 
 def _answers(url: str) -> bool:
-    # Without a proxy: HTTP_PROXY would send what is meant for this machine elsewhere.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(f"{url}/health", timeout=REACH_TIMEOUT_S) as answer:
+        with _direct().open(f"{url}/health", timeout=REACH_TIMEOUT_S) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError, ValueError):
         return False
+
+
+def _authorization(known: str | None) -> dict[str, str]:
+    return {"Authorization": f"Basic {base64.b64encode(known.encode()).decode()}"} if known else {}
+
+
+def _direct() -> urllib.request.OpenerDirector:
+    # Without a proxy: HTTP_PROXY would send requests for this machine elsewhere.
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}))

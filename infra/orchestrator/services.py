@@ -1,15 +1,13 @@
 """Processes of ours that outlive the command that started them: the Prefect server and the worker.
 
-A service is known by a state file (pid, mark, address) in the state folder, and it counts as ours only while the
-process with that pid carries that mark in its environment: a pid that was given to someone else, or a port that a
-stranger answers on, is never used and never signalled. The mark says more than a start time would, which shifts when
-the clock is set.
+A service is known by a state file (pid, mark, address) in the state folder. It counts as ours only while the process
+with that pid carries that mark in its environment. So a pid that was reused, or a stranger's process on the same port,
+is never used and never signalled. The mark is safer than a start time, which shifts when the clock is set.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import signal
@@ -20,11 +18,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from infra.launch.processes import MARK, find_marked, is_alive, kill_marked, marked_env, uninterrupted
+import psutil
+
+from infra import locks, scratch
+from infra.atomic import replace_private
+from infra.processes.processes import MARK, find_marked, is_alive, kill_marked, marked_env, uninterrupted
 from infra.settings import state_folder
 
-# A shell gives what it starts with `&` SIGINT ignored, and so on to all children; a worker that inherits that
-# swallows its first signal and goes on taking runs.
+# A shell starts jobs with `&` with SIGINT ignored, and all children inherit that. A worker that inherits it ignores its
+# first signal and continues to take runs.
 _FRESH_SIGNALS = (
     "import os, signal, sys\n"
     "for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP): signal.signal(number, signal.SIG_DFL)\n"
@@ -38,8 +40,8 @@ class Service:
 
     Attributes:
         name: `server` or `worker`; the state file is `<name>.json`, its log `<name>.log`.
-        mark: what the process and all its descendants carry in their environment.
-        url: address of the Prefect API that it serves or works for.
+        mark: the mark in the environment of the process and all its descendants.
+        url: address of the Prefect API that it serves or uses.
     """
 
     name: str
@@ -49,15 +51,22 @@ class Service:
 
     @property
     def log(self) -> Path:
-        """What it printed since it was started."""
+        """The file with what the service printed since its start."""
         return state_folder() / f"{self.name}.log"
 
     def is_running(self) -> bool:
         """Whether the process runs and is ours."""
         return self.pid in find_marked(self.mark)
 
+    def variable(self, name: str) -> str | None:
+        """A variable of the process's environment; None if it is not set, or the process has ended."""
+        try:
+            return psutil.Process(self.pid).environ().get(name)
+        except psutil.Error:
+            return None
+
     def last_words(self) -> str:
-        """The last line of its log, or ''."""
+        """The last line of the service's log, or ''."""
         try:
             lines = self.log.read_text(errors="replace").splitlines()
         except OSError:
@@ -65,7 +74,7 @@ class Service:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def stop(self, grace_s: float) -> bool:
-        """End it and all its descendants, politely for `grace_s` seconds; False if it did not run any more."""
+        """End the service and all its descendants, with SIGTERM and `grace_s` seconds first; False if nothing ran."""
         running = self.is_running()
         if running:
             with contextlib.suppress(ProcessLookupError):
@@ -73,7 +82,7 @@ class Service:
             deadline = time.monotonic() + grace_s
             while is_alive(self.pid) and time.monotonic() < deadline:
                 time.sleep(0.05)
-        # Also when it ended by itself: what it had started may still be there.
+        # Also if it ended by itself: its descendants may still run.
         return bool(kill_marked(self.mark)) or running
 
 
@@ -86,7 +95,7 @@ def read(name: str) -> Service | None:
 
 
 def running(name: str) -> Service | None:
-    """The service, if it runs and is ours."""
+    """The service, if it runs and is ours; else None."""
     service = read(name)
     return service if service is not None and service.is_running() else None
 
@@ -105,15 +114,15 @@ def start(
 
     Args:
         env: its whole environment, from `environment`.
-        wait: returns once it is ready; whatever is raised in here, a signal's exception included, ends it again.
-        inherit: file descriptors that it takes over.
+        wait: returns once the service is ready; any exception in it, including a signal's, ends the service again.
+        inherit: file descriptors that the service takes over.
     """
     folder = state_folder()
     log = folder / f"{name}.log"
     if log.exists():
         log.replace(folder / f"{name}.previous.log")
     try:
-        with log.open("wb") as output:
+        with open(log, "wb", opener=_private) as output:
             process = subprocess.Popen(
                 [sys.executable, "-c", _FRESH_SIGNALS, *command],
                 env=dict(env),
@@ -128,9 +137,8 @@ def start(
         service = Service(name, process.pid, mark, url)
         fields = asdict(service)
         del fields["name"]
-        draft = folder / f"{name}.{os.getpid()}.draft"
-        draft.write_text(json.dumps(fields))
-        draft.replace(folder / f"{name}.json")
+        # Another user who knows the mark could present their own process as ours.
+        replace_private(folder / f"{name}.json", json.dumps(fields))
         wait(service)
     except BaseException:
         with uninterrupted():
@@ -140,16 +148,20 @@ def start(
 
 
 def environment(mark: str) -> dict[str, str]:
-    """This process' environment for a service: with `mark` alone, whatever marks this process carries itself.
+    """This process's environment for a service, with `mark` as its only mark.
 
-    A service outlives the run that happened to start it, so it must not be found as that run's descendant.
+    A service outlives the run that happened to start it, so it must not be found as that run's descendant. In its
+    TMPDIR no other user can take a name that Prefect is about to use.
     """
-    return {**marked_env(mark), MARK: mark}
+    return {**marked_env(mark), MARK: mark, "TMPDIR": str(scratch.unshared_root())}
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager
 def locked() -> Iterator[None]:
-    """Hold this state folder's lock: of two that start a service at once, one starts it and the other finds it."""
-    with (state_folder() / "services.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """Hold this state folder's lock, so that of two commands one starts a service and the other finds it."""
+    with locks.locked(state_folder() / "services.lock"):
         yield

@@ -1,4 +1,4 @@
-"""Reads Parquet, and files that are rows themselves (texts, images): only the columns that are asked for."""
+"""Read Parquet, and files that are rows themselves (texts, images): only the requested columns."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ import pyarrow.parquet as pq
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
+from data_contracts.quoting import column_shown, text_of
 from infra.sources.places import Place
 from infra.sources.streams import whole
 
 # Bytes of files in one batch; a larger file is a batch of its own.
 _FILES_BYTES = 1 << 25
-# Bytes of a Parquet file's batch, as its footer estimates them, and of a column that is buffered while it is decoded.
+# Bytes of a Parquet file's batch, as its footer estimates them, and of a column that is buffered for decoding.
 _BATCH_BYTES = 1 << 23
 _BUFFER_BYTES = 1 << 20
 _LARGEST = 2**31 - 1
 
 
 def parquet_schema(opened: BinaryIO, file: SourceFile) -> pa.Schema:
-    """Column names and types of a Parquet file."""
+    """Column names and types of a Parquet file; UsageError if a name occurs twice."""
     schema = _parquet(opened, file).schema_arrow
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice:
-        raise UsageError(f"{file.uri} has the column {twice[0]} twice.", remedy="Rename one of them.")
+        said = column_shown(twice[0], schema.names.index(twice[0]))
+        raise UsageError(f"{file.uri} has the column {said} twice.", remedy="Rename one of them.")
     return schema.remove_metadata()
 
 
 def parquet_row_groups(opened: BinaryIO, file: SourceFile) -> list[tuple[int, int]]:
-    """Rows and decoded bytes (as the footer has them) of each row group."""
+    """Rows and decoded bytes of each row group, as the footer states them."""
     metadata = _parquet(opened, file).metadata
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     return [(group.num_rows, group.total_byte_size) for group in groups]
@@ -40,7 +42,7 @@ def parquet_row_groups(opened: BinaryIO, file: SourceFile) -> list[tuple[int, in
 def parquet_batches(
     opened: BinaryIO, file: SourceFile, columns: list[str], batch_rows: int, row_groups: tuple[int, int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a Parquet file, of those of these columns that it has; of row groups START to STOP if given."""
+    """Rows of a Parquet file with those of `columns` that it has; of row groups START to STOP if given."""
     parquet = _parquet(opened, file)
     present = [name for name in columns if name in parquet.schema_arrow.names]
     for index in range(*(row_groups or (0, parquet.metadata.num_row_groups))):
@@ -54,16 +56,21 @@ def parquet_batches(
         try:
             yield from parquet.iter_batches(batch_size=size, row_groups=[index], columns=present, use_threads=False)
         except (pa.ArrowInvalid, OSError) as error:
-            raise UsageError(f"{file.uri} cannot be read as Parquet ({error}).", remedy="Write it again.") from error
+            raise UsageError(
+                f"{file.uri} cannot be read as Parquet ({text_of(error)}).", remedy="Write it again."
+            ) from error
 
 
 def rows_of_files(run: list[SourceFile], place: Place, columns: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
-    """One row per file: `path`, the pattern's columns, `bytes`; a file is opened only if `bytes` is asked for."""
+    """One row per file: `path`, the pattern's columns, `bytes`; a file is opened only if `bytes` is requested."""
     waiting: list[SourceFile] = []
     size = 0
     for file in run:
         if file.bytes > _LARGEST and "bytes" in columns:
-            raise UsageError(f"{file.uri} is larger than a row can be (2 GiB).", remedy="Cut it into several files.")
+            raise UsageError(
+                f"{file.uri} is larger than 2 GiB, the most that one row can hold.",
+                remedy="Split it into several files.",
+            )
         added = file.bytes if "bytes" in columns else 0
         if waiting and (len(waiting) == batch_rows or size + added > _FILES_BYTES):
             yield _file_batch(waiting, place, columns)
@@ -89,7 +96,7 @@ def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa
 
 def _parquet(opened: BinaryIO, file: SourceFile) -> pq.ParquetFile:
     try:
-        # Buffered: else a whole column of a row group, which may be a whole file, is held as it is stored.
+        # Buffered: otherwise a whole column of a row group, which may be a whole file, is held in its stored form.
         return pq.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except pa.ArrowInvalid as error:
-        raise UsageError(f"{file.uri} is no Parquet file ({error}).", remedy="Write it again.") from error
+        raise UsageError(f"{file.uri} is not a Parquet file ({text_of(error)}).", remedy="Write it again.") from error

@@ -1,17 +1,17 @@
-"""Digests of raw files, with a memory on this machine that may spare the hashing of what did not change."""
+"""Digests of raw files, with a cache on this machine that spares the hashing of unchanged files."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import json
-import os
 from pathlib import Path
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
+from infra.atomic import replace_json
 from infra.digests import hash_stream, stream_digest
-from infra.sources.places import Found, Gone, Place, Places, gone
+from infra.sources.places import Place, Places, SourceEntry, SourceMissing, source_missing
 
 _FILE = "sources.json"
 
@@ -20,8 +20,8 @@ class Digests:
     """BLAKE3 digests by place and stamp.
 
     Args:
-        cache: folder of the memory; it may be deleted at any time.
-        rehash: trust nothing that is remembered.
+        cache: folder of the cache file; it may be deleted at any time.
+        rehash: ignore all cached digests.
     """
 
     def __init__(self, cache: Path, rehash: bool) -> None:
@@ -29,8 +29,8 @@ class Digests:
         self._known = {} if rehash else self._read()
         self._learned: dict[str, list[str]] = {}
 
-    def of(self, place: Place, file: Found) -> str:
-        """The digest of the file's bytes, remembered or computed; CorruptError if DVC recorded another MD5."""
+    def of(self, place: Place, file: SourceEntry) -> str:
+        """The digest of the file's bytes, cached or computed; CorruptError if DVC recorded another MD5."""
         name = f"{place.rev or ''}:{file.uri}"
         stamp, digest = self._known.get(name, ("", ""))
         if not file.settled or stamp != file.stamp:
@@ -40,11 +40,9 @@ class Digests:
         return digest
 
     def save(self) -> None:
-        """Remember what was computed; two runs at once may each lose the other's, which costs one more hashing."""
+        """Cache the computed digests; two runs at once may each lose the other's, which costs one more hashing."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps({**self._read(), **self._learned}))
-        draft.replace(self.path)
+        replace_json(self.path, {**self._read(), **self._learned})
 
     def _read(self) -> dict[str, list[str]]:
         try:
@@ -55,7 +53,7 @@ class Digests:
 
 
 def digest_now(file: SourceFile, places: Places) -> str | None:
-    """The digest that a raw file's bytes have now, nothing remembered; None if it is not there any more.
+    """The current digest of a raw file's bytes, without the cache; None if the file no longer exists.
 
     Raises: UsageError if it may not be read; CorruptError if DVC's copy is damaged; StorageUnavailable if its place
     does not answer.
@@ -63,15 +61,15 @@ def digest_now(file: SourceFile, places: Places) -> str | None:
     try:
         with contextlib.closing(places.of(file).open(file.uri)) as stream:
             return stream_digest(stream)
-    except (FileNotFoundError, Gone):
+    except (FileNotFoundError, SourceMissing):
         return None
 
 
-def _hash(place: Place, file: Found) -> str:
+def _hash(place: Place, file: SourceEntry) -> str:
     try:
         stream = place.open(file.uri)
     except FileNotFoundError as error:
-        raise gone(file.uri) from error
+        raise source_missing(file.uri) from error
     md5 = hashlib.md5(usedforsecurity=False)
     with contextlib.closing(stream):
         _, found = hash_stream(stream, *([md5.update] if file.md5 else []))

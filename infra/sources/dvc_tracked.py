@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from data_contracts.errors import UsageError
-from infra.sources.places import WILDCARDS, Found, Gone
+from infra.settings import library_folders
+from infra.sources.places import WILDCARDS, SourceEntry, SourceMissing
 
 
-class Tracked:
+class DvcTracked:
     """The DVC repository that holds `root`, at the commit that `rev` names.
 
     Raises:
@@ -20,6 +21,7 @@ class Tracked:
 
     def __init__(self, root: Path, rev: str) -> None:
         os.environ.setdefault("DVC_NO_ANALYTICS", "1")
+        os.environ.update(library_folders())
         from dvc.api import DVCFileSystem
         from dvc.exceptions import NotDvcRepoError
         from dvc.repo import Repo
@@ -29,7 +31,7 @@ class Tracked:
             with Repo(Repo.find_root(str(root))) as repository:
                 self.repository = Path(repository.root_dir)
                 self.rev: str | None = repository.scm.resolve_rev(rev)
-                # Remotes and their credentials are those of today, and of config.local, which no commit has.
+                # Remotes and their credentials are today's, also from config.local, which is in no commit.
                 config = {name: dict(repository.config[name]) for name in ("core", "remote", "cache")}
         except NotDvcRepoError as error:
             raise UsageError(
@@ -38,12 +40,12 @@ class Tracked:
             ) from error
         except (RevError, SCMError) as error:
             raise UsageError(
-                f"rev {rev} is no revision of the Git repository at {root}.", remedy="Name a commit, tag or branch."
+                f"rev {rev} is not a revision of the Git repository at {root}.", remedy="Name a commit, tag or branch."
             ) from error
         self.root = root
         self._filesystem = DVCFileSystem(url=str(self.repository), rev=self.rev, config=config)
 
-    def find(self, pattern: str) -> list[Found]:
+    def find(self, pattern: str) -> list[SourceEntry]:
         """See `Place`."""
         below = os.path.relpath(os.path.abspath(self.root / pattern), self.repository)
         if below.startswith(".."):
@@ -65,15 +67,15 @@ class Tracked:
         try:
             return self._filesystem.open(uri, "rb")
         except FileNotFoundError as error:
-            raise Gone(
+            raise SourceMissing(
                 f"{uri} at {self.rev} is neither in DVC's cache nor in a remote.",
                 remedy="Run `dvc pull` here, or `dvc push` where the file was added.",
             ) from error
 
     def _matching(self, pattern: str) -> list[str]:
-        """Files that a glob names. What stands before its first sign is taken as it is: a folder may be `run[1]`.
+        """Files that match a glob. The folders before the first wildcard are taken literally.
 
-        DVC's own glob finds nothing where the first folder has a sign.
+        DVC's own glob finds nothing if the first folder has a wildcard in its name, such as `run[1]`.
         """
         from fsspec.utils import glob_translate
 
@@ -87,14 +89,14 @@ class Tracked:
         wanted = re.compile(glob_translate(rest))
         return sorted(name for name in files if wanted.match(os.path.relpath(name, base)))
 
-    def _found(self, name: str) -> Found:
+    def _found(self, name: str) -> SourceEntry:
         facts: dict[str, Any] = self._filesystem.info(name)
         entry = facts.get("dvc_info", {}).get("entry")
-        told = getattr(entry, "hash_info", None)
-        # Old repositories hash texts with their line ends changed (`md5-dos2unix`); that is no digest of the bytes.
-        md5 = told.value if told is not None and told.name == "md5" else None
+        hash_info = getattr(entry, "hash_info", None)
+        # Old repositories hash texts with changed line ends (`md5-dos2unix`); that is not a digest of the bytes.
+        md5 = hash_info.value if hash_info is not None and hash_info.name == "md5" else None
         size = facts["size"]
-        if size is None:  # of a file in a tracked folder DVC keeps the digest only
+        if size is None:  # for a file in a tracked folder, DVC keeps only the digest
             with self.open(name) as opened:
                 size = opened.seek(0, os.SEEK_END)
-        return Found(name, size, f"md5:{md5}", settled=md5 is not None, md5=md5)
+        return SourceEntry(name, size, f"md5:{md5}", settled=md5 is not None, md5=md5)

@@ -1,4 +1,4 @@
-"""Where raw files lie: a folder, an S3 bucket, or a DVC repository at a revision; each finds files and opens them."""
+"""The places of raw files: a folder, an S3 bucket, or a DVC repository at a revision. Each finds and opens files."""
 
 from __future__ import annotations
 
@@ -8,24 +8,39 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.spec import SourceSpec
+from data_contracts.pipeline_spec import SourceSpec
 from infra.store.s3_connect import connect
 from infra.store.s3_errors import translate
 
 WILDCARDS = "*?["
+_TICK_NS = 2 * 10**9
+
+
+class Stamp(NamedTuple):
+    """Facts of a local file that change with its bytes: programs can set back mtime (`rsync --times`), not ctime."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+    ctime_ns: int
+
+
+def stamp_of_stat(facts: os.stat_result) -> Stamp:
+    """The stamp of a local file."""
+    return Stamp(facts.st_size, facts.st_mtime_ns, facts.st_ino, facts.st_ctime_ns)
 
 
 @dataclass(frozen=True)
-class Found:
+class SourceEntry:
     """A file as a place lists it.
 
     Attributes:
-        stamp: changes when the bytes do: (size, mtime, inode), (ETag, version) or DVC's digest.
-        settled: whether the stamp may be trusted already; a file written just now may change within one tick.
+        stamp: changes when the bytes do: (size, mtime, inode, ctime), (ETag, version, time) or DVC's digest.
+        settled: whether the stamp can be trusted yet; a file written just now may change within one clock tick.
         md5: the digest that DVC recorded, or None.
     """
 
@@ -37,12 +52,12 @@ class Found:
 
 
 class Place(Protocol):
-    """What `resolve_sources` and `read_batches` ask of a place."""
+    """The interface of a place for `resolve_sources` and `read_batches`."""
 
     rev: str | None
 
-    def find(self, pattern: str) -> list[Found]:
-        """Files that a path or glob names, by name; [] if there are none."""
+    def find(self, pattern: str) -> list[SourceEntry]:
+        """Files that match a path or glob, by name; [] if there are none."""
         ...
 
     def open(self, uri: str) -> BinaryIO:
@@ -51,18 +66,18 @@ class Place(Protocol):
 
 
 def place_of(source: SourceSpec, root: Path, rev: str | None = None) -> Place:
-    """The place that a source's URI names; `rev` is the commit already resolved, else `source.rev` is looked up."""
+    """The place that a source's URI names, at the resolved commit `rev`; without `rev`, `source.rev` is resolved."""
     if source.uri.startswith("s3://"):
         return Bucket(source.uri, source.storage_options)
     if source.rev is not None:
-        from infra.sources.dvc_tracked import Tracked
+        from infra.sources.dvc_tracked import DvcTracked
 
-        return Tracked(root, rev or source.rev)
+        return DvcTracked(root, rev or source.rev)
     return Folder(root)
 
 
 class Places:
-    """The places of some sources, each made once: an S3 place holds connections."""
+    """The places of some sources, each made once, because an S3 place holds connections."""
 
     def __init__(self, sources: list[SourceSpec], root: Path) -> None:
         self._sources, self._root = sources, root
@@ -77,20 +92,20 @@ class Places:
 
 
 class Folder:
-    """Local files; paths are taken from `root`."""
+    """Local files; paths are relative to `root`."""
 
     rev: str | None = None
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def find(self, pattern: str) -> list[Found]:
+    def find(self, pattern: str) -> list[SourceEntry]:
         """See `Place`."""
         wanted = Path(pattern).expanduser()
         path = os.path.abspath(self.root / wanted)
         if os.path.exists(path):
             return [self._found(path)]
-        # Only the pattern is one: the folder above may be called `run[1]`.
+        # Only the given path is a pattern: the folder above may be called `run[1]`.
         matches = glob.glob(str(wanted), root_dir=self.root, recursive=True)
         names = sorted(os.path.abspath(self.root / match) for match in matches)
         return [self._found(name) for name in names if os.path.isfile(name)]
@@ -102,31 +117,33 @@ class Folder:
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise FileNotFoundError(uri) from error
         except PermissionError as error:
-            raise UsageError(f"{uri} may not be read by this user.", remedy="Give read permission on it.") from error
+            raise UsageError(
+                f"{uri} cannot be read by this user: permission denied.", remedy="Give read permission on it."
+            ) from error
         except OSError as error:
             raise StorageUnavailable(f"{uri} cannot be read now ({error.strerror}).") from error
 
-    def _found(self, name: str) -> Found:
+    def _found(self, name: str) -> SourceEntry:
         if os.path.isdir(name):
             raise UsageError(f"{name} is a folder.", remedy=f"Name its files with a glob, such as {name}/*.csv.")
-        facts = os.stat(name)
-        stamp = f"{facts.st_size}:{facts.st_mtime_ns}:{facts.st_ino}"
-        # A file system's clock ticks in milliseconds: bytes changed within the tick leave the stamp as it is.
-        return Found(name, facts.st_size, stamp, settled=time.time_ns() - facts.st_mtime_ns > 2 * 10**9)
+        stamp = stamp_of_stat(os.stat(name))
+        # A file system's clock ticks in milliseconds: a change within the tick leaves the stamp unchanged.
+        settled = time.time_ns() - max(stamp.mtime_ns, stamp.ctime_ns) > _TICK_NS
+        return SourceEntry(name, stamp.size, ":".join(map(str, stamp)), settled)
 
 
 class Bucket:
-    """Objects on an S3 server; keys are taken whole (`s3://bucket/key`)."""
+    """Objects on an S3 server; URIs contain the whole key (`s3://bucket/key`)."""
 
     rev: str | None = None
 
     def __init__(self, uri: str, options: dict[str, Any]) -> None:
         self.uri = uri
         self.bucket = uri.removeprefix("s3://").partition("/")[0]
-        # Listings are never remembered: a run looks once, and must see what is there then.
+        # Listings are never cached: a run lists once, and must see what is there then.
         self._filesystem = connect(options, self._translated(), use_listings_cache=False, skip_instance_cache=True)
 
-    def find(self, pattern: str) -> list[Found]:
+    def find(self, pattern: str) -> list[SourceEntry]:
         """See `Place`."""
         with self._translated():
             found = self._info(pattern)
@@ -149,16 +166,18 @@ class Bucket:
         except FileNotFoundError:
             return []
 
-    def _found(self, one: dict[str, Any]) -> Found:
-        stamp = f"{one['size']}:{one.get('ETag', '')}:{one.get('VersionId') or ''}"
-        return Found(f"s3://{one['name']}", one["size"], stamp, settled=bool(one.get("ETag")))
+    def _found(self, one: dict[str, Any]) -> SourceEntry:
+        # The time is included because not every server's ETag is a digest of the bytes.
+        parts = (one["size"], one.get("ETag", ""), one.get("VersionId") or "", one.get("LastModified", ""))
+        stamp = ":".join(map(str, parts))
+        return SourceEntry(f"s3://{one['name']}", one["size"], stamp, settled=bool(one.get("ETag")))
 
     def _translated(self, uri: str | None = None) -> Any:
         return translate(uri or self.uri, self.bucket)
 
 
 class _Guarded:
-    """A remote file whose reading raises our errors."""
+    """A remote file whose `read` raises our errors."""
 
     def __init__(self, file: BinaryIO, guard: Callable[[], Any]) -> None:
         self._file, self._guard = file, guard
@@ -173,12 +192,12 @@ class _Guarded:
         self._file.close()
 
 
-class Gone(UsageError):
-    """A raw file is not there any more, nor anywhere from where it could be fetched."""
+class SourceMissing(UsageError):
+    """A raw file no longer exists, and cannot be fetched from anywhere."""
 
 
-def gone(uri: str) -> Gone:
+def source_missing(uri: str) -> SourceMissing:
     """The error for a file that was there when the run was resolved."""
-    return Gone(
+    return SourceMissing(
         f"{uri} is no longer there, though it was when the run was resolved.", remedy="Put it back, or start a new run."
     )

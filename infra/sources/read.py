@@ -1,4 +1,4 @@
-"""Reads the rows of resolved files as Arrow batches of one schema, in the files' order, whatever their formats."""
+"""Read the rows of resolved files as Arrow batches of one schema, in the files' order, whatever their formats."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.spec import SourceSpec
+from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.quoting import column_shown, columns_shown
 from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema, rows_of_files
-from infra.sources.places import Place, Places, place_of
-from infra.sources.streams import Stamp, random_access, stamp_of, stream
+from infra.sources.places import Place, Places, Stamp, place_of
+from infra.sources.streams import random_access, stamp_of, stream
 from infra.sources.tables import csv_batches, csv_schema, json_batches, json_schema
 from infra.sources.types import common, plain
 from infra.sources.window import Window
@@ -26,13 +27,13 @@ from infra.sources.window import Window
 
 @dataclass(frozen=True)
 class FileFacts:
-    """What was learnt of a file when all its bytes were read and found to have its digest.
+    """What was found out about a file while all its bytes were read and matched its digest.
 
     Attributes:
         schema: its own columns and types.
-        text_from: from which row on a CSV column is text that was not before.
+        text_from: for each CSV column that became text, the row of the first text.
         row_groups: rows and decoded bytes of each row group of a Parquet file.
-        stamp: of a Parquet file that is read where it lies: it need not be hashed again while this is the same.
+        stamp: stamp of a Parquet file that is read in place: it need not be hashed again while the stamp is the same.
     """
 
     schema: pa.Schema
@@ -42,12 +43,12 @@ class FileFacts:
 
 
 def file_facts(file: SourceFile, sources: list[SourceSpec], root: Path) -> FileFacts:
-    """Read a file once for its facts; errors as `read_batches`. Such a call may be made in another process."""
+    """Read a file once for its facts; errors as `read_batches`. The call may run in another process."""
     return _Reading(sources, root).facts(file)
 
 
 def fetch(file: SourceFile, sources: list[SourceSpec], root: Path, target: Path) -> tuple[SourceSpec, Stamp]:
-    """Copy a file's bytes, decompressed, to a folder of this machine; a source that names the copy, and its stamp.
+    """Copy a file's bytes, decompressed, to `target` on this machine; a source that names the copy, and its stamp.
 
     Raises: CorruptError if the bytes are not what was resolved.
     """
@@ -59,18 +60,29 @@ def fetch(file: SourceFile, sources: list[SourceSpec], root: Path, target: Path)
     return copied, stamp
 
 
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which rows and columns of some files are read, and in batches of which size.
+
+    Attributes:
+        window: with `window_column`, only rows with start <= time < end are read.
+        columns: read only these, in this order; then bytes of `format: files` are loaded only if they are among them.
+        schema: schema of all files together, if `merged_schema` found it before (perhaps over more files than these).
+        row_groups: for a single Parquet file, the row groups START to STOP to read.
+        stamp: for a single Parquet file, the stamp from `file_facts`.
+    """
+
+    window: Window | None = None
+    window_column: str | None = None
+    columns: list[str] | None = None
+    batch_rows: int = 65536
+    schema: pa.Schema | None = None
+    row_groups: tuple[int, int] | None = None
+    stamp: Stamp | None = None
+
+
 def read_batches(
-    files: list[SourceFile],
-    sources: list[SourceSpec],
-    *,
-    root: Path,
-    window: Window | None = None,
-    window_column: str | None = None,
-    columns: list[str] | None = None,
-    batch_rows: int = 65536,
-    schema: pa.Schema | None = None,
-    row_groups: tuple[int, int] | None = None,
-    stamp: Stamp | None = None,
+    files: list[SourceFile], sources: list[SourceSpec], *, root: Path, selection: Selection | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows of `files` in order, in batches of at most `batch_rows` rows, none of them empty.
 
@@ -79,50 +91,49 @@ def read_batches(
     Args:
         files: what `resolve_sources` returned for `sources`.
         root: the spec's folder.
-        window: with `window_column`, only rows with start <= time < end are read.
-        columns: read only these, in this order; bytes of `format: files` are not loaded then unless asked for.
-        schema: of all files together, if `merged_schema` found it before (perhaps over more files than these).
-        row_groups: with one Parquet file, START to STOP of those that are read.
-        stamp: with one Parquet file, what `file_facts` said.
+        selection: default: all rows and columns.
 
     Raises:
-        UsageError: a file is gone or malformed, a column has types that do not go together, or there is no such column.
-        CorruptError: a file's bytes are not what was resolved; rows that came before are not to be used.
+        UsageError: a file is gone or malformed, a column has incompatible types, or a named column does not exist.
+        CorruptError: a file's bytes are not what was resolved; rows that were returned before must not be used.
     """
-    read = _Reading(sources, root)
+    read, select = _Reading(sources, root), selection or Selection()
+    window, window_column, batch_rows = select.window, select.window_column, select.batch_rows
+    schema = select.schema
     if schema is None:
         schema = merged_schema(files, [read.facts(file) for file in files])
-    for name in [*(columns or []), *([window_column] if window and window_column else [])]:
+    for name in [*(select.columns or []), *([window_column] if window and window_column else [])]:
         if name not in schema.names:
             raise UsageError(
-                f"The data has no column {name}; it has {', '.join(schema.names)}.", remedy="Correct the column's name."
+                f"The data has no column {name}; it has {columns_shown(schema.names)}.",
+                remedy="Correct the column's name.",
             )
-    wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
+    wanted = schema if select.columns is None else pa.schema([schema.field(name) for name in select.columns])
     keep: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
     loaded = wanted
     if window is not None and window_column is not None:
         keep = partial(_inside, window=window, column=window_column)
         if window_column not in wanted.names:
             loaded = wanted.append(schema.field(window_column))
-    for batch in read.batches(files, loaded, batch_rows, row_groups, stamp):
+    for batch in read.batches(files, loaded, select):
         kept = batch if keep is None else keep(batch)
         for start in range(0, kept.num_rows, batch_rows):
             yield kept.slice(start, batch_rows).select(wanted.names)
 
 
 def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> pa.Schema:
-    """The schema of all files together; UsageError naming file and column where two types do not go together."""
+    """The schema of all files together; UsageError naming file and column if two types are incompatible."""
     fields: dict[str, pa.DataType] = {}
     said_by: dict[str, tuple[str, str]] = {}
     for file, fact in zip(files, facts, strict=True):
-        for one in fact.schema:
+        for at, one in enumerate(fact.schema):
             before = fields.get(one.name, pa.null())
             both = common(before, plain(one.type))
             if both is None:
                 other, why = said_by[one.name]
                 here = _because(fact.text_from.get(one.name))
                 raise UsageError(
-                    f"{file.uri}: the column {one.name} is {plain(one.type)}{here},"
+                    f"{file.uri}: the column {column_shown(one.name, at)} is {plain(one.type)}{here},"
                     f" but in {other} it is {before}{why}.",
                     remedy="Give it one type in all files.",
                 )
@@ -133,24 +144,17 @@ def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> pa
 
 
 class _Reading:
-    """Files of some sources on their way to batches."""
+    """Reads the files of some sources into batches."""
 
     def __init__(self, sources: list[SourceSpec], root: Path) -> None:
         self._sources, self._places = sources, Places(sources, root)
 
-    def batches(
-        self,
-        files: list[SourceFile],
-        schema: pa.Schema,
-        batch_rows: int,
-        row_groups: tuple[int, int] | None,
-        stamp: Stamp | None,
-    ) -> Iterator[pa.RecordBatch]:
-        """All rows with exactly this schema."""
+    def batches(self, files: list[SourceFile], schema: pa.Schema, selection: Selection) -> Iterator[pa.RecordBatch]:
+        """All rows, with exactly this schema."""
         for _, run in groupby(files, key=lambda file: file.source if file.format == "files" else file.uri):
             together = list(run)
             try:
-                for batch in self._raw(together, schema, batch_rows, row_groups, stamp):
+                for batch in self._raw(together, schema, selection):
                     yield _conformed(batch, schema)
             except pa.ArrowInvalid as error:
                 raise UsageError(
@@ -158,22 +162,16 @@ class _Reading:
                     remedy="Give the column one type in all files.",
                 ) from error
 
-    def _raw(
-        self,
-        run: list[SourceFile],
-        schema: pa.Schema,
-        batch_rows: int,
-        row_groups: tuple[int, int] | None,
-        stamp: Stamp | None,
-    ) -> Iterator[pa.RecordBatch]:
+    def _raw(self, run: list[SourceFile], schema: pa.Schema, selection: Selection) -> Iterator[pa.RecordBatch]:
         """Rows of one file, or of a run of `format: files`, with those of the schema's columns that they have."""
         file, place = run[0], self.place(run[0])
         if file.format == "files":
-            yield from rows_of_files(run, place, schema.names, batch_rows)
+            yield from rows_of_files(run, place, schema.names, selection.batch_rows)
             return
         if file.format == "parquet":
-            with random_access(file, place, stamp) as opened:
-                yield from parquet_batches(opened, file, schema.names, batch_rows, row_groups)
+            with random_access(file, place, selection.stamp) as opened:
+                rows, groups = selection.batch_rows, selection.row_groups
+                yield from parquet_batches(opened, file, schema.names, rows, groups)
             return
         types = {one.name: one.type for one in schema}
         with stream(file, place) as opened:
@@ -183,11 +181,11 @@ class _Reading:
                 yield from json_batches(opened, file.uri, types)
 
     def place(self, file: SourceFile) -> Place:
-        """Where a file lies."""
+        """The place of a file."""
         return self._places.of(file)
 
     def facts(self, file: SourceFile) -> FileFacts:
-        """A file's facts. They follow from the bytes: found once."""
+        """A file's facts. They depend only on the bytes, so they are found once."""
         if file.format == "files":
             return FileFacts(pa.schema([*((name, pa.string()) for name in file.columns), ("bytes", pa.binary())]))
         columns = self._sources[file.source].columns
@@ -206,7 +204,8 @@ class _Reading:
                 )
         with stream(file, place) as opened:
             if file.format == "csv":
-                return FileFacts(*csv_schema(opened, file.uri, columns))
+                schema, text_from = csv_schema(opened, file.uri, columns)
+                return FileFacts(schema, text_from)
             return FileFacts(json_schema(opened, file.uri))
 
 
@@ -214,7 +213,7 @@ _FACTS: dict[tuple[str, str, str, tuple[str, ...]], FileFacts] = {}
 
 
 def _because(text_from: int | None) -> str:
-    return "" if text_from is None else f" (a text stands in row {text_from})"
+    return "" if text_from is None else f" (row {text_from} holds text)"
 
 
 def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -243,5 +242,5 @@ def _inside(batch: pa.RecordBatch, window: Window, column: str) -> pa.RecordBatc
         pa.scalar(moment.astimezone(UTC).replace(tzinfo=None) if naive else moment.astimezone(UTC), edge)
         for moment in (window.start, window.end)
     ]
-    # Times are compared as they are: rounded to microseconds, one just before END would fall on it.
+    # Times are compared unrounded: rounded to microseconds, a time just before END would fall on it.
     return batch.filter(pc.and_(pc.greater_equal(times, bounds[0]), pc.less(times, bounds[1])))

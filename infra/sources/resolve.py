@@ -1,17 +1,19 @@
-"""Looks raw files up once: globs, windows in paths, DVC revisions, digests. Nothing later looks them up again."""
+"""Resolve raw files once: globs, windows in paths, DVC revisions, digests. No later stage resolves them again."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.spec import SourceSpec
+from data_contracts.pipeline_spec import SourceSpec
 from infra.sources.digests import Digests
-from infra.sources.places import Found, place_of
+from infra.sources.places import Folder, SourceEntry, place_of
 from infra.sources.window import Window
 
 Format = Literal["csv", "jsonl", "parquet", "files"]
@@ -41,15 +43,15 @@ def resolve_sources(
     """The files that the sources name, in their order, a glob's files by name, each with its digest.
 
     Args:
-        root: the spec's folder, from which paths are taken.
+        root: the spec's folder, to which paths are relative.
         window: the run's window.
         window_path: strftime format that fills `{{ start }}` and `{{ end }}` in the sources' URIs.
-        cache: folder of this machine where digests are remembered.
+        cache: folder of this machine where digests are cached.
         rehash: read every byte again.
-        field: the field of the spec that the sources stand in, for errors.
+        field: the field of the spec that holds the sources, for errors.
 
     Raises:
-        UsageError: a file is missing, empty, or of a format that cannot be told.
+        UsageError: a file is missing or empty, or its format is unknown.
         StorageUnavailable: the S3 server does not answer.
     """
     digests = Digests(cache, rehash)
@@ -60,10 +62,7 @@ def resolve_sources(
         uri = _filled(source.uri, window, window_path, here)
         found = place.find(uri)
         if not found:
-            at = f" at {source.rev}" if source.rev else ""
-            raise UsageError(
-                f"{here}.uri: no file matches {uri}{at} (from {root}).", remedy="Correct the path or glob."
-            )
+            raise _no_match(uri, source, root, here)
         resolved = [
             SourceFile(
                 uri=file.uri,
@@ -82,8 +81,22 @@ def resolve_sources(
     return files
 
 
+def local_files(uris: Iterable[str], root: Path) -> list[Path]:
+    """The files on this machine that sources' URIs name, in any window; files that do not exist are skipped.
+
+    Args:
+        root: the spec's folder, to which paths are relative.
+    """
+    found: list[Path] = []
+    for uri in uris:
+        if not uri.startswith("s3://"):
+            with contextlib.suppress(UsageError):  # reported where the file is read
+                found += [Path(one.uri) for one in Folder(root).find(_PLACEHOLDER.sub("*", uri))]
+    return found
+
+
 def base_name(uri: str) -> tuple[str, str]:
-    """A file's ending without its compression, and the compression's (`""` if it has none), both in lower case."""
+    """A file's extension without its compression, and the compression's (`""` if it has none), both in lower case."""
     name, ending = os.path.splitext(uri.lower())
     return (os.path.splitext(name)[1], ending) if ending in COMPRESSIONS else (ending, "")
 
@@ -100,26 +113,31 @@ def _filled(uri: str, window: Window | None, pattern: str | None, here: str) -> 
     return _PLACEHOLDER.sub(lambda match: times[match[1]].strftime(pattern), uri)
 
 
-def _format(source: SourceSpec, file: Found, here: str) -> Format:
+def _no_match(uri: str, source: SourceSpec, root: Path, here: str) -> UsageError:
+    at = f" at {source.rev}" if source.rev else ""
+    return UsageError(f"{here}.uri: no file matches {uri}{at} (from {root}).", remedy="Correct the path or glob.")
+
+
+def _format(source: SourceSpec, file: SourceEntry, here: str) -> Format:
     if source.format != "auto":
         return source.format
     ending, _ = base_name(file.uri)
     if ending not in _ENDINGS:
         raise UsageError(
-            f"{here}.format: the ending of {file.uri} does not say what it is.",
+            f"{here}.format: the format of {file.uri} is not clear from its name.",
             remedy="Set format to csv, jsonl, parquet or files.",
         )
     return _ENDINGS[ending]
 
 
 def _refuse_empty(files: list[SourceFile], here: str) -> None:
-    """Empty files are refused, except among `files`, where an empty text is a text."""
+    """UsageError for empty files, except among `files`, where an empty text is valid."""
     empty = [file.uri for file in files if not file.bytes]
     if empty and (files[0].format != "files" or len(empty) == len(files)):
-        raise UsageError(f"{here}.uri: {empty[0]} is empty.", remedy="Write it again or leave it out.")
+        raise UsageError(f"{here}.uri: {empty[0]} is empty.", remedy="Write it again, or leave it out.")
 
 
-def _columns(source: SourceSpec, file: Found, place: object, root: Path, here: str) -> dict[str, str]:
+def _columns(source: SourceSpec, file: SourceEntry, place: object, root: Path, here: str) -> dict[str, str]:
     """For `files`: the pattern's columns, and the path below the glob's fixed part, the same on any machine."""
     if source.format != "files":
         if source.pattern is not None:
@@ -150,7 +168,8 @@ def _pattern(text: str, here: str) -> re.Pattern[str]:
     bad = [name for name in names if not name.isidentifier() or name in ("path", "bytes")]
     if not names or bad or len(set(names)) < len(names):
         raise UsageError(
-            f"{here}.pattern: {text} names no columns, or one twice, or path or bytes, which are there anyway.",
+            f"{here}.pattern: {text} must name at least one column, none of them twice, and neither path nor bytes, "
+            "which always exist.",
             remedy="Write each column once in braces, such as {label}/{name}.png.",
         )
     parts = _COLUMN.split(text)

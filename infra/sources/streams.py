@@ -1,4 +1,4 @@
-"""Opens a resolved file so that what is read is what was resolved: every byte goes through its digest."""
+"""Open a resolved file and hash every byte that is read, so that the data is what was resolved."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import gzip
 import io
 import lzma
 import os
-import tempfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
@@ -19,13 +17,15 @@ from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
+from data_contracts.quoting import text_of
+from infra import scratch
 from infra.digests import stream_digest
-from infra.settings import on_this_machine, writing
-from infra.sources.places import Place, gone
+from infra.settings import writing
+from infra.sources.places import Place, Stamp, source_missing, stamp_of_stat
 from infra.sources.resolve import base_name
 
 _PIECE = 1 << 22
-# What decompressors raise. The system's own OSErrors, of reading and of copying, are told apart where they arise.
+# Errors of decompressors. The system's own OSErrors, from reading and copying, are told apart where they occur.
 _DAMAGED = (lzma.LZMAError, zlib.error, EOFError, OSError)
 
 
@@ -33,7 +33,7 @@ def changed(file: SourceFile) -> CorruptError:
     """The error for a file whose bytes are not those that were resolved."""
     return CorruptError(
         f"{file.uri} changed after this run resolved it: its bytes do not have the digest {file.blake3[:16]}….",
-        remedy="Start a new run, which reads it as it is now.",
+        remedy="Start a new run, which reads the file as it is now.",
     )
 
 
@@ -43,10 +43,10 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
 
     Raises:
         CorruptError: on leaving without an error, if the whole file's bytes do not have its digest.
-        UsageError: it is gone, or damaged in its compression.
+        UsageError: the file is gone, or its compressed data is damaged.
     """
     raw = _Hashing(_opened(file, place), file.uri)
-    buffered = io.BufferedReader(raw, _PIECE)  # kept, for it closes what it reads when it is forgotten
+    buffered = io.BufferedReader(raw, _PIECE)  # keep a reference: a discarded reader closes its source
     try:
         with _decompressed(buffered, file) as plain:
             yield plain
@@ -56,52 +56,48 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
     except (CorruptError, StorageUnavailable):
         raise
     except Exception as error:
-        # What cannot be read may be unreadable because it changed; that is the cause then.
+        # A file that changed may be unreadable for that reason; then the change is the cause.
         with contextlib.closing(_opened(file, place)) as again:
             if stream_digest(again) != file.blake3:
                 raise changed(file) from error
         if isinstance(error, _DAMAGED) and base_name(file.uri)[1]:
             raise UsageError(
-                f"{file.uri} is no whole {base_name(file.uri)[1]} file ({error}).", remedy="Compress it again."
+                f"{file.uri} is not a whole {base_name(file.uri)[1]} file ({text_of(error)}).",
+                remedy="Compress it again.",
             ) from error
         raise
     finally:
         buffered.close()
 
 
-Stamp = tuple[int, int, int]
-
-
 @contextlib.contextmanager
 def random_access(file: SourceFile, place: Place, stamp: Stamp | None = None) -> Iterator[BinaryIO]:
-    """The file's bytes, decompressed, for reading in any order; checked against its digest before anything is read.
+    """The file's bytes, decompressed, for reading in any order; its digest is checked before anything is read.
 
-    A local file that is not compressed is read where it lies; another is copied to a temporary file first.
+    An uncompressed local file is read in place; any other file is copied to a temporary file first.
 
     Args:
-        stamp: what `stamp_of` said of the file when its digest was checked; it is not hashed again then, only
-            found not to have changed since.
+        stamp: result of `stamp_of` when the file's digest was checked; the file is hashed again only if its stamp has
+            changed since.
     """
     if _lies_here(file, place):
         with contextlib.closing(_opened(file, place)) as opened:
             before = _stamp(opened)
-            if stamp is not None and stamp != before:
-                raise changed(file)
-            if stamp is None and stream_digest(opened) != file.blake3:
-                raise changed(file)
-            opened.seek(0)
+            if stamp != before:
+                _check_digest(opened, file)
             try:
                 yield opened
             finally:
-                # What cannot be read may be unreadable because it changed; that is the cause then.
-                if _stamp(opened) != before:
+                # A file that changed may be unreadable for that reason; then the change is the cause.
+                after = _stamp(opened)
+                if after[:3] != before[:3]:
                     raise changed(file)
+                if after != before:  # a new name or mode, or bytes whose mtime was set back
+                    _check_digest(opened, file)
         return
-    scratch = Path(tempfile.gettempdir())
-    with on_this_machine(scratch):
-        copy = tempfile.TemporaryFile(prefix="trainwright-", buffering=0)  # noqa: SIM115 - closed with its reader
+    copy = scratch.unnamed_file()
     with io.BufferedReader(copy, _PIECE) as buffered:
-        write = writing(copy, scratch)
+        write = writing(copy, scratch.default_root())
         with stream(file, place) as plain:
             while piece := plain.read(_PIECE):
                 write(piece)
@@ -110,7 +106,7 @@ def random_access(file: SourceFile, place: Place, stamp: Stamp | None = None) ->
 
 
 def stamp_of(file: SourceFile, place: Place) -> Stamp | None:
-    """Size, mtime in ns and inode of a file that `random_access` reads where it lies; None for another."""
+    """The stamp of a file that `random_access` reads in place; None for any other file."""
     if not _lies_here(file, place):
         return None
     with contextlib.closing(_opened(file, place)) as opened:
@@ -131,15 +127,21 @@ def _lies_here(file: SourceFile, place: Place) -> bool:
 
 
 def _stamp(opened: BinaryIO) -> Stamp:
-    facts = os.fstat(opened.fileno())
-    return facts.st_size, facts.st_mtime_ns, facts.st_ino
+    return stamp_of_stat(os.fstat(opened.fileno()))
+
+
+def _check_digest(opened: BinaryIO, file: SourceFile) -> None:
+    opened.seek(0)
+    if stream_digest(opened) != file.blake3:
+        raise changed(file)
+    opened.seek(0)
 
 
 def _opened(file: SourceFile, place: Place) -> BinaryIO:
     try:
         return place.open(file.uri)
     except FileNotFoundError as error:
-        raise gone(file.uri) from error
+        raise source_missing(file.uri) from error
 
 
 def _decompressed(raw: io.BufferedReader[Any], file: SourceFile) -> Any:
@@ -151,13 +153,13 @@ def _decompressed(raw: io.BufferedReader[Any], file: SourceFile) -> Any:
     if ending == ".xz":
         return lzma.LZMAFile(raw)
     if ending == ".zst":
-        # Left to be closed by `stream`: closing it would close what it reads before the rest is hashed.
+        # `stream` closes it: closing it here would close its source before the rest is hashed.
         return contextlib.nullcontext(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"))
     return contextlib.nullcontext(raw)
 
 
 class _Hashing(io.RawIOBase):
-    """A reader that hashes what passes through it."""
+    """A reader that hashes the bytes that pass through it."""
 
     def __init__(self, opened: BinaryIO, uri: str) -> None:
         super().__init__()
@@ -173,7 +175,7 @@ class _Hashing(io.RawIOBase):
         return len(piece)
 
     def finish(self) -> None:
-        """Read what is left, such as bytes behind the end of a compressed stream."""
+        """Read the remaining bytes, such as those after the end of a compressed stream."""
         while piece := self._piece(_PIECE):
             self._hasher.update(piece)
 

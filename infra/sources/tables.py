@@ -1,4 +1,4 @@
-"""Reads rows of CSV and JSON Lines: types found over the whole file, not its first block, in bounded memory."""
+"""Read rows of CSV and JSON Lines: types are found from the whole file, not its first block, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ import pyarrow.csv
 import pyarrow.json
 
 from data_contracts.errors import UsageError
+from data_contracts.quoting import column_shown
 from infra.sources.types import Guess, common, from_texts, plain
 
+# Also the largest CSV row, so that data without line ends is not read without bound.
 _BLOCK = 1 << 23
+# The largest JSON Lines row.
+_MOST_LINE_BYTES = 1 << 23
 _HEADER_BYTES = 1 << 20
-# Arrow's own list, and what pandas adds to it. In quotes they are texts.
+# Arrow's own list, and what pandas adds to it. In quotes these are texts.
 _MISSING = [
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "None", "n/a", "nan", "null",
@@ -24,7 +28,7 @@ _MISSING = [
 
 
 def csv_schema(stream: BinaryIO, name: str, columns: list[str] | None) -> tuple[pa.Schema, dict[str, int]]:
-    """Names and types of a CSV file's columns, and from which row (from 0) on one is text that was not before."""
+    """Names and types of a CSV file's columns, and the first row (from 0) with text of each column that became text."""
     table = _Csv(stream, name, columns)
     guesses = {column: Guess() for column in table.names}
     row = 0
@@ -39,7 +43,7 @@ def csv_schema(stream: BinaryIO, name: str, columns: list[str] | None) -> tuple[
 def csv_batches(
     stream: BinaryIO, name: str, columns: list[str] | None, types: dict[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a CSV file, of the columns in `types` that it has, with these types."""
+    """Rows of a CSV file, with those columns of `types` that it has, cast to these types."""
     for batch in _Csv(stream, name, columns).texts(list(types)):
         arrays = [
             from_texts(texts, types[column]) for column, texts in zip(batch.schema.names, batch.columns, strict=True)
@@ -59,7 +63,7 @@ class _Csv:
         self.names = columns or self._header(head)
 
     def texts(self, wanted: list[str]) -> Iterator[pa.RecordBatch]:
-        """All values as text; missing ones are null, an empty string in quotes is an empty string."""
+        """All values as text; missing values are null, a quoted empty string is an empty string."""
         if not self._has_rows:
             return
         chosen = [column for column in self.names if column in wanted]
@@ -72,14 +76,14 @@ class _Csv:
         try:
             reader = pyarrow.csv.open_csv(
                 io.BufferedReader(self._stream, _BLOCK),
-                # Only a single thread knows the number of a bad row.
+                # Only a single-threaded reader knows the number of a bad row.
                 read_options=pyarrow.csv.ReadOptions(
                     column_names=self.names, skip_rows=self._lines, block_size=_BLOCK, use_threads=False
                 ),
                 parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True, invalid_row_handler=refuse),
                 convert_options=pyarrow.csv.ConvertOptions(
                     column_types={column: pa.string() for column in self.names},
-                    include_columns=chosen or self.names[:1],  # one is read for the rows to be counted
+                    include_columns=chosen or self.names[:1],  # one column is read so that rows can be counted
                     null_values=_MISSING,
                     strings_can_be_null=True,
                     quoted_strings_can_be_null=False,
@@ -95,25 +99,26 @@ class _Csv:
         reader = csv.reader(io.StringIO(text, newline=""))
         try:
             names = next((row for row in reader if row), [])
-            names = [column or f"Unnamed: {i}" for i, column in enumerate(names)]  # what pandas calls them
+            names = [column or f"Unnamed: {i}" for i, column in enumerate(names)]  # the names that pandas gives them
             "".join(names).encode()
         except (UnicodeEncodeError, csv.Error) as error:
-            raise UsageError(f"{self.name} is no CSV file in UTF-8.", remedy="Convert it to UTF-8.") from error
+            raise UsageError(f"{self.name} is not a CSV file in UTF-8.", remedy="Convert it to UTF-8.") from error
         twice = sorted({column for column in names if names.count(column) > 1})
         if twice:
-            raise UsageError(f"{self.name} has the column {twice[0]} twice.", remedy="Rename one of them.")
+            said = column_shown(twice[0], names.index(twice[0]))
+            raise UsageError(f"{self.name} has the column {said} twice.", remedy="Rename one of them.")
         self._lines = reader.line_num
         self._has_rows = len(head) == _HEADER_BYTES or any(reader)
         return names
 
 
 def _csv_error(error: pa.ArrowInvalid, name: str, bad: list[Any]) -> UsageError:
-    """Arrow's messages hold the row's text, which may be sensitive: they are said again without it."""
+    """Replace Arrow's message, which quotes the row's text, because that may be sensitive."""
     if bad:
         row, found, wanted = bad[0].number, bad[0].actual_columns, bad[0].expected_columns
         return UsageError(
             f"{name}: row {row} of the file has {found} values, but there are {wanted} columns.",
-            remedy="Mend the row; a value with a comma in it stands in double quotes.",
+            remedy="Correct the row; put a value that has a comma in double quotes.",
         )
     if "UTF8" in str(error):
         return UsageError(f"{name} is not UTF-8.", remedy="Convert it to UTF-8.")
@@ -123,15 +128,16 @@ def _csv_error(error: pa.ArrowInvalid, name: str, bad: list[Any]) -> UsageError:
 
 
 def json_schema(stream: BinaryIO, name: str) -> pa.Schema:
-    """Column names and types of a JSON Lines file; UsageError where one column has two kinds of value."""
+    """Column names and types of a JSON Lines file; UsageError if a column has two kinds of value."""
     types: dict[str, pa.DataType] = {}
-    for first, chunk in _lines(stream):
-        for field in _parsed(chunk, name, first, None).schema:
+    for first, chunk in _lines(stream, name):
+        for at, field in enumerate(_parsed(chunk, name, first, None).schema):
             both = _json_common(types.get(field.name, pa.null()), plain(field.type))
             if both is None:
+                said = column_shown(field.name, at)
                 raise UsageError(
-                    f"{name}: the column {field.name} is {types[field.name]} at first and {field.type} from about row"
-                    f" {first} on.",
+                    f"{name}: the column {said} is {types[field.name]} at first and {field.type} from about row"
+                    f" {first}.",
                     remedy="Give it one type.",
                 )
             types[field.name] = both
@@ -139,15 +145,15 @@ def json_schema(stream: BinaryIO, name: str) -> pa.Schema:
 
 
 def json_batches(stream: BinaryIO, name: str, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    """Rows of a JSON Lines file, of the columns in `types`, with these types."""
+    """Rows of a JSON Lines file, with the columns in `types`, cast to these types."""
     schema = pa.schema(list(types.items()))
-    for first, chunk in _lines(stream):
+    for first, chunk in _lines(stream, name):
         table = _parsed(chunk, name, first, schema)
         yield from table.select(schema.names).combine_chunks().to_batches()
 
 
 def _json_common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    # Arrow takes a text for a time where it looks like one; among other texts it is a text.
+    # Arrow parses a text as a time if it looks like one; among other texts it is a text.
     kinds = {
         pa.types.is_timestamp(one) or pa.types.is_string(one),
         pa.types.is_timestamp(other) or pa.types.is_string(other),
@@ -155,15 +161,21 @@ def _json_common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return pa.string() if kinds == {True} and one != other else common(one, other)
 
 
-def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Pieces of whole lines, each with the number of its first line that is not blank."""
+def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes]]:
+    """Pieces of whole lines, each with the row number of its first line; blank lines do not count."""
     first, rest = 0, b""
     while piece := stream.read(_BLOCK):
-        chunk, newline, rest_now = (rest + piece).rpartition(b"\n")
+        block = rest + piece
+        end = block.find(b"\n")
+        if (len(block) if end < 0 else end) > _MOST_LINE_BYTES:
+            raise UsageError(
+                f"{name}: row {first} is larger than {_MOST_LINE_BYTES >> 20} MiB.",
+                remedy="Write JSON Lines, one object a line, and put a larger value in a file of its own.",
+            )
+        chunk, newline, rest = block.rpartition(b"\n")
         if newline:
             yield first, chunk
             first += sum(1 for line in chunk.split(b"\n") if line.strip())
-        rest = rest_now
     if rest.strip():
         yield first, rest
 
@@ -183,22 +195,22 @@ def _parsed(chunk: bytes, name: str, first: int, schema: pa.Schema | None) -> pa
 
 
 def _json_error(error: pa.ArrowInvalid, name: str, first: int) -> UsageError:
-    """As for CSV, without the values that Arrow repeats: only the kinds and the row's number."""
+    """As for CSV, without the values that Arrow quotes: only the kinds and the row's number."""
     text = str(error)
     row = text.rpartition(" in row ")[2]
     where = f"row {first + int(row)}" if row.isdigit() else f"a row from {first} on"
     if "changed from" in text and "Column()" not in text:
         what = text[text.index("Column(") : text.rindex(" in row ")]
-        column = what.removeprefix("Column(/").partition(")")[0]
+        column = column_shown(what.removeprefix("Column(/").partition(")")[0])
         kinds = what.partition(" changed from ")[2]
         return UsageError(f"{name}: the column {column} changes from {kinds} in {where}.", remedy="Give it one type.")
     return UsageError(
-        f"{name}: {where} is no JSON object on a line of its own.", remedy="Write JSON Lines, one object a line."
+        f"{name}: {where} is not a JSON object on a line of its own.", remedy="Write JSON Lines, one object a line."
     )
 
 
 class _Rejoined(io.RawIOBase):
-    """A stream from its beginning again, after some of it was read."""
+    """A stream from its beginning, although part of it was read already."""
 
     def __init__(self, head: bytes, rest: BinaryIO) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which Arrow type a column has: what a text in a CSV file means, and what two files' types have in common."""
+"""The Arrow type of a column: what the texts in a CSV file mean, and what the types of two files have in common."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 _DAY = pa.date32()
 _SECONDS, _MICROS, _NANOS, _ZONED = pa.timestamp("s"), pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us", "UTC")
-# What a text may be, the narrowest first. After a type, only those that hold all of its values come into question.
+# Possible types of a text, the narrowest first. After a type, only types that hold all of its values are possible.
 _LADDER = [pa.int64(), pa.uint64(), pa.float64(), pa.bool_(), _DAY, _SECONDS, _MICROS, _NANOS, _ZONED, pa.string()]
 _WIDER: dict[pa.DataType, list[pa.DataType]] = {
     pa.int64(): [pa.float64()],
@@ -28,17 +28,18 @@ _PROBE = 32
 
 
 class Guess:
-    """The type of a CSV column, found by showing it the column's texts in order.
+    """The type of a CSV column, determined from the column's texts in order.
 
     Attributes:
-        text_from: row of the first text that made it a string although others before were not, or None.
+        text_from: row of the first text that made the column a string column although earlier texts were not; else
+            None.
     """
 
     def __init__(self) -> None:
         self.text_from: int | None = None
         self._kind: pa.DataType = pa.null()
-        self._blank = False  # there was an empty string in quotes, which is a value only among texts
-        self._wide = False  # a whole number that float64 would round was among them
+        self._blank = False  # there was a quoted empty string, which is a value only among texts
+        self._wide = False  # there was a whole number that float64 would round
         self._signed = False
 
     @property
@@ -47,7 +48,7 @@ class Guess:
         return pa.string() if pa.types.is_null(self._kind) and self._blank else self._kind
 
     def show(self, texts: pa.Array, first_row: int) -> None:
-        """Look at some more texts; null is missing."""
+        """Take in more texts; null is missing."""
         if self._kind == pa.string():
             return
         values = _trimmed(texts)
@@ -70,7 +71,7 @@ class Guess:
         if kind == pa.string():
             return True
         try:
-            _cast(values[:_PROBE], kind)  # a cast that fails takes as long as thirty that do not
+            _cast(values[:_PROBE], kind)  # a cast that fails takes as long as thirty that succeed
             cast = _cast(values, kind)
         except pa.ArrowInvalid:
             return False
@@ -79,7 +80,7 @@ class Guess:
             self._signed |= span["min"] < 0
             self._wide |= span["min"] < -_EXACT or span["max"] > _EXACT
         if kind == pa.float64():
-            # 12345678901234567890 among 0.5s: a float would change its digits, so the column stays as written.
+            # 12345678901234567890 among values such as 0.5: float64 would change its digits, so the column stays text.
             return not self._wide and not _rounds(values, cast)
         return True
 
@@ -92,7 +93,7 @@ def from_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """The type without the way it is encoded: a dictionary's values, text and bytes with one kind of offset."""
+    """The type without its encoding: a dictionary's value type, text and bytes with one kind of offset."""
     if pa.types.is_dictionary(kind):
         return plain(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -112,7 +113,7 @@ def common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         if pa.types.is_date(a) and pa.types.is_timestamp(b) and b.tz is None:
             return b
     if pa.uint64() in (one, other) and pa.types.is_integer(one) and pa.types.is_integer(other):
-        return pa.uint64()  # Arrow would say int64; a negative number is refused when it is read
+        return pa.uint64()  # Arrow would choose int64; a negative number is refused when it is read
     apart = (pa.types.is_string, pa.types.is_binary, pa.types.is_boolean)
     if any(kind(one) != kind(other) for kind in apart):
         return None
@@ -130,7 +131,7 @@ def _trimmed(texts: pa.Array) -> pa.Array:
 
 def _cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if kind == pa.bool_() and _has(values, "0", "1"):
-        raise pa.ArrowInvalid("0 and 1 are numbers")  # else the type would hang on which rows a block holds
+        raise pa.ArrowInvalid("0 and 1 are numbers")  # otherwise the type would depend on which rows a block holds
     if pa.types.is_integer(kind) and _has(values, "x", "X"):
         raise pa.ArrowInvalid("Arrow reads 0x10 as 16; here it is a text")
     return values.cast(kind)
@@ -146,9 +147,9 @@ def _rounds(values: pa.Array, cast: pa.Array) -> bool:
 
 
 def _first_refused(values: pa.Array, kind: pa.DataType) -> int | None:
-    """Index of the first text that is neither of `kind` nor of the widest of its kind, or None.
+    """Index of the first text that fits neither `kind` nor the widest type of its kind, or None.
 
-    Found by halves: a cast that fails says neither where nor fast.
+    Uses bisection: a cast that fails is slow and does not say where it failed.
     """
     kind = _WIDEST.get(kind, kind)
     low, high = 0, len(values)

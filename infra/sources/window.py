@@ -15,7 +15,7 @@ _REMEDY = "Write START..END in ISO format, such as 2026-01-01..2026-02-01, or a 
 
 @dataclass(frozen=True)
 class Window:
-    """Times t with start <= t < end, both with a time zone; `str` writes what `parse_window` reads."""
+    """Times t with start <= t < end, both with a time zone; `parse_window` reads what `str` writes."""
 
     start: datetime
     end: datetime
@@ -30,7 +30,7 @@ class Window:
 
 
 def parse_window(text: str, now: datetime) -> Window:
-    """The window that `text` says.
+    """Parse a window.
 
     Args:
         text: `START..END` in ISO format (without a zone: UTC), or a length that ends at `now`: `12h`, `7d`, `2w`.

@@ -1,10 +1,10 @@
-"""The store: sealed directories, pointers and leases, in a folder or on S3; nobody else builds a path."""
+"""The store: sealed directories, pointers and leases, in a folder or on S3. Only this package builds paths."""
 
 from __future__ import annotations
 
 from infra.store import layout
 from infra.store.lease import Lease
-from infra.store.opening import open_store
+from infra.store.opening import open_at, open_store
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.seal import AlreadySealed, Manifest
 from infra.store.store import Store
@@ -20,5 +20,6 @@ __all__ = [
     "Versioned",
     "Writer",
     "layout",
+    "open_at",
     "open_store",
 ]

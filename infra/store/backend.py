@@ -1,33 +1,39 @@
-"""What a place must be able to do to hold a store: create once, read whole, replace by tag, list, delete.
+"""The operations that a place must offer to hold a store: create once, read whole, replace by tag, list, delete.
 
-`FolderBackend`, `S3Backend` and `NamedBackend` do it with the same behaviour. Paths are relative to the root and were
-checked before.
+`FolderBackend`, `S3Backend` and `NamedBackend` implement them with the same behaviour. Paths are relative to the root
+and already checked.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from data_contracts.errors import UsageError
+from infra import scratch as scratches
 from infra.digests import Readable, hash_stream, write_hashed
 from infra.settings import on_this_machine, writing
 
+# Manifests, pointers, records and bundled files are read in one piece; none of them is ever this large.
+MAX_READ_BYTES = 2**28
+# If this machine's clock and the clock that dates a store's files differ by more, nothing is deleted because of its
+# age.
+MAX_CLOCK_DIFFERENCE_S = 300.0
+
 
 class Stale(Exception):
-    """A conditional overwrite lost: what is stored no longer has the tag that was expected."""
+    """A conditional overwrite lost: the stored file no longer has the expected tag."""
 
 
 class NotImplementedThere(UsageError):
-    """A server that does not know a request at all, such as a conditional one."""
+    """The server does not support a request, such as a conditional one."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A file as a listing shows it: its path below the store's root, its size, and when it was written (Unix time)."""
+    """A file as a listing shows it: path below the store's root, size, and time of writing (Unix time)."""
 
     path: str
     bytes: int
@@ -36,7 +42,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Leftover:
-    """What a killed writer left where no name leads: a draft, or a multipart upload (`upload_id`) without an end."""
+    """A killed writer's remains that no name leads to: a draft, or an unfinished multipart upload (`upload_id`)."""
 
     path: str
     bytes: int
@@ -47,30 +53,30 @@ class Leftover:
 class Backend(Protocol):
     """A folder or an S3 prefix.
 
-    Every method raises UsageError when the place may not be used, StorageUnavailable when it does not answer.
+    Every method raises UsageError if the place may not be used, StorageUnavailable if it does not answer.
     """
 
     uri: str
     is_local: bool
 
     def create(self, path: str, data: bytes) -> str:
-        """Store `data` at `path` if nothing is there, whole or not at all, durably; its tag. FileExistsError."""
+        """Store `data` at `path`, whole or not at all, durably; returns its tag. FileExistsError if it is taken."""
 
     def create_file(self, path: str, source: Path) -> None:
         """As `create`, with a file's bytes."""
 
     def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
-        """As `create`, with bytes that come piece by piece; their size and BLAKE3.
+        """As `create`, with bytes that come in pieces; returns their size and BLAKE3.
 
         Args:
-            scratch: local folder for what must be whole before it can be sent.
+            scratch: local folder for bytes that must be complete before they can be sent.
         """
 
     def read(self, path: str) -> tuple[bytes, str]:
-        """All bytes and their tag. FileNotFoundError."""
+        """All bytes and their tag. FileNotFoundError; CorruptError if there are more than MAX_READ_BYTES."""
 
     def replace(self, path: str, data: bytes, tag: str) -> str:
-        """Overwrite what has `tag`; the new tag. Stale if it has another or is gone."""
+        """Overwrite the file if it has `tag`; returns the new tag. Stale if it has another tag or is gone."""
 
     def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
         """Size and BLAKE3 of a whole file, also written to `copy` if given. FileNotFoundError, CorruptError."""
@@ -81,32 +87,36 @@ class Backend(Protocol):
     def names(self, folder: str, starting: str = "") -> list[str]:
         """Sorted names directly below `folder` that begin with `starting`; [] if there is none.
 
-        None that begins with a dot: they are the store's own, or what a file system or a desktop left there.
+        Names that begin with a dot are left out: the store itself, a file system or a desktop made them.
         """
 
     def walk(self, folder: str, *, links: bool = False) -> list[str]:
-        """Sorted paths, below `folder`, of all files in it.
+        """Sorted paths, relative to `folder`, of all files in it.
 
-        CorruptError for what is no plain file; with `links` it is listed as well, "" for `folder` itself.
+        CorruptError for anything but plain files; with `links`, such entries are listed as well, "" for `folder`
+        itself.
         """
 
     def delete(self, path: str) -> None:
-        """Remove a file; fine if it is not there."""
+        """Remove a file; does nothing if it does not exist."""
 
     def stored(self, folder: str) -> list[Stored]:
-        """All files below `folder` ("" is the root), links among them, without the store's own (see `names`)."""
+        """All files below `folder` ("" is the root), without the store's own (see `names`). CorruptError for a link."""
 
     def leftovers(self) -> list[Leftover]:
-        """Drafts and uploads that were begun and not ended, those under way among them."""
+        """Drafts and unfinished uploads, including those that are being written now."""
+
+    def now_s(self) -> float:
+        """The time of the clock that dates the files, as Unix time; measured by writing a small file."""
 
     def drop(self, leftover: Leftover) -> None:
-        """Remove a leftover; fine if it is not there."""
+        """Remove a leftover; does nothing if it does not exist."""
 
     def local(self, uri: str) -> Path | None:
-        """The folder itself, if it lies on this machine."""
+        """The folder itself, if it is on this machine."""
 
     def creates_large_once(self, path: str) -> bool:
-        """Whether `create_file` of a file too large for one request, too, leaves alone what is at `path`."""
+        """Whether `create_file` leaves an existing file alone even for files too large for one request."""
 
 
 def hash_and_copy(stream: Readable, copy: Path | None) -> tuple[int, str]:
@@ -120,9 +130,9 @@ def hash_and_copy(stream: Readable, copy: Path | None) -> tuple[int, str]:
 
 
 def send_whole(backend: Backend, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
-    """`create_from` where bytes can only be sent when all are there: they are put together in `scratch` first."""
-    with tempfile.TemporaryDirectory(prefix="upload-", dir=scratch) as folder:
-        whole = Path(folder) / "whole"
+    """`create_from` for places that need all bytes before sending: the pieces are joined in `scratch` first."""
+    with scratches.make("upload", root=scratch) as folder:
+        whole = folder.path / "whole"
         with whole.open("wb", buffering=0) as file:
             found = write_hashed(pieces, file)
         backend.create_file(path, whole)

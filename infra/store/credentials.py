@@ -1,7 +1,7 @@
-"""Turns `storage_options` as a spec has them, with credentials named, into what s3fs wants.
+"""Replace the credentials that a spec's `storage_options` name by the values that s3fs needs.
 
-`env:NAME` is read from the environment, `profile:NAME` is a profile of the AWS configuration files. What is
-resolved here is never written anywhere.
+`env:NAME` is read from the environment, `profile:NAME` is a profile of the AWS configuration files. The resolved values
+are never written anywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from data_contracts.errors import UsageError
 
 
 def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
-    """`options` with every named credential looked up; UsageError names one that is not there."""
+    """`options` with every named credential looked up; UsageError names a credential that is missing."""
     resolved: dict[str, Any] = {}
     for field, value in options.items():
         if isinstance(value, str) and value.startswith("profile:"):
@@ -25,7 +25,7 @@ def resolve(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def looked_up(field: str, value: Any) -> Any:
-    """The value of a field, a credential that it names looked up; UsageError if that is not there."""
+    """The value of a field, with the credential that it names looked up; UsageError if that is missing."""
     if isinstance(value, Mapping):
         return {key: looked_up(f"{field}.{key}", inner) for key, inner in value.items()}
     if not isinstance(value, str):

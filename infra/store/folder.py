@@ -1,8 +1,10 @@
 """A store in a folder: create-once by hard link, compare-and-set by a lock file and an atomic rename.
 
-A file is written under `.tmp/`, synced, then linked to its name: it appears whole or not at all, and what a killed
-writer leaves behind lies where nobody looks (swept after a day). Locks are files under `.locks/` that are never
-removed; the kernel lets go of one when its holder dies.
+A file is written under `.tmp/`, synced, then linked to its name, so it appears whole or not at all. What a killed
+writer leaves stays in `.tmp/`, where no reader looks, and is swept after a day. Stored files are read-only: this does
+not stop their owner, but an editor or a script that would write in place. The umask and the folder, which may be a
+group's, decide who may read them. Locks are files under `.locks/` that are never removed; the kernel releases a lock
+when its holder dies.
 """
 
 from __future__ import annotations
@@ -12,23 +14,27 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import stat
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from io import BufferedWriter
 from pathlib import Path
 from typing import BinaryIO
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.digests import write_hashed
-from infra.store.backend import Leftover, Stale, Stored, hash_and_copy
+from infra.store import descriptors
+from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy
+from infra.store.descriptors import Draft
 
-# Manifests, pointers, records and bundled files are read in one piece; nothing of that kind is ever as large.
-MAX_READ_BYTES = 2**28
 _SWEEP_AFTER_S = 86_400
 _PUBLISH_TRIES = 20
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_OWN = (".tmp", ".probe", ".locks")
+_DRAFT = re.compile(r"[0-9a-f]{32}")
 _LACKING = {errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK}
 
 
@@ -44,22 +50,21 @@ class FolderBackend:
     def create(self, path: str, data: bytes) -> str:
         """Store `data` once, by hard link."""
         with self._translated(path), self._draft() as draft:
-            with draft.open("wb") as file:
-                file.write(data)
+            draft.write(data)
             self._publish(draft, path)
         return _tag(data)
 
     def create_file(self, path: str, source: Path) -> None:
         """Store a file's bytes once, by hard link."""
         with source.open("rb") as reading, self._translated(path), self._draft() as draft:
-            with draft.open("wb") as writing:
+            with BufferedWriter(draft.open()) as writing:
                 shutil.copyfileobj(reading, writing, 2**22)
             self._publish(draft, path)
 
     def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
-        """Store what comes once, by hard link; nothing goes through `scratch`."""
+        """Store the pieces once, by hard link; does not use `scratch`."""
         with self._translated(path), self._draft() as draft:
-            with draft.open("wb", buffering=0) as file:
+            with draft.open() as file:
                 found = write_hashed(pieces, file, sync=True)
             self._publish(draft, path)
         return found
@@ -70,7 +75,7 @@ class FolderBackend:
             try:
                 with self._plain(path) as file:
                     if os.fstat(file.fileno()).st_size > MAX_READ_BYTES:
-                        raise CorruptError(f"{path} is larger than anything read as a whole.", details={"file": path})
+                        raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
                     data = file.read()
             except (IsADirectoryError, NotADirectoryError) as error:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path) from error
@@ -87,9 +92,9 @@ class FolderBackend:
             if held != tag:
                 raise Stale(path)
             with self._draft() as draft:
-                draft.write_bytes(data)
-                _sync(draft)
-                draft.replace(target)
+                draft.write(data)
+                draft.settle()
+                draft.rename(target)
                 _sync(target.parent)
         return _tag(data)
 
@@ -116,7 +121,7 @@ class FolderBackend:
         return sorted(name for name in names if name.startswith(starting) and not name.startswith("."))
 
     def walk(self, folder: str, *, links: bool = False) -> list[str]:
-        """Sorted paths of all files; a link is never followed, and a CorruptError unless `links` are asked for."""
+        """Sorted paths of all files; links are never followed and raise CorruptError unless `links` is set."""
         base = self.root / folder
         with self._translated(folder):
             if base.is_symlink():
@@ -141,30 +146,35 @@ class FolderBackend:
                 raise CorruptError(f"{path} is a link or a special file, not a plain file.", details={"file": path})
 
     def delete(self, path: str) -> None:
-        """Remove a file, and the folders that are empty then."""
+        """Remove a file, and the folders that are then empty."""
         with self._translated(path):
-            target = self.root / path
-            target.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # the folder above still holds something, or is gone
-                for folder in target.relative_to(self.root).parents[:-1]:
-                    (self.root / folder).rmdir()
+            descriptors.unlink(self.root, path)
+            with contextlib.suppress(OSError):  # the folder above is not empty, or is gone
+                descriptors.remove_empty(self.root, path.rpartition("/")[0])
 
     def stored(self, folder: str) -> list[Stored]:
         """All files below `folder`, sorted."""
-        below = f"{folder}/" if folder else ""
         with self._translated(folder):
-            return sorted(_scan(self.root / folder, below), key=lambda one: one.path)
+            return sorted(descriptors.files(self.root, folder), key=lambda one: one.path)
 
     def leftovers(self) -> list[Leftover]:
         """Drafts under `.tmp/`, and what a probe left."""
         with self._translated(".tmp"):
-            found = [one for name in (".tmp", ".probe") for one in _scan(self.root / name, f"{name}/")]
+            self._check_own()
+            found = [one for name in (".tmp", ".probe") for one in descriptors.files(self.root, name)]
         return [Leftover(one.path, one.bytes, one.written_s) for one in found]
+
+    def now_s(self) -> float:
+        """The time with which a file written now is dated; on a network file system, its server's time."""
+        with self._translated(".tmp"), self._draft() as draft:
+            draft.write(b"?")
+            draft.settle()
+            return draft.about().st_mtime
 
     def drop(self, leftover: Leftover) -> None:
         """Remove a draft."""
         with self._translated(leftover.path):
-            (self.root / leftover.path).unlink(missing_ok=True)
+            descriptors.unlink(self.root, leftover.path)
 
     def local(self, uri: str) -> Path | None:
         """The folder itself."""
@@ -175,19 +185,30 @@ class FolderBackend:
         return True
 
     def sweep(self) -> None:
-        """Remove what killed writers left under `.tmp/` more than a day ago."""
-        with contextlib.suppress(OSError):  # not there, or this user may not look
-            for draft in os.scandir(self.root / ".tmp"):
-                with contextlib.suppress(OSError):  # gone meanwhile, or this user may only read
-                    if time.time() - draft.stat().st_mtime > _SWEEP_AFTER_S:
-                        os.unlink(draft)
+        """Remove what killed writers left in `.tmp/` more than a day ago; CorruptError if it is not a real folder."""
+        with contextlib.suppress(OSError):  # does not exist, or this user may not look
+            self._check_own()
+        with (
+            contextlib.suppress(OSError, UsageError, StorageUnavailable),
+            descriptors.opened(self.root, ".tmp") as folder,
+        ):
+            old = _drafts_before(folder, time.time() - _SWEEP_AFTER_S)
+            # This machine's clock may be wrong, so its old drafts are checked again by the clock that dates the files.
+            for draft in _drafts_before(folder, self.now_s() - _SWEEP_AFTER_S) if old else []:
+                draft.remove()
+
+    def _check_own(self) -> None:
+        """CorruptError if a link or a file is in place of one of the store's own folders."""
+        for name in _OWN:
+            with contextlib.suppress(FileNotFoundError), descriptors.opened(self.root, name):
+                pass
 
     @contextlib.contextmanager
     def _plain(self, path: str) -> Iterator[BinaryIO]:
         """An open file; CorruptError for a link or a special file, which is neither followed nor waited for."""
         target = self.root / path
         try:
-            # O_NONBLOCK: a named pipe put in a file's place must not hang the reader.
+            # O_NONBLOCK: a named pipe in a file's place must not hang the reader.
             descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a socket
@@ -202,45 +223,59 @@ class FolderBackend:
             yield file
 
     @contextlib.contextmanager
-    def _draft(self) -> Iterator[Path]:
-        draft = self.root / ".tmp" / uuid.uuid4().hex
-        _make_folder(draft.parent)
+    def _own(self, name: str) -> Iterator[int]:
+        """A descriptor of one of the store's own folders, which is made if it does not exist."""
         try:
-            yield draft
+            descriptor = descriptors.open_folder(self.root, name)
+        except (FileNotFoundError, NotADirectoryError):  # the latter if the root is below a file: then named
+            _make_folder(self.root / name)
+            descriptor = descriptors.open_folder(self.root, name)
+        try:
+            yield descriptor
         finally:
-            draft.unlink(missing_ok=True)
+            os.close(descriptor)
 
-    def _publish(self, draft: Path, path: str) -> None:
+    @contextlib.contextmanager
+    def _draft(self) -> Iterator[Draft]:
+        with self._own(".tmp") as folder:
+            draft = Draft(folder, uuid.uuid4().hex)
+            try:
+                yield draft
+            finally:
+                draft.remove()
+
+    def _publish(self, draft: Draft, path: str) -> None:
         target = self.root / path
-        _sync(draft)
+        draft.settle()
         for tries_left in reversed(range(_PUBLISH_TRIES)):
             try:
                 _make_folder(target.parent)
-                os.link(draft, target)
+                draft.link(target)
                 break
             except FileExistsError:
-                if _same(draft, target):  # NFS carried the link out, lost the answer and asked again
+                if _same(draft, target):  # NFS made the link, lost the answer and tried again
                     break
                 raise
             except FileNotFoundError:  # another process just deleted the folder, which was empty
                 if not tries_left:
                     raise
             except PermissionError as error:
-                if error.errno == errno.EPERM:  # how a file system says that it has no hard links
+                if error.errno == errno.EPERM:  # some file systems report so that they have no hard links
                     error.errno = errno.ENOTSUP
                 raise
         _sync(target.parent)
 
     @contextlib.contextmanager
     def _locked(self, path: str) -> Iterator[None]:
-        lock = self.root / ".locks" / hashlib.sha256(path.encode()).hexdigest()[:32]
-        _make_folder(lock.parent)
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = hashlib.sha256(path.encode()).hexdigest()[:32]
+        with self._own(".locks") as folder:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666, dir_fd=folder)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            # Let go by name: a child forked meanwhile holds the same open file, so closing alone would not.
+            # Unlock explicitly: a child forked meanwhile holds the same open file, so closing alone would not unlock
+            # it.
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
@@ -265,22 +300,19 @@ class FolderBackend:
             raise StorageUnavailable(f"{where} cannot be used now ({error.strerror}).") from error
 
 
-def _scan(base: Path, below: str) -> Iterator[Stored]:
-    """Files and links below `base`, whose paths begin with `below`; what vanishes meanwhile is left out."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for entry in list(os.scandir(base)):
-            if entry.is_dir(follow_symlinks=False):
-                if below or not entry.name.startswith("."):
-                    yield from _scan(base / entry.name, f"{below}{entry.name}/")
-            elif not entry.name.startswith("."):
-                with contextlib.suppress(FileNotFoundError):
-                    about = entry.stat(follow_symlinks=False)
-                    yield Stored(f"{below}{entry.name}", about.st_size, about.st_mtime)
+def _drafts_before(folder: int, before_s: float) -> list[Draft]:
+    found = []
+    for entry in list(os.scandir(folder)):
+        with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+            ours = _DRAFT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            if ours and entry.stat(follow_symlinks=False).st_mtime < before_s:
+                found.append(Draft(folder, entry.name))
+    return found
 
 
-def _same(one: Path, other: Path) -> bool:
+def _same(draft: Draft, target: Path) -> bool:
     try:
-        return os.path.samefile(one, other)
+        return os.path.samestat(draft.about(), target.stat())
     except FileNotFoundError:
         return False
 

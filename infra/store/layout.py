@@ -1,37 +1,32 @@
-"""Every path in a store, as pure functions; nobody else builds one.
+"""Every path in a store, as pure functions; no other module builds one.
 
-Paths are relative to the store's root, with `/`. A directory that is sealed is named by its URI, such as
-`datasets/<key>-0`; the functions that take a `training` want such a URI (`trainings/<key>-<n>`).
+Paths are relative to the store's root, with `/`. A sealed directory is named by its URI, such as `datasets/<key>-0`;
+the functions with a parameter `training` expect such a URI (`trainings/<key>-<n>`).
 """
 
 from __future__ import annotations
 
 import re
 
-from data_contracts.canonical import digest, valid_name
+from data_contracts.canonical import digest, valid_name, valid_path
 from data_contracts.errors import UsageError
 
 STORE = "store.json"
 MANIFEST = "manifest.json"
-SEALED_AREAS = ("contracts", "datasets", "evaluations")
+_GENERATION = re.compile(r"g(0|[1-9][0-9]*)")
+_CHECKPOINT = re.compile(r"([0-9]+)-(g[0-9]+)(?:\.([a-z]+))?")
 _ATTEMPT = re.compile(r"(.+)-(0|[1-9][0-9]*)")
-# Surrogates stand for bytes of a file name that are not UTF-8.
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 
 
 def check_path(path: str, what: str = "path in a store") -> str:
-    """`path`, if it stays below the folder it is relative to; else UsageError.
-
-    Refused: empty, absolute, `.` or `..` as a part, backslashes, control characters, what is not UTF-8, parts over 255
-    bytes.
-    """
-    parts = path.split("/")
-    if _UNSAFE.search(path) or any(part in ("", ".", "..") or len(part.encode()) > 255 for part in parts):
+    """`path`, if it stays below the folder it is relative to (see `valid_path`); else UsageError."""
+    try:
+        return valid_path(path)
+    except ValueError as error:
         raise UsageError(
             f"{path!r} cannot be a {what}.",
             remedy="Use a relative path in UTF-8 with '/' and without '..', backslashes or control characters.",
-        )
-    return path
+        ) from error
 
 
 def _name(text: str) -> str:
@@ -64,22 +59,22 @@ def manifest(uri: str) -> str:
 
 
 def tombstone(uri: str) -> str:
-    """What was deleted at `uri`, why and by whom."""
+    """The record of what was deleted at `uri`, why and by whom."""
     return f"tombstones/{check_path(uri)}.json"
 
 
 def uses(uri: str) -> str:
-    """Folder of the days on which what lies at `uri` was taken up for use."""
+    """Folder of the days on which `uri` was claimed for use."""
     return f"uses/{check_path(uri)}"
 
 
 def use(uri: str, day: str) -> str:
-    """Mark: taken up for use on `day` (ISO, UTC), created once."""
+    """Mark: claimed for use on `day` (ISO, UTC), created once."""
     return f"{uses(uri)}/{_name(day)}"
 
 
 def code(code_digest: str, n: int = 0) -> str:
-    """Sealed bundle of a user's code; the `n`-th of these very files, after `n` that are deleted."""
+    """Sealed bundle of a user's code; number `n` of the same files, after `n` deleted bundles."""
     return f"code/{_name(code_digest)}" + (f"-{_number(n)}" if n else "")
 
 
@@ -102,14 +97,14 @@ def model(name: str, version: int) -> str:
 
 
 def alias(model_name: str, alias_name: str) -> str:
-    """Pointer of a model's alias; `history` cannot be an alias, it is the folder beside them."""
+    """Pointer of a model's alias; an alias cannot be named `history`, which is the receipts' folder."""
     if alias_name == "history":
         raise UsageError("'history' cannot be an alias: receipts are kept under that name.", remedy="Choose another.")
     return f"aliases/{_name(model_name)}/{_name(alias_name)}"
 
 
 def history(model_name: str, alias_name: str) -> str:
-    """Folder of an alias' sealed receipts."""
+    """Folder of an alias's sealed receipts."""
     return f"aliases/{_name(model_name)}/history/{_name(alias_name)}"
 
 
@@ -119,7 +114,7 @@ def receipt(model_name: str, alias_name: str, k: int) -> str:
 
 
 def aliases(model_name: str | None = None) -> str:
-    """Folder of a model's aliases, or of all models that have any."""
+    """Folder of a model's aliases, or the folder of all aliases."""
     return "aliases" if model_name is None else f"aliases/{_name(model_name)}"
 
 
@@ -127,7 +122,7 @@ def aliases(model_name: str | None = None) -> str:
 
 
 def trigger(idempotency_key: str) -> str:
-    """What an idempotency key started; a key that is no name stands under its digest."""
+    """Record of what an idempotency key started; a key that is not a valid name is replaced by its digest."""
     try:
         return f"triggers/{valid_name(idempotency_key)}"
     except ValueError:
@@ -135,7 +130,7 @@ def trigger(idempotency_key: str) -> str:
 
 
 def pipeline(slug: str) -> str:
-    """Which pipeline owns a name under which pages are shown, created once."""
+    """Record of the pipeline that owns a page name, created once."""
     return f"pipelines/{_name(slug)}"
 
 
@@ -150,12 +145,12 @@ def run(run_id: str) -> str:
 
 
 def resolved(run_id: str) -> str:
-    """What was looked up once at a run's start."""
+    """A run's inputs, resolved once at its start."""
     return f"{run(run_id)}/resolved.json"
 
 
 def stage(run_id: str, stage_name: str) -> str:
-    """How a stage of a run ended."""
+    """Record of how a stage of a run ended."""
     return f"{run(run_id)}/stages/{_name(stage_name)}.json"
 
 
@@ -175,7 +170,7 @@ def run_attempt(run_id: str, n: int) -> str:
 
 
 def errand(run_id: str, name: str) -> str:
-    """Folder of a piece of a run's work that a node elsewhere does; laid out as a training's is."""
+    """Folder of a job that a node elsewhere does for a run; its layout is that of a training."""
     return f"{run(run_id)}/errands/{_name(name)}"
 
 
@@ -193,12 +188,12 @@ def lease(training: str) -> str:
 
 
 def latest(training: str) -> str:
-    """Pointer: its newest committed checkpoint."""
+    """Pointer: the training's committed checkpoints."""
     return f"{check_path(training)}/latest"
 
 
 def result(training: str) -> str:
-    """The checkpoint it handed over."""
+    """The checkpoint that the training handed over."""
     return f"{check_path(training)}/result.json"
 
 
@@ -207,8 +202,14 @@ def generation(training: str, g: int) -> str:
     return f"{check_path(training)}/g{_number(g)}"
 
 
+def split_generation(name: str) -> int | None:
+    """The number in `g<number>`, the name of a generation's folder; None for another name."""
+    match = _GENERATION.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def launch(training: str, g: int) -> str:
-    """What generation `g` was told."""
+    """The launch settings of generation `g`."""
     return f"{generation(training, g)}/launch.json"
 
 
@@ -218,7 +219,7 @@ def cancel(training: str, g: int) -> str:
 
 
 def rollcall(training: str, g: int) -> str:
-    """Who takes part in generation `g`, and its rendezvous."""
+    """The nodes that take part in generation `g`, and their rendezvous."""
     return f"{generation(training, g)}/rollcall.json"
 
 
@@ -238,17 +239,17 @@ def beat(training: str, g: int, k: int, i: int) -> str:
 
 
 def node_exit(training: str, g: int, k: int) -> str:
-    """How node `k` ended."""
+    """Record of how node `k` ended."""
     return f"{node(training, g, k)}/exit.json"
 
 
 def rank_log(training: str, g: int, k: int, rank: int) -> str:
-    """The end of a rank's log, kept by node `k`."""
+    """The end of a rank's log, stored by node `k`."""
     return f"{node(training, g, k)}/log-rank-{_number(rank)}.txt"
 
 
 def rank_log_piece(training: str, g: int, k: int, rank: int, i: int) -> str:
-    """Piece `i` of a rank's log, kept by node `k` while it runs."""
+    """Piece `i` of a rank's log, stored by node `k` while it runs."""
     return f"{node(training, g, k)}/log-rank-{_number(rank)}-{_number(i)}.txt"
 
 
@@ -262,11 +263,18 @@ def checkpoint(training: str, step: int, g: int) -> str:
     return f"{checkpoints(training)}/{_number(step)}-g{_number(g)}"
 
 
+def split_checkpoint(name: str) -> tuple[int, int, str] | None:
+    """`<step>-g<generation>`, optionally with `.<mark>`, as (step, generation, mark or ""); None for another name."""
+    match = _CHECKPOINT.fullmatch(name)
+    generation = split_generation(match[2]) if match else None
+    return None if match is None or generation is None else (int(match[1]), generation, match[3] or "")
+
+
 def verified(checkpoint_uri: str) -> str:
     """Mark: the verify stage passed."""
     return f"{check_path(checkpoint_uri)}.verified"
 
 
 def quarantined(checkpoint_uri: str) -> str:
-    """Mark: kept aside, with its reason."""
+    """Mark: quarantined, with the reason."""
     return f"{check_path(checkpoint_uri)}.quarantined"

@@ -1,7 +1,8 @@
 """The lease on a training: one conductor at a time, each with a higher fencing token than the one before.
 
-The holder renews a beat by compare-and-set. A taker waits until the beat stood still for its patience, on the taker's
-own clock and counting only time in which the store answered: a store that is away silences the holder, too.
+The holder moves a beat by compare-and-set. A process that wants the lease waits until the beat has stood still for its
+`patience_s`. It measures with its own clock and counts only time in which the store answered, because an unreachable
+store silences the holder, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import Fenced
 from infra.store.pointers import Pointer, PointerMoved, Versioned
+from infra.store.records import parsed
 
 if TYPE_CHECKING:
     from infra.store.store import Store
@@ -21,7 +23,7 @@ _POLL_S = 1.0
 
 
 class Lease:
-    """A lease that is held. `token` is its fencing token, from 0, one higher with each take."""
+    """A lease that is held. `token` is its fencing token, from 0; each take adds 1."""
 
     def __init__(self, pointer: Pointer, held: Versioned) -> None:
         self._pointer = pointer
@@ -41,23 +43,23 @@ class Lease:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> Lease:
-        """Take the lease at `path`, waiting while another's beat moves.
+        """Take the lease at `path`, waiting while another holder's beat moves.
 
         Args:
-            holder: who takes it, as others will be told.
+            holder: who takes it; shown to others that wait.
             patience_s: how long the beat must stand still before the lease is taken over.
             on_wait: called about once a second while waiting, with the holder and how long the beat stood still.
 
-        Raises: StorageUnavailable; a later call begins to count anew.
+        Raises: StorageUnavailable; a later call starts counting again from zero.
         """
         pointer = store.pointer(path)
         poll_s = min(_POLL_S, patience_s / 10)
         seen: Versioned | None = None
         still_s, answered = 0.0, clock()
         while True:
-            current = pointer.read()
+            current = _read(pointer)
             now = clock()
-            # A gap much longer than the poll is time without an answer (or this machine slept): it does not count.
+            # A gap much longer than the poll is time without an answer, or this machine slept: it does not count.
             still_s = still_s + min(now - answered, 2 * poll_s) if current == seen else 0.0
             seen, answered = current, now
             if current is None or current.value["released"] or still_s >= patience_s:
@@ -71,11 +73,11 @@ class Lease:
             sleep(poll_s)
 
     def renew(self) -> None:
-        """Move the beat. Fenced if another owns the lease; StorageUnavailable."""
+        """Move the beat. Fenced if another process owns the lease; StorageUnavailable."""
         self._move(released=False)
 
     def release(self) -> None:
-        """Give it back, so that the next one takes it at once; nothing if another owns it. StorageUnavailable."""
+        """Release the lease, so that it can be taken at once; does nothing if another owns it. StorageUnavailable."""
         try:
             self._move(released=True)
         except Fenced:
@@ -87,12 +89,25 @@ class Lease:
             self._held = self._pointer.swap(self._held, _value(self.holder, self.token, beat, released))
         except PointerMoved as error:
             current = error.current
-            if current is None or current.value["token"] != self.token:
+            if current is None or (current.value["token"], current.value["holder"]) != (self.token, self.holder):
                 owner = "nobody" if current is None else current.value["holder"]
-                raise Fenced(f"{self._pointer.path} is owned by {owner} now, no longer by {self.holder}.") from error
-            # A beat of ours that had seemed to fail did arrive: go on from it.
+                raise Fenced(f"{self._pointer.path} now belongs to {owner}, no longer to {self.holder}.") from error
+            # An earlier beat of ours that seemed to fail did arrive: continue from it.
             self._held = current
             self._move(released=released)
+
+
+def _read(pointer: Pointer) -> Versioned | None:
+    current = pointer.read()
+    if current is not None:
+        parsed(pointer.path, _check, current.value)
+    return current
+
+
+def _check(value: dict[str, Any]) -> None:
+    kinds = {"beat": int, "holder": str, "released": bool, "token": int}
+    if value.keys() != kinds.keys() or not all(type(value[name]) is kind for name, kind in kinds.items()):
+        raise ValueError("it is not a lease")
 
 
 def _value(holder: str, token: int, beat: int, released: bool = False) -> dict[str, Any]:

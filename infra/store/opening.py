@@ -1,19 +1,26 @@
-"""Opens a store, or has it made; where its pointers and names are decided was fixed then, and is what counts."""
+"""Open a store, or make it. What decides its pointers and names was fixed when it was made."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import CorruptError, UsageError
+from data_contracts.errors import UsageError
+from data_contracts.messages.children import StoreAddress
+from infra import settings
 from infra.store import layout
 from infra.store.backend import Backend
-from infra.store.making import IN_STORE, make, names_of
+from infra.store.creation import IN_STORE, make, names_of
+from infra.store.records import parsed
 from infra.store.store import Store
 
-SCHEMA = 2
+# The database with the pointers of a node's store; in the environment of a node that another machine starts.
+STORE_POINTERS = "TRAINWRIGHT_STORE_POINTERS"
+
+log = logging.getLogger("trainwright")
 
 
 def open_store(
@@ -26,14 +33,16 @@ def open_store(
     """The store at a folder or at `s3://bucket/prefix`.
 
     Args:
-        uri: where it is.
-        storage_options: for S3: options of s3fs, credentials named (`env:NAME`, `profile:NAME`).
-        create: make it if there is none.
-        pointers: the database that decides its pointers and names, as it was made or is to be made; None: as it was
-            made, and without one if it is to be made.
+        uri: the store's address.
+        storage_options: for S3: options of s3fs, with credentials named (`env:NAME`, `profile:NAME`).
+        create: make the store if there is none.
+        pointers: the database that decides pointers and names. It must be the one that the store was made with; a new
+            store is made with it. None: the one that the store was made with, if this user has approved it on this
+            machine; a new store is made without a database. With `create`, the database is approved and remembered.
 
-    Raises: UsageError if it is not permitted, does not honour conditional writes, has a newer schema, was made with
-    other pointers, or is not there and `create` is False; StorageUnavailable if it does not answer.
+    Raises: UsageError if the store is not permitted, does not honour conditional writes, has a newer schema, was made
+    with other pointers or with a database that nobody approved, or does not exist and `create` is False;
+    StorageUnavailable if it does not answer.
     """
     backend = _backend(uri, storage_options or {})
     store = Store(backend, storage_options or {})
@@ -46,25 +55,67 @@ def open_store(
             ) from None
         make(backend, pointers)
         about = store.read_json(layout.STORE)
-    schema, held = (about.get("schema"), about.get("pointers")) if isinstance(about, dict) else (None, None)
-    if not isinstance(schema, int) or (schema <= SCHEMA and not isinstance(held, str)):
-        raise CorruptError(f"{layout.STORE} in {store.uri} does not describe a store.", details={"file": layout.STORE})
-    if schema > SCHEMA:
-        raise UsageError(
-            f"The store {store.uri} has schema {schema}, newer than the {SCHEMA} that this Trainwright reads.",
-            remedy="Upgrade Trainwright.",
-        )
+    held, schema = parsed(layout.STORE, _pointers, about), about.get("schema", 1)
     if pointers not in (None, held):
         raise UsageError(
             f"The store {store.uri} has its pointers in {'itself' if held == IN_STORE else held}, not in {pointers}; "
-            "that was fixed when it was made.",
-            remedy="Name the ones it was made with, or none.",
+            "a store's pointers are fixed when it is made.",
+            remedy="Name the database that it was made with, or leave pointers out.",
         )
-    return store if held == IN_STORE else Store(_named(backend, about), store.storage_options)
+    if held == IN_STORE:
+        return Store(backend, store.storage_options, schema)
+    if pointers is None:
+        _check_approved(backend, store.storage_options, held)
+    named = _named(backend, about)
+    if pointers is not None and create:
+        settings.remember_store(store.uri, store.storage_options, held)
+    return Store(named, store.storage_options, schema, pointers=held)
+
+
+def open_at(address: StoreAddress) -> Store:
+    """The existing store at an address that a request names; raises as `open_store`."""
+    return open_store(address.uri, address.options, create=False, pointers=address.pointers)
+
+
+def _check_approved(backend: Backend, storage_options: dict[str, Any], held: str) -> None:
+    """UsageError unless this user named the database, which receives a password; `store.json` is not enough."""
+    if backend.is_local:
+        raise UsageError(
+            f"The store {backend.uri} says that its pointers are in {held}, but a folder decides its names itself.",
+            remedy="Restore its store.json, or name another store.",
+        )
+    if os.environ.get(STORE_POINTERS) == held:
+        return
+    known = [entry for entry in settings.known_stores() if entry["uri"].rstrip("/") == backend.uri]
+    if any(entry.get("pointers") == held for entry in known):
+        return
+    if any("pointers" not in entry for entry in known):  # used with an earlier version
+        log.warning(
+            "The store %s has been used on this machine; its pointer database %s is approved from now on.",
+            backend.uri,
+            held,
+        )
+        settings.remember_store(backend.uri, storage_options, held)
+        return
+    raise UsageError(
+        f"The store {backend.uri} says that its pointers are in {held}, which nobody on this machine has approved; it "
+        "was not connected to.",
+        remedy="If that database is the right one, name it as `pointers:` under `store:` in the spec, or run "
+        f"trainwright store init {backend.uri} --pointers {held}.",
+    )
+
+
+def _pointers(about: dict[str, Any]) -> str:
+    """Where a store has its pointers, as its `store.json` says; ValueError if the record does not describe a store."""
+    held = about["pointers"]
+    named = held == IN_STORE or isinstance(about["uri"], str)
+    if not named or not isinstance(held, str) or not isinstance(about.get("host", {"name": ""})["name"], str):
+        raise ValueError("it does not describe a store")
+    return held
 
 
 def _named(objects: Backend, about: dict[str, Any]) -> Backend:
-    from infra.store.named import NamedBackend
+    from infra.store.database_backend import NamedBackend
 
     backend = NamedBackend(objects, names_of(objects, about))
     backend.sweep()
@@ -72,8 +123,8 @@ def _named(objects: Backend, about: dict[str, Any]) -> Backend:
 
 
 def _backend(uri: str, storage_options: Mapping[str, Any]) -> Backend:
-    scheme, found, rest = uri.partition("://")
-    if not found:
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
         from infra.store.folder import FolderBackend
 
         folder = FolderBackend(Path(os.path.expanduser(uri)))

@@ -1,30 +1,34 @@
 """Pointers: the few small files of a store that change, each by compare-and-set.
 
-A pointer counts its versions, so a value that comes back is not mistaken for the one that was read before. What is
-lost between the store and us (an answer that never arrives) is settled below, by reading back; see `s3.py`.
+A pointer counts its versions, so a value that is written again is not mistaken for the earlier write. If the answer of
+the store is lost, the backend reads the object back to find out whether the write succeeded; see `s3.py`.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.canonical import canonical
-from data_contracts.errors import CorruptError, UsageError
+from data_contracts.errors import CorruptError
 from infra.store import layout
 from infra.store.backend import Backend, Stale
-
-SCHEMA = 1
+from infra.store.earlier_records import EarlierRecords
+from infra.store.records import SCHEMA, read_record, write_record
 
 
 @dataclass(frozen=True)
 class Versioned:
-    """A pointer's value as it was read: the `version` (from 1) and the store's `tag` stand for this very write."""
+    """A pointer's value as it was read.
+
+    Attributes:
+        version: counts from 1; together with the store's `tag`, which covers all bytes, it identifies one write.
+        schema: schema of the record that was read; every move writes the newest.
+    """
 
     value: Any
     version: int
     tag: str
+    schema: int = SCHEMA
 
 
 class PointerMoved(Exception):
@@ -39,46 +43,40 @@ class PointerMoved(Exception):
 class Pointer:
     """A small JSON value at a path, moved by one writer at a time."""
 
-    def __init__(self, backend: Backend, path: str) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, path: str, earlier: EarlierRecords) -> None:
+        self._backend, self._earlier = backend, earlier
         self.path = layout.check_path(path)
 
     def read(self) -> Versioned | None:
-        """What it holds, or None. CorruptError if it is no pointer, UsageError if its schema is newer."""
+        """The pointer's value, or None. CorruptError if the file is not a pointer, UsageError for a newer schema."""
         try:
             data, tag = self._backend.read(self.path)
         except FileNotFoundError:
             return None
-        try:
-            stored = json.loads(data)
-            schema, value, version = stored["schema"], stored["value"], stored["version"]
-            newer = schema > SCHEMA
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(f"{self.path} is not a pointer.", details={"file": self.path}) from error
-        if newer:
-            raise UsageError(
-                f"{self.path} has schema {schema}, newer than the {SCHEMA} that this Trainwright reads.",
-                remedy="Upgrade Trainwright.",
-            )
-        return Versioned(value, version, tag)
+        record, schema = read_record(self.path, data, kind="a pointer")
+        if record.keys() != {"schema", "value", "version"} or type(record["version"]) is not int:
+            raise CorruptError(f"{self.path} is not a pointer.", details={"file": self.path})
+        if schema < SCHEMA:
+            self._earlier.check(self.path)
+        return Versioned(record["value"], record["version"], tag, schema)
 
     def create(self, value: Any) -> Versioned:
-        """Make it hold `value`. PointerMoved if it holds something."""
+        """Create the pointer with `value`. PointerMoved if it exists."""
         try:
-            return Versioned(value, 1, self._backend.create(self.path, _body(value, 1)))
+            return Versioned(value, 1, self._backend.create(self.path, self._record(value, 1)))
         except FileExistsError as error:
             raise PointerMoved(self.path, self.read()) from error
 
     def swap(self, expected: Versioned | None, value: Any) -> Versioned:
-        """Make it hold `value` if it still holds what `expected` was read as (None: nothing). PointerMoved."""
+        """Set `value` if the pointer is still as `expected` was read (None: does not exist); else PointerMoved."""
         if expected is None:
             return self.create(value)
         version = expected.version + 1
         try:
-            return Versioned(value, version, self._backend.replace(self.path, _body(value, version), expected.tag))
+            tag = self._backend.replace(self.path, self._record(value, version), expected.tag)
+            return Versioned(value, version, tag)
         except Stale as error:
             raise PointerMoved(self.path, self.read()) from error
 
-
-def _body(value: Any, version: int) -> bytes:
-    return canonical({"schema": SCHEMA, "value": value, "version": version})
+    def _record(self, value: Any, version: int) -> bytes:
+        return write_record(self.path, {"schema": SCHEMA, "value": value, "version": version})

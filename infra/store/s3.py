@@ -1,12 +1,13 @@
 """A store under an S3 prefix: conditional PUTs through s3fs, whole reads only.
 
-Every conditional write carries a nonce in the object's metadata. When the answer is lost, or a retry below us meets
-the object that the first try had written, the nonce says whether the write that landed is ours.
+Every conditional write carries a nonce in the object's metadata. If the answer is lost, or a retry below us meets the
+object that the first try wrote, the nonce shows whether the stored object is ours.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import time
@@ -19,7 +20,7 @@ from blake3 import blake3
 
 from data_contracts.errors import CorruptError
 from infra.digests import PIECE_BYTES, Readable
-from infra.store.backend import Leftover, Stale, Stored, hash_and_copy, send_whole
+from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy, send_whole
 from infra.store.s3_connect import connect
 from infra.store.s3_errors import NOT_IMPLEMENTED, is_transient, status_of, translate
 
@@ -64,7 +65,7 @@ class S3Backend:
         self._conditional(path, put, FileExistsError(path))
 
     def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
-        """Store what comes once."""
+        """Store the pieces once."""
         return send_whole(self, path, pieces, scratch)
 
     def read(self, path: str) -> tuple[bytes, str]:
@@ -74,13 +75,13 @@ class S3Backend:
             data = body.read(-1)
             return data, blake3(data).hexdigest()
 
-        return self._get(path, whole)
+        return self._get(path, whole, MAX_READ_BYTES)
 
     def replace(self, path: str, data: bytes, tag: str) -> str:
         """Overwrite by If-Match."""
 
         def put(nonce: str) -> str:
-            # One PUT, never a multipart upload: that drops the condition and overwrites.
+            # One PUT, never a multipart upload, which drops the condition and overwrites.
             return self._call("put_object", path, Body=data, IfMatch=tag, Metadata=_about(nonce, data))["ETag"]
 
         return self._conditional(path, put, Stale(path))
@@ -112,7 +113,7 @@ class S3Backend:
 
     def walk(self, folder: str, *, links: bool = False) -> list[str]:
         """Sorted paths of all objects; S3 has no links."""
-        # A key that ends in '/' is what consoles show a folder by; it holds nothing.
+        # Consoles represent a folder by a key that ends in '/'; it holds nothing.
         names = [name for name in self._keys(folder, f"{folder}/") if not name.endswith("/")]
         return sorted(name.removeprefix(f"{folder}/") for name in names)
 
@@ -128,7 +129,7 @@ class S3Backend:
         return sorted((one for one in found if one.path[:1] not in ("", ".")), key=lambda one: one.path)
 
     def leftovers(self) -> list[Leftover]:
-        """Multipart uploads without an end, and what a probe left."""
+        """Unfinished multipart uploads, and what a probe left."""
         found = [self._stored(entry) for page in self._pages("", ".probe/") for entry in page.get("Contents", [])]
         left = [Leftover(one.path, one.bytes, one.written_s) for one in found]
         marker: dict[str, str] = {}
@@ -142,6 +143,16 @@ class S3Backend:
                 return left
             marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
 
+    def now_s(self) -> float:
+        """The time with which the server dates an object written now."""
+        path = f".probe/{uuid.uuid4().hex}"
+        with self._translated(path):
+            self._call("put_object", path, Body=b"?")
+            try:
+                return self._head(path)["LastModified"].timestamp()
+            finally:
+                self._call("delete_object", path)
+
     def drop(self, leftover: Leftover) -> None:
         """Abort an upload, or remove an object."""
         with self._translated(leftover.path), contextlib.suppress(FileNotFoundError):
@@ -151,7 +162,7 @@ class S3Backend:
                 self._call("delete_object", leftover.path)
 
     def local(self, uri: str) -> Path | None:
-        """None: nothing lies on this machine."""
+        """None: no object is on this machine."""
         return None
 
     def creates_large_once(self, path: str) -> bool:
@@ -196,7 +207,7 @@ class S3Backend:
                     return put(nonce)
                 except Exception as error:
                     status = status_of(error)
-                    if status == 409 and tries_left:  # another conditional write is under way: S3 wants it sent again
+                    if status == 409 and tries_left:  # another conditional write is under way: S3 asks for a retry
                         time.sleep(random.uniform(0, 0.05) * 2 ** (_CONFLICT_TRIES - tries_left))
                         continue
                     if status not in _ANSWER_UNKNOWN and (status < 500 or status == NOT_IMPLEMENTED):
@@ -216,14 +227,18 @@ class S3Backend:
             return ""
         return head["ETag"] if head["Metadata"].get("nonce") == nonce else ""
 
-    def _get(self, path: str, consume: Callable[[Readable], tuple[Any, str]]) -> tuple[Any, str]:
+    def _get(
+        self, path: str, consume: Callable[[Readable], tuple[Any, str]], most: float = math.inf
+    ) -> tuple[Any, str]:
         from botocore.exceptions import FlexibleChecksumError
 
         for tries_left in reversed(range(_TRIES)):
             with self._translated(path):
                 try:
-                    # A whole GET: s3fs' open() reads ranges, in which a flipped bit passes unseen.
+                    # A whole GET: s3fs' open() reads ranges, where a flipped bit goes unnoticed.
                     answer = self._call("get_object", path)
+                    if answer["ContentLength"] > most:
+                        raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
                     with contextlib.closing(_Body(self._fs, answer["Body"])) as body:
                         value, found = consume(body)
                     if answer["Metadata"].get("blake3") not in (None, found):
@@ -264,16 +279,16 @@ class S3Backend:
 
 
 class _Changed(Exception):
-    """What was read is not what was written."""
+    """The bytes that were read are not the bytes that were written."""
 
 
 def _about(nonce: str, data: bytes) -> dict[str, str]:
-    """What a small object says of itself: not every server keeps a checksum."""
+    """Metadata of a small object: not every server keeps a checksum."""
     return {"blake3": blake3(data).hexdigest(), "nonce": nonce}
 
 
 def _longest_s(num_bytes: int) -> float:
-    """How long an upload may take: no timeout below us holds while a server does not take what we send."""
+    """Longest time for an upload: the layers below apply no timeout while a server does not accept our data."""
     return _LONGEST_TRY_S + num_bytes / _SLOWEST_BYTES_PER_S
 
 

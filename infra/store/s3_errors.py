@@ -1,4 +1,4 @@
-"""What an S3 failure means: not allowed (UsageError), not reachable (StorageUnavailable), or not there."""
+"""Translate S3 failures: not allowed (UsageError), not reachable (StorageUnavailable), or not found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SEND_AGAIN = (408, 409, 429)
 
 
 def status_of(error: BaseException) -> int | None:
-    """HTTP status of the answer that `error` stands for; None if there was no answer."""
+    """HTTP status of the answer in `error`; None if there was no answer."""
     response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
     return response["ResponseMetadata"].get("HTTPStatusCode") if isinstance(response, dict) else None
 
@@ -24,7 +24,7 @@ def _code_of(error: BaseException) -> str:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed when sent again."""
+    """Whether the same request may succeed when it is sent again."""
     status = status_of(error)
     if status is not None:
         return (status >= 500 and status != NOT_IMPLEMENTED) or status in _SEND_AGAIN
@@ -39,7 +39,7 @@ def is_transient(error: BaseException) -> bool:
 
 @contextlib.contextmanager
 def translate(where: str, bucket: str) -> Iterator[None]:
-    """Raise one of our errors for what s3fs, botocore or the network raise; a missing file stays FileNotFoundError."""
+    """Raise one of our errors for errors of s3fs, botocore or the network; a missing file stays FileNotFoundError."""
     from aiohttp import ClientError
     from botocore.exceptions import BotoCoreError
     from botocore.parsers import ResponseParserError

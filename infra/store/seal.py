@@ -1,10 +1,10 @@
-"""The seal: what a manifest says, how it is written, and how it is read and checked.
+"""The seal: what a manifest holds, and how it is written, read and checked.
 
     {"content":{…},"id":"…","provenance":{…},"seal":"…"}
 
-is canonical JSON without white space. `content` is kind, schema, files and settings; the id is the SHA-256 of its
-canonical form, so the same bytes from the same settings have the same id anywhere. The seal is the SHA-256 of all
-bytes before `,"seal":`.
+A manifest is canonical JSON without white space. `content` is kind, schema, files and settings. The id is the SHA-256
+of the canonical form of `content`, so the same bytes from the same settings have the same id anywhere. The seal is the
+SHA-256 of all bytes before `,"seal":`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from data_contracts.handoffs import FileEntry, Ref
 from infra.store import layout
 
 SCHEMA = 1
-# Of some hundred thousand files.
+# A manifest with some hundred thousand files.
 MAX_BYTES = 2**26
 _TAIL = re.compile(rb',"seal":"([0-9a-f]{64})"}\Z')
 _HEX = re.compile(r"[0-9a-f]{64}")
@@ -34,11 +34,12 @@ class AlreadySealed(CorruptError):
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that was read and found whole.
+    """A manifest that was read and found intact.
 
     Attributes:
         uri: the sealed directory, below the store's root.
-        content: kind, schema, files and settings; provenance: parents, code, times, actor, trigger, tags.
+        content: kind, schema, files and settings.
+        provenance: parents, code, times, actor, trigger, tags.
     """
 
     uri: str
@@ -49,31 +50,31 @@ class Manifest:
 
     @property
     def ref(self) -> Ref:
-        """What points at the directory."""
+        """A Ref to the directory."""
         return Ref(uri=self.uri, id=self.id, seal=self.seal)
 
     @property
     def kind(self) -> str:
-        """What it holds, such as `dataset`."""
+        """Kind of the content, such as `dataset`."""
         return self.content["kind"]
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that shaped it."""
+        """The settings that shaped the content."""
         return self.content["settings"]
 
     @property
     def files(self) -> list[FileEntry]:
-        """Its files, sorted by path."""
+        """The directory's files, sorted by path."""
         return [FileEntry(**entry) for entry in self.content["files"]]
 
 
 def write_manifest(
     kind: str, settings: dict[str, Any], provenance: dict[str, Any], files: Iterable[FileEntry]
 ) -> tuple[bytes, str]:
-    """The bytes of a manifest, and its id. ValueError for what is not JSON (NaN, infinities)."""
+    """The bytes of a manifest, and its id. ValueError for values that JSON cannot hold (NaN, infinities)."""
     entries = [entry.to_json() for entry in sorted(files, key=lambda entry: entry.path)]
-    # Through JSON and back: an integer key becomes the string under which it will be read.
+    # To JSON and back: an integer key becomes the string that a reader will see.
     content = json.loads(canonical({"kind": kind, "schema": SCHEMA, "files": entries, "settings": settings}))
     identity = digest(content)
     body = canonical({"content": content, "id": identity, "provenance": json.loads(canonical(provenance))})[:-1]
@@ -83,8 +84,8 @@ def write_manifest(
 def read_manifest(uri: str, data: bytes, expected: Ref | None = None) -> Manifest:
     """The manifest of `uri` from its bytes.
 
-    Raises: CorruptError naming the manifest if the seal, the id or the form is not right, or if it is not what
-    `expected` points at; UsageError if it has a newer schema.
+    Raises: CorruptError naming the manifest if its seal, id or form is wrong, or if it is not the one that `expected`
+    refers to; UsageError if it has a newer schema.
     """
     path = layout.manifest(uri)
     if len(data) > MAX_BYTES:
@@ -112,7 +113,7 @@ def read_manifest(uri: str, data: bytes, expected: Ref | None = None) -> Manifes
     if digest(manifest.content) != manifest.id:
         raise _corrupt(path, "carries an id that is not the digest of its content")
     if expected is not None and (expected.id, expected.seal) != (manifest.id, seal):
-        raise _corrupt(path, "is whole, but not the one that was pointed at")
+        raise _corrupt(path, "is whole, but is not the one that the reference names")
     return manifest
 
 

@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from data_contracts.canonical import plain
+from blake3 import blake3
+
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from infra import audit
 from infra.settings import state_folder
 from infra.store import layout
 from infra.store.backend import Backend, Leftover, Stored
-from infra.store.copies import copy_of
+from infra.store.earlier_records import EarlierRecords
+from infra.store.local_copies import copy_of
 from infra.store.pointers import Pointer
+from infra.store.records import SCHEMA, corrupt, parsed, read_record, read_strictly, write_record
 from infra.store.seal import Manifest, read_manifest
 from infra.store.writer import Writer
 
-# Inside the class, `list` is the method.
+# Aliases, because inside the class `list` is the method.
 Names = list[str]
 Numbers = list[int]
 Listing = list[Stored]
 Leftovers = list[Leftover]
+T = TypeVar("T")
+# The schema of `store.json`: every record of a store that was made with it carries a digest.
+STORE_SCHEMA = 3
 
 
 class Store:
@@ -35,37 +40,108 @@ class Store:
 
     Attributes:
         uri: absolute folder, or `s3://bucket/prefix`.
-        storage_options: as given, credentials still named; may be handed to a child process.
+        storage_options: as given, with credentials still named; may be passed to a child process.
+        pointers: the database of its pointers and names, with a named password (`env:…`); None if there is none.
+
+    Args:
+        schema: schema of its `store.json`.
     """
 
-    def __init__(self, backend: Backend, storage_options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, backend: Backend, storage_options: Mapping[str, Any], schema: int = 1, *, pointers: str | None = None
+    ) -> None:
         self._backend = backend
+        self._earlier = EarlierRecords(backend, all_newer=schema >= STORE_SCHEMA)
         self.uri = backend.uri
         self.is_local = backend.is_local
         self.storage_options = dict(storage_options)
+        self.pointers = pointers
 
     def create(self, path: str, data: bytes) -> None:
         """Store `data` at `path`, whole or not at all, durably, once. FileExistsError if something is there."""
         self._backend.create(layout.check_path(path), data)
 
-    def create_json(self, path: str, value: Any) -> None:
-        """`create` with JSON whose keys keep their order."""
-        self.create(path, plain(value))
+    def create_json(self, path: str, value: dict[str, Any]) -> None:
+        """`create` a record, whose keys keep their order; UsageError for values that no record may hold."""
+        number = "schema_version" if "schema_version" in value else "schema"
+        self._create_record(path, {**value, number: SCHEMA})
+
+    def create_once(self, path: str, value: bytes | dict[str, Any]) -> bool:
+        """`create` bytes or a record unless something is there; returns whether this call stored it.
+
+        It also returns False if an earlier try of this same call succeeded but its answer was lost.
+        """
+        try:
+            if isinstance(value, bytes):
+                self.create(path, value)
+            else:
+                self.create_json(path, value)
+        except FileExistsError:
+            return False
+        return True
+
+    def create_about(self, about: dict[str, Any]) -> None:
+        """`create` the `store.json`."""
+        self._create_record(layout.STORE, {**about, "schema": STORE_SCHEMA})
+
+    def _create_record(self, path: str, value: dict[str, Any]) -> None:
+        try:
+            data = write_record(path, value)
+        except ValueError as error:
+            raise UsageError(f"{path} cannot be stored: {error}.") from error
+        self.create(path, data)
 
     def read(self, path: str) -> bytes:
         """All bytes of a file. FileNotFoundError."""
         return self._backend.read(layout.check_path(path))[0]
 
-    def read_json(self, path: str) -> Any:
-        """A JSON file. FileNotFoundError; CorruptError if it is no JSON."""
-        data = self.read(path)
+    def read_json(self, path: str) -> dict[str, Any]:
+        """The value that was passed to `create_json`.
+
+        Raises: FileNotFoundError; CorruptError if it is not what was written there; UsageError for a newer schema.
+        """
+        if path == layout.STORE:
+            return self._about()
+        value, schema = read_record(path, self.read(path))
+        if schema < SCHEMA:
+            self._earlier.check(path)
+        if "schema_version" in value:
+            return {**value, "schema_version": 1}
+        return {name: one for name, one in value.items() if name != "schema"}
+
+    def _about(self) -> dict[str, Any]:
+        data = self.read(layout.STORE)
         try:
-            return json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise CorruptError(f"{path} is not JSON.", details={"file": path}) from error
+            return read_record(layout.STORE, data, STORE_SCHEMA)[0]
+        except (CorruptError, UsageError) as error:
+            newer = isinstance(error, UsageError)
+            name = f"The store {self.uri}" if newer else f"{layout.STORE} in the store {self.uri}"
+            sentence = error.message.replace(layout.STORE, name, 1)
+            raise type(error)(sentence, remedy=error.remedy, details=error.details) from error
+
+    def read_as(self, path: str, parse: Callable[[Any], T]) -> T:
+        """`parse` of the value from `read_json`; also CorruptError if the value cannot be parsed."""
+        return parsed(path, parse, self.read_json(path))
+
+    def read_sealed(self, manifest: Manifest, name: str) -> bytes:
+        """A file of a sealed directory, checked against its digest; CorruptError if it is missing or changed."""
+        path = f"{manifest.uri}/{name}"
+        entry = next((file for file in manifest.files if file.path == name), None)
+        try:
+            data = self.read(path)
+        except FileNotFoundError as error:
+            raise corrupt(path, "is missing") from error
+        if entry is None or blake3(data).hexdigest() != entry.blake3:
+            raise corrupt(path, "is not what was sealed")
+        return data
+
+    def read_sealed_as(self, manifest: Manifest, name: str, parse: Callable[[Any], T], what: str = "") -> T:
+        """`parse` of a JSON file of a sealed directory; CorruptError as `read_sealed`, or if it is not `what`."""
+        path = f"{manifest.uri}/{name}"
+        return parsed(path, parse, read_strictly(path, self.read_sealed(manifest, name)), what)
 
     def exists(self, path: str) -> bool:
-        """Whether a file is at `path`; a folder is none."""
+        """Whether a file (not a folder) is at `path`."""
         return self._backend.exists(layout.check_path(path))
 
     def list(self, folder: str) -> Names:
@@ -73,19 +149,19 @@ class Store:
         return self._backend.names(layout.check_path(folder) if folder else "")
 
     def writer(self, uri: str, *, afresh: bool = False) -> Writer:
-        """What writes and seals the directory `uri`.
+        """A writer that writes and seals the directory `uri`.
 
         Args:
-            afresh: other bytes that a killed writer left unsealed under a name give way to those put now.
+            afresh: replace other bytes that a killed writer left unsealed under the same name.
         """
         return Writer(self._backend, uri, afresh=afresh)
 
     def pointer(self, path: str) -> Pointer:
         """The pointer at `path`."""
-        return Pointer(self._backend, path)
+        return Pointer(self._backend, path, self._earlier)
 
     def manifest(self, ref: Ref | str) -> Manifest:
-        """The manifest of a sealed directory, its seal checked, its files not.
+        """The manifest of a sealed directory, with its seal checked but not its files.
 
         Raises: FileNotFoundError if it is not sealed; CorruptError if the seal is broken or is not `ref`'s.
         """
@@ -94,32 +170,32 @@ class Store:
         return read_manifest(uri, self._backend.read(layout.manifest(uri))[0], expected)
 
     def verify(self, ref: Ref | str) -> Manifest:
-        """The manifest, after every stored byte was read again and found to be what was sealed.
+        """The manifest, after every stored byte was read again and matched its digest.
 
-        Raises: FileNotFoundError if it is not sealed; CorruptError naming a file that is changed, missing, extra or
-        a link.
+        Raises: FileNotFoundError if it is not sealed; CorruptError naming a file that is changed, missing, extra or a
+        link.
         """
         manifest = self.manifest(ref)
         present = set(self._backend.walk(manifest.uri)) - {layout.MANIFEST}
         sealed = {entry.path: entry for entry in manifest.files}
         for name in sorted(present - sealed.keys()):
-            raise _corrupt(f"{manifest.uri}/{name}", "is extra: it was not there when the directory was sealed")
+            raise corrupt(f"{manifest.uri}/{name}", "is extra: it was not there when the directory was sealed")
         for name, entry in sealed.items():
             path = f"{manifest.uri}/{name}"
             try:
-                found = self._backend.digest(path)
+                actual = self._backend.digest(path)
             except FileNotFoundError as error:
-                raise _corrupt(path, "is missing") from error
-            if found != (entry.bytes, entry.blake3):
-                raise _corrupt(path, "does not hold the bytes that were sealed")
+                raise corrupt(path, "is missing") from error
+            if actual != (entry.bytes, entry.blake3):
+                raise corrupt(path, "does not hold the bytes that were sealed")
         return manifest
 
     def local(self, ref: Ref | str, *, cache: Path | None = None) -> Path:
         """A folder on this machine with the files of a sealed directory.
 
-        In a folder store it is the directory itself (`verify` reads its bytes); from S3 it is a copy below `cache`
-        (default: Trainwright's state folder), every byte checked, that stays until this process ends; copies that
-        no process uses make room for it. Raises as `verify`; UsageError if this machine cannot hold the copy.
+        In a folder store it is the directory itself (`verify` reads its bytes). From S3 it is a copy below `cache`
+        (default: Trainwright's state folder), with every byte checked, which stays until this process ends; copies that
+        no process uses are deleted to make room. Raises as `verify`; UsageError if this machine cannot hold the copy.
         """
         manifest = self.manifest(ref)
         folder = self._backend.local(manifest.uri)
@@ -128,7 +204,7 @@ class Store:
         return copy_of(manifest, self._backend, cache if cache is not None else state_folder() / "cache")
 
     def newest(self, area: str, key: str) -> Ref | None:
-        """The newest attempt at `key` that is sealed and whole, every byte read; deleted and corrupt ones are passed.
+        """The newest attempt at `key` that is sealed and intact, every byte read; skips deleted and corrupt attempts.
 
         UsageError if a manifest has a newer schema.
         """
@@ -151,37 +227,37 @@ class Store:
         return uri
 
     def claim(self, uri: str) -> bool:
-        """Note that what lies at `uri` is taken up for use today; False if it is deleted, or about to be.
+        """Record that `uri` is claimed for use today; False if it is deleted or about to be.
 
-        Before every use of what the user of it did not make: `remove` looks for the note after it has said what it
-        deletes, and this looks for a tombstone after it has left the note, so one of the two sees the other.
+        Call this before every use of a directory that the caller did not make. `remove` looks for the claim after it
+        has written the tombstone, and this looks for a tombstone after it has written the claim, so at least one of
+        them sees the other.
         """
-        # Who may only look, for a plan, makes nothing that could be spoilt.
-        with contextlib.suppress(FileExistsError, UsageError):
-            self.create(layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), b"")
+        # A user who may only read, for a plan, cannot write the claim and makes nothing that could be lost.
+        with contextlib.suppress(UsageError):
+            self.create_once(layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), b"")
         return not self.exists(layout.tombstone(uri))
 
     def last_claim_s(self, uri: str) -> float:
-        """When `uri` was taken up for use last, as Unix time: the end of that day; 0 if it never was."""
+        """When `uri` was last claimed, as Unix time: the end of that day; 0 if it never was."""
         days = self.list(layout.uses(uri))
         return day_end_s(days[-1]) if days else 0.0
 
     def remove(self, uri: str, *, why: str, by: str, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Delete a directory or a file: a tombstone says so first, then manifests go, then files.
+        """Delete a directory or a file: write a tombstone first, then delete manifests, then files.
 
-        May be repeated if cut off. A link is deleted itself, never what it points to.
+        May be repeated if interrupted. A link is deleted itself, never its target.
 
         Args:
-            unless: asked again once the tombstone is there; True keeps everything, and False is returned.
+            unless: checked again once the tombstone is written; if True, nothing is deleted and False is returned.
         """
         path = layout.check_path(uri)
         names = [""] if self.exists(path) else self._backend.walk(path, links=True)
         if unless():
             return False
-        about = {"by": by, "schema": 1, "time": audit.now(), "uri": uri, "why": why}
-        with contextlib.suppress(FileExistsError):
-            self.create_json(layout.tombstone(uri), about)
-        # The tombstone then stays though nothing is deleted: who has seen it makes its own meanwhile.
+        about = {"by": by, "time": audit.now(), "uri": uri, "why": why}
+        self.create_once(layout.tombstone(uri), about)
+        # The tombstone stays although nothing is deleted: a process that has seen it makes its own directory meanwhile.
         if unless():
             return False
         for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
@@ -189,11 +265,15 @@ class Store:
         return True
 
     def stored(self, folder: str = "") -> Listing:
-        """Every file below `folder` ("" is the root) with its size and time."""
+        """Every file below `folder` ("" is the root) with its size and time. CorruptError for a link."""
         return self._backend.stored(layout.check_path(folder) if folder else "")
 
+    def now_s(self) -> float:
+        """The time of the clock that dates the store's files, as Unix time; this user must be able to write."""
+        return self._backend.now_s()
+
     def leftovers(self) -> Leftovers:
-        """What killed writers left where no name leads; what others write at this moment is among it."""
+        """What killed writers left without a name; includes what other processes are writing now."""
         return self._backend.leftovers()
 
     def drop(self, leftover: Leftover) -> None:
@@ -201,11 +281,11 @@ class Store:
         self._backend.drop(leftover)
 
     def forget(self, path: str) -> None:
-        """Delete a file of which nothing need be told, such as an old note of a use."""
+        """Delete a file without a tombstone, such as an old claim."""
         self._backend.delete(layout.check_path(path))
 
     def attempts(self, area: str, key: str) -> Numbers:
-        """Sorted numbers of the attempts at `key`, deleted ones among them."""
+        """Sorted numbers of the attempts at `key`, including deleted ones."""
         return sorted(self._attempts(area, key))
 
     def _attempts(self, area: str, key: str) -> set[int]:
@@ -217,12 +297,8 @@ class Store:
 
 
 def day_end_s(day: str) -> float:
-    """The end of an ISO day in UTC, as Unix time; 0 for what is no day."""
+    """The end of an ISO day in UTC, as Unix time; 0 if the text is not a day."""
     try:
         return datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() + 86_400
     except ValueError:
         return 0.0
-
-
-def _corrupt(path: str, what: str) -> CorruptError:
-    return CorruptError(f"{path} {what}.", details={"file": path})

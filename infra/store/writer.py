@@ -1,4 +1,4 @@
-"""Writes a sealed directory: files one by one, each created once, and the manifest last."""
+"""Write a sealed directory: files one by one, each created once, and the manifest last."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class Writer:
         self._entries: dict[str, FileEntry] = {}
 
     def existing(self) -> dict[str, FileEntry]:
-        """The files that are there already, by name, each read anew and hashed."""
+        """The files that exist already, by name, each read again and hashed."""
         names = [name for name in self._backend.walk(self.uri) if name != layout.MANIFEST]
         return {name: self._entry(name) for name in names}
 
     def put(self, name: str, data: bytes | Path) -> FileEntry:
         """Store a file, whole or not at all.
 
-        The same bytes again are fine. CorruptError if the name holds other bytes (unless they are unsealed and this
-        writes afresh), or if the directory is sealed without it; UsageError for a name that could leave the directory.
+        Storing the same bytes again is allowed. CorruptError if the name holds other bytes (unless they are unsealed
+        and the writer is `afresh`), or if the directory is sealed without this file; UsageError for a name that could
+        leave the directory.
         """
         path = self._path(name)
         if isinstance(data, Path):
@@ -51,16 +52,16 @@ class Writer:
             if self._entry(name) != entry:
                 if sealed or not self._afresh:
                     raise CorruptError(
-                        f"{path} is there already with other bytes than are to be written.", details={"file": path}
+                        f"{path} exists already with other bytes than those to be written.", details={"file": path}
                     ) from error
-                # What is not sealed does not exist.
+                # Unsealed files do not count as stored.
                 self._backend.delete(path)
                 self._create(path, data)
         self._entries[name] = entry
         return entry
 
     def put_pieces(self, name: str, pieces: Iterable[memoryview], scratch: Path) -> FileEntry:
-        """Store a new file from bytes that come piece by piece, hashed while they are written.
+        """Store a new file from pieces of bytes, which are hashed while they are written.
 
         CorruptError if the name is taken; UsageError for a name that could leave the directory.
         """
@@ -68,7 +69,7 @@ class Writer:
         try:
             size, digest = self._backend.create_from(path, pieces, scratch)
         except FileExistsError as error:
-            raise CorruptError(f"{path} is there already.", details={"file": path}) from error
+            raise CorruptError(f"{path} exists already.", details={"file": path}) from error
         self._entries[name] = FileEntry(path=name, bytes=size, blake3=digest)
         return self._entries[name]
 
@@ -82,12 +83,14 @@ class Writer:
         """Seal the directory with exactly the files in it.
 
         Args:
-            kind: what it holds, such as `dataset`.
-            settings: what shaped the result; part of its id.
+            kind: kind of the content, such as `dataset`.
+            settings: settings that shaped the result; part of its id.
             provenance: parents, code, times, actor, trigger, tags; not part of its id.
-            files: its files, if others wrote some of them; default: all that are there, those not put here re-hashed.
+            files: its files, if other processes wrote some of them; default: all files that exist, with those that this
+                writer did not put hashed again.
 
-        Returns: what points at it; where another sealed the same content first, that one's, with its provenance.
+        Returns: a Ref to the directory. If another process sealed the same content first, that Ref, with that
+        provenance.
         Raises: CorruptError naming a file that is missing or not among `files`; AlreadySealed for other content.
         """
         present = {name for name in self._backend.walk(self.uri) if name != layout.MANIFEST}

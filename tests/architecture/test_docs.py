@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args, get_origin
 
 import pytest
+import yaml
+from pydantic import BaseModel
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import RunReport
-from data_contracts.spec import PipelineSpec
+from data_contracts.pipeline_spec import PipelineSpec
 from flows.cli import SUBCOMMANDS, parser
+from flows.stages import verbs
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
-STAGE_PAGES = ("validate", "shard", "train", "verify", "evaluate", "promote", "report")
+STAGE_PAGES = (*verbs(), "report")
 
 
 def text(*names: str) -> str:
@@ -27,7 +34,10 @@ def test_every_stage_has_a_page() -> None:
 
 def test_every_command_is_documented() -> None:
     page = text("docs/commands.md")
-    assert [name for name in SUBCOMMANDS if f"`{name}" not in page] == []
+    own = {name: text(f"docs/{name}.md") for name in verbs()}  # a stage's page is its verb's
+    assert [
+        name for name in SUBCOMMANDS if f"`{name}" not in page and f"`trainwright {name}" not in own.get(name, "")
+    ] == []
 
 
 def test_every_option_is_in_the_pages() -> None:
@@ -43,18 +53,41 @@ def test_every_option_is_in_the_pages() -> None:
     assert sorted(option for option in options - {"--help"} if option not in pages) == []
 
 
-def fields(schema: dict, definitions: dict) -> set[str]:
-    """Names of all fields of a model and of the sections below it."""
-    found = set(schema.get("properties", {}))
-    return found | {name for one in definitions.values() for name in one.get("properties", {})}
+def sections(model: type[BaseModel], path: str = "The spec") -> Iterator[tuple[str, set[str]]]:
+    """Heading and fields of each section of the spec, as docs/reference/spec.md must have them."""
+    yield path, set(model.model_fields)
+    for name, field in model.model_fields.items():
+        for mark, inner in models(field.annotation):
+            yield from sections(inner, name + mark if path == "The spec" else f"{path}.{name}{mark}")
 
 
-def test_every_field_of_the_spec_is_documented() -> None:
-    schema = PipelineSpec.model_json_schema()
-    pages = text(*(f"docs/{name}.md" for name in (*STAGE_PAGES, "operating")))
-    pages += text("examples/digits/pipeline.yaml")
-    missing = [name for name in fields(schema, schema["$defs"]) if not re.search(rf"\b{name}\b", pages)]
-    assert sorted(missing) == []
+def models(kind: Any, mark: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield mark, kind
+    added = {list: "[]", dict: ".<name>"}.get(get_origin(kind), "")
+    for one in get_args(kind):
+        yield from models(one, mark + added)
+
+
+def tables(page: str) -> dict[str, set[str]]:
+    """The fields in the table below each heading of a page; a row counts only if it says type, default and meaning."""
+    found = {}
+    for part in page.split("\n## ")[1:]:
+        rows = [re.split(r"(?<!\\)\|", line) for line in part.splitlines() if line.startswith("| `")]
+        whole = [[cell.strip() for cell in row[1:-1]] for row in rows]
+        found[part.splitlines()[0].strip("`")] = {row[0].strip("`") for row in whole if row[1] and row[3] and row[4]}
+    return found
+
+
+def test_every_field_of_the_spec_is_documented_in_its_sections_table() -> None:
+    assert tables(text("docs/reference/spec.md")) == dict(sections(PipelineSpec))
+
+
+@pytest.mark.parametrize("page", ["spec", "cli"])
+def test_the_reference_is_that_of_the_sources(page: str) -> None:
+    command = [sys.executable, ".ci/reference.py", page]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == text(f"docs/reference/{page}.md"), "run `make reference`"
 
 
 def codes(kind: type[TrainwrightError]) -> set[int]:
@@ -78,25 +111,48 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
+def tree() -> dict[str, str]:
+    """Each path of the README's tree, with its words."""
+    folders: list[str] = []
+    found: dict[str, str] = {}
+    for line in filter(str.strip, text("README.md").split("## The tree")[1].split("```")[1].splitlines()):
+        depth = (len(line) - len(line.lstrip())) // 2
+        name, _, words = line.strip().partition("  ")
+        folders[depth:] = [name]
+        found["".join(folders)] = words.strip()
+    return found
+
+
 def test_the_tree_in_the_readme_is_true() -> None:
-    tree = text("README.md").split("## The tree")[1].split("```")[1]
-    folder, missing = ROOT, []
-    for line in filter(str.strip, tree.splitlines()):
-        indent = len(line) - len(line.lstrip())
-        names = [word for word in re.split(r"\s{2,}", line.strip())[0].split() if "." in word or word.endswith("/")]
-        if indent == 0:
-            folder = ROOT / names[0] if names[0].endswith("/") else ROOT
-            missing += [name for name in names if not (ROOT / name).exists()]
-        else:
-            missing += [name for name in names if not (folder / name).exists()]
-    assert missing == []
+    assert [path for path in tree() if not (ROOT / path).exists()] == []
 
 
-def test_every_module_of_the_top_rooms_is_in_the_tree() -> None:
-    tree = text("README.md").split("## The tree")[1]
-    modules = [
-        path
-        for room in ("flows", "tasks", "training", "infra", "data_contracts")
-        for path in (ROOT / room).glob("*.py")
-    ]
-    assert [path.name for path in modules if path.stem != "__init__" and path.name not in tree] == []
+def test_every_file_of_the_top_rooms_has_a_line_of_words_in_the_tree() -> None:
+    rooms = ("flows", "tasks", "training", "infra", "data_contracts")
+    named = {path: words for path, words in tree().items() if path.startswith(rooms) and not path.endswith("/")}
+    files = {
+        str(path.relative_to(ROOT))
+        for room in rooms
+        for path in (ROOT / room).rglob("*")
+        if path.is_file() and path.name != "__init__.py" and "__pycache__" not in path.parts
+    }
+    assert named.keys() == files
+    assert [path for path, words in named.items() if not words] == []
+
+
+def named(entry: Any) -> list[str]:
+    """The pages that a part of MkDocs' navigation names."""
+    if isinstance(entry, str):
+        return [entry]
+    return [page for one in (entry.values() if isinstance(entry, dict) else entry) for page in named(one)]
+
+
+def test_the_site_leads_to_every_page() -> None:
+    pages = named(yaml.safe_load(text("mkdocs.yml"))["nav"])
+    assert sorted(pages) == sorted(str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md"))
+
+
+def test_the_sites_lock_pins_every_version_and_names_no_place() -> None:
+    lines = [line for line in text("docs/requirements.lock").splitlines() if not line.startswith("#")]
+    assert {"mkdocs", "mkdocs-material"} <= {line.split("==")[0] for line in lines}
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9a-z.]+", line)] == []

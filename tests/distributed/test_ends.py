@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import from_json
-from infra.launch.ranks import error_file
+from infra.gang.rank_files import RankFiles
 from tests.support.gang import TIMEOUT_S, TRAINING, Gang, answer, make_dataset
 
 
@@ -120,7 +120,7 @@ def test_a_checkpoint_that_cannot_be_saved_ends_all_ranks_at_a_later_step_with_i
     scratch = ends(run)
     errors = [answer(scratch, rank, "error") for rank in (0, 1)]
     assert {error["cause"] for error in errors if error} == {"corrupt"}
-    assert errors[0]["message"].startswith(f"{TRAINING}/checkpoints/8-g0/weights-0.safetensors is there already")
+    assert errors[0]["message"].startswith(f"{TRAINING}/checkpoints/8-g0/weights-0.safetensors exists already")
     progress = answer(scratch, 0)
     assert ([one["step"] for one in progress["checkpoints"]], progress["step"] in range(8, 13)) == ([4], True)
 
@@ -162,11 +162,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-def written(path: Path) -> float:
-    """When a file was written, never if it was not."""
-    return path.stat().st_mtime_ns if path.exists() else float("inf")
-
-
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=[] if case.startswith("state") else pytest.mark.slow) for case in REFUSED]
 )
@@ -174,8 +169,9 @@ def test_refused_before_the_first_step(case: str, gang: Callable[..., Gang]) -> 
     settings, cause, sentence = REFUSED[case]
     scratch = ends(gang("run", **settings))
     # torchrun asks the other rank to stop as soon as one has ended.
-    first = min((error_file(scratch, rank) for rank in (0, 1)), key=written)
-    error = json.loads(first.read_text())
-    assert (error["cause"], error["message"]) == (cause, sentence)
+    first = min((files for rank in (0, 1) if (files := RankFiles(scratch, rank)).has_error), key=lambda f: f.error_ns)
+    error = first.error()
+    assert error is not None
+    assert (error.cause, error.message) == (cause, sentence)
     assert answer(scratch, 0)["step"] == 0
     assert {"usage": 2, "user_code": 8}[cause] in exit_codes(scratch)

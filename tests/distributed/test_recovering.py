@@ -16,15 +16,16 @@ import pytest
 
 from data_contracts.errors import Hung
 from data_contracts.handoffs import Checkpoint, Dataset
-from data_contracts.spec import LoaderSpec, RetrySpec
-from infra.code import pack
-from infra.launch.conductor import conduct
-from infra.launch.generation import Progress
-from infra.launch.local import Handle, local
+from data_contracts.messages.gang import Launch
+from data_contracts.pipeline_spec import LoaderSpec, RetrySpec
+from infra.code_bundle import pack
+from infra.gang.conductor.conductor import TrainingRequest, conduct
+from infra.gang.conductor.generation import Progress
+from infra.gang.node.local import Handle, local
 from infra.store import Store, open_store
 from tests.distributed.conftest import PROJECT
 from tests.support.gang import KEY, TRAINING, Gang, answer
-from training.order import epoch_order
+from training.order.permutation import epoch_order
 
 BATCH, STEPS = 16, 6  # rows of a step, steps of an epoch of 100 rows
 
@@ -54,7 +55,7 @@ def test_what_diverged_is_passed_over_and_everything_else_trained_on_once(
     scratch = run.run()
     errors = [answer(scratch, rank, "error") for rank in (0, 1)]
     assert [error["cause"] for error in errors] == ["diverged", "diverged"], run.log()[-4000:]
-    # The fifth may have done it, too, by the weights that it left behind.
+    # The fifth may have caused it, too, by the weights that it left behind.
     since, until = errors[0]["details"]["samples"]
     assert (since, until) == (4 * BATCH, 6 * BATCH)
     rows = [row for epoch in range(3) for row in order(epoch)][since:until]
@@ -131,21 +132,20 @@ class Conducted:
             self.seen.append(progress)
             on_progress(progress)
 
-        launch = {
-            "devices": 1,
-            "train": {"devices": options.get("devices", 1), **self.train},
-            "dataset": self.dataset.to_json(),
-            "code": pack(PROJECT, self.store).ref.to_json(),
-            "data_external": False,
-            "sealed": {"train": self.train, "code_digest": "", "dataset_id": None},
-            "provenance": {},
-            "heartbeat_s": 0.2,
-            **{name: options.pop(name) for name in ("nodes", "devices", "min_nodes", "hang_s") if name in options},
-        }
-        outcome = conduct(
-            self.store,
-            TRAINING,
-            launch,
+        bundle = pack(PROJECT, self.store)
+        train = {"devices": options.get("devices", 1), **self.train}
+        size = {name: options.pop(name) for name in ("nodes", "devices", "min_nodes", "hang_s") if name in options}
+        launch = Launch(
+            training=TRAINING,
+            train=train,
+            dataset=self.dataset,
+            code=bundle.ref,
+            sealed={"train": self.train, "code_digest": bundle.digest, "dataset_id": None},
+            heartbeat_s=0.2,
+            **{"devices": 1, **size},
+        )
+        request = TrainingRequest(
+            launch=launch,
             holder="test",
             retry=RetrySpec(**options.pop("retry", {})),
             keep=2,
@@ -154,7 +154,7 @@ class Conducted:
             on_progress=note,
             **options,
         )
-        return outcome.checkpoint
+        return conduct(self.store, request).checkpoint
 
     @property
     def ended(self) -> list[str]:
@@ -220,7 +220,7 @@ def test_a_rank_that_stands_still_while_the_others_wait_for_it_is_named(
         uneven(tmp_path, dataset, 3).run(nodes=2, hang_s=5, retry={"hung": 0})
     host = socket.gethostname()
     assert caught.value.message.startswith(
-        f"Rank 1 on node 1 ({host}) stands still (forward) at step 5 and did nothing"
+        f"Rank 1 on node 1 ({host}) stands still (forward) at step 5 and has made no progress"
     )
     assert (caught.value.details["rank"], caught.value.details["node"]) == (1, 1)
     stacks = caught.value.details["stacks"]
@@ -249,7 +249,7 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
 ) -> None:
     """Four nodes, then two (SIGKILL), then four again (SIGTERM to one rank)."""
     monkeypatch.setenv("PACE", "0.1")
-    monkeypatch.setattr("infra.launch.generation.REGATHER_S", 5.0)
+    monkeypatch.setattr("infra.gang.conductor.generation.REGATHER_S", 5.0)
     training = Conducted(tmp_path, dataset)
     start = local(training.store.uri, {}, TRAINING)
     nodes: dict[tuple[int, int], Any] = {}
@@ -259,7 +259,7 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
         def log(self) -> str:
             return ""
 
-        def told(self) -> str:
+        def status(self) -> str:
             return ""
 
         def kill(self) -> None: ...
@@ -278,7 +278,7 @@ def test_a_gang_that_shrinks_and_grows_again_sees_each_row_once(
             os.kill(nodes[0, 2]._process.pid, signal.SIGKILL)
         if progress.generation == 1 and progress.step >= 10 and 1 not in done:
             done.add(1)
-            pid = json.loads(next(Path(nodes[1, 3]._folder.name).rglob("pid-1.json")).read_text())["pid"]
+            pid = json.loads(next(Path(nodes[1, 3]._folder.path).rglob("pid-1.json")).read_text())["pid"]
             os.kill(pid, signal.SIGTERM)
 
     end = training.run(nodes=4, min_nodes=2, start=some, on_progress=disturb)

@@ -60,7 +60,7 @@ def written(name: str, text: str) -> Spoil:
 
 
 def removed(name: str) -> Spoil:
-    """A fault: a file of the project is not there."""
+    """A fault: a file of the project is missing."""
     return lambda folder: (folder / name).unlink()
 
 
@@ -102,7 +102,7 @@ AT_RESOLVE: dict[str, tuple[Spoil | None, list[str], list[str]]] = {
     ),
     "gate on a metric that does not exist": (
         None, ["--set", "promote.gates=[{metric: acuracy, min: 0.5}]"],
-        ["promote.gates.0.metric: 'acuracy' is no metric of evaluate; it has accuracy"],
+        ["promote.gates.0.metric: 'acuracy' is not a metric of evaluate; it has accuracy"],
     ),
     "store below a file": (
         None, ["--store", "rows.csv/store"], ["in the store", "rows.csv is a file", "name another store"],
@@ -160,7 +160,7 @@ def locked(tmp_path: Path) -> Iterator[Callable[[Path, int], Path]]:
         ("store", 0o500, ["This user may not use", "in the store", "Give this user permission"]),
         ("store", 0o000, ["This user may not use", "in the store", "Give this user permission"]),
         ("home", 0o500, ["This user may not write in the state folder", "TRAINWRIGHT_HOME"]),
-        ("tiny/rows.csv", 0o000, ["rows.csv", "cannot be read (Permission denied)", "Give this user permission"]),
+        ("tiny/rows.csv", 0o000, ["rows.csv cannot be read by this user", "Give read permission on it"]),
         ("tiny/pipeline.yaml", 0o000, ["pipeline.yaml: cannot be read (Permission denied)", "check its permissions"]),
     ],
     ids=["store-read-only", "store-closed", "state-folder", "data", "spec"],
@@ -199,7 +199,7 @@ def test_a_server_that_does_not_answer_is_said_at_once(silent: bool, tmp_path: P
         done = trainwright("run", spec, "--json", env={"PREFECT_API_URL": url}, timeout_s=60)
     sentence = refused(done, 5)
     assert f"The Prefect server at {url} (from PREFECT_API_URL) does not answer: " in sentence
-    assert "Start it, or take the setting away" in sentence
+    assert "Start that server, or remove the setting" in sentence
     assert not (tmp_path / "tiny" / ".trainwright" / "runs").exists()
 
 
@@ -218,7 +218,8 @@ def test_data_without_rows_is_rejected(tmp_path: Path) -> None:
     written("rows.csv", "id,a,b,c,label\n")(tmp_path / "tiny")
     sentence = refused(trainwright("validate", spec, "--json"), 3)
     assert sentence == (
-        "The contract rejects the data: the data has no rows. Mend the data, or change the suite if the data is right."
+        "The contract rejects the data: the data has no rows. Correct the data, or change the suite if the data is "
+        "right."
     )
 
 
@@ -232,7 +233,7 @@ def test_what_is_milder_than_fail_on_is_named_and_rejects_nothing(tmp_path: Path
     (tmp_path / "tiny" / "suite.json").write_text(json.dumps({"name": "s", "expectations": suite}))
     done = trainwright("validate", spec)
     assert done.returncode == 0, done.stderr
-    assert "600 rows keep 1 of 2 expectations; expect_column_max_to_be_between on label" in done.stderr
+    assert "600 rows meet 1 of 2 expectations; expect_column_max_to_be_between on label" in done.stderr
     rows = tmp_path / "tiny" / "rows.csv"
     rows.write_text(rows.read_text() + rows.read_text().splitlines()[-1] + "\n")
     sentence = refused(trainwright("validate", spec, "--json"), 3)
@@ -266,7 +267,7 @@ def code(sharded: Path) -> Iterator[Path]:
 def test_a_class_that_is_no_lightning_module(code: Path) -> None:
     replaced("net.py", "class Net(L.LightningModule)", "class Net(nn.Module)")(code)
     sentence = refused(trainwright("train", code / "pipeline.yaml", "--json"), 2)
-    for word in ("train.lightning: model.class_path: net.Net is no LightningModule.", "Name a class derived from"):
+    for word in ("train.lightning: model.class_path: net.Net is not a LightningModule.", "Name a class derived from"):
         assert word in sentence
 
 
@@ -274,7 +275,7 @@ def test_a_file_that_raises_on_import(code: Path) -> None:
     replaced("net.py", "class Net", 'LIMIT = int("twelve")\n\n\nclass Net')(code)
     done = trainwright("train", code / "pipeline.yaml", "--json")
     sentence = refused(done, 8, frames=['File "net.py", line 6, in <module>', 'LIMIT = int("twelve")'])
-    for word in ("importing net raised ValueError", "twelve", "Mend the code shown above and run again."):
+    for word in ("importing net raised ValueError", "twelve", "Correct the code shown above and run again."):
         assert word in sentence
     assert "ValueError: invalid literal" in answer(done)["error"]["user_traceback"]
 
@@ -299,7 +300,7 @@ def test_a_model_that_raises_in_step_3(as_json: bool, code: Path) -> None:
         # For a person: the traceback, then the report, which begins with the sentence.
         assert done.returncode == 8
         assert (done.stdout + done.stderr).count(said) == 1
-        assert done.stdout.startswith(f"failed: {said} Mend the code shown above and run again.\n")
+        assert done.stdout.startswith(f"failed: {said} Correct the code shown above and run again.\n")
         assert [done.stderr.count(line) for line in (TRACEBACK, *frames)] == [1, 1, 1]
         assert done.stderr.endswith("RuntimeError: one step too many\n")
 

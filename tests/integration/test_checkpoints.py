@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from infra.store import layout, open_store
+from tests.support.damage import overwrite
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 
 BREAKS = '''
@@ -66,8 +67,8 @@ def test_a_run_that_broke_off_goes_back_to_a_step_that_is_committed(project: Pat
     assert (done.returncode, report["verdict"]) == (0, "promoted"), done.stderr
     said = [line.split(maxsplit=1) for line in done.stderr.splitlines()]
     assert {line[0] for line in said if line[1:] and line[1].startswith("reuse ")} >= {"validate", "shard"}
-    assert "was begun and not finished; goes on from step 10, as asked; step 15 will be set aside" in done.stderr
-    assert "train: goes on from step 10 (step 15 was set aside at " in done.stderr
+    assert "was begun and not finished; continues from step 10, as requested; step 15 will be set aside" in done.stderr
+    assert "train: continues from step 10 (step 15 was set aside at " in done.stderr
 
     # keep: 3, so 5 and 10 were retired in their time; what was set aside was not.
     found = listed(project)["checkpoints"]
@@ -94,8 +95,7 @@ def test_another_training_begins_with_the_champion(project: Path) -> None:
     assert sealed["train"]["init_from"] == {"id": champion["id"], "strict": True}
 
     held = home / champion["uri"] / "weights-0.safetensors"
-    held.chmod(0o644)
-    held.write_bytes(held.read_bytes()[:-1] + b"?")
+    overwrite(held, held.read_bytes()[:-1] + b"?")
     done = trainwright("train", spec, *begin)
     assert (done.returncode, "weights-0.safetensors" in done.stderr) == (6, True), done.stderr
     assert store.exists(layout.verified(champion["uri"]))

@@ -15,16 +15,16 @@ from tests.support.tiny import answer, trainwright, write_project
 WORSE = "train.lightning.model.init_args.lr=0.0000001"
 
 
-def at_once(repository: Path, *arguments: str | Path) -> list[tuple[int, dict[str, Any]]]:
-    """The same command in two processes, started together: exit code and answer of each."""
+def at_once(repository: Path, *arguments: str | Path, times: int = 2) -> list[tuple[int, dict[str, Any]]]:
+    """The same command in several processes, started together: exit code and answer of each."""
     command = [sys.executable, "-m", "flows.cli", "run", *map(str, arguments), "--trigger", "ci", "--json"]
     started = [
         subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
+        for _ in range(times)
     ]
     answers = []
     for process in started:
-        stdout, stderr = process.communicate(timeout=300)
+        stdout, stderr = process.communicate(timeout=600)
         assert stdout.count("\n") == 1, stdout + stderr
         answers.append((process.returncode, json.loads(stdout)))
     return answers
@@ -37,10 +37,20 @@ def made(store: Path) -> dict[str, int]:
     return {area: len(list(store.glob(pattern))) for area, pattern in areas.items()}
 
 
+@pytest.fixture
+def unused_spec(tmp_path: Path) -> Path:
+    """Like `spec`, and nothing has run yet."""
+    return tracked_project(tmp_path)
+
+
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny project under git, its store inside; the server is up, so that two started at once run at once."""
-    spec = write_project(tmp_path_factory.mktemp("ci"))
+    return tracked_project(tmp_path_factory.mktemp("ci"))
+
+
+def tracked_project(folder: Path) -> Path:
+    spec = write_project(folder)
     lines = (spec.parent / "rows.csv").read_text().splitlines()
     lines[3] = "2,17.5,0.1,0.1,1"
     (spec.parent / "bad.csv").write_text("\n".join(lines) + "\n")
@@ -62,6 +72,15 @@ def test_two_at_once_train_once_and_both_tell_of_the_promotion(spec: Path, repos
 
     later = trainwright("run", spec, "--trigger", "ci", "--json")
     assert (later.returncode, answer(later)) == (0, first)
+    assert made(store) == dict.fromkeys(made(store), 1)
+
+
+@pytest.mark.sweep
+def test_twelve_at_once_are_one_run(unused_spec: Path, repository: Path) -> None:
+    answers = at_once(repository, unused_spec, times=12)
+    assert [code for code, _ in answers] == [0] * 12
+    assert len({report["run_id"] for _, report in answers}) == 1
+    store = unused_spec.parent / ".trainwright"
     assert made(store) == dict.fromkeys(made(store), 1)
 
 

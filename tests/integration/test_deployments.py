@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -15,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from infra.launch.processes import find_marked, is_alive
+from infra.processes.processes import find_marked, is_alive
+from tests.support.pool import password_in
 
 # In place of the line: it says where it was run, and with `window=long` goes on for ever beside a child that no
 # signal to the flow reaches.
@@ -102,6 +104,7 @@ def checkout(tmp_path: Path, repository: Path) -> Iterator[Checkout]:
 @pytest.mark.slow  # test_deployed_line.py walks the same way with the real flow
 def test_a_checkout_is_deployed_run_and_taken_down_with_nothing_else(checkout: Checkout) -> None:
     url = checkout.ask(UP)
+    password = password_in(checkout.home)
     worker = checkout.worker()
     assert checkout.ask(UP) == url
     assert checkout.worker() == worker, "a second `up` starts no second worker"
@@ -131,4 +134,9 @@ def test_a_checkout_is_deployed_run_and_taken_down_with_nothing_else(checkout: C
     assert stopped[1:] == ["worker", f"Prefect server at {url}"]
     assert checkout.states() == ["Completed", "Cancelled"]
     assert not (checkout.folder / "prefect.toml").exists()
+    # Neither in logs nor in Prefect's database: states, parameters, variables, what the runs logged.
+    spelt = (password.encode(), base64.b64encode(password.encode()))
+    places = [path for folder in (checkout.home, checkout.folder) for path in folder.rglob("*") if path.is_file()]
+    assert checkout.home / "prefect" / "prefect.db" in places
+    assert not [path for path in places if any(one in path.read_bytes() for one in spelt)]
     assert checkout.ask(DOWN) == []

@@ -173,4 +173,4 @@ def test_another_revision_gives_other_rows(tracked: tuple[Path, dict[str, str]],
         rows[rev] = answer(trainwright("validate", folder / "pipeline.yaml", *options))["handoff"]["rows"]
     assert rows == {"v1": 600, "v2": 500, commits["v2"]: 500}
     done = trainwright("validate", folder / "pipeline.yaml", "--set", "data.source.rev=v3")
-    assert (done.returncode, "v3 is no revision of the Git repository" in done.stderr) == (2, True)
+    assert (done.returncode, "v3 is not a revision of the Git repository" in done.stderr) == (2, True)

@@ -77,81 +77,81 @@ def write_events(path: Path, count: int, seed: int) -> None:
             file.write(json.dumps({**row, "email": f"person{hour}@example.org"}) + "\n")
 
 
+ACCURACY = {**SPEC["evaluate"]["metrics"]["accuracy"], "target": "y", "prediction": "logits"}
+F1 = {"class_path": "torchmetrics.classification.MulticlassF1Score", "init_args": {"num_classes": 2}}
+FIELDS = {
+    "data": {
+        "source": "events/*.jsonl",
+        "window": {"column": "at"},
+        "sensitive": ["email"],
+    },
+    "contract": {
+        "fail_on": "critical",
+        "suite": {
+            "name": "events",
+            "expectations": [
+                {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "email"}},
+                {
+                    "type": "expect_column_values_to_not_match_regex",
+                    "kwargs": {"column": "email", "regex": "^person[5]"},
+                    "severity": "warning",
+                },
+            ],
+        },
+    },
+    "shards": {
+        "format": "tfrecord",
+        "target_size_bytes": 16384,
+        "split": {
+            "time": "at",
+            "boundaries": {"val": "2026-01-21T00:00:00Z", "test": "2026-01-26T00:00:00Z"},
+            "gap_s": 7200,
+        },
+        "transform": {"call": "features.narrow", "args": {"names": ["a", "b", "c"]}},
+    },
+    "train": {
+        "lightning": {
+            "model": {"class_path": "nets.Net"},
+            "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.05}},
+            "trainer": {"max_epochs": 4, "accelerator": "cpu"},
+        },
+        "global_batch_size": 32,
+        "micro_batch_size": 8,
+        "strategy": "single",
+        "batch": {"x": ["a", "b", "c"], "y": "label"},
+        "transform": {"call": "features.scaled", "args": {"by": 0.5}},
+        "loader": {
+            "shuffle": "block",
+            "block_rows": 40,
+            "window_blocks": 2,
+            "memory_bytes": 2**20,
+            "cache_bytes": 0,
+        },
+        "select": {"metric": "val_loss", "mode": "min"},
+        "checkpoint": {"every_steps": 5, "keep": 1},
+        "seed": 3,
+    },
+    "evaluate": {
+        "metrics": {
+            "accuracy": ACCURACY,
+            "f1": {**F1, "target": "y", "prediction": "logits", "mode": "max"},
+            "loss": {"logged": "test_loss", "mode": "min"},
+        },
+        "sets": {"recent": {"split": "val"}, "other": {"source": "more/*.jsonl"}},
+        "batch_size": 50,
+    },
+    "promote": {
+        "model": "events-net",
+        "alias": "staging",
+        "gates": [{"metric": "other/accuracy", "min": 0.5}, {"metric": "loss", "max": 1.0}],
+    },
+}
+
+
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fields")
-    accuracy = {**SPEC["evaluate"]["metrics"]["accuracy"], "target": "y", "prediction": "logits"}
-    f1 = {"class_path": "torchmetrics.classification.MulticlassF1Score", "init_args": {"num_classes": 2}}
-    path = write_project(
-        folder,
-        {
-            "data": {
-                "source": "events/*.jsonl",
-                "window": {"column": "at"},
-                "sensitive": ["email"],
-            },
-            "contract": {
-                "fail_on": "critical",
-                "suite": {
-                    "name": "events",
-                    "expectations": [
-                        {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "email"}},
-                        {
-                            "type": "expect_column_values_to_not_match_regex",
-                            "kwargs": {"column": "email", "regex": "^person[5]"},
-                            "severity": "warning",
-                        },
-                    ],
-                },
-            },
-            "shards": {
-                "format": "tfrecord",
-                "target_size_bytes": 16384,
-                "split": {
-                    "time": "at",
-                    "boundaries": {"val": "2026-01-21T00:00:00Z", "test": "2026-01-26T00:00:00Z"},
-                    "gap_s": 7200,
-                },
-                "transform": {"call": "features.narrow", "args": {"names": ["a", "b", "c"]}},
-            },
-            "train": {
-                "lightning": {
-                    "model": {"class_path": "nets.Net"},
-                    "optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.05}},
-                    "trainer": {"max_epochs": 4, "accelerator": "cpu"},
-                },
-                "global_batch_size": 32,
-                "micro_batch_size": 8,
-                "strategy": "single",
-                "batch": {"x": ["a", "b", "c"], "y": "label"},
-                "transform": {"call": "features.scaled", "args": {"by": 0.5}},
-                "loader": {
-                    "shuffle": "block",
-                    "block_rows": 40,
-                    "window_blocks": 2,
-                    "memory_bytes": 2**20,
-                    "cache_bytes": 0,
-                },
-                "select": {"metric": "val_loss", "mode": "min"},
-                "checkpoint": {"every_steps": 5, "keep": 1},
-                "seed": 3,
-            },
-            "evaluate": {
-                "metrics": {
-                    "accuracy": accuracy,
-                    "f1": {**f1, "target": "y", "prediction": "logits", "mode": "max"},
-                    "loss": {"logged": "test_loss", "mode": "min"},
-                },
-                "sets": {"recent": {"split": "val"}, "other": {"source": "more/*.jsonl"}},
-                "batch_size": 50,
-            },
-            "promote": {
-                "model": "events-net",
-                "alias": "staging",
-                "gates": [{"metric": "other/accuracy", "min": 0.5}, {"metric": "loss", "max": 1.0}],
-            },
-        },
-    )
+    path = write_project(folder, FIELDS)
     (folder / "features.py").write_text(FEATURES)
     (folder / "nets.py").write_text(NET)
     for name, count, seed in (("events", ROWS, 1), ("more", 120, 2)):

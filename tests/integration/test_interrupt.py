@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from infra.launch.processes import MARK, kill_marked, new_mark
+from infra.processes.processes import MARK, kill_marked, new_mark
 from infra.store import Store, open_store
 from tests.support.tiny import SPEC, write_project
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.damage import overwrite
 from tests.support.tiny import answer, trainwright, write_project, write_rows
 
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
@@ -112,11 +113,11 @@ def test_a_changed_byte_anywhere_is_named_by_prove(project: Path) -> None:
     for link in proof["links"]:
         path = max((p for p in (store / link["uri"]).rglob("*") if p.is_file()), key=lambda p: p.stat().st_size)
         original = path.read_bytes()
-        path.write_bytes(original[:-1] + bytes([original[-1] ^ 1]))
+        overwrite(path, original[:-1] + bytes([original[-1] ^ 1]))
         try:
             done = trainwright("prove", "tiny@champion", "--store", store)
         finally:
-            path.write_bytes(original)
+            overwrite(path, original)
         assert done.returncode == 6, (link, done.stderr)
         assert path.name in done.stderr, (path, done.stderr)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from infra.launch.processes import find_marked, is_alive
+from infra.processes.processes import find_marked, is_alive
 from infra.store import Store, layout, open_store
 from tests.support.conducting import TRAINING, steps
-from tests.support.pool import Conductor, Site, processes_of, server_url, until
+from tests.support.pool import Conductor, Site, password_in, processes_of, server_url, until
 from tests.support.tiny import SPEC, answer, trainwright, write_project
 
 pytestmark = pytest.mark.slow
@@ -24,8 +24,9 @@ LONG = {"steps": 10_000, "step_s": 0.05}
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(server_url(), tmp_path_factory.mktemp("site"))
+def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path) -> Iterator[Site]:
+    url = server_url()
+    site = Site(url, tmp_path_factory.mktemp("site"), password_in(state_folder / "home"))
     try:
         site.pool("gpu", slots=4)
         yield site
@@ -76,7 +77,8 @@ def test_a_node_run_says_what_and_for_whom_it_is(site: Site, tmp_path: Path) -> 
 def test_what_will_never_have_room_is_refused_at_once(site: Site, tmp_path: Path) -> None:
     narrow = site.pool("narrow", limit=1, worker=False)
     cases = {
-        narrow: "train.pool: 2 nodes never run at once, because the concurrency limit of the work pool narrow is 1.",
+        narrow: "train.pool: 2 nodes can never run at once, because the concurrency limit of the work pool narrow is "
+        "1.",
         "nowhere": "train.pool: this Prefect server has no work pool nowhere.",
     }
     for pool, message in cases.items():
@@ -188,9 +190,10 @@ def node_flow(site: Site, gang: Conductor, node: int) -> int:
     """The process of a node's flow run."""
     (run,) = [run for run in site.runs(gang.store) if run["parameters"]["node"] == node]
     wanted = b"PREFECT__FLOW_RUN_ID=" + run["id"].encode()
+    started = (b"infra.gang", b"infra.processes", b"torch")
     for pid in processes_of(site, gang.store):
-        told = Path(f"/proc/{pid}/cmdline").read_bytes()
-        if wanted in Path(f"/proc/{pid}/environ").read_bytes() and b"infra.launch" not in told and b"torch" not in told:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if wanted in Path(f"/proc/{pid}/environ").read_bytes() and not any(name in command for name in started):
             return pid
     raise AssertionError("the node has no flow process")
 

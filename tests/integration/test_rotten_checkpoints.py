@@ -16,6 +16,7 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Ref
 from infra.store import Store, open_store
+from tests.support.damage import overwrite
 from tests.support.lost_writes import NEW, saved
 
 
@@ -72,11 +73,9 @@ def test_no_flipped_bit_is_accepted(flips: int, store: Store) -> None:
 
 
 def flip(path: Path, bit: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(bit // 8)
-        [byte] = file.read(1)
-        file.seek(bit // 8)
-        file.write(bytes([byte ^ (1 << bit % 8)]))
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    overwrite(path, bytes(data))
 
 
 def test_no_file_is_accepted_shorter_longer_or_gone(store: Store) -> None:
@@ -85,10 +84,10 @@ def test_no_file_is_accepted_shorter_longer_or_gone(store: Store) -> None:
         kept = path.read_bytes()
         torn = {0, 1, len(kept) // 2, len(kept) - 1, *range(0, len(kept), -(-len(kept) // 20))}
         for size in sorted(torn):
-            path.write_bytes(kept[:size])
+            overwrite(path, kept[:size])
             assert not accepted(store, ref), f"{path.name} cut to {size} bytes"
         for more in (b"\0", b"\n", kept):
-            path.write_bytes(kept + more)
+            overwrite(path, kept + more)
             assert not accepted(store, ref), f"{path.name} with {len(more)} bytes more"
         path.unlink()
         assert not accepted(store, ref), f"{path.name} gone"

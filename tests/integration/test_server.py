@@ -17,11 +17,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
-from infra.launch.processes import find_marked, is_alive, kill_marked
+from infra.processes.processes import find_marked, is_alive, kill_marked
+from tests.support.pool import api_client, password_in
 
 ENSURE = """
 import dataclasses, json
@@ -50,8 +50,11 @@ class Place:
         answer, _ = self.begin(code).communicate()
         return json.loads(answer.splitlines()[-1])
 
-    def state(self) -> dict[str, Any]:
-        return json.loads((self.home / "server.json").read_text())
+    def password(self) -> str:
+        return password_in(self.home)
+
+    def state(self, service: str = "server") -> dict[str, Any]:
+        return json.loads((self.home / f"{service}.json").read_text())
 
     def forget(self, **fields: Any) -> None:
         (self.home / "server.json").write_text(json.dumps({**self.state(), **fields}))
@@ -134,14 +137,14 @@ def test_a_stranger_with_the_pid_and_on_the_port_is_neither_used_nor_killed(plac
 def test_many_clients_at_once_wait_for_each_other(place: Place) -> None:
     url = place.ask(ENSURE)["url"]
     answers: Counter[int] = Counter()
-    with httpx.Client(base_url=url, trust_env=False) as api:
+    with api_client(url, place.password()) as api:
         pool = api.post("/work_pools/", json={"name": "busy", "type": "process"}).raise_for_status().json()
         flow = api.post("/flows/", json={"name": "busy"}).raise_for_status().json()
         deployment = {"name": "busy", "flow_id": flow["id"], "work_pool_name": pool["name"]}
         made = api.post("/deployments/", json=deployment).raise_for_status().json()
 
     def start_runs(client: int) -> None:
-        with httpx.Client(base_url=url, trust_env=False, timeout=120) as api:
+        with api_client(url, place.password(), timeout_s=120) as api:
             for number in range(5):
                 asked = {"idempotency_key": f"{client}-{number}"}
                 answers[api.post(f"/deployments/{made['id']}/create_flow_run", json=asked).status_code] += 1
@@ -198,6 +201,45 @@ def test_a_web_page_from_elsewhere_may_not_talk_to_it(place: Place) -> None:
     assert list(allowed.values()) == [url.removesuffix("/api"), None]
 
 
+def test_who_does_not_know_the_password_is_refused(place: Place) -> None:
+    url = place.ask(ENSURE)["url"]
+    for password, status in ((place.password(), 200), (f"{place.password()}x", 401), ("", 401)):
+        with api_client(url, password) as api:
+            assert api.get("/admin/version").status_code == status
+    elsewhere = Place(place.home.parent / "elsewhere", Path(place.env["PYTHONPATH"]))
+    elsewhere.env |= {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": "not:this"}
+    answer = elsewhere.ask(ENSURE)
+    assert answer["cause"] == "usage"
+    assert "refuses the credentials (401)" in answer["message"]
+
+
+def test_a_server_that_was_started_without_the_password_is_restarted_with_it_unless_it_is_busy(place: Place) -> None:
+    url = place.ask(UP)
+    before, pid, worker = place.password(), place.state()["pid"], place.state("worker")["pid"]
+    with api_client(url["url"], before) as api:
+        flow = api.post("/flows/", json={"name": "busy"}).raise_for_status().json()
+        running = {"type": "RUNNING", "name": "Running"}
+        run = api.post("/flow_runs/", json={"flow_id": flow["id"], "state": running}).raise_for_status().json()
+        # The state folder as an earlier version without passwords leaves it.
+        (place.home / "password").unlink()
+        refused = place.ask(ENSURE)
+        assert refused["cause"] == "usage"
+        assert "has flow runs in progress (1), so it is not restarted" in refused["message"]
+        assert "trainwright down" in refused["remedy"]
+        assert is_alive(pid)
+        ended = {"state": {"type": "COMPLETED"}, "force": True}
+        api.post(f"/flow_runs/{run['id']}/set_state", json=ended).raise_for_status()
+    assert place.ask(UP)["url"] == url["url"]
+    assert place.password() != before
+    assert not is_alive(pid)
+    assert not is_alive(worker)
+    assert psutil.Process(place.state("worker")["pid"]).environ()["PREFECT_API_AUTH_STRING"] == place.password()
+    with api_client(url["url"], before) as api:
+        assert api.get("/admin/version").status_code == 401
+    place.ask(DOWN)
+    assert not (place.home / "password").exists(), "the next server gets another"
+
+
 def test_it_listens_on_this_machine_alone_and_keeps_its_data_in_the_state_folder(place: Place) -> None:
     place.ask(ENSURE)
     sockets = psutil.Process(place.state()["pid"]).net_connections()
@@ -246,7 +288,7 @@ def test_a_server_that_the_person_named_gets_our_pool_and_worker_and_is_left_run
 ) -> None:
     url = place.ask(ENSURE)["url"]
     elsewhere = Place(tmp_path / "home", repository)
-    elsewhere.env["PREFECT_API_URL"] = url
+    elsewhere.env |= {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": place.password()}
     try:
         server = elsewhere.ask(UP)
         assert (server["url"], server["started"], server["ours"]) == (url, False, False)

@@ -19,10 +19,10 @@ import psutil
 import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
-from infra.installed import ROOMS
-from tasks import on_dask
-from tasks.run import open_run
-from tasks.shard import shard
+from infra.installed_versions import ROOMS
+from tasks.run.run import open_run
+from tasks.stages import dask_cluster
+from tasks.stages.shard import shard
 from tests.support.tiny import write_project, write_rows
 
 ROOT = Path(__file__).parents[2]
@@ -56,14 +56,15 @@ from prefect import flow, get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.runtime import flow_run
 from data_contracts.errors import TrainwrightError
-from tasks.orchestrated import shard
-from tasks.run import open_run
+from tasks.stages.orchestrated import as_task
+from tasks.run.run import open_run
+from tasks.stages.shard import shard
 
 @flow(name="only-shard")
 def only_shard(spec, overrides):
     told = {"run": flow_run.id}
     try:
-        dataset = shard(open_run(spec, overrides=overrides, recorded=False), None)
+        dataset = as_task(shard)(open_run(spec, overrides=overrides, recorded=False), None)
         return {**told, "id": dataset.ref.id}
     except TrainwrightError as error:
         return {**told, "error": type(error).__name__, "exit_code": error.exit_code, "sentence": str(error)}
@@ -204,7 +205,9 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> No
 def piece_workers() -> list[int]:
     """Processes that do a piece of work now."""
     return [
-        one.pid for one in psutil.process_iter(["cmdline"]) if "training.piece_worker" in (one.info["cmdline"] or ())
+        one.pid
+        for one in psutil.process_iter(["cmdline"])
+        if "training.shard.piece_worker" in (one.info["cmdline"] or ())
     ]
 
 
@@ -260,25 +263,28 @@ def test_a_scheduler_that_is_lost_ends_the_stage(cluster: Cluster, project: Path
 
 
 def test_no_scheduler_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_dask, "CONNECT_S", 2.0)
+    monkeypatch.setattr(dask_cluster, "CONNECT_S", 2.0)
     address = f"tcp://127.0.0.1:{free_port()}"
     expected = pytest.raises(StorageUnavailable, match=f"no Dask scheduler answers at {address} within 2 s")
-    with expected as caught, on_dask._connected(address):
+    with expected as caught, dask_cluster._connected(address):
         pass
     assert caught.value.exit_code == 5
 
 
 def test_a_cluster_without_workers_is_told(empty: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(on_dask, "NO_WORKERS_S", 2.0)
-    with on_dask._connected(empty.address) as dask, pytest.raises(NodeLost, match="had no worker for 2 s"):
-        on_dask._Pieces(empty.address, dask, tmp_path).ready()
+    monkeypatch.setattr(dask_cluster, "NO_WORKERS_S", 2.0)
+    with dask_cluster._connected(empty.address) as dask, pytest.raises(NodeLost, match="had no worker for 2 s"):
+        dask_cluster._Pieces(empty.address, dask, tmp_path).ready()
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         (lambda copy: (copy / "infra" / "digests.py").write_text(""), r"has Trainwright \w{12} instead of \w{12}"),
-        (lambda copy: (copy / "infra" / "installed.py").write_text("import no_blake3"), "No module named 'no_blake3'"),
+        (
+            lambda copy: (copy / "infra" / "installed_versions.py").write_text("import no_blake3"),
+            "No module named 'no_blake3'",
+        ),
     ],
     ids=["another version", "cannot be imported"],
 )
@@ -289,14 +295,14 @@ def test_a_worker_with_another_version_is_named(
         shutil.copytree(ROOT / room, tmp_path / "other" / room, ignore=shutil.ignore_patterns("__pycache__"))
     change(tmp_path / "other")
     empty.worker(PYTHONPATH=str(tmp_path / "other"))
-    with on_dask._connected(empty.address) as dask, pytest.raises(UsageError, match=sentence) as caught:
-        on_dask._Pieces(empty.address, dask, tmp_path).ready()
+    with dask_cluster._connected(empty.address) as dask, pytest.raises(UsageError, match=sentence) as caught:
+        dask_cluster._Pieces(empty.address, dask, tmp_path).ready()
     assert "the worker tcp://" in caught.value.message
 
 
 def test_a_scratch_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     expected = pytest.raises(UsageError, match="shards.runner.scratch: no folder can be made in")
-    with expected, on_dask._shared_folder(str(tmp_path / "missing")):
+    with expected, dask_cluster._shared_folder(str(tmp_path / "missing")):
         pass
 
 

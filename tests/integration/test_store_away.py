@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.launch.processes import kill_marked, marked_env, new_mark
+from infra.processes.processes import kill_marked, marked_env, new_mark
 from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.pool import until
 from tests.support.s3 import S3Server

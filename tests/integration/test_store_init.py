@@ -38,8 +38,8 @@ def test_made_once_and_for_good(rclone_server: RcloneServer, reached: list[str],
     other = trainwright("store", "init", uri, "--pointers", f"{pointers}2", *reached)
     assert other.returncode == 2
     assert other.stderr == (
-        f"trainwright: The store {uri} has its pointers in {pointers}, not in {pointers}2; that was fixed when it was "
-        "made. Name the ones it was made with, or none.\n"
+        f"trainwright: The store {uri} has its pointers in {pointers}, not in {pointers}2; a store's pointers are "
+        "fixed when it is made. Name the database that it was made with, or leave pointers out.\n"
     )
     assert trainwright("status", "--store", uri).returncode == 0, "remembered with how it is reached"
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from data_contracts.handoffs import FileEntry
 from infra.digests import file_digest
 from infra.store import layout, open_store
 from infra.store.seal import read_manifest, write_manifest
+from tests.support.damage import overwrite
 from tests.support.tiny import MODEL, answer, trainwright, write_project
 
 
@@ -24,7 +24,7 @@ def reseal(folder: Path) -> dict[str, Any]:
     names = sorted(one.name for one in folder.iterdir() if one != path)
     files = [FileEntry(path=n, bytes=(folder / n).stat().st_size, blake3=file_digest(folder / n)) for n in names]
     data, _ = write_manifest(old.kind, old.settings, old.provenance, files)
-    path.write_bytes(data)
+    overwrite(path, data)
     return read_manifest(uri, data).ref.to_json()
 
 
@@ -40,10 +40,11 @@ def test_a_weight_that_was_changed_and_sealed_again_is_found_by_the_loss(change:
     assert open_store(str(store)).manifest(checkpoint["ref"]["uri"]).settings["held"]["loss"] > 0
     tensors = load_file(folder / "weights-0.safetensors")
     tensors["net.0.weight"][0, 0] += change
-    save_file(tensors, folder / "weights-0.safetensors")
-    result = store / layout.result(checkpoint["training"])
-    told = json.loads(result.read_text())
-    result.write_text(json.dumps({**told, "ref": reseal(folder)}))
+    overwrite(folder / "weights-0.safetensors", save(tensors))
+    result, records = layout.result(checkpoint["training"]), open_store(str(store))
+    told = records.read_json(result)
+    (store / result).unlink()
+    records.create_json(result, {**told, "ref": reseal(folder)})
     done = trainwright("verify", spec)
     if change:
         assert done.returncode == 6, done.stderr
@@ -52,7 +53,7 @@ def test_a_weight_that_was_changed_and_sealed_again_is_found_by_the_loss(change:
         # Not from step 0: from the checkpoint before it, and what is handed over then is what had been trained.
         done = trainwright("train", spec, "--json")
         assert done.returncode == 0, done.stderr
-        assert f"train goes on from step 30 of {checkpoint['training']}" in done.stderr
+        assert f"train continues from step 30 of {checkpoint['training']}" in done.stderr
         again = answer(done)["handoff"]
         assert (again["step"], again["ref"]["id"]) == (45, checkpoint["ref"]["id"])
         assert again["training"] != checkpoint["training"]

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import psutil
 
+from data_contracts.messages.raw_data import ShardRequest
 from infra.digests import file_digest
 from infra.store import open_store
-from training.shard_worker import main
+from training.shard.splitter import REQUIRED
+from training.shard.worker import main
 
 
 def memory_bytes() -> tuple[int, int]:
@@ -49,21 +51,20 @@ def run(raw: Path, store: Path, shards: dict) -> dict:
     watcher = threading.Thread(target=sample)
     watcher.start()
     started = time.monotonic()
-    request = {
-        "store": str(store), "store_options": {}, "uri": "datasets/k-0", "key": "k", "files": files,
-        "sources": [{"uri": str(raw)}], "root": str(raw), "window": None, "shards": shards, "settings": {},
-        "provenance": {},
-    }  # fmt: skip
+    request = ShardRequest.from_json({
+        "store": {"uri": str(store)}, "uri": "datasets/k-0", "key": "k", "files": files,
+        "sources": [{"uri": str(raw)}], "root": str(raw), "shards": shards, "required_splits": list(REQUIRED),
+        "settings": {}, "provenance": {},
+    })  # fmt: skip
     try:
-        answer = main(request, lambda record: print(json.dumps(record), file=sys.stderr))
+        dataset = main(request, lambda report: print(report, file=sys.stderr))
     finally:
         ended.set()
         watcher.join()
-    splits = answer["splits"]
     return {
-        "id": answer["ref"]["id"],
-        "rows": sum(shard["rows"] for one in splits.values() for shard in one),
-        "shards": sum(map(len, splits.values())),
+        "id": dataset.ref.id,
+        "rows": sum(map(dataset.rows, dataset.splits)),
+        "shards": sum(map(len, dataset.splits.values())),
         "seconds": round(time.monotonic() - started, 1),
         "rss_mib": largest[0] >> 20,
         "pss_mib": largest[1] >> 20,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from infra.store import named, names
+from infra.store import database_backend, name_database
+from infra.store.database_backend import NamedBackend
 from infra.store.folder import FolderBackend
-from infra.store.named import NamedBackend
-from infra.store.names import Names
+from infra.store.name_database import Names
 
 
 class Careless(FolderBackend):
@@ -23,7 +23,7 @@ class Careless(FolderBackend):
 
 def rows(table: Names) -> dict[str, tuple[str | None, str]]:
     """Path and state of every object that the database knows."""
-    query = select(names._TABLE)
+    query = select(name_database._TABLE)
     found = table._do(lambda connection: connection.execute(query).all())
     return {row.object: (row.path, row.state) for row in found}
 
@@ -39,7 +39,7 @@ def nothing_is_unknown(objects: Careless, table: Names) -> None:
 def swept(backend: NamedBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """A day later nothing is left but what has a name."""
     with monkeypatch.context() as patch:
-        patch.setattr(named, "_SWEEP_AFTER_S", -60)
+        patch.setattr(database_backend, "_SWEEP_AFTER_S", -60)
         backend.sweep()
     stored = {f"objects/{path}" for path in backend._objects.walk("objects")}
     assert stored == rows(backend._names).keys()

@@ -10,39 +10,92 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from data_contracts import errors
-from infra.launch.child import Progress, child_main
+from data_contracts.handoffs import Ref
+from data_contracts.messages.children import Child, LaidOut, StoreAddress
+from data_contracts.messages.message import Message
+from infra.processes.child import Report, child_main
 
 # A descendant that leaves its parent's session, as torchrun's ranks do, and says when it runs.
 STRAY = "import os, sys, time; os.setsid(); open(sys.argv[1], 'w').close(); time.sleep(600)"
 
 
-def main(request: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    for record in request.get("report", []):
-        progress(record)
-        while "heard" in request and not Path(request["heard"]).exists():
+class Step(Message):
+    """What the child reports."""
+
+    step: int
+
+
+class Hanging(Message):
+    """The child hangs from now on."""
+
+
+class Ask(LaidOut, Message):
+    """What the child is to do, here or on a node; each test gives what it needs."""
+
+    code: Ref | None = None  # type: ignore[assignment]
+
+    do: str = "answer"
+    report: list[int] = Field(default_factory=list)
+    heard: str | None = None
+    text: str = ""
+    print: str = ""
+    stray: str | None = None
+    error: str = ""
+    name: str = ""
+    exit_code: int = 0
+    signal: str = ""
+    store: StoreAddress | None = None
+
+
+class Told(Message):
+    """What the child answers."""
+
+    got: dict[str, Any] = Field(default_factory=dict)
+    cwd: str = ""
+    project: str = ""
+    path0: str = ""
+    environ: dict[str, str] = Field(default_factory=dict)
+
+
+def main(request: Ask, report: Report) -> Told:
+    for step in request.report:
+        report(Step(step=step))
+        while request.heard and not Path(request.heard).exists():
             time.sleep(0.01)
-    if "stray" in request:
-        subprocess.Popen([sys.executable, "-c", STRAY, request["stray"]])
-        while not Path(request["stray"]).exists():
+    print(request.print, flush=True)
+    if request.stray:
+        subprocess.Popen([sys.executable, "-c", STRAY, request.stray])
+        while not Path(request.stray).exists():
             time.sleep(0.01)
-    match request.get("do", "answer"):
+    match request.do:
         case "raise":
-            raise getattr(errors, request["error"])("as asked.", user_traceback="Traceback: here")
+            raise getattr(errors, request.error)("as asked.", user_traceback="Traceback: here")
+        case "environ":
+            return Told(environ=dict(os.environ))
+        case "read":
+            if request.name not in os.environ:
+                raise errors.UserCodeError(f"The user's code raised KeyError: '{request.name}'.")
+            return Told(environ={request.name: os.environ[request.name]})
         case "bug":
             print("what was printed before the bug", file=sys.stderr)
             raise ZeroDivisionError("a bug of ours")
         case "memory":
             raise MemoryError
         case "exit":
-            os._exit(request["code"])
+            os._exit(request.exit_code)
         case "signal":
-            os.kill(os.getpid(), getattr(signal, request["signal"]))
+            os.kill(os.getpid(), getattr(signal, request.signal))
         case "hang":
-            progress({"hanging": True})
+            report(Hanging())
             time.sleep(600)
-    return {"got": request, "cwd": os.getcwd(), "project": os.environ["TRAINWRIGHT_PROJECT"], "path0": sys.path[0]}
+    project, path0 = os.environ["TRAINWRIGHT_PROJECT"], sys.path[0]
+    return Told(got=request.to_json(), cwd=os.getcwd(), project=project, path0=path0)
 
+
+CHILD = Child("tests.support.child_module", Ask, Told)
 
 if __name__ == "__main__":
-    child_main(main)
+    child_main(CHILD, main)

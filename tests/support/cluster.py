@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from infra.launch.processes import kill_marked, marked_env, new_mark
+from infra.processes.processes import kill_marked, marked_env, new_mark
 from tests.support.hosts import Hosts
 from tests.support.pool import REPOSITORY, Site, until
 
@@ -29,9 +29,7 @@ class Cluster:
         self._workers: dict[int, tuple[str, subprocess.Popen[bytes]]] = {}
         try:
             url = self._server("ensure_server().url")
-            self.site = Site(url, folder)
-            self.site.api.auth = tuple(AUTH.split(":"))
-            self.site.environment["PREFECT_API_AUTH_STRING"] = AUTH
+            self.site = Site(url, folder, AUTH)
             self.site.pool(POOL, slots=slots, worker=False)
             for host in range(hosts):
                 self.work(host)

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError
-from data_contracts.spec import RetrySpec
-from data_contracts.spec.model import SelectSpec
-from infra.launch.conductor import GangOutcome, conduct
-from infra.launch.generation import Progress
-from infra.launch.trail import Trail
+from data_contracts.messages.gang import Launch
+from data_contracts.pipeline_spec import RetrySpec
+from data_contracts.pipeline_spec.model import SelectSpec
+from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.conductor.conductor import GangOutcome, TrainingRequest, conduct
+from infra.gang.conductor.generation import Progress
 from infra.store import Store, Versioned, open_store
 from tests.support.foreground import foreground
 
@@ -28,16 +29,16 @@ TRAINING = "trainings/k-0"
 
 
 @contextlib.contextmanager
-def losing_answers(trail: Trail, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def losing_answers(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Moves of the pointer arrive, but nobody hears of it."""
-    real = trail._pointer.swap
+    real = ledger._pointer.swap
 
     def lose_the_answer(expected: Versioned | None, value: Any) -> Versioned:
         real(expected, value)
         raise StorageUnavailable("the answer was lost.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trail._pointer, "swap", lose_the_answer)
+        patch.setattr(ledger._pointer, "swap", lose_the_answer)
         yield
 
 
@@ -46,19 +47,18 @@ def run(
 ):
     """Conduct a training of fake ranks: 10 steps with a checkpoint each 5 unless `fake` says otherwise."""
     trace = str(Path(store.uri).parent / "trace")
-    launch = {
-        "entry": "tests.support.fake_rank",
-        "nodes": options.pop("nodes", 1),
-        "devices": options.pop("devices", 2),
-        "train": {"fake": {"steps": 10, "every": 5, "trace": trace, **fake}, **options.pop("train", {})},
-        "heartbeat_s": 0.2,
-        **options.pop("launch", {}),
-    }
+    settings: dict[str, Any] = {"heartbeat_s": 0.2, **options.pop("launch", {})}
+    launch = Launch(
+        training=TRAINING,
+        entry="tests.support.fake_rank",
+        nodes=options.pop("nodes", 1),
+        devices=options.pop("devices", 2),
+        train={"fake": {"steps": 10, "every": 5, "trace": trace, **fake}, **options.pop("train", {})},
+        **settings,
+    )
     select = options.pop("select", None)
-    outcome: GangOutcome = conduct(
-        store,
-        TRAINING,
-        launch,
+    request = TrainingRequest(
+        launch=launch,
         holder=options.pop("holder", "test"),
         retry=RetrySpec(**options.pop("retry", {})),
         keep=options.pop("keep", 2),
@@ -67,6 +67,7 @@ def run(
         on_progress=on_progress,
         **options,
     )
+    outcome: GangOutcome = conduct(store, request)
     return outcome
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.engine import Outcome, check, load_suite
+from data_contracts.contract.engine import Outcome, check, load_suite
 from data_contracts.handoffs import Failure
 
 ROOT = Path(__file__)

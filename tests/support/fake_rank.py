@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import (
+    CorruptError,
     Diverged,
     OutOfMemory,
     Preempted,
@@ -25,15 +26,18 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint
-from infra.launch import ranks
-from infra.launch.child import write_atomically
+from data_contracts.messages.gang import RankAnswer, RankReport, TrainingSummary
+from infra.gang.environment import SCRATCH as SCRATCH_NAME
+from infra.gang.environment import STORE as STORE_NAME
+from infra.gang.environment import store_options
+from infra.gang.rank_files import RankFiles, read_launch, stop_file
 from infra.store import layout, open_store
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-SCRATCH = Path(os.environ["TRAINWRIGHT_SCRATCH"])
-LAUNCH = json.loads(Path(os.environ["TRAINWRIGHT_LAUNCH"]).read_text())
-FAKE = LAUNCH["train"]["fake"]
-STORE = open_store(os.environ["TRAINWRIGHT_STORE"], json.loads(os.environ["TRAINWRIGHT_STORE_OPTIONS"]), create=False)
+SCRATCH = Path(os.environ[SCRATCH_NAME])
+FILES, LAUNCH = RankFiles(SCRATCH, RANK), read_launch()
+FAKE = LAUNCH.train["fake"]
+STORE = open_store(os.environ[STORE_NAME], store_options(), create=False)
 
 stopping = False
 checkpoints: list[Checkpoint] = []
@@ -41,14 +45,14 @@ checkpoints: list[Checkpoint] = []
 
 def main() -> None:
     signal.signal(signal.SIGTERM, note_stop)
-    step = LAUNCH["resume"]["step"] if LAUNCH["resume"] else 0
+    step = LAUNCH.resume.step if LAUNCH.resume else 0
     report("starting", step)
     print(f"rank {RANK} of {WORLD} in {os.getcwd()} with {os.environ['OMP_NUM_THREADS']} threads", flush=True)
     while step < FAKE["steps"]:
         for fault in FAKE.get("faults", []):
-            if (fault["generation"], fault["rank"], fault["step"]) == (LAUNCH["generation"], RANK, step):
+            if (fault["generation"], fault["rank"], fault["step"]) == (LAUNCH.generation, RANK, step):
                 fail(fault["kind"], fault.get("after"))
-        if stopping or ranks.stop_file(SCRATCH).exists():
+        if stopping or stop_file(SCRATCH).exists():
             if RANK == 0:
                 checkpoint(step)
                 report("training", step)
@@ -56,53 +60,50 @@ def main() -> None:
         time.sleep(FAKE.get("step_s", 0.01))
         step += 1
         with open(FAKE["trace"], "a") as trace:
-            trace.write(f"{LAUNCH['generation']} {RANK} {step}\n")
+            trace.write(f"{LAUNCH.generation} {RANK} {step}\n")
         if RANK == 0 and step % FAKE["every"] == 0:
             checkpoint(step)
         report("training", step)
-    resumed = LAUNCH["resume"] if LAUNCH["resume"] and LAUNCH["resume"]["step"] == step else None
+    resumed = LAUNCH.resume if LAUNCH.resume and LAUNCH.resume.step == step else None
     if RANK == 0 and resumed is None and (not checkpoints or checkpoints[-1].step < step):
         checkpoint(step)
     report("done", step)
-    last = (resumed or checkpoints[-1].to_json()) if RANK == 0 else None
-    write_atomically(ranks.done_file(SCRATCH, RANK), {"checkpoint": last, "plan": PLAN})
+    last = (resumed or checkpoints[-1]) if RANK == 0 else None
+    summary = TrainingSummary(dropped_rows=3, wait_share=0.07, wait_cause="decoding")
+    FILES.write_answer(RankAnswer(checkpoint=last, plan=summary.to_json()))
 
 
-PLAN = {"dropped_rows": 3, "wait_share": 0.07, "wait_cause": "decoding"}
-
-
-def report(phase: str, step: int, *, saving: bool = False) -> None:
-    value = {
-        "rank": RANK,
-        "phase": phase,
-        "step": step,
-        "epoch": 0,
-        "samples": step * 8,
-        "metrics": {"loss": 1.0 / (1 + step)},
-        "checkpoints": [checkpoint.to_json() for checkpoint in checkpoints],
-        "micro_batch": micro_batch(),
-        "saving": saving,
-        "place": "forward" if phase == "training" else phase,
-        "moves": step,
-        "steps": step,
-        "own_s": step * FAKE.get("own_s", {}).get(str(RANK), 0.0),
-    }
-    write_atomically(ranks.report_file(SCRATCH, RANK), value)
+def report(phase: Any, step: int, *, saving: bool = False) -> None:
+    report = RankReport(
+        rank=RANK,
+        phase=phase,
+        step=step,
+        samples=step * 8,
+        metrics={"loss": 1.0 / (1 + step)},
+        checkpoints=checkpoints,
+        micro_batch=micro_batch(),
+        saving=saving,
+        place="forward" if phase == "training" else phase,
+        moves=step,
+        steps=step,
+        own_s=step * FAKE.get("own_s", {}).get(str(RANK), 0.0),
+    )
+    FILES.write_report(report)
 
 
 def micro_batch() -> int:
-    return LAUNCH["train"].get("micro_batch_size") or LAUNCH["train"].get("global_batch_size", 0) // WORLD
+    return LAUNCH.train.get("micro_batch_size") or LAUNCH.global_batch_size // WORLD
 
 
 def checkpoint(step: int) -> None:
-    uri = layout.checkpoint(LAUNCH["training"], step, LAUNCH["generation"])
+    uri = layout.checkpoint(LAUNCH.training, step, LAUNCH.generation)
     writer = STORE.writer(uri)
     writer.put("state.json", json.dumps({"step": step}).encode())
     ref = writer.seal("checkpoint", {"step": step}, {})
     metrics = {"score": FAKE["scores"][str(step)]} if "scores" in FAKE else {}
-    fields: dict[str, Any] = {"training": LAUNCH["training"], "step": step, "epoch": 0, "metrics": metrics}
+    fields: dict[str, Any] = {"training": LAUNCH.training, "step": step, "epoch": 0, "metrics": metrics}
     checkpoints.append(
-        Checkpoint(ref=ref, key="k", generation=LAUNCH["generation"], world_size=WORLD, dropped_rows=3, **fields)
+        Checkpoint(ref=ref, key="k", generation=LAUNCH.generation, world_size=WORLD, dropped_rows=3, **fields)
     )
 
 
@@ -124,22 +125,20 @@ def fail(kind: str, after: int | None = None) -> None:
             raise OutOfMemory("A rank ran out of memory: no more.")
         case "diverged":
             raise Diverged("The loss is not a finite number.", details={"samples": [48, 56], "rows": [1, 2]})
+        case "refuses":
+            assert LAUNCH.resume is not None
+            details = {"checkpoint": LAUNCH.resume.ref.uri}
+            raise CorruptError("The checkpoint holds weights that are not finite.", details=details)
         case "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
         case "user meanwhile":
-            while not (ranks.read_json(ranks.report_file(SCRATCH, 0)) or {}).get("saving"):
+            while (first := RankFiles(SCRATCH, 0).report()) is None or not first.saving:
                 time.sleep(0.02)
             raise UserCodeError("ValueError in the model.", user_traceback="Traceback: the user's")
         case "slow save":
-            report("training", 7, saving=True)
-            while not ranks.error_file(SCRATCH, 1).exists():
-                time.sleep(0.02)
-            time.sleep(3)
-            checkpoint(7)
-            report("training", 7)
-            time.sleep(600)
+            save_slowly()
         case "wait for node 1":
-            while not STORE.exists(layout.joined(LAUNCH["training"], LAUNCH["generation"], 1)):
+            while not STORE.exists(layout.joined(LAUNCH.training, LAUNCH.generation, 1)):
                 time.sleep(0.02)
         case "storage":
             raise StorageUnavailable("the store is away.")
@@ -165,8 +164,18 @@ def fail(kind: str, after: int | None = None) -> None:
             raise AssertionError(kind)
 
 
+def save_slowly() -> None:
+    report("training", 7, saving=True)
+    while not RankFiles(SCRATCH, 1).has_error:
+        time.sleep(0.02)
+    time.sleep(3)
+    checkpoint(7)
+    report("training", 7)
+    time.sleep(600)
+
+
 def committed() -> list[int]:
-    latest = STORE.pointer(layout.latest(LAUNCH["training"])).read()
+    latest = STORE.pointer(layout.latest(LAUNCH.training)).read()
     return [] if latest is None else [entry["step"] for entry in latest.value["checkpoints"]]
 
 
@@ -178,5 +187,5 @@ if __name__ == "__main__":
     try:
         main()
     except TrainwrightError as error:
-        write_atomically(ranks.error_file(SCRATCH, RANK), error.to_json())
+        FILES.write_error(error)
         sys.exit(error.exit_code)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from infra.digests import file_digest
-from infra.launch.processes import module_command
 from infra.store import open_store
+from tests.support import warm
 from training import formats
-from training.formats.normal import normalise
+from training.formats.normalize import normalise
 from training.formats.schema import FILE, columns_of, to_json
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -132,9 +131,9 @@ class Gang:
             **self.environment,
         }
 
-    def start(self, generation: int = 0, resume: dict[str, Any] | None = None) -> subprocess.Popen[bytes]:
+    def start(self, generation: int = 0, resume: dict[str, Any] | None = None) -> warm.Started:
         """Start the ranks of a generation and return torchrun's process."""
-        return torchrun("training.rank", self.ranks, self.tell(generation, resume), self.project)
+        return torchrun("training.fit.rank", self.ranks, self.tell(generation, resume), self.project)
 
     def run(self, generation: int = 0, resume: dict[str, Any] | None = None) -> Path:
         """Run a generation to its end and return its scratch folder."""
@@ -162,20 +161,13 @@ class Gang:
         return self.store.local(manifest.ref)
 
 
-def torchrun(module: str, ranks: int, environment: dict[str, str], project: Path) -> subprocess.Popen[bytes]:
+def torchrun(module: str, ranks: int, environment: dict[str, str], project: Path) -> warm.Started:
     """Start ranks that run a module, with their output in the scratch folder that the environment names."""
-    command = [
-        *module_command("torch.distributed.run"),
-        *("--standalone", f"--nproc-per-node={ranks}", "--no-python"),
-        *module_command("infra.launch.entry", module),
-    ]
-    with (Path(environment["TRAINWRIGHT_SCRATCH"]) / "log.txt").open("wb") as log:
-        return subprocess.Popen(
-            command, env={**os.environ, **environment}, cwd=project, stdout=log, stderr=log, start_new_session=True
-        )
+    log = Path(environment["TRAINWRIGHT_SCRATCH"]) / "log.txt"
+    return warm.torchrun(module, ranks, {**os.environ, **environment}, log, project)
 
 
-def wait(process: subprocess.Popen[bytes], timeout_s: float = TIMEOUT_S) -> None:
+def wait(process: warm.Started, timeout_s: float = TIMEOUT_S) -> None:
     """Wait for torchrun's end, and see to it that it ends."""
     try:
         process.wait(timeout=timeout_s)

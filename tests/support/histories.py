@@ -15,7 +15,7 @@ from typing import Any
 
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra import registry
-from infra.launch.trail import Trail
+from infra.gang.checkpoints.ledger import Ledger
 from infra.store import Lease, Store, layout
 
 DAY_S = 86_400
@@ -72,10 +72,10 @@ class History:
             told = {"dataset": self.refs[dataset].to_json(), "provenance": about}
             self.store.create_json(layout.launch(uri, generation), told)
             self.store.create(layout.beat(uri, generation, 0, 0), b"{}")
-        trail = Trail(self.store, uri, 0)
+        ledger = Ledger(self.store, uri, 0)
         for step in (5, 10):
             checkpoint = self._checkpoint(uri, step, 1, about)
-            trail.commit(checkpoint)
+            ledger.commit(checkpoint)
             self.checkpoints[uri] = checkpoint
         for number in range(dead):
             at = self._checkpoint(uri, 100 + number, 0, about).ref.uri
@@ -83,7 +83,7 @@ class History:
         Lease.take(self.store, layout.lease(uri), "a conductor").release()
         if done:
             self.store.create_json(layout.result(uri), self.checkpoints[uri].to_json())
-        committed = [one.ref.uri for one in trail.checkpoints]
+        committed = [one.ref.uri for one in ledger.checkpoints]
         for one in committed:
             self._note(Part(one, age_s, [uri, *parents], lasts=False))
         return self._note(Part(uri, age_s, [*committed, *parents], sealed=False))
@@ -102,9 +102,7 @@ class History:
             decision="promoted", model=version.name, alias="champion", version=version.version, previous=None,
             candidate=version.ref, evaluation=version.evaluation, sentence="",
         )  # fmt: skip
-        moved = registry.move_alias(
-            self.store, version.name, "champion", held and held[0], version, receipt, {"run_id": "r"}
-        )
+        moved = registry.move_alias(self.store, held and held[0], version, receipt, {"run_id": "r"}, ())
         assert moved.ref is not None
         self._note(Part(moved.ref.uri, age_s, [version.ref.uri, version.evaluation.uri], root=True))
 

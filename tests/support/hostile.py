@@ -18,13 +18,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from data_contracts.errors import TrainwrightError, from_json
-from data_contracts.handoffs import Checkpoint
-from infra.launch.trail import Trail
+from data_contracts.handoffs import Checkpoint, Ref
+from data_contracts.messages.children import EvaluateRequest, VerifyRequest
+from infra.gang.checkpoints.ledger import Ledger
 from infra.store import layout, open_store
-from tasks.train import key_of
-from tasks.trained import trained_with
+from tasks.stages.lineage import trained_with
+from tasks.stages.trainings import key_of
 from tests.support.hostile_cases import CASES, Attack, Case
-from training import evaluator, rank, verifier
+from training.fit import rank
+from training.score import evaluate_worker, verify_worker
 
 NET = """\
 import lightning as L
@@ -119,27 +121,27 @@ class Scene:
 
 def take_up(scene: Scene, route: str, checkpoint: Checkpoint) -> None:
     """Use a checkpoint as the product does; raises what the product raises."""
-    project = str(scene.folder / "project")
+    code = Ref(uri="code/x", id="a" * 64, seal="b" * 64)
     request: dict[str, Any] = {
-        "store": scene.store.uri, "store_options": {}, "checkpoint": checkpoint.to_json(), "train": TRAIN,
-        "project": project, "dataset_path": "",
+        "store": {"uri": scene.store.uri}, "checkpoint": checkpoint.to_json(), "train": TRAIN,
+        "code": code.to_json(), "paths": {code.id: str(scene.folder / "project")},
     }  # fmt: skip
     if route == "verify":
-        verifier.main(request, lambda _: None)
+        verify_worker.main(VerifyRequest.from_json({**request, "dataset": None}), lambda _: None)
     elif route == "evaluate":
         metric = {"loss": {"logged": "test_loss", "mode": "min"}}
         more = {
             "uri": "evaluations/e-0", "key": "e", "evaluate": {"metrics": metric}, "sets": {}, "data_external": True,
-            "settings": {}, "provenance": {},
+            "settings": {}, "provenance": {}, "metrics_code": code.to_json(),
         }  # fmt: skip
-        evaluator.main({**request, **more}, lambda _: None)
+        evaluate_worker.main(EvaluateRequest.from_json({**request, **more}), lambda _: None)
     elif route == "rebuild":
         trained_with(SimpleNamespace(store=scene.store), checkpoint)  # type: ignore[arg-type]
     elif route == "conduct":
         pointer = scene.store.pointer(layout.latest(TRAINING))
         value = {"schema_version": 1, "token": 0, "checkpoints": [checkpoint.to_json()], "retiring": []}
         pointer.create(value)
-        Trail(scene.store, TRAINING, 1).resume_from(SEALED)
+        Ledger(scene.store, TRAINING, 1).resume_from(SEALED)
     elif scene.train(checkpoint, generation=1):
         raise from_json(scene.answer(1, "error"))
 

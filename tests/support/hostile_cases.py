@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from data_contracts.canonical import canonical, digest
 from data_contracts.handoffs import Checkpoint, FileEntry
 from infra.digests import file_digest
 from infra.store.seal import write_manifest
+from tests.support.damage import overwrite
 
 GIB = 2**30
 
@@ -54,7 +55,7 @@ class Attack:
 
     def put(self, name: str, data: bytes) -> Checkpoint:
         """Replace a file and seal anew."""
-        (self.folder / name).write_bytes(data)
+        overwrite(self.folder / name, data)
         return self.seal()
 
     def edit(self, name: str, change: Callable[[Any], Any]) -> Checkpoint:
@@ -68,7 +69,7 @@ class Attack:
         path = self.folder / file
         held = load_file(path)
         change(held)
-        save_file({name: tensor.contiguous() for name, tensor in held.items()}, path)
+        overwrite(path, save({name: tensor.contiguous() for name, tensor in held.items()}))
 
         def agree(index: dict[str, Any]) -> None:
             for entry in index["tensors"].values():
@@ -82,9 +83,8 @@ class Attack:
 
     def sparse(self, name: str, size: int, begin: bytes = b"") -> None:
         """A file of `size` bytes that takes no room."""
-        with (self.folder / name).open("wb") as file:
-            file.write(begin)
-            file.truncate(size)
+        overwrite(self.folder / name, begin)
+        os.truncate(self.folder / name, size)
 
     def manifest(self) -> dict[str, Any]:
         """As it is now."""
@@ -302,18 +302,18 @@ CASES = [
     Case("state is a pickle", "verify", lambda a: a.put(STATE, a.pickled()), "state.json cannot be read"),
     Case("rank's state is a pickle", "resume", lambda a: a.put(OWN, a.pickled()), "rank-0.json cannot be read"),
     Case("history is a pickle", "resume", lambda a: a.put("history.json", a.pickled()), "history.json cannot be read"),
-    Case("settings are a pickle", "rebuild", lambda a: a.put("train.json", a.pickled()), "is not what a training"),
+    Case("settings are a pickle", "rebuild", lambda a: a.put("train.json", a.pickled()), "train.json is not JSON"),
     Case("settings are a pickle", "conduct", lambda a: a.put("train.json", a.pickled()), "is whole"),
     Case("manifest is a pickle", "verify", lambda a: a.sealed(a.pickled()), "does not end with a seal"),
-    Case("a pickle beside", "verify", lambda a: a.put("extra.pt", a.pickled()), "which is no file of a checkpoint"),
+    Case("a pickle beside", "verify", lambda a: a.put("extra.pt", a.pickled()), "which is not a file of a checkpoint"),
     Case("a tag to unpickle", "verify", _state(lambda s: s.update(state_dict={"$": "pickle"})), "unknown tag 'pickle'"),
     Case("an object scalar", "verify", _state(lambda s: s.update(x={"$": "scalar", "value": ["O", 1]})), "scalar 'O'"),
     Case("entry leaves", "verify", lambda a: _first_entry(a, path="../4-g0/state.json"), "is not a manifest"),
     Case("entry is absolute", "verify", lambda a: _first_entry(a, path="/etc/hostname"), "is not a manifest"),
-    Case("index leaves", "verify", lambda a: a.edit(INDEX, _pieces(file=f"../4-g0/{WEIGHTS}")), "no file of a check"),
-    Case("index is absolute", "resume", lambda a: a.edit(INDEX, _pieces(file="/etc/hostname")), "no file of a check"),
-    Case("arabic digit", "verify", _lookalike, "which is no file of a checkpoint"),
-    Case("cyrillic letter", "verify", _cyrillic, "which is no file of a checkpoint"),
+    Case("index leaves", "verify", lambda a: a.edit(INDEX, _pieces(file=f"../4-g0/{WEIGHTS}")), "not a file of a"),
+    Case("index is absolute", "resume", lambda a: a.edit(INDEX, _pieces(file="/etc/hostname")), "not a file of a"),
+    Case("arabic digit", "verify", _lookalike, "which is not a file of a checkpoint"),
+    Case("cyrillic letter", "verify", _cyrillic, "which is not a file of a checkpoint"),
     Case("file is a link", "verify", _link, "is a link or a special file"),
     Case("folder is a link", "verify", _linked_folder, "is a link"),
     Case("file is a hard link to an older one", "verify", _hard_link, "does not hold the bytes that were sealed"),
@@ -325,14 +325,14 @@ CASES = [
         _replaced("manifest.json", lambda path: path.symlink_to("/dev/zero")),
         "is not a plain file",
     ),
-    Case("manifest of 4 GiB", "verify", _sparse("manifest.json", 4 * GIB), "larger than anything read as a whole"),
+    Case("manifest of 4 GiB", "verify", _sparse("manifest.json", 4 * GIB), "too large to be read as a whole"),
     Case("index of 2 GiB", "verify", _sparse(INDEX, 2 * GIB), "index.json cannot be read"),
     Case("state of 2 GiB", "resume", _sparse(STATE, 2 * GIB), "state.json cannot be read"),
     Case("header of 2 GiB", "verify", lambda a: _huge_header(a, 2 * GIB, 2 * GIB + 8), "cannot be read"),
     Case("header of all numbers", "verify", lambda a: _huge_header(a, 2**63, 100), "cannot be read"),
     Case("nested state", "verify", lambda a: a.put(STATE, DEEP), "state.json cannot be read"),
     Case("nested index", "verify", lambda a: a.put(INDEX, DEEP), "index.json cannot be read"),
-    Case("nested settings", "rebuild", lambda a: a.put("train.json", DEEP), "is not what a training"),
+    Case("nested settings", "rebuild", lambda a: a.put("train.json", DEEP), "train.json is not JSON"),
     Case("nested manifest", "verify", _deep_manifest, "is not a manifest"),
     Case(
         "a scalar of 10 GB", "verify",
@@ -357,28 +357,31 @@ CASES = [
     Case("manifest of a dataset", "verify", lambda a: a.seal(kind="dataset"), "is a dataset, not a checkpoint"),
     Case("manifest of tomorrow", "verify", lambda a: a.rewritten(lambda c: c.update(schema=2)), "schema 2, newer", 2),
     Case("index of tomorrow", "verify", lambda a: a.edit(INDEX, lambda i: i.update(schema_version=2)), "schema 2", 2),
-    Case("resealed behind the pointer", "resume", lambda a: (a.seal(settings={"x": 1}), a.newest)[1], "pointed at"),
+    Case("resealed behind the pointer", "resume", lambda a: (a.seal(settings={"x": 1}), a.newest)[1], "is not the one"),
     Case("weights of another type", "verify", _weight(lambda w: w.double()), "does not fit Net"),
     Case("weights of another shape", "verify", _weight(lambda w: w.T), "does not fit Net"),
     Case("weights of another shape", "resume", _weight(lambda w: w.T), "does not fit it"),
     Case("weights of another shape", "evaluate", _weight(lambda w: w.T), "does not fit Net"),
-    Case("a weight is a number", "verify", _state(_number), "is no tensor"),
+    Case("a weight is a number", "verify", _state(_number), "is not a tensor"),
     Case("no weights", "verify", _state(lambda s: s.pop("state_dict") and None), "holds no weights"),
     Case("weights are not finite", "verify", _weight(lambda w: w.fill_(float("nan"))), "not finite"),
     Case("optimizer is not finite", "verify", _optimizer(_not_finite), "not finite"),
+    Case("weights are not finite", "resume", _weight(lambda w: w.fill_(float("nan"))), "are not finite, in weights"),
+    Case("a weight is infinite", "resume", _weight(lambda w: w / 0), "are not finite, in weights"),
+    Case("optimizer is not finite", "resume", _optimizer(_not_finite), "are not finite, in an optimizer.s state"),
     Case("optimizer of other parameters", "resume", _optimizer(_swap_optimizer), "exp_avg of parameter 0 has"),
-    Case("optimizer swapped behind the pointer", "resume", _swap_alike, "not the one that was pointed at"),
+    Case("optimizer swapped behind the pointer", "resume", _swap_alike, "is not the one that the reference names"),
     Case("no optimizer", "resume", _state(lambda s: s.update(optimizer_states=[])), "the state of 0 optimizers"),
     Case("no loops", "resume", _state(lambda s: s.pop("loops") and None), "does not fit it"),
     Case("no state of ours", "resume", _state(lambda s: s.pop("trainwright") and None), "does not fit it"),
     Case("generators of no use", "resume", lambda a: a.edit(OWN, _generators), "does not fit it"),
-    Case("older one under the newer name", "resume", _stale, "is whole, but not the one that was pointed at"),
-    Case("older one, told of as newer", "resume", _replayed, "is whole, but not of .* step 4"),
-    Case("older one, told of as newer", "verify", _replayed, "is whole, but not of .* step 4"),
+    Case("older one under the newer name", "resume", _stale, "is whole, but is not the one that the reference names"),
+    Case("older one, told of as newer", "resume", _replayed, "is whole, but does not belong to .* step 4"),
+    Case("older one, told of as newer", "verify", _replayed, "is whole, but does not belong to .* step 4"),
     Case("older one, told of as newer", "conduct", _replayed, "is whole"),
     Case(
         "pointer tells another step", "verify",
-        lambda a: Checkpoint.from_json({**a.old.to_json(), "step": 8}), "is whole, but not of",
+        lambda a: Checkpoint.from_json({**a.old.to_json(), "step": 8}), "is whole, but does not belong to",
     ),
     Case(
         "another training's", "resume", lambda a: a.seal(provenance={"training": "trainings/other-0"}),

@@ -20,15 +20,16 @@ from collections import Counter
 from importlib import import_module
 from pathlib import Path
 
-from infra.store import open_store
-from training.shard_worker import main
-from training.sharding import PRELOADED
+from data_contracts.messages.raw_data import ShardRequest
+from infra.store import open_at
+from training.shard.two_passes import PRELOADED
+from training.shard.worker import main
 
 CALLS = "%file,read,write,pwrite64,pread64,lseek,ftruncate,fsync,fdatasync,close,getdents64,flock"
 MOST_TRIES = 5
 
 
-def forked(request: dict) -> int:
+def forked(request: ShardRequest) -> int:
     """A stopped child that will do the work once it is continued."""
     child = os.fork()
     if child == 0:
@@ -42,7 +43,7 @@ def forked(request: dict) -> int:
     return child
 
 
-def traced(request: dict, log: str, *options: str) -> int:
+def traced(request: ShardRequest, log: str, *options: str) -> int:
     """Do the work under strace; the wait status."""
     child = forked(request)
     strace = subprocess.Popen(["strace", "-f", "-qq", "-p", str(child), "-o", log, *options], stderr=subprocess.DEVNULL)
@@ -55,18 +56,18 @@ def traced(request: dict, log: str, *options: str) -> int:
     return status
 
 
-def carried_on(request: dict) -> str:
+def carried_on(request: ShardRequest) -> str:
     """Do the work with what is there; the id of what is sealed then, every byte of it read."""
     child = forked(request)
     os.kill(child, signal.SIGCONT)
     _, status = os.waitpid(child, 0)
     assert status == 0, "the work could not go on"
-    return open_store(request["store"]).verify(request["uri"]).id
+    return open_at(request.store).verify(request.uri).id
 
 
-def sweep(request: dict, step: int) -> dict:
+def sweep(request: ShardRequest, step: int) -> dict:
     """Try every `step`-th call."""
-    folder = Path(request["store"]) / request["uri"]
+    folder = Path(request.store.uri) / request.uri
     with tempfile.TemporaryDirectory() as scratch:
         log = f"{scratch}/log"
         wanted = carried_on(request)
@@ -99,4 +100,4 @@ def sweep(request: dict, step: int) -> dict:
 if __name__ == "__main__":
     for module in PRELOADED:  # imports at their first use would be most of what is killed
         import_module(module)
-    print(json.dumps(sweep(json.loads(Path(sys.argv[1]).read_text()), int(sys.argv[2]))))
+    print(json.dumps(sweep(ShardRequest.from_json(json.loads(Path(sys.argv[1]).read_text())), int(sys.argv[2]))))

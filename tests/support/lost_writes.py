@@ -187,6 +187,7 @@ class Disk:
 
 
 LINE = re.compile(r"^\d+ +(\w+)\((.*)\) += (\d+)")
+BELOW = re.compile(r'<([^>]*)>, "([^"]*)"')
 PATH = re.compile(r'"([^"]*)"|<([^>]*)>')
 
 
@@ -231,6 +232,8 @@ def parsed(line: str, root: Path) -> tuple[str, list[str], int, bool] | None:
     if match is None:
         return None
     name, arguments, answer = match[1], match[2], int(match[3])
+    if name.rstrip("2").endswith("at"):  # a name follows the folder that it is relative to
+        arguments = BELOW.sub(lambda one: f'"{os.path.join(one[1], one[2])}"', arguments)
     found = [(one or other).removesuffix(" (deleted)") for one, other in PATH.findall(arguments)]
     paths = [path for path in found if path.startswith(f"{root}/")]
     return (name, paths, answer, "O_CREAT" in arguments) if paths else None

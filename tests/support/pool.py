@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from infra.launch.processes import find_marked, kill_marked, marked_env, new_mark
+from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Store, open_store
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -33,16 +33,28 @@ def until(wanted: Callable[[], Any], timeout_s: float = PATIENCE_S, what: Callab
     return found
 
 
+def api_client(url: str, password: str, timeout_s: float = 30) -> httpx.Client:
+    """A client of a Prefect server's API that shows it the password."""
+    user, _, rest = password.partition(":")
+    return httpx.Client(base_url=url, auth=(user, rest), trust_env=False, timeout=timeout_s)
+
+
+def password_in(home: Path) -> str:
+    """The password of the server that was started with this state folder."""
+    return (home / "password").read_text().strip()
+
+
 class Site:
     """One server, and the workers that were started for it."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, password: str) -> None:
         self.url, self.folder = url, folder
-        self.api = httpx.Client(base_url=url, trust_env=False, timeout=30)
+        self.api = api_client(url, password)
         self.workers: dict[str, str] = {}
         self.conductors: list[str] = []
         self.environment = {
             "PREFECT_API_URL": url,
+            "PREFECT_API_AUTH_STRING": password,
             "PYTHONPATH": str(REPOSITORY),
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "PREFECT_LOGGING_LEVEL": "WARNING",

@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from data_contracts.handoffs import Checkpoint, Ref
-from infra.launch.trail import Trail
+from infra.gang.checkpoints.ledger import Ledger
 from infra.store import Store, layout, open_store
 from training.checkpoint.capture import capture
 from training.checkpoint.save import Place, save
@@ -77,9 +77,9 @@ class Sweep:
         self.tries += 1
         uri = f"{self.told['store']}/{self.tries}"
         store = open_store(uri, self.options)
-        trail = Trail(store, TRAINING, 0)
+        ledger = Ledger(store, TRAINING, 0)
         for step in range(1, 4 if self.told["what"] == "save" else 5):
-            trail.commit(handoff(write(store, step, 0, 1, self.scratch), step))
+            ledger.commit(handoff(write(store, step, 0, 1, self.scratch), step))
         return uri
 
     def children(self, uri: str, arm: Callable[[], None] | None) -> list[int]:
@@ -121,7 +121,7 @@ class Sweep:
         if self.told["what"] == "save":
             write(store, 4, rank, 2, self.scratch)
         else:
-            Trail(store, TRAINING, 1).retire(1, None, by="sweep")
+            Ledger(store, TRAINING, 1).retire(1, None, by="sweep")
 
     def run(self, uri: str, arm: Callable[[], None] | None = None, *strace: str) -> bool:
         """Do the work, watched by a reader; whether the one that should be killed was."""
@@ -166,15 +166,15 @@ class Sweep:
     def check(self, uri: str, where: str) -> None:
         """What must hold after a kill."""
         store = open_store(uri, self.options)
-        trail = Trail(store, TRAINING, 2)
+        ledger = Ledger(store, TRAINING, 2)
         sealed = store.exists(layout.manifest(layout.checkpoint(TRAINING, 4, 0)))
         if sealed and self.told["what"] == "save":
-            trail.commit(handoff(store.manifest(layout.checkpoint(TRAINING, 4, 0)).ref, 4))
-        good = trail.resume_from()
+            ledger.commit(handoff(store.manifest(layout.checkpoint(TRAINING, 4, 0)).ref, 4))
+        good = ledger.resume_from()
         assert good is not None, f"no checkpoint after a kill at {where}"
         assert good.step == (4 if sealed else 3), f"step {good.step} after a kill at {where}"
-        trail.delete_retired(by="sweep")
-        for checkpoint in trail.checkpoints:
+        ledger.delete_retired(by="sweep")
+        for checkpoint in ledger.checkpoints:
             store.verify(checkpoint.ref)
 
     def counted(self) -> Counter[str]:

@@ -6,9 +6,9 @@ import json
 import os
 import sys
 
-from training.context import read_context
-from training.rank import _prepare, train
-from training.reports import Reports
+from training.fit.launch_context import read_context
+from training.fit.rank import _prepare, train
+from training.fit.reports import Reports
 
 
 def main() -> None:

@@ -13,12 +13,12 @@ import pytest
 from blake3 import blake3
 
 from data_contracts.handoffs import FileEntry, SourceFile
-from data_contracts.spec import ShardsSpec, SourceSpec
+from data_contracts.pipeline_spec import ShardsSpec, SourceSpec
 from infra.digests import file_digest
 from training import formats
-from training.sharding import Sharded, shard_files
-from training.spill import Spill
-from training.units import Source
+from training.shard.source_units import Source
+from training.shard.spill import Spill
+from training.shard.two_passes import Sharded, Sharding, shard_files
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Shards:
         self.spec = ShardsSpec(**{"split": {"key": "id"}, "target_size_bytes": 1024, **options})
         source = Source([SourceSpec(uri=str(raw))], raw)
         kept = Kept(self.folder, self.spec.format)
-        self.sharded: Sharded = shard_files(files, source, self.spec, kept, spilled, **given)
+        self.sharded: Sharded = shard_files(Sharding(files, source, self.spec, kept, spilled, **given))
         self.spilled = sorted(path.name for path in spilled.iterdir())
 
     @property

@@ -11,7 +11,7 @@ import pyarrow as pa
 from data_contracts.handoffs import Dataset
 from infra.digests import file_digest
 from training import formats
-from training.formats.normal import normalise
+from training.formats.normalize import normalise
 from training.formats.schema import FILE, columns_of, to_json
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from infra.launch.processes import kill_marked, marked_env, new_mark
+from infra.processes.processes import kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
 from tests.support.cluster import POOL, Cluster
 from tests.support.tiny import SPEC, trainwright, write_project
@@ -170,7 +170,7 @@ class Line:
     def end_of(self, generation: int) -> str:
         """The sentence about the end of a generation; "" if nobody could say one."""
         said = (self.folder / "said.txt").read_text()
-        found = re.search(rf"generation {generation} ended (.*?) Going on from step", said)
+        found = re.search(rf"generation {generation} ended (.*?) Continuing from step", said)
         return found[1] if found else ""
 
     def said(self) -> str:

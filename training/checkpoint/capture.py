@@ -1,7 +1,7 @@
-"""What a rank puts into a checkpoint: copies of its tensors in host memory, and the pieces that they are.
+"""Captures a rank's part of a checkpoint: copies of its tensors in host memory, and the pieces that they are.
 
-Capturing is all that a training step waits for; writing takes the capture and touches neither device nor module.
-A tensor that every rank holds whole is kept by rank 0; of a sharded one each rank keeps its own part.
+A training step waits for the capture alone; writing uses the capture and touches neither device nor module. Rank 0
+keeps a tensor that every rank holds whole; of a sharded tensor each rank keeps its own part.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LEFT_OUT = (
 
 
 class Staging:
-    """Host memory that captures are copied into, used again by the next one: allocating costs more than copying.
+    """Host memory that captures are copied into. The next capture reuses it: allocating costs more than copying.
 
-    A capture made in it holds until the next one begins. Pinned where the tensor is on a GPU.
+    A capture in it is valid until the next capture begins. Pinned where the tensor is on a GPU.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Staging:
         self._on_gpu = False
 
     def copy(self, file: str, key: str, tensor: torch.Tensor) -> torch.Tensor:
-        """A contiguous copy on the host, complete once `settle` was called."""
+        """A contiguous copy on the host, complete once `settle` has returned."""
         buffer = self._buffers.get((file, key))
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
             buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
@@ -72,7 +72,7 @@ class Capture:
         self.entries: dict[str, Entry] = {}
         self._dry = dry
         self._names: set[str] = set()
-        # The tensor too: were it freed, another could take its address within the same capture.
+        # Keep the tensor too: if it were freed, another could take its address within the same capture.
         self._held: dict[tuple[Any, ...], tuple[str, torch.Tensor]] = {}
 
     def put_own(self, name: str, tensor: torch.Tensor) -> None:
@@ -80,7 +80,7 @@ class Capture:
         self._put(f"{OWN}/{self.rank}/{name}", tensor, whole=True)
 
     def put(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy what this rank has to keep of a tensor; UnsupportedState if safetensors cannot hold it."""
+        """Copy this rank's part of a tensor; UnsupportedState if safetensors cannot hold it."""
         self._put(name, tensor)
 
     def _put(self, name: str, tensor: torch.Tensor, *, whole: bool = False) -> None:
@@ -91,8 +91,6 @@ class Capture:
         if name in self._names:
             raise UnsupportedState(name, "second tensor of that name")
         self._names.add(name)
-        if self._dry:
-            return
         sharded = isinstance(value, DTensor)
         local, offset, keeps = _part(value, self.rank)
         keeps = keeps or whole
@@ -114,11 +112,13 @@ class Capture:
         identity = (file, local.device, local.data_ptr(), local.dtype, tuple(local.shape), local.stride())
         if identity not in self._held:
             self._held[identity] = (key, local)
+            if self._dry:
+                return key
             self.files.setdefault(file, {})[key] = self._staging.copy(file, key, local)
         return self._held[identity][0]
 
     def close(self) -> None:
-        """The copies are complete, and what was copied is let go."""
+        """Wait until the copies are complete, and release the originals."""
         self._staging.settle()
         self._held.clear()
 
@@ -126,15 +126,15 @@ class Capture:
 def capture(
     checkpoint: dict[str, Any], own: dict[str, Any], rank: int, *, dry: bool = False, staging: Staging | None = None
 ) -> Capture:
-    """Take this rank's part of Lightning's checkpoint dictionary.
+    """Capture this rank's part of Lightning's checkpoint dictionary.
 
     Args:
         own: state of this rank alone.
-        dry: only find out whether everything has a form; nothing is copied.
+        dry: only check that every value has a format, and list the pieces; nothing is copied.
         staging: the memory to copy into; default: fresh.
 
     Raises:
-        UnsupportedState: a value can be held by neither safetensors nor JSON.
+        UnsupportedState: neither safetensors nor JSON can hold a value.
     """
     taken = Capture(rank, dry=dry, staging=staging)
     wanted = {key: value for key, value in checkpoint.items() if key not in LEFT_OUT}
@@ -153,7 +153,8 @@ def merge(parts: list[dict[str, Entry]]) -> Index:
     tensors: dict[str, Entry] = dict(parts[0])
     for part in parts[1:]:
         for name, entry in part.items():
-            # What ranks hold whole is rank 0's, which writes the state; another may have logged a value it did not.
+            # Of a tensor that all ranks hold whole, rank 0's entry counts, because rank 0 writes the state. Another
+            # rank may have logged a value that rank 0 did not.
             if entry.sharded or name.startswith(f"{OWN}/"):
                 known = tensors.get(name, entry.model_copy(update={"pieces": []}))
                 tensors[name] = known.model_copy(update={"pieces": [*known.pieces, *entry.pieces]})
@@ -162,13 +163,13 @@ def merge(parts: list[dict[str, Entry]]) -> Index:
         if fault:
             raise UsageError(
                 f"The state of the ranks does not make one checkpoint: tensor {name} {fault}.",
-                remedy="Keep state that differs by rank out of what the module and its callbacks save.",
+                remedy="Leave state that differs by rank out of the saved state of the module and its callbacks.",
             )
     return Index(tensors=dict(sorted(tensors.items())))
 
 
 def _part(value: torch.Tensor, rank: int) -> tuple[torch.Tensor, tuple[int, ...], bool]:
-    """This rank's part of a tensor, its offset in the whole, and whether this rank is the one that keeps it."""
+    """This rank's part of a tensor, its offset in the whole, and whether this rank keeps it."""
     if not isinstance(value, DTensor):
         return value, (0,) * value.dim(), rank == 0
     if any(placement.is_partial() for placement in value.placements):

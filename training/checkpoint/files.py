@@ -1,8 +1,8 @@
 """The bytes of a safetensors file, piece by piece and without a copy, for a store that hashes them as it writes.
 
 The library writes a file by itself or returns all of it in memory; either way a checkpoint's bytes are moved twice. The
-form is what its own `save` writes, to the byte: eight bytes with the header's length, the header (JSON, padded to
-eight), the tensors by type and then by name. See https://github.com/huggingface/safetensors#format.
+format is the one that its own `save` writes, to the byte: eight bytes with the header's length, the header (JSON,
+padded to eight), the tensors by type and then by name. See https://github.com/huggingface/safetensors#format.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def file_pieces(tensors: Mapping[str, torch.Tensor]) -> Iterator[memoryview]:
         end = at + tensor.nbytes
         header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [at, end]}
         at = end
-    told = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    told += b" " * (-len(told) % 8)
-    yield memoryview(len(told).to_bytes(8, "little") + told)
+    encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    encoded += b" " * (-len(encoded) % 8)
+    yield memoryview(len(encoded).to_bytes(8, "little") + encoded)
     for name in names:
         data = tensors[name].reshape(-1).view(torch.uint8).numpy().data
         for start in range(0, len(data), PIECE_BYTES):

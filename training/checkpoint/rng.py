@@ -25,7 +25,7 @@ def capture_rng() -> dict[str, Any]:
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Set what `capture_rng` returned; a CUDA state is left out on a machine without one."""
+    """Restore what `capture_rng` returned; a CUDA state is left out on a machine without a CUDA device."""
     random.setstate(state["python"])
     name, keys, position, has_gauss, gauss = state["numpy"]
     np.random.set_state((name, np.frombuffer(keys, np.uint32), position, has_gauss, gauss))

@@ -1,13 +1,12 @@
-"""Writing a checkpoint from all ranks: each puts its own files, rank 0 adds the index and the state, and seals.
+"""Writes a checkpoint from all ranks: each stores its own files; rank 0 adds the index and the state, and seals.
 
-Collective: every rank calls `save` for the same step. A rank that fails tells the others before it raises, so that
-none is left waiting in a collective. Nothing here touches the module, so it may run behind the steps.
+Collective: every rank calls `save` for the same step. A rank that fails reports to the others before it raises, so that
+no rank is left waiting in a collective. Nothing here touches the module, so it may run in the background.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,17 +18,20 @@ import torch.distributed as dist
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, from_json
 from data_contracts.handoffs import FileEntry, Ref
-from infra.launch.patience import patiently
+from data_contracts.quoting import type_and_text
 from infra.store import Store, Writer
+from infra.store.retry import patiently
 from training.checkpoint.capture import Capture, merge
 from training.checkpoint.files import file_pieces
+from training.checkpoint.limits import check_sizes, dumps
+from training.checkpoint.rank_exchange import gather, share
 from training.checkpoint.state import decode
 from training.checkpoint.tensors import INDEX, OWN, STATE, UNREADABLE, Entry, TensorReader, read_json
 
 KIND = "checkpoint"
 HISTORY = "history.json"
 TRAIN = "train.json"
-# A store may be away for so long before the training is ended, to be tried again from the checkpoint before.
+# How long a store may be unavailable before the training ends; a retry then starts from the previous checkpoint.
 PATIENCE_S = 120.0
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 T = TypeVar("T")
@@ -37,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a checkpoint goes and what is said of it.
+    """Where a checkpoint goes and how it is described.
 
     Attributes:
         uri: a directory that nobody wrote before.
@@ -45,7 +47,7 @@ class Place:
         provenance: not part of its id.
         sealed: what a module is rebuilt from; a file of the checkpoint, so that its id covers it.
         scratch: local folder for files on their way to the store.
-        on_wait: told why a save waits for the store.
+        on_wait: called with the reason why a save waits for the store.
     """
 
     store: Store
@@ -64,10 +66,10 @@ def save(
     history: list[dict[str, float]],
     group: dist.ProcessGroup | None = None,
 ) -> Ref:
-    """Store one rank's capture together with all others' and seal them; every rank gets what points at it.
+    """Store one rank's capture together with all others' and seal them; every rank gets a reference to the checkpoint.
 
     Args:
-        history: what was logged so far, one record per logged step; rank 0's is kept.
+        history: the logged values so far, one record per logged step; rank 0's is kept.
         group: the ranks, in a group that nothing else uses meanwhile; default: the group that training uses.
 
     Raises:
@@ -75,14 +77,14 @@ def save(
     """
     writer = place.store.writer(place.uri)
     mine = _try(lambda: _put(writer, taken, place), place.scratch)
-    parts = _all(_gather(mine, world_size, group))
+    parts = _all(gather(mine, group) if world_size > 1 else [mine])
     work = partial(_seal, writer, taken, parts, place, history)
-    answer = _try(lambda: _patiently(work, place), place.scratch) if taken.rank == 0 else None
-    return Ref.model_validate(_all(_share(answer, world_size, group))[0])
+    answer = _try(lambda: _patiently(work, place), place.scratch) if taken.rank == 0 else {}
+    return Ref.model_validate(_all([share(answer, group) if world_size > 1 else answer])[0])
 
 
 def read_rank_state(folder: Path, rank: int) -> dict[str, Any] | None:
-    """The rank's own state as it was captured; None if the checkpoint has none for that rank."""
+    """The rank's own state as it was captured; None if the checkpoint has no state of that rank."""
     path = folder / _rank_file(rank)
     if not path.exists():
         return None
@@ -90,11 +92,11 @@ def read_rank_state(folder: Path, rank: int) -> dict[str, Any] | None:
         try:
             return dict(decode(read_json(path), lambda name: reader.read(f"{OWN}/{rank}/{name}")))
         except UNREADABLE as error:
-            raise CorruptError(f"{folder.name}/{path.name} cannot be read: {type(error).__name__}: {error}.") from error
+            raise CorruptError(f"{folder.name}/{path.name} cannot be read: {type_and_text(error)}.") from error
 
 
 def read_history(folder: Path) -> list[dict[str, float]]:
-    """What had been logged when the checkpoint was made; CorruptError if that cannot be read."""
+    """The logged values up to the checkpoint; CorruptError if they cannot be read."""
     try:
         return list(read_json(folder / HISTORY))
     except UNREADABLE as error:
@@ -105,9 +107,9 @@ def _put(writer: Writer, taken: Capture, place: Place) -> dict[str, Any]:
     def put(name: str) -> FileEntry:
         return writer.put_pieces(name, file_pieces(taken.files[name]), place.scratch)
 
-    # One by one: what is stored already is not written again.
+    # File by file: a file that is already stored is not written again.
     entries = [_patiently(partial(put, name), place) for name in sorted(taken.files)]
-    entries.append(_patiently(partial(writer.put, _rank_file(taken.rank), _dumps(taken.own)), place))
+    entries.append(_patiently(partial(writer.put, _rank_file(taken.rank), dumps(taken.own)), place))
     return {
         "files": [entry.to_json() for entry in entries],
         "tensors": {name: entry.to_json() for name, entry in taken.entries.items()},
@@ -115,7 +117,7 @@ def _put(writer: Writer, taken: Capture, place: Place) -> dict[str, Any]:
 
 
 def _patiently(work: Callable[[], T], place: Place) -> T:
-    """`work()`, waiting while the store is away; not for a disk that is full, which is better said at once."""
+    """`work()`, retried while the store is unavailable. A full disk is reported at once."""
 
     def wait(error: StorageUnavailable) -> None:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in _FULL:
@@ -130,16 +132,13 @@ def _seal(
 ) -> dict[str, Any]:
     index = merge([{name: Entry.model_validate(entry) for name, entry in part["tensors"].items()} for part in parts])
     entries = [FileEntry.model_validate(entry) for part in parts for entry in part["files"]]
-    entries.append(writer.put(INDEX, canonical(index.to_json())))
-    entries.append(writer.put(STATE, _dumps(taken.state)))
-    entries.append(writer.put(HISTORY, _dumps(history)))
-    entries.append(writer.put(TRAIN, _dumps(place.sealed)))
+    encoded_index, state = canonical(index.to_json()), dumps(taken.state)
+    check_sizes(len(encoded_index), len(state))
+    entries.append(writer.put(INDEX, encoded_index))
+    entries.append(writer.put(STATE, state))
+    entries.append(writer.put(HISTORY, dumps(history)))
+    entries.append(writer.put(TRAIN, dumps(place.sealed)))
     return writer.seal(KIND, place.settings, place.provenance, entries).to_json()
-
-
-def _dumps(value: Any) -> bytes:
-    # Not canonical JSON: that sorts keys, and the order of a dictionary is part of the state.
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _rank_file(rank: int) -> str:
@@ -147,7 +146,7 @@ def _rank_file(rank: int) -> str:
 
 
 def _try(work: Callable[[], T], scratch: Path) -> dict[str, Any]:
-    """`{"value": …}`, or `{"error": …}` for what other ranks must hear of."""
+    """`{"value": …}`, or `{"error": …}` for an error that other ranks must know."""
     try:
         return {"value": work()}
     except TrainwrightError as error:
@@ -155,8 +154,8 @@ def _try(work: Callable[[], T], scratch: Path) -> dict[str, Any]:
     except OSError as error:
         reason = error.strerror or error
         failed = StorageUnavailable(
-            f"A checkpoint could not be written: {reason} (files are put together in {scratch}).",
-            remedy="Make room there, then resume.",
+            f"A checkpoint could not be written: {reason} (its files are assembled in {scratch}).",
+            remedy="Free space there, then resume.",
         )
         return {"error": failed.to_json()}
 
@@ -166,18 +165,3 @@ def _all(answers: list[dict[str, Any]]) -> list[Any]:
         if "error" in answer:
             raise from_json(answer["error"])
     return [answer["value"] for answer in answers]
-
-
-def _gather(answer: dict[str, Any], world_size: int, group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
-    if world_size == 1:
-        return [answer]
-    answers: list[Any] = [None] * world_size
-    dist.all_gather_object(answers, answer, group=group)
-    return answers
-
-
-def _share(answer: dict[str, Any] | None, world_size: int, group: dist.ProcessGroup | None) -> list[dict[str, Any]]:
-    box: list[Any] = [answer]
-    if world_size > 1:
-        dist.broadcast_object_list(box, src=0, group=group)
-    return box

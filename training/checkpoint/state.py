@@ -1,7 +1,7 @@
 """Tagged JSON: Python values that plain JSON would lose (tuples, sets, integer keys, infinities, …) and back.
 
-A tensor or array leaves through `put`, which stores it under the path of its place in the value; only a reference
-stays. Dictionaries keep their order. What has no form here raises UnsupportedState: nothing is ever pickled.
+`put` stores each tensor or array under the path of its place in the value; only a reference remains. Dictionaries keep
+their order. A value that has no format here raises UnsupportedState: nothing is ever pickled.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class UnsupportedState(Exception):
     """A value that a checkpoint cannot hold without pickle.
 
     Attributes:
-        path: where it stands, such as `callbacks/Ema/shadow`.
+        path: its place, such as `callbacks/Ema/shadow`.
         kind: its type, as text.
     """
 
@@ -35,14 +35,14 @@ class UnsupportedState(Exception):
 
 
 def encode(value: Any, put: Put, path: str = "") -> Any:
-    """`value` as JSON-able objects.
+    """`value` as objects that JSON can hold.
 
     Args:
         put: called with the name (its path) and value of each tensor inside.
         path: name of `value` itself.
 
     Raises:
-        UnsupportedState: a value inside has no form here.
+        UnsupportedState: a value inside has no format here.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -65,7 +65,7 @@ def encode(value: Any, put: Put, path: str = "") -> Any:
 
 
 def decode(value: Any, get: Get) -> Any:
-    """The value that `encode` wrote; `get` gives the tensor of a name. ValueError for an unknown tag."""
+    """The value that `encode` wrote; `get` returns the tensor of a name. ValueError for an unknown tag."""
     if isinstance(value, list):
         return [decode(item, get) for item in value]
     if not isinstance(value, dict):
@@ -128,15 +128,15 @@ def _join(path: str, part: Any) -> str:
 
 
 def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise ValueError(f"unknown dtype {name!r}")
-    return found
+    return dtype
 
 
 def _scalar(dtype: str, value: Any) -> Any:
     kind = np.dtype(dtype)
-    # Not of objects, and not of a size that the text claims.
+    # No objects, and no size that only the text claims.
     if kind.kind not in "biufcmMUS":
         raise ValueError(f"unknown scalar {dtype!r}")
     return kind.type(value)

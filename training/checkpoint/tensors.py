@@ -1,7 +1,7 @@
-"""The tensors of a checkpoint: which pieces make up each, and reading them on any number of ranks or on none.
+"""The tensors of a checkpoint: which pieces make up each, and reading them on any number of ranks or without ranks.
 
-A reader trusts nothing in the folder beyond what the seal promises: file names are ours by pattern, a tensor's
-pieces must cover it exactly once, and shape and dtype in the file must be those of the index.
+A reader trusts only what the seal promises about the folder: file names must match our pattern, a tensor's pieces must
+cover it exactly once, and shape and dtype in the file must be those of the index.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import HandOff, Record
+from data_contracts.quoting import text_of, type_and_text
 from training.checkpoint.state import Get, decode
 
 INDEX = "index.json"
@@ -28,18 +29,18 @@ STATE = "state.json"
 WEIGHTS = "state_dict"
 OWN = "ranks"
 _FILE = re.compile(r"(weights|state)-[0-9]+\.safetensors")
-# What safetensors and a capture can hold.
+# The dtypes that safetensors and a capture can hold.
 STORABLE = {
     *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
     *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64", "bool"),
 }
-# Beyond what any tensor has: torch raises errors of its own for what cannot be counted.
+# More than any tensor has: torch raises errors of its own for sizes that cannot be counted.
 _MAX_DIMENSIONS, _MAX_SIZE = 64, 2**48
-# An index or a state larger than this is no checkpoint's; reading it would take many times as much memory.
+# An index or a state larger than this does not belong to a checkpoint; reading it would take many times as much memory.
 MAX_JSON_BYTES = 2**28
 
 
-# What reading and decoding JSON that is not ours may raise.
+# What reading and decoding foreign JSON may raise.
 UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError)
 
 
@@ -53,7 +54,7 @@ class Piece(Record):
 
 
 class Entry(Record):
-    """A tensor: global shape, dtype as torch names it, and pieces. `sharded` says that ranks held parts of it."""
+    """A tensor: global shape, dtype as torch names it, and pieces. `sharded`: ranks held parts of it."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -71,7 +72,7 @@ class Index(HandOff):
 
 
 def read_index(folder: Path) -> Index:
-    """The index of a checkpoint's folder, checked to cover each tensor; CorruptError if it does not."""
+    """The index of a checkpoint's folder; CorruptError if its pieces do not cover each tensor."""
     try:
         index = Index.from_json(read_json(folder / INDEX))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, ValidationError) as error:
@@ -86,7 +87,7 @@ def read_index(folder: Path) -> Index:
 def read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor that the ranks share, whole and on the CPU, one at a time, by name.
 
-    A rank's own (what it has accumulated within an epoch) are left out: they matter to a resumed run alone.
+    A rank's own tensors (accumulated within an epoch) are left out: only a resumed run needs them.
     """
     with TensorReader(folder) as reader:
         for name in sorted(reader.index.tensors):
@@ -95,7 +96,7 @@ def read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def load_module_weights(module: Any, folder: Path, index: Index | None = None) -> int:
-    """Load the module's parameters and buffers, in a single process, and return how many tensors that were.
+    """Load the module's parameters and buffers, in a single process, and return the number of tensors.
 
     A LightningModule's `on_load_checkpoint` sees the state first, without what only training needs.
 
@@ -103,7 +104,7 @@ def load_module_weights(module: Any, folder: Path, index: Index | None = None) -
         CorruptError: names, shapes or dtypes are not those of the module.
     """
     with TensorReader(folder, index) as reader:
-        # The module copies them into its own.
+        # The module copies the tensors into its own.
         state = read_state(folder, reader.view, leave_out=("optimizer_states", "lr_schedulers", "loops", "callbacks"))
     if hasattr(module, "on_load_checkpoint"):
         module.on_load_checkpoint(state)
@@ -122,16 +123,16 @@ def load_module_weights(module: Any, folder: Path, index: Index | None = None) -
 
 
 def read_state(folder: Path, get: Get, leave_out: Sequence[str] = ()) -> dict[str, Any]:
-    """Lightning's checkpoint as a dictionary, without the keys in `leave_out`; `get` gives the tensor of a name."""
+    """Lightning's checkpoint as a dictionary, without the keys in `leave_out`; `get` returns the tensor of a name."""
     try:
         state = read_json(folder / STATE)
         return {key: decode(value, get) for key, value in state.items() if key not in leave_out}
     except UNREADABLE as error:
-        raise CorruptError(f"{folder.name}/{STATE} cannot be read: {type(error).__name__}: {error}.") from error
+        raise CorruptError(f"{folder.name}/{STATE} cannot be read: {type_and_text(error)}.") from error
 
 
 def read_json(path: Path) -> Any:
-    """A JSON file of a checkpoint; OSError, ValueError or RecursionError if it is none, or larger than any is."""
+    """A JSON file of a checkpoint; OSError, ValueError or RecursionError if it is not JSON or exceeds the limit."""
     if path.stat().st_size > MAX_JSON_BYTES:
         raise ValueError("it is larger than any checkpoint's")
     return json.loads(path.read_text())
@@ -156,7 +157,7 @@ class TensorReader:
         self._files.clear()
 
     def entry(self, name: str) -> Entry:
-        """What the index says of a tensor; CorruptError if it has none of that name."""
+        """What the index says about a tensor; CorruptError if it has no tensor of that name."""
         if name not in self.index.tensors:
             raise CorruptError(f"{self.folder.name}/{INDEX} has no tensor {name}.")
         return self.index.tensors[name]
@@ -167,9 +168,9 @@ class TensorReader:
         return self.read_part(name, (0,) * len(entry.shape), entry.shape)
 
     def view(self, name: str) -> torch.Tensor:
-        """The whole tensor, on the CPU, to be read: where it lies in one piece, that piece of the mapped file.
+        """The whole tensor, on the CPU, read-only. If it is one piece, this is that piece of the mapped file.
 
-        The mapping is private, and lasts as long as somebody holds the tensor.
+        The mapping is private, and lasts as long as the tensor is referenced.
         """
         entry = self.entry(name)
         if len(entry.pieces) != 1:
@@ -189,7 +190,7 @@ class TensorReader:
             source = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, piece.offset, strict=True))
             target = tuple(slice(s - o, e - o) for s, e, o in zip(starts, ends, offset, strict=True))
             found.append((target, self._read_piece(name, entry, piece, source)))
-        # Allocated only now that the files were seen to hold as much as the index claims.
+        # Allocated only after the files were seen to hold as much as the index claims.
         result = _memory(tuple(shape), getattr(torch, entry.dtype))
         for target, part in found:
             result[target] = part
@@ -201,11 +202,11 @@ class TensorReader:
                 self._files[piece.file] = safe_open(self.folder / piece.file, framework="pt").__enter__()
             held = self._files[piece.file].get_slice(piece.key)
             shape = tuple(held.get_shape())
-            # A whole tensor comes as a view of the mapped file.
+            # A whole tensor is a view of the mapped file.
             whole = tuple(slice(0, size) for size in shape) == box
             found = self._files[piece.file].get_tensor(piece.key) if whole else held[box]
         except (OSError, SafetensorError) as error:
-            raise CorruptError(f"{self.folder.name}/{piece.file} cannot be read: {error}.") from error
+            raise CorruptError(f"{self.folder.name}/{piece.file} cannot be read: {text_of(error)}.") from error
         if shape != piece.shape or found.dtype != getattr(torch, entry.dtype):
             raise CorruptError(
                 f"{self.folder.name}/{piece.file}: {piece.key} is {found.dtype} {list(shape)}, "
@@ -215,7 +216,7 @@ class TensorReader:
 
 
 def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Memory for a tensor; NumPy's comes in large pages where the system has them, which fill in half the time."""
+    """Memory for a tensor. NumPy's comes in large pages where the system has them, which fill in half the time."""
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < 2**22:
         return torch.empty(shape, dtype=dtype)
@@ -223,14 +224,14 @@ def _memory(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def find_fault(entry: Entry) -> str:
-    """What is wrong with an entry, or "". Pieces must lie inside the tensor, apart, and make up its size."""
+    """The fault of an entry, or "". Pieces must lie inside the tensor, not overlap, and add up to its size."""
     if entry.dtype not in STORABLE:
         return f"has the unknown dtype {entry.dtype}"
     if len(entry.shape) > _MAX_DIMENSIONS or any(not 0 <= size <= _MAX_SIZE for size in entry.shape):
         return "has a size that no tensor has"
     for piece in entry.pieces:
         if not _FILE.fullmatch(piece.file):
-            return f"lies in {piece.file!r}, which is no file of a checkpoint"
+            return f"lies in {piece.file!r}, which is not a file of a checkpoint"
         if len(piece.offset) != len(entry.shape) or len(piece.shape) != len(entry.shape):
             return "has a piece with another number of dimensions"
         sides = zip(piece.offset, piece.shape, entry.shape, strict=True)
@@ -262,7 +263,7 @@ def _misfit(wanted: dict[str, Any], found: dict[str, Any], strict: bool) -> str:
         ours, theirs = wanted[name], found[name]
         tensors = isinstance(ours, torch.Tensor) and isinstance(theirs, torch.Tensor)
         if isinstance(ours, torch.Tensor) and not tensors:
-            return f"{name} is no tensor"
+            return f"{name} is not a tensor"
         if tensors and (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             return f"{name} is {_kind(theirs)}, the module's {_kind(ours)}"
     return ""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 
 class Format(Protocol):
-    """What the module of a format offers."""
+    """The functions of a format's module."""
 
     SUFFIX: str
 
@@ -27,10 +27,12 @@ class Format(Protocol):
     def read_blocks(
         self, path: Path, schema: pa.Schema, columns: list[str] | None = None, start: int = 0
     ) -> Iterator[pa.Table]:
-        """What `read_shard` gives from row `start` on, a bounded number of rows and bytes at a time, none empty."""
+        """The rows of `read_shard` from row `start` on, a bounded number of rows and bytes at a time, never an empty
+        block.
+        """
 
     def num_rows(self, path: Path) -> int:
-        """How many rows a file has; CorruptError naming file and place."""
+        """The number of rows in a file; CorruptError naming file and place."""
 
 
 def get(name: str) -> Format:

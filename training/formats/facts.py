@@ -1,7 +1,7 @@
-"""What must be known of all rows before the first shard is written, gathered batch by batch and merged.
+"""Facts about all rows that are needed before the first shard is written, gathered batch by batch and merged.
 
-The form of each column, the bytes of each group's values, and a witness: one row that shows a format the extremes of
-each column (the largest uint64, a null inside a list), so that it can refuse them without seeing all rows.
+The form of each column, the bytes of each group's values, and a witness: one row with the extremes of each column (the
+largest uint64, a null inside a list), so that a format can refuse them without seeing all rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from training.formats.normal import finish, narrow, widen
+from data_contracts.quoting import column_shown, text_of
+from training.formats.normalize import finish, narrow, widen
 from training.formats.schema import tensor_of
 
 
@@ -30,14 +31,14 @@ class Size:
     text_bytes: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Size) -> None:
-        """Count another's rows too."""
+        """Add another size to this one."""
         self.rows += other.rows
         for mine, theirs in ((self.values, other.values), (self.text_bytes, other.text_bytes)):
             for name, count in theirs.items():
                 mine[name] = mine.get(name, 0) + count
 
     def logical_bytes(self, schema: pa.Schema) -> int:
-        """Bytes of the values of these rows under the schema of shards, whatever buffers they lie in."""
+        """Bytes of these rows' values under the shards' schema, whatever buffers hold them."""
         return sum(self._column_bytes(field) for field in schema)
 
     def _column_bytes(self, field: pa.Field) -> int:
@@ -57,7 +58,7 @@ class Facts:
     """Facts about the rows of some batches.
 
     Attributes:
-        raw: their own types, unified; None before the first.
+        raw: their own types, unified; None before the first batch.
         form: the narrowest form that holds them all.
         sizes: per group (a split).
         largest: the largest value of uint64 columns and lists.
@@ -71,7 +72,7 @@ class Facts:
     holed: set[str] = field(default_factory=set)
 
     def look(self, group: str, rows: pa.Table) -> pa.Table:
-        """Take note of some rows of a group; returns them narrowed. Mismatch if their columns are not those before."""
+        """Record some rows of a group; returns them narrowed. Mismatch if their columns differ from earlier rows'."""
         narrowed = narrow(rows)
         one = Facts(rows.schema.remove_metadata(), narrowed.schema, {group: Size(rows.num_rows)})
         for column_field, column in zip(narrowed.schema, narrowed.columns, strict=True):
@@ -98,7 +99,7 @@ class Facts:
         self.holed |= other.holed
 
     def schema(self) -> pa.Schema:
-        """The schema of shards; UsageError for a column that they cannot hold."""
+        """The schema of shards; UsageError for a column that shards cannot hold."""
         assert self.form is not None
         assert self.raw is not None
         return finish(self.form, self.raw)
@@ -150,8 +151,8 @@ def _is_text(type_: pa.DataType) -> bool:
 def _unified(one: pa.Schema, other: pa.Schema) -> pa.Schema:
     for name in [*other.names, *one.names]:
         if name not in one.names or name not in other.names:
-            raise Mismatch(f"column {name!r} is not in all of them")
+            raise Mismatch(f"column {column_shown(repr(name))} is not in all of them")
     try:
         return pa.unify_schemas([one, other])
     except pa.ArrowTypeError as error:
-        raise Mismatch(str(error).splitlines()[0].rstrip(".")) from error
+        raise Mismatch(text_of(error).splitlines()[0].rstrip(".")) from error

@@ -1,4 +1,4 @@
-"""Parquet shards: what pandas, DuckDB and Polars read as it is; tensors are fixed-size binary."""
+"""Parquet shards, which pandas, DuckDB and Polars read directly; tensors are fixed-size binary."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data_contracts.errors import CorruptError
+from data_contracts.quoting import text_of
 from training.formats.schema import pick
 
 SUFFIX = ".parquet"
 
-# The most of a row group, which is the least that can be read alone; fixed, so that a file does not depend on the
-# machine. The bytes count only where a row has more than 256 of them.
+# The largest row group, which is the smallest unit of reading; fixed, so that a file does not depend on the machine.
+# The bytes count only where a row has more than 256 of them.
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 16 * 2**20
 
 
 def refuse(table: pa.Table) -> None:
-    """Parquet holds every type that a shard can have."""
+    """Refuse nothing: Parquet holds every type that a shard can have."""
 
 
 def write_shard(table: pa.Table, path: Path) -> None:
@@ -30,7 +31,7 @@ def write_shard(table: pa.Table, path: Path) -> None:
     schema = table.schema.remove_metadata()
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     rows = _row_group_rows(table)
-    # Uncompressed: reading is what training waits for, and a dictionary pays only where strings repeat.
+    # Uncompressed: training waits for reading, and a dictionary pays only where strings repeat.
     with pq.ParquetWriter(path, schema, compression="none", use_dictionary=texts or False, version="2.6") as writer:
         for start in range(0, table.num_rows, rows):
             # Pages of fixed-size binary end where chunks end, so the chunks are joined first.
@@ -44,7 +45,7 @@ def _row_group_rows(table: pa.Table) -> int:
 
 
 def _value_bytes(column: pa.ChunkedArray) -> int:
-    """Bytes of a column's values, whatever chunks and buffers they lie in."""
+    """Bytes of a column's values, whatever chunks and buffers hold them."""
     type_ = column.type
     if pa.types.is_list(type_):
         return _value_bytes(pc.list_flatten(column))
@@ -60,8 +61,8 @@ def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
         schema: the dataset's; the result has exactly its fields, or those that `columns` names, in their order.
 
     Raises:
-        CorruptError: the file is no Parquet file, or holds other columns or types than the schema says.
-        UsageError: `columns` names one that the schema does not have.
+        CorruptError: the file is not a Parquet file, or holds other columns or types than the schema says.
+        UsageError: `columns` names a column that the schema does not have.
     """
     wanted = pick(schema, columns)
     with _opened(path) as file:
@@ -70,7 +71,7 @@ def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
 
 
 def read_blocks(path: Path, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
-    """What `read_shard` gives from row `start` on, a row group at a time; those before are not read."""
+    """The rows of `read_shard` from row `start` on, a row group at a time; earlier groups are not read."""
     wanted = pick(schema, columns)
     with _opened(path) as file:
         _check(path, file.schema_arrow, wanted)
@@ -82,7 +83,7 @@ def read_blocks(path: Path, schema: pa.Schema, columns: list[str] | None = None,
 
 
 def num_rows(path: Path) -> int:
-    """How many rows a file has, read from its footer alone."""
+    """The number of rows in a file, from its footer alone."""
     with _opened(path) as file:
         return file.metadata.num_rows
 
@@ -90,23 +91,23 @@ def num_rows(path: Path) -> int:
 @contextmanager
 def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
-        # ParquetFile, for read_table would take `name=value` parts of the path for columns.
+        # ParquetFile, because read_table would take `name=value` parts of the path for columns.
         with pq.ParquetFile(path, memory_map=True) as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise CorruptError(f"Shard {path.name} cannot be read as Parquet: {error}.") from error
+        raise CorruptError(f"Shard {path.name} cannot be read as Parquet: {text_of(error)}.") from error
 
 
 def _check(path: Path, stored: pa.Schema, wanted: pa.Schema) -> None:
     for field in wanted:
         if field.name not in stored.names:
             raise CorruptError(f"Shard {path.name} has no column {field.name!r}, which its dataset's schema names.")
-        found = stored.field(field.name).type
-        if found != field.type:
+        stored_type = stored.field(field.name).type
+        if stored_type != field.type:
             raise CorruptError(
-                f"Shard {path.name} holds {field.name!r} as {found}, but its dataset's schema says {field.type}."
+                f"Shard {path.name} holds {field.name!r} as {stored_type}, but its dataset's schema says {field.type}."
             )
 
 

@@ -1,4 +1,4 @@
-"""The types that a shard can hold, and their one text form: `int64`, `string`, `list<int32>`, `tensor<uint8>[8,8]`.
+"""The types that a shard can hold, and their text form: `int64`, `string`, `list<int32>`, `tensor<uint8>[8,8]`.
 
 A tensor is stored as fixed-size binary (row-major, little-endian) with its shape and dtype in the field's metadata,
 because Parquet reads that 19 times faster than a list of small integers. The text form is complete, so a dataset's
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.quoting import column_shown, columns_shown, text_of
 
 FILE = "schema.json"
 VERSION = 1
@@ -69,14 +70,14 @@ def type_text(field: pa.Field) -> str:
     text = _text(field.type)
     if text is None:
         raise UsageError(
-            f"Column {field.name!r} has the type {field.type}, which a shard cannot hold.",
+            f"Column {column_shown(repr(field.name))} has the type {field.type}, which a shard cannot hold.",
             remedy="Flatten or drop it in shards.transform.",
         )
     return text
 
 
 def field_of(name: str, text: str) -> pa.Field:
-    """The field that `type_text` described; ValueError for a text that describes none."""
+    """The field that a text of `type_text` describes; ValueError for any other text."""
     if match := _TENSOR.fullmatch(text):
         return tensor_field(name, match[1], tuple(int(size) for size in match[2].split(",")))
     return pa.field(name, _parse(text))
@@ -88,13 +89,13 @@ def columns_of(schema: pa.Schema) -> dict[str, str]:
 
 
 def to_json(schema: pa.Schema) -> dict[str, Any]:
-    """The schema as JSON: what `schema.json` and the manifest's settings hold."""
+    """The schema as JSON, for `schema.json` and the manifest's settings."""
     columns = [{"name": name, "type": text} for name, text in columns_of(schema).items()]
     return {"schema_version": VERSION, "columns": columns}
 
 
 def from_json(value: dict[str, Any]) -> pa.Schema:
-    """The schema that `to_json` wrote; UsageError if it is of a newer version, CorruptError if it is no schema."""
+    """The schema that `to_json` wrote; UsageError if its version is newer, CorruptError if it is not a schema."""
     if value.get("schema_version", VERSION) > VERSION:
         raise UsageError(
             f"This dataset's schema has version {value['schema_version']}, newer than the {VERSION} read here.",
@@ -103,7 +104,7 @@ def from_json(value: dict[str, Any]) -> pa.Schema:
     try:
         return pa.schema([field_of(column["name"], column["type"]) for column in value["columns"]])
     except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"{FILE} describes no schema: {error}.") from error
+        raise CorruptError(f"{FILE} describes no schema: {text_of(error)}.") from error
 
 
 def read_schema(folder: Path) -> pa.Schema:
@@ -112,12 +113,12 @@ def read_schema(folder: Path) -> pa.Schema:
 
 
 def pick(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
-    """The part of the schema that `columns` names, in their order (all if None); UsageError for an unknown one."""
+    """The part of the schema that `columns` names, in their order (all if None); UsageError for an unknown name."""
     if columns is None:
         return schema
     for name in columns:
         if name not in schema.names:
-            raise UsageError(f"The dataset has no column {name!r}; it has {', '.join(schema.names)}.")
+            raise UsageError(f"The dataset has no column {name!r}; it has {columns_shown(schema.names)}.")
     return pa.schema([schema.field(name) for name in columns])
 
 

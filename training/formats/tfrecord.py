@@ -15,17 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data_contracts.errors import CorruptError, UsageError
-from training.formats import example
+from data_contracts.quoting import column_shown
+from training.formats import example, example_decoder, example_encoder
 from training.formats.kernels import read
 from training.formats.kernels.native import HEAD_BYTES, SPARE_BYTES
 from training.formats.schema import pick
 
 SUFFIX = ".tfrecord"
 
-# What is encoded or decoded at a time: bounds the memory beside the table itself. One row may be larger.
+# The most that is encoded or decoded at a time: bounds the memory beside the table itself. One row may be larger.
 BLOCK_ROWS = 8_192
 BLOCK_BYTES = 64 * 2**20
-# What is written or read at a time: little enough to stay in the processor's cache.
+# Bytes written or read at a time: few enough to stay in the processor's cache.
 WRITE_BYTES = 2**20
 READ_BYTES = 2**21
 
@@ -41,13 +42,13 @@ def refuse(table: pa.Table) -> None:
         reason, remedy = _obstacle(field.type, column)
         if reason:
             raise UsageError(
-                f"Column {field.name!r} cannot be stored as TFRecord: {reason}.",
+                f"Column {column_shown(repr(field.name))} cannot be stored as TFRecord: {reason}.",
                 remedy=f"{remedy} in shards.transform, or set shards.format: parquet.",
             )
 
 
 def _obstacle(type_: pa.DataType, column: pa.ChunkedArray) -> tuple[str, str]:
-    """Why a column cannot be stored and what to do about it, or two empty strings."""
+    """Why a column cannot be stored and the remedy, or two empty strings."""
     if pa.types.is_list(type_):
         values = column.combine_chunks().flatten() if column.num_chunks else column
         if values.null_count:
@@ -66,12 +67,12 @@ def write_shard(table: pa.Table, path: Path) -> None:
     """Write normalised rows to a new file; the same rows give the same bytes however they are chunked."""
     with path.open("wb") as file:
         for block in _blocks(table):
-            for framed in example.encode(block, WRITE_BYTES):
+            for framed in example_encoder.encode(block, WRITE_BYTES):
                 file.write(framed.data.data)
 
 
 def _blocks(table: pa.Table) -> Iterator[pa.Table]:
-    """The rows, BLOCK_ROWS and BLOCK_BYTES at most at a time, or one row that is larger."""
+    """The rows, at most BLOCK_ROWS and BLOCK_BYTES at a time, or one row that is larger."""
     if table.num_rows > 1 and table.nbytes > BLOCK_BYTES:
         half = table.num_rows // 2
         yield from _blocks(table.slice(0, half))
@@ -89,23 +90,23 @@ def read_shard(path: Path, schema: pa.Schema, columns: list[str] | None = None) 
 
     Raises:
         CorruptError: a checksum, a length or a message is wrong, or a feature is not what the schema says.
-        UsageError: `columns` names one that the schema does not have.
+        UsageError: `columns` names a column that the schema does not have.
     """
     blocks = list(read_blocks(path, schema, columns))
     return pa.concat_tables(blocks) if blocks else pick(schema, columns).empty_table()
 
 
 def read_blocks(path: Path, schema: pa.Schema, columns: list[str] | None = None, start: int = 0) -> Iterator[pa.Table]:
-    """What `read_shard` gives from row `start` on, BLOCK_ROWS and READ_BYTES at most at a time.
+    """The rows of `read_shard` from row `start` on, at most BLOCK_ROWS and READ_BYTES at a time.
 
-    Of the records before, the checksums alone are looked at.
+    Of earlier records only the checksums are checked.
     """
     wanted = pick(schema, columns)
     for framed, row, at in _records(path):
         if row + len(framed.starts) <= start:
             continue
         try:
-            yield example.decode(framed, schema, wanted).slice(max(0, start - row))
+            yield example_decoder.decode(framed, schema, wanted).slice(max(0, start - row))
         except example.Malformed as error:
             place = at + framed.starts[error.row] - framed.starts[0]
             raise CorruptError(
@@ -115,21 +116,21 @@ def read_blocks(path: Path, schema: pa.Schema, columns: list[str] | None = None,
 
 
 def num_rows(path: Path) -> int:
-    """How many records a file has; the checksums of every one are checked on the way."""
+    """The number of records in a file; checks the checksums of every record."""
     return sum(len(framed.starts) for framed, _, _ in _records(path))
 
 
 def _records(path: Path) -> Iterator[tuple[example.Framed, int, int]]:
     """The records of a file, checked, a block at a time, with the number and the place of the block's first.
 
-    The buffer is used again for the next block.
+    The buffer is reused for the next block.
     """
     starts, stops = np.empty(BLOCK_ROWS, np.int64), np.empty(BLOCK_ROWS, np.int64)
     row = place = 0
     with path.open("rb", buffering=0) as file:
         unread = os.fstat(file.fileno()).st_size
         data = np.empty(min(unread, READ_BYTES) + SPARE_BYTES, np.uint8)
-        at = end = 0  # data[at:end] is read and not yet looked at; it lies at `place` in the file
+        at = end = 0  # data[at:end] is read and not yet checked; it lies at `place` in the file
         while True:
             count, behind, code, size = read.records(data, at, end, starts, stops)
             if count:

@@ -1,22 +1,20 @@
 """Decoded rows on disk where memory is too small: files of columns, made once per node, mapped by all its ranks.
 
-    <state>/columns/<key>/         files of one split, `layout.json` with their sizes and digests last
-    <state>/columns/<key>.making   held while they are looked at and made, so that one makes them and the others wait
-    <state>/columns/<key>.using    shared by all who map them; who deletes them to make room must hold it alone
+    <state>/columns/<key>/         files of one split, `layout.json` with their sizes and digests last; locked in use
+    <state>/columns/<key>.making   locked while they are checked and made, so that one rank makes them and others wait
 
-A folder that nobody maps makes room for another, the one used longest ago first.
+A folder that no process maps is deleted to make room, the least recently used first.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,9 +24,11 @@ from blake3 import blake3
 
 from data_contracts.canonical import digest
 from data_contracts.errors import StorageUnavailable
+from infra import locks
+from infra.gang.environment import SCRATCH
 from infra.settings import state_folder
 from training.loader.columns import Column, Fixed, names_of
-from training.loader.rows import Held, row_bytes
+from training.loader.rows import AllRows, row_bytes
 from training.loader.shards import Shards
 
 VERSION = 1
@@ -37,12 +37,12 @@ CHECKED = "checked"
 
 
 def room(cache_bytes: int | None) -> int:
-    """The most bytes that decoded rows may take on this machine's disk: as given, or half of what is free."""
+    """The most bytes that decoded rows may take on this machine's disk: `cache_bytes`, or half of the free space."""
     return shutil.disk_usage(state_folder()).free // 2 if cache_bytes is None else cache_bytes
 
 
-def open_cache(columns: list[Column], shards: Shards, cache_bytes: int) -> Held | None:
-    """The rows in mapped files, made first if they are not there; None if they do not fit `cache_bytes`.
+def open_cache(columns: list[Column], shards: Shards, cache_bytes: int) -> AllRows | None:
+    """The rows in mapped files, which are made if they do not exist; None if they do not fit `cache_bytes`.
 
     Raises:
         StorageUnavailable: the disk is full or fails; CorruptError: a shard is not what was sealed.
@@ -51,21 +51,21 @@ def open_cache(columns: list[Column], shards: Shards, cache_bytes: int) -> Held 
     base.mkdir(exist_ok=True)
     key = _key(columns, shards)
     folder = base / key
-    with _locked(base / f"{key}.making"):
-        using = _lock(base / f"{key}.using", fcntl.LOCK_SH)
+    with locks.locked(base / f"{key}.making"):
+        using = locks.hold(folder)
+        if using is not None and not _is_whole(folder):
+            os.close(using)
+            shutil.rmtree(folder)
+            using = None
+        while using is None:  # a second time if another rank's deletion removed it
+            needed = round(row_bytes(columns, shards) * shards.num_rows)
+            if needed > cache_bytes:
+                return None
+            _make_room(base, cache_bytes - needed)
+            _make(folder, columns, shards)
+            using = locks.hold(folder)
         try:
-            if folder.exists() and not _is_whole(folder):
-                shutil.rmtree(folder)
-            if not folder.exists():
-                needed = round(row_bytes(columns, shards) * shards.num_rows)
-                if needed > cache_bytes:
-                    os.close(using)
-                    return None
-                _make_room(base, cache_bytes - needed)
-                _make(folder, columns, shards)
-                (folder / CHECKED).write_text(_launch())
-            os.utime(folder / LAYOUT)
-            held = Held(columns, shards.rows, _map(folder, columns, shards), "cache")
+            held = AllRows(columns, shards.rows, _map(folder, columns, shards), "cache")
         except BaseException:
             os.close(using)
             raise
@@ -79,27 +79,8 @@ def _key(columns: list[Column], shards: Shards) -> str:
     return digest([VERSION, shards.digests, shards.rows, fields, types])[:40]
 
 
-def _lock(path: Path, how: int) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(handle, how)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
-
-
-@contextmanager
-def _locked(path: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    handle = _lock(path, how)
-    try:
-        yield
-    finally:
-        os.close(handle)
-
-
 def _make(folder: Path, columns: list[Column], shards: Shards) -> None:
-    """Decode into a folder of another name, which takes its own when every byte is on the disk."""
+    """Decode into a folder with a temporary name, and rename it when every byte is on the disk."""
     draft = folder.with_name(f"{folder.name}.draft")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
@@ -109,25 +90,31 @@ def _make(folder: Path, columns: list[Column], shards: Shards) -> None:
         with _writing(draft, columns, files) as outs:
             for number in range(len(shards)):
                 at = f"shard {number} of split {shards.split}"
-                for table in shards.tables(number, names_of(columns)):
-                    for out, column in zip(outs, columns, strict=True):
-                        out.write(column, table)
-                for place, out in enumerate(outs):
-                    if not isinstance(columns[place], Fixed):
-                        out.end_shard(shards.schema.field(columns[place].columns[0]).type)
+                _decode(shards, number, columns, outs)
         (draft / LAYOUT).write_text(json.dumps(files))
         _sync(draft / LAYOUT)
+        (draft / CHECKED).write_text(_launch())
         os.rename(draft, folder)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         what = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails ({error.strerror})"
         raise StorageUnavailable(
-            f"The disk of the cache {folder.parent} {what}: decoding {at} was given up.",
+            f"The disk of the cache {folder.parent} {what}: decoding stopped at {at}.",
             remedy="Free space there, name another folder with TRAINWRIGHT_HOME, or lower train.loader.cache_bytes.",
         ) from error
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
+
+
+def _decode(shards: Shards, number: int, columns: list[Column], outs: list[_Out]) -> None:
+    """Append one shard's rows to the files of their columns."""
+    for table in shards.tables(number, names_of(columns)):
+        for out, column in zip(outs, columns, strict=True):
+            out.write(column, table)
+    for out, column in zip(outs, columns, strict=True):
+        if not isinstance(column, Fixed):
+            out.end_shard(shards.schema.field(column.columns[0]).type)
 
 
 class _Out:
@@ -194,7 +181,7 @@ def _map(folder: Path, columns: list[Column], shards: Shards) -> list[Any]:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether the files hold what was written, read again once per launch; a damaged one is made anew."""
+    """Whether the files hold what was written, checked once per launch; damaged files are made again."""
     checked = folder / CHECKED
     try:
         layout = json.loads((folder / LAYOUT).read_text())
@@ -214,20 +201,15 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _launch() -> str:
-    """What the ranks that a node started together have in common: the folder that they report in."""
-    return os.environ.get("TRAINWRIGHT_SCRATCH") or f"process {os.getpid()}"
+    """A name that the ranks of one launch on a node share: the folder that they report in."""
+    return os.environ.get(SCRATCH) or f"process {os.getpid()}"
 
 
 def _make_room(base: Path, most_bytes: int) -> None:
-    """Delete what nobody maps, the one used longest ago first, until the rest takes at most `most_bytes`."""
+    """Delete folders that no process maps, the least recently used first, until the rest takes at most `most_bytes`."""
     found = [path for path in base.iterdir() if path.is_dir() and (path / LAYOUT).exists()]
     sizes = {path: sum(file.stat().st_size for file in path.iterdir()) for path in found}
-    for path in sorted(found, key=lambda path: (path / LAYOUT).stat().st_mtime):
-        if sum(sizes.values()) <= most_bytes:
-            return
-        with suppress(BlockingIOError), _locked(base / f"{path.name}.using", fcntl.LOCK_EX | fcntl.LOCK_NB):
-            shutil.rmtree(path)
-            del sizes[path]
+    locks.make_room(found, lambda: sum(size for path, size in sizes.items() if path.exists()) <= most_bytes)
 
 
 def _sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `train.batch` asks for, column by column: how it is decoded from a shard, and what it becomes in a batch."""
+"""The columns of `train.batch`: how each is decoded from a shard, and what it becomes in a batch."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
+from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
-from data_contracts.spec.model import LENGTH
+from data_contracts.pipeline_spec.model import LENGTH
 from training.formats.schema import pick, tensor_of
 
 BatchSpec = list[str | list[str]] | dict[str, str | list[str]] | None
@@ -19,7 +20,7 @@ PIECE = 4096
 
 @dataclass(frozen=True)
 class Fixed:
-    """Columns whose rows are one array of `shape` values each; several are stacked.
+    """Columns whose rows are one array of `shape` values each; several columns are stacked.
 
     Attributes:
         dtype: of the tensor; 64-bit floats become 32-bit, torch's default.
@@ -34,28 +35,28 @@ class Fixed:
         """Bytes of one row."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
-    def decode(self, table: pa.Table, out: np.ndarray) -> None:
-        """Write the table's rows into `out`, (rows, *shape); UsageError for a value that is missing."""
+    def decode(self, table: pa.Table, out: NDArray[Any]) -> None:
+        """Write the table's rows into `out`, (rows, *shape); UsageError for a missing value."""
         arrays = [_numbers(table, name) for name in self.columns]
         if len(arrays) == 1:
-            out[...] = arrays[0]
+            out[...] = arrays[0].reshape(out.shape)  # a column in a list by itself: (rows, 1)
             return
         # Piece by piece, so that the lines of `out` stay in the processor's cache until all columns are in them.
         for at in range(0, len(out), PIECE):
             for place, array in enumerate(arrays):
                 out[at : at + PIECE, place] = array[at : at + PIECE]
 
-    def batches(self, values: np.ndarray, size: int) -> list[torch.Tensor]:
+    def batches(self, values: NDArray[Any], size: int) -> list[torch.Tensor]:
         """Views of `size` rows each."""
         return list(torch.from_numpy(values).split(size))
 
 
 @dataclass(frozen=True)
 class Varying:
-    """A column whose rows differ in length, kept as Arrow has it: texts, bytes, lists.
+    """A column whose rows differ in length, kept in Arrow's format: texts, bytes, lists.
 
     Attributes:
-        pad: what fills shorter rows up; None: a list of tensors (of texts or bytes: a plain list).
+        pad: the value that fills up shorter rows; None: a list of tensors (of texts or bytes: a plain list).
         lengths: the number of values of each row instead of the values.
     """
 
@@ -64,7 +65,7 @@ class Varying:
     lengths: bool = False
 
     def decode(self, table: pa.Table) -> pa.Array:
-        """The table's rows; UsageError for a value that is missing where a tensor cannot say so."""
+        """The table's rows; UsageError for a missing value that a tensor cannot show."""
         column = table.column(self.columns[0]).combine_chunks()
         if column.null_count and (self.pad is not None or self.lengths):
             raise _missing(self.columns[0], column)
@@ -89,14 +90,17 @@ Column = Fixed | Varying
 
 
 def columns_of(schema: pa.Schema, batch: BatchSpec, pad: dict[str, Any]) -> tuple[list[Any] | None, list[Column]]:
-    """The keys of a batch (None: it is a tuple) and its columns.
+    """The keys of a batch (None: the batch is a tuple) and its columns.
 
     Raises:
-        UsageError: no such column, or one that cannot be what is asked.
+        UsageError: there is no such column, or the column cannot be used as asked.
     """
     for name in pad:
         if name not in pick(schema, [name]).names or not _is_ragged(schema.field(name).type):
-            raise UsageError(f"train.loader.pad: column {name!r} is no list of numbers, so there is nothing to pad.")
+            raise UsageError(
+                f"train.loader.pad: column {name!r} is not a list of numbers, so there is nothing to pad.",
+                remedy="Leave it out of train.loader.pad.",
+            )
         if name + LENGTH in schema.names:
             raise UsageError(
                 f"train.loader.pad: {name}{LENGTH} would be the lengths of {name!r}, but it is a column of its own.",
@@ -110,7 +114,7 @@ def columns_of(schema: pa.Schema, batch: BatchSpec, pad: dict[str, Any]) -> tupl
 
 
 def names_of(columns: list[Column]) -> list[str]:
-    """The dataset's columns that must be read, each once."""
+    """The dataset's columns to read, each once."""
     return list(dict.fromkeys(name for column in columns for name in column.columns))
 
 
@@ -120,8 +124,8 @@ def _column(schema: pa.Schema, entry: str | list[str], pad: dict[str, Any]) -> C
             kind = _fixed(pick(schema, [name]).field(0))
             if kind is None or kind[1]:
                 raise UsageError(
-                    f"train.batch: column {name!r} is no number per row, so it cannot be stacked with others.",
-                    remedy="Name it on its own, or turn it into numbers in shards.transform.",
+                    f"train.batch: column {name!r} is not one number per row, so it cannot be stacked with others.",
+                    remedy="Name it as an entry of its own, or turn it into numbers in shards.transform.",
                 )
         return Fixed(tuple(entry), np.dtype(np.float32), (len(entry),))
     if entry.endswith(LENGTH) and entry.removesuffix(LENGTH) in pad:
@@ -139,7 +143,7 @@ def _column(schema: pa.Schema, entry: str | list[str], pad: dict[str, Any]) -> C
 
 
 def _fixed(field: pa.Field) -> tuple[np.dtype, tuple[int, ...]] | None:
-    """Type and shape of a row as it stands in a tensor, None if rows differ in length."""
+    """A row's type and shape in a tensor; None if rows differ in length."""
     tensor, kind = tensor_of(field), field.type
     if tensor is not None:
         return _narrow(tensor[0]), tensor[1]
@@ -163,7 +167,7 @@ def _is_ragged(kind: pa.DataType) -> bool:
     return pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)
 
 
-def _numbers(table: pa.Table, name: str) -> np.ndarray:
+def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
     """One column of a table, without a copy where Arrow allows it."""
     field, column = table.schema.field(name), table.column(name)
     kind, tensor = field.type, tensor_of(field)
@@ -182,18 +186,18 @@ def _numbers(table: pa.Table, name: str) -> np.ndarray:
 
 def _missing(name: str, rows: pa.Array | pa.ChunkedArray) -> UsageError:
     return UsageError(
-        f"Column {name!r} has no value in {rows.null_count} of {len(rows)} rows, which a tensor cannot say.",
+        f"Column {name!r} has no value in {rows.null_count} of {len(rows)} rows, which a tensor cannot express.",
         remedy="Fill or drop them in shards.transform, or leave the column out of train.batch.",
     )
 
 
-def _values(lists: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """The values of all rows one after another, and how many each row has."""
+def _values(lists: pa.Array) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The values of all rows one after another, and the number of values in each row."""
     flat = lists.flatten().to_numpy(zero_copy_only=False)
     counts = np.diff(lists.offsets.to_numpy())
     if lists.null_count:
         counts = np.where(lists.is_valid().to_numpy(zero_copy_only=False), counts, 0)
-    # An array of Arrow's may not be changed; a batch may.
+    # Arrow's arrays are read-only; a batch must be writable.
     return np.array(flat), counts
 
 

@@ -7,25 +7,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
-from data_contracts.spec import LoaderSpec
-from training.loader.ahead import Ahead, Chunk
+from data_contracts.pipeline_spec import LoaderSpec
+from training.loader.prefetch import Chunk, Prefetcher
 from training.loader.rows import NO_ROWS
-from training.loader.split import Room, Split
-from training.mixture import Mixture
-from training.order import BlockOrder, Order, epoch_order
-from training.plan import Plan
+from training.loader.split_reader import MemoryBudget, Split
+from training.order.mixture import Mixture
+from training.order.permutation import BlockOrder, Order, epoch_order
+from training.order.rank_plan import Plan
 
-# Batches are gathered this many at a time at most, or as many as fit `Rows.chunk_bytes`, from one at first on.
+# At most this many batches are gathered at a time, or as many as fit `Rows.chunk_bytes`; the first chunk is one batch.
 CHUNK_BATCHES = 64
 AHEAD_BYTES = 2**26
 
 
 class TrainLoader:
-    """One rank's micro-batches, epoch after epoch, from a cursor that any number of ranks can go on from.
+    """One rank's micro-batches, epoch after epoch, from a cursor that any number of ranks can resume from.
 
-    They are gathered ahead in a thread; the cursor counts what was handed out alone.
+    A thread gathers them ahead; the cursor counts only batches that were handed out.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class TrainLoader:
         pin: bool = False,
         skip: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """As for `Split` and `Plan`.
+        """Split and plan as in `Split` and `Plan`.
 
         Args:
             skip: samples (from, to), in whole global batches, that are counted and never handed out.
@@ -49,12 +50,12 @@ class TrainLoader:
         self.split = split
         self.plan = plan
         self._source = _Source(split, plan, dataset_id, seed, rank, loader or LoaderSpec(), ahead_bytes, pin)
-        self._ahead: Ahead | None = None
+        self._ahead: Prefetcher | None = None
         self._ahead_bytes = ahead_bytes
         self._ready: deque[Any] = deque()
         self._served = 0
         self._skip = skip
-        # Now and not with the first batch: it loads the compiled order.
+        # Called here and not at the first batch, because it loads the compiled order.
         self._source.order(0)(np.zeros(1, np.int64))
 
     @property
@@ -64,11 +65,11 @@ class TrainLoader:
 
     @property
     def passes_over(self) -> bool:
-        """Whether the next micro-batch is skipped: None is handed out in its place."""
+        """Whether the next micro-batch is skipped: the loader yields None in its place."""
         return any(first <= self.samples < end for first, end in self._skip)
 
-    def rows(self, first: int, end: int) -> np.ndarray:
-        """The rows that stand at these samples of the training, over all ranks, in the order of training."""
+    def rows(self, first: int, end: int) -> NDArray[np.int64]:
+        """The rows at these samples of the training, over all ranks, in the order of training."""
         epoch_samples = self.plan.steps_per_epoch * self.plan.global_batch
         found = [np.empty(0, np.int64)]
         while first < end:
@@ -80,14 +81,14 @@ class TrainLoader:
 
     @property
     def spent(self) -> dict[str, float]:
-        """Seconds of preparing batches so far, by cause."""
+        """Seconds spent on preparing batches so far, by cause."""
         return self.split.spent
 
     def __len__(self) -> int:
         return self.plan.steps_per_epoch * self.plan.accumulate
 
     def __iter__(self) -> Iterator[Any]:
-        # It goes on where the cursor stands: an epoch that Lightning cuts short (`limit_train_batches`) skips nothing.
+        # Iteration continues at the cursor: an epoch that Lightning cuts short (`limit_train_batches`) skips nothing.
         for _ in range(len(self)):
             try:
                 if not self._ready:
@@ -105,11 +106,11 @@ class TrainLoader:
         return {"samples": self.samples}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on after so many samples; UsageError if they are no whole number of global batches."""
+        """Resume after so many samples; UsageError if they are not a whole number of global batches."""
         steps, rest = divmod(state["samples"], self.plan.global_batch)
         if rest:
             raise UsageError(
-                f"The checkpoint stands at {state['samples']} samples, in the middle of a global batch of "
+                f"The checkpoint was made after {state['samples']} samples, in the middle of a global batch of "
                 f"{self.plan.global_batch}.",
                 remedy="Resume with the train.global_batch_size that it was made with.",
             )
@@ -117,7 +118,7 @@ class TrainLoader:
         self._served = steps * self.plan.accumulate
 
     def close(self) -> None:
-        """End the thread; what it had prepared is prepared again if the loader is asked for more."""
+        """End the thread. A later batch is prepared again."""
         self._ready.clear()
         if self._ahead is not None:
             self._ahead.close()
@@ -125,12 +126,14 @@ class TrainLoader:
 
     def _fetch(self) -> None:
         if self._ahead is None:
-            self._ahead = Ahead(self._source.chunks(self._served), self._ahead_bytes)
+            self._ahead = Prefetcher(self._source.chunks(self._served), self._ahead_bytes)
         self._ready.extend(self._ahead.next())
 
 
 class _Source:
-    """Chunks of one rank's micro-batches from any place on; apart from the loader, for the thread keeps it alive."""
+    """Chunks of one rank's micro-batches from any position on. Separate from the loader, because the thread keeps it
+    alive.
+    """
 
     def __init__(
         self,
@@ -156,15 +159,15 @@ class _Source:
             return Mixture(kinds, mixture.weights, first, "mixture", *self._words)
         return epoch_order(self._loader, self._split.shard_rows, *self._words, epoch)
 
-    def _soon(self, order: Order, epoch: int, position: int) -> np.ndarray:
-        """Rows of the blocks that come after those around this position."""
+    def _soon(self, order: Order, epoch: int, position: int) -> NDArray[np.int64]:
+        """Rows of the blocks that come after those at this position."""
         if not isinstance(order, BlockOrder):
             return NO_ROWS
         rows = order.next_blocks(position)
         return rows if len(rows) else self._soon(self.order(epoch + 1), epoch + 1, -1)
 
     def chunks(self, served: int) -> Iterator[Chunk]:
-        """What follows after `served` micro-batches, without end; a chunk lies within one epoch."""
+        """The chunks after `served` micro-batches, without end; a chunk lies within one epoch."""
         per_epoch = self._plan.steps_per_epoch * self._plan.accumulate
         most = 1  # at first: the first step waits for one batch, not for a chunk of them
         while True:
@@ -180,18 +183,19 @@ class _Source:
                 served += count
 
 
-def ahead_bytes(batch_bytes: float, room: Room) -> int:
-    """Memory for batches that are prepared ahead, taken from the rank's room: three of them at least, if it can be."""
+def ahead_bytes(batch_bytes: float, room: MemoryBudget) -> int:
+    """Memory for batches that are prepared ahead, taken from the rank's room: at least three batches if possible."""
     wanted = round(min(max(AHEAD_BYTES, 3 * batch_bytes), room.memory_bytes / 4))
     room.take_memory(wanted)
     return wanted
 
 
 class OrderedLoader:
-    """Every row of a split once, in stored order, in batches of at most `batch_size` (one more where ranks demand it).
+    """Every row of a split once, in stored order, in batches of at most `batch_size` (one row more where ranks require
+    it).
 
     With several ranks each takes its share, and all take the same number of batches, so that collectives in a step
-    meet; nothing is padded, batches differ by a row instead. A split with fewer rows than ranks goes to every rank.
+    match. Nothing is padded; batches differ by a row instead. A split with fewer rows than ranks goes to every rank.
     """
 
     def __init__(self, split: Split, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
@@ -199,7 +203,7 @@ class OrderedLoader:
         rows = split.num_rows
         share = world_size if rows >= world_size else 1
         per_rank = -(-rows // (batch_size * share))
-        # Fewer batches, of a row more, where the last round would leave a rank with an empty one.
+        # Fewer batches with one row more, where the last round would leave a rank with an empty batch.
         pieces = max(1, min(per_rank, rows // share)) * share if rows else 0
         mine = range(rank % share, pieces, share)
         self.bounds = (
@@ -210,6 +214,11 @@ class OrderedLoader:
 
     def __len__(self) -> int:
         return len(self.bounds)
+
+    def num_rows(self, position: int) -> int:
+        """The rows of the batch at this position."""
+        start, stop = self.bounds[position]
+        return stop - start
 
     def __iter__(self) -> Iterator[Any]:
         for start, stop in self.bounds:

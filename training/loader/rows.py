@@ -1,13 +1,11 @@
-"""Where the rows of a split are held, and how any of them are gathered.
+"""Holds the rows of a split, and gathers any of them.
 
-`Held` has all of them, in memory or in mapped files; `Streamed` reads blocks of the shards as they are asked for and
-keeps the latest. What is gathered does not depend on which of them gathers it.
+`AllRows` has all of them, in memory or in mapped files; `StreamedRows` reads blocks of the shards on demand and keeps
+the latest. Both gather the same rows.
 """
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections import OrderedDict, defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,18 +13,17 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import torch
+from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
+from training.loader.buffer_pool import BufferPool
 from training.loader.columns import Column, Fixed, Varying, names_of
 from training.loader.shards import Shards
-from training.order import blocks_of
+from training.order.permutation import blocks_of
 
-Gathered = list[np.ndarray | pa.Array]
-# Blocks that are read and decoded side by side; PyArrow and NumPy leave the interpreter to others meanwhile.
+Gathered = list[NDArray[Any] | pa.Array]
+# Blocks that are read and decoded in parallel; PyArrow and NumPy release the interpreter lock meanwhile.
 READERS = 2
-# Gathers of so many bytes are shared by two threads: one alone does not fill the memory's bandwidth.
-LARGE = 2**20
 NO_ROWS = np.empty(0, np.int64)
 
 
@@ -35,22 +32,22 @@ class Rows(Protocol):
 
     Attributes:
         spent: seconds so far, by what was done.
-        chunk_bytes: to gather at a time, for the cost of handing over to other threads not to count.
+        chunk_bytes: bytes to gather at a time, so that the cost of handing over to other threads does not count.
     """
 
     chunk_bytes: int
     num_rows: int
     spent: dict[str, float]
 
-    def gather(self, rows: np.ndarray, pin: bool = False, soon: np.ndarray = NO_ROWS) -> Gathered:
-        """These rows, column by column, as memory of their own; in pinned memory if asked.
+    def gather(self, rows: NDArray[np.int64], pin: bool = False, soon: NDArray[np.int64] = NO_ROWS) -> Gathered:
+        """These rows, column by column, in memory of their own; pinned on request.
 
         Args:
             soon: rows whose neighbours are asked for next, so that they may be read meanwhile.
         """
 
 
-class Held:
+class AllRows:
     """All rows in arrays, (num_rows, *shape) each, and in one Arrow array per shard where rows vary in length."""
 
     # With 4 MiB an epoch took a sixth to a quarter longer, with 1 MiB twice as long.
@@ -61,10 +58,10 @@ class Held:
         self.spent: dict[str, float] = defaultdict(float)
         self._columns, self._values, self._where = columns, values, where
         self._starts = np.cumsum([0, *shard_rows])
-        self._memory = Memory()
+        self._memory = BufferPool()
 
-    def gather(self, rows: np.ndarray, pin: bool = False, soon: np.ndarray = NO_ROWS) -> Gathered:
-        """These rows; `spent` counts it under `memory` or `cache`."""
+    def gather(self, rows: NDArray[np.int64], pin: bool = False, soon: NDArray[np.int64] = NO_ROWS) -> Gathered:
+        """These rows; `spent` counts the time under `memory` or `cache`."""
         since = time.perf_counter()
         gathered: Gathered = []
         for column, values in zip(self._columns, self._values, strict=True):
@@ -76,7 +73,7 @@ class Held:
         return gathered
 
 
-def hold(columns: list[Column], shards: Shards) -> Held:
+def hold(columns: list[Column], shards: Shards) -> AllRows:
     """Decode all rows into memory, shard by shard."""
     values: list[Any] = [
         np.empty((shards.num_rows, *column.shape), column.dtype) if isinstance(column, Fixed) else []
@@ -95,16 +92,16 @@ def hold(columns: list[Column], shards: Shards) -> Held:
         for place, column in enumerate(columns):
             if isinstance(column, Varying):
                 values[place].append(_joined(texts[place], column, shards))
-    return Held(columns, shards.rows, values, "memory")
+    return AllRows(columns, shards.rows, values, "memory")
 
 
-class Streamed:
-    """Blocks of the shards, decoded when a row of theirs is asked for; the latest `most_blocks` are kept.
+class StreamedRows:
+    """Blocks of the shards, decoded when one of their rows is asked for; the latest `most_blocks` are kept.
 
     With the block order a window's blocks are asked for together and never again, so each is decoded once an epoch.
     """
 
-    # More would reach over many windows, and none would be read ahead.
+    # A larger chunk would reach over many windows, and no window would be read ahead.
     chunk_bytes = 2**22
 
     def __init__(self, columns: list[Column], shards: Shards, block_rows: int, memory_bytes: int, least: int) -> None:
@@ -136,13 +133,13 @@ class Streamed:
         self._free = list(range(most))
         self._pool_bounds = np.arange(most + 1) * longest
         self._reading: dict[int, Future[None]] = {}
-        self._memory = Memory()
+        self._memory = BufferPool()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="blocks")
 
-    def gather(self, rows: np.ndarray, pin: bool = False, soon: np.ndarray = NO_ROWS) -> Gathered:
-        """These rows; the blocks they are in are read first, the least recently used make room.
+    def gather(self, rows: NDArray[np.int64], pin: bool = False, soon: NDArray[np.int64] = NO_ROWS) -> Gathered:
+        """These rows. Their blocks are read first and replace the least recently used.
 
-        The blocks that are needed soon are read while these rows are gathered, where there is room beside them.
+        The blocks that are needed soon are read while these rows are gathered, if there is room for both.
         """
         blocks = np.searchsorted(self._starts, rows, side="right") - 1
         gathered: list[Gathered] = []
@@ -150,7 +147,7 @@ class Streamed:
         asked[blocks] = True
         needed = np.flatnonzero(asked)
         most = len(self._pool_bounds) - 1
-        # More blocks at once than there is room for: in parts, put back in order at the end.
+        # More blocks than there is room for: gathered in parts, and put back in order at the end.
         for at in range(0, len(needed), most):
             part = needed[at : at + most]
             inside = np.flatnonzero(np.isin(blocks, part)) if len(needed) > most else np.arange(len(rows))
@@ -168,8 +165,8 @@ class Streamed:
             for parts in joined
         ]
 
-    def _load(self, needed: np.ndarray) -> None:
-        """Wait until these blocks are there; those that nobody has begun to read are read now."""
+    def _load(self, needed: NDArray[np.int64]) -> None:
+        """Wait until these blocks are loaded; blocks that no thread has begun to read are read now."""
         for block in needed.tolist():
             if block in self._places:
                 self._places.move_to_end(block)
@@ -188,8 +185,8 @@ class Streamed:
         if failed:
             raise failed[0]
 
-    def _begin(self, block: int, needed: np.ndarray) -> bool:
-        """Begin to read a block that is not there; False if all places are `needed` or being read into."""
+    def _begin(self, block: int, needed: NDArray[np.int64]) -> bool:
+        """Begin to read a block that is not loaded; False if all places are `needed` or being read into."""
         if block in self._places:
             return True
         if not self._free:
@@ -202,7 +199,7 @@ class Streamed:
         self._reading[block] = self._readers.submit(self._read, block, place)
         return True
 
-    def _gather(self, rows: np.ndarray, blocks: np.ndarray, pin: bool) -> Gathered:
+    def _gather(self, rows: NDArray[np.int64], blocks: NDArray[np.int64], pin: bool) -> Gathered:
         since = time.perf_counter()
         local = self._place_of[blocks] * self._size + (rows - self._starts[blocks])
         gathered: Gathered = [
@@ -232,52 +229,14 @@ class Streamed:
 
 
 def row_bytes(columns: list[Column], shards: Shards) -> float:
-    """Bytes of a decoded row: exact for fixed columns; for the others at most about what the shards have."""
+    """Bytes of a decoded row: exact for fixed columns; for the others an upper estimate from the shards."""
     fixed = sum(column.row_bytes for column in columns if isinstance(column, Fixed))
     varies = any(isinstance(column, Varying) for column in columns)
     return fixed + (shards.num_bytes / max(1, shards.num_rows) if varies else 0.0)
 
 
-class Memory:
-    """Memory that batches are gathered into, used again as soon as nobody holds a batch in it any more.
-
-    Fresh memory costs as much as the copy into it: the system clears each page when it is first touched.
-    """
-
-    def __init__(self) -> None:
-        self._blocks: list[np.ndarray] = []
-        self._lock = threading.Lock()
-        self._helper = ThreadPoolExecutor(1, thread_name_prefix="gather")
-
-    def take(self, values: np.ndarray, rows: np.ndarray, pin: bool = False) -> np.ndarray:
-        """`values[rows]` that nobody else holds; pinned, for a GPU to copy from while it computes, if asked."""
-        shape = (len(rows), *values.shape[1:])
-        needed = len(rows) * values[:1].nbytes
-        # PyTorch keeps pinned memory for the next one by itself, and knows when a copy from it has ended.
-        memory = torch.empty(needed, dtype=torch.uint8, pin_memory=True).numpy() if pin else self._of(needed)
-        out = memory[:needed].view(values.dtype).reshape(shape)
-        middle = len(rows) // 2 if needed >= LARGE else 0
-        # The rows are in range by construction; mode="raise" would gather into a buffer first.
-        first = self._helper.submit(np.take, values, rows[:middle], 0, out[:middle], "clip") if middle else None
-        np.take(values, rows[middle:], axis=0, out=out[middle:], mode="clip")
-        if first is not None:
-            first.result()
-        return out
-
-    def _of(self, needed: int) -> np.ndarray:
-        with self._lock:
-            for block in self._blocks:
-                # Held by the list, by the name here and by the call alone: a view keeps what it is a view of.
-                if sys.getrefcount(block) == 3 and block.nbytes >= needed:
-                    return block
-            self._blocks = [block for block in self._blocks if sys.getrefcount(block) > 3]
-            block = np.empty(needed, np.uint8)
-            self._blocks.append(block)
-            return block
-
-
-def _take_varying(parts: list[pa.Array], starts: np.ndarray, rows: np.ndarray) -> pa.Array:
-    """Rows of arrays that follow each other; `starts` says at which row each begins.
+def _take_varying(parts: list[pa.Array], starts: NDArray[np.int64], rows: NDArray[np.int64]) -> pa.Array:
+    """Rows of consecutive arrays; `starts` has the first row of each.
 
     Arrow's own `take` on a chunked array joins all chunks first, each time.
     """

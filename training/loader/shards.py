@@ -1,4 +1,4 @@
-"""The shards of one split: where they lie, that they are what was sealed, and their rows as tables."""
+"""The shards of one split: where they are, whether they are what was sealed, and their rows as tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from training.formats.schema import read_schema
 
 
 def shard_path(folder: Path, dataset: Dataset, shard: ShardFile) -> Path:
-    """Where a shard lies, given the dataset's local folder: beside it for a shard that belongs to a parent."""
+    """A shard's path, given the dataset's local folder; a parent's shard lies beside that folder."""
     if shard.uri in ("", dataset.ref.uri):
         return folder / shard.path
     root = folder
@@ -29,7 +29,7 @@ def shard_path(folder: Path, dataset: Dataset, shard: ShardFile) -> Path:
 
 
 class Shards:
-    """The shards of one split. Each is compared with its digest once, when it is first touched.
+    """The shards of one split. Each is checked against its digest once, at its first use.
 
     Attributes:
         rows: rows of each shard; num_rows: of all.
@@ -68,7 +68,7 @@ class Shards:
 
         Raises:
             CorruptError: its bytes are not what was sealed, or not what the schema says.
-            StorageUnavailable: the disk does not give them.
+            StorageUnavailable: the disk cannot read them.
         """
         stop = self.rows[number] if stop is None else stop
         self._check(number)
@@ -89,10 +89,10 @@ class Shards:
         with self._time("reading"), _named(path):
             if path.stat().st_size != shard.bytes:
                 raise CorruptError(f"Shard {path.name} has {path.stat().st_size} bytes, but {shard.bytes} were sealed.")
-            # A mapping of an empty file is refused; an empty shard still has a footer or no bytes to be wrong.
-            found = blake3(max_threads=blake3.AUTO)
-            found = found.update_mmap(path) if shard.bytes else found
-        if found.hexdigest() != shard.blake3:
+            # An empty file cannot be mapped; an empty shard still has a footer or no bytes to be wrong.
+            digest = blake3(max_threads=blake3.AUTO)
+            digest = digest.update_mmap(path) if shard.bytes else digest
+        if digest.hexdigest() != shard.blake3:
             raise CorruptError(f"Shard {path.name} does not hold the bytes that were sealed.")
         self._checked.add(number)
 
@@ -116,7 +116,7 @@ class Shards:
 
 @contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Name the shard where the system does not give its bytes."""
+    """Name the shard if the system cannot read its bytes."""
     try:
         yield
     except FileNotFoundError as error:

@@ -16,6 +16,8 @@ TABLE = [
     (errors.SpecError, "spec", 2, None),
     (errors.ContractRejected, "contract_rejected", 3, None),
     (errors.GateNotMet, "gate_not_met", 4, None),
+    (errors.InsufficientEvidence, "insufficient_evidence", 4, None),
+    (errors.OnHold, "on_hold", 4, None),
     (errors.Interrupted, "interrupted", 5, None),
     (errors.Preempted, "preempted", 5, "preempted"),
     (errors.NodeLost, "node_lost", 5, "node_lost"),
@@ -85,4 +87,4 @@ def test_an_answer_that_we_do_not_know_is_an_internal_error(answer: dict[str, st
     error = from_json(answer)
     assert type(error) is TrainwrightError
     assert error.exit_code == 1
-    assert error.message == answer.get("message", "a child process failed without saying why.")
+    assert error.message == answer.get("message", "A child process failed and gave no reason.")

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from data_contracts import handoffs
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
+from data_contracts.messages.message import Message
 from data_contracts.resolved import Resolved
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
@@ -27,7 +28,7 @@ def golden(repository: Path) -> dict[str, Any]:
 def test_the_golden_file_has_every_kind(golden: dict[str, Any]) -> None:
     assert set(golden) == {kind.__name__ for kind in WRITTEN}
     known = {kind for kind in HandOff.__subclasses__() if kind.__module__.startswith("data_contracts.")}
-    assert known == set(WRITTEN)
+    assert known - {Message} == set(WRITTEN)  # messages have a golden file each
 
 
 @pytest.mark.parametrize("kind", WRITTEN)

@@ -131,7 +131,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"model": None, "fit": {"model": MODEL}},
-        "fit: is the section of a subcommand; move what it holds one level up, without fit:",
+        "fit: is a subcommand's section; move its content one level up, without fit:",
     ),
 ]
 
@@ -281,12 +281,12 @@ WITHOUT_EFFECT: list[tuple[list[tuple[str, str]], dict[str, Any], list[str]]] = 
     (
         [("source: digits.parquet", "source: [a.csv, {uri: b, storage_options: {anon: true}, format: csv}]")],
         {"trainer": EPOCHS},
-        ["data.source.1.storage_options has no effect: b is no s3:// address."],
+        ["data.source.1.storage_options has no effect: b is not an s3:// address."],
     ),
     (
         [("version: 1", "version: 1\nstore: {uri: here, storage_options: {anon: true}}")],
         {"trainer": EPOCHS},
-        ["store.storage_options has no effect: here is no s3:// address."],
+        ["store.storage_options has no effect: here is not an s3:// address."],
     ),
     (
         [("    key: id", "    column: part\n    seed: 3\n    fractions: {train: 1}")],

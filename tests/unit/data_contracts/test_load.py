@@ -12,7 +12,7 @@ import yaml
 
 from data_contracts.errors import SpecError
 from data_contracts.load import json_schema, load_spec
-from data_contracts.spec import PipelineSpec
+from data_contracts.pipeline_spec import PipelineSpec
 
 Write = Callable[..., Path]
 
@@ -41,7 +41,7 @@ MISTAKES = {
     "unknown key at the top": (
         "version: 1",
         "version: 1\nzzz: 3",
-        "2: zzz: unknown key; a spec has contract, data, evaluate, name, promote, retry, shards, "
+        "2: zzz: unknown key; a spec has code, contract, data, evaluate, name, promote, retry, shards, "
         "store, tags, train, "
         "verify and version",
     ),
@@ -117,9 +117,8 @@ MISTAKES = {
     "a section of which nothing is written": (
         "source: digits.parquet\n  sensitive: [id]",
         "<<: {}",
-        "3: data.source: is missing; add it (Files or globs, read in this order (files of a glob by "
-        "name); a single one "
-        "may stand without a list)",
+        "3: data.source: is missing; add it (Files or globs, read in this order, the files of a glob by name. "
+        "A single source needs no list)",
     ),
     "not one of the choices": (
         "devices: 2",
@@ -156,20 +155,20 @@ MISTAKES = {
     "missing name": (
         "name: digits\n",
         "",
-        "1: name: is missing; add it (Namespace of its runs, artifacts and deployments)",
+        "1: name: is missing; add it (Name of the pipeline; its runs, artifacts, deployments and model are named after "
+        "it)",
     ),
     "name that is no path": (
         "name: digits",
         "name: Digits 1",
-        "2: name: 'Digits 1' cannot be a name: use 1 to 63 of a-z, 0-9, '.', '_' and '-', beginning "
+        "2: name: 'Digits 1' cannot be a name: use 1 to 63 characters (a-z, 0-9, '.', '_', '-') that begin "
         "with a letter or digit",
     ),
     "key that is no name": (
         "evaluate:\n",
         "evaluate:\n  sets: {A B: {split: val}}\n",
-        "16: evaluate.sets.A B: 'A B' cannot be a name: use 1 to 63 of a-z, 0-9, '.', '_' and '-', "
-        "beginning with a letter "
-        "or digit",
+        "16: evaluate.sets.A B: 'A B' cannot be a name: use 1 to 63 characters (a-z, 0-9, '.', '_', '-') that begin "
+        "with a letter or digit",
     ),
     "options that are no mapping": (
         "version: 1",
@@ -225,7 +224,7 @@ MISTAKES = {
     "gate on no metric": (
         "metric: accuracy, min: 0.9",
         "metric: recall, min: 0.9",
-        "23: promote.gates.0.metric: 'recall' is no metric of evaluate; it has accuracy",
+        "23: promote.gates.0.metric: 'recall' is not a metric of evaluate; it has accuracy",
     ),
     "rule of a section": (
         "    - metric: accuracy\n",

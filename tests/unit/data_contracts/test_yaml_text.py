@@ -80,7 +80,7 @@ REFUSED = {
     "a: *b": f"1: is not valid YAML: found undefined alias 'b'; {LOOK}",
     "a:\n\tb: 1": "2: is not valid YAML: a tab stands where YAML wants spaces; indent with spaces.",
     "a: 1\n---\nb: 2": "2: is not valid here: a second document begins (`---`); keep one.",
-    "a: 1\nb: \x01": "2: is not valid YAML: a control character; take it out.",
+    "a: 1\nb: \x01": "2: is not valid YAML: it has a control character; remove it.",
     "a: &a [*a]": " nests too deeply, or an alias contains itself; write it out.",
     "a: &a\n  <<: *a": " nests too deeply, or an alias contains itself; write it out.",
     "[" * 3000: " nests too deeply, or an alias contains itself; write it out.",
@@ -118,7 +118,7 @@ def test_a_few_aliases_that_stand_for_billions_of_values_are_refused() -> None:
         (b"# nothing\n", "f.yaml: is empty; look for it."),
         (b"- 1\n- 2\n", "f.yaml:1: a spec is a mapping (`key: value` lines), not a list."),
         (b"\n\njust text", "f.yaml:3: a spec is a mapping (`key: value` lines), not 'just text'."),
-        (b"a: \xff\xfe", "f.yaml: is no text in UTF-8 (byte 3); name a spec."),
+        (b"a: \xff\xfe", "f.yaml: is not text in UTF-8 (byte 3); name a spec."),
     ],
 )
 def test_files_that_are_no_mapping(
@@ -154,3 +154,14 @@ def test_a_file_below_the_current_folder_is_named_from_there(tmp_path: Path, mon
 def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_bytes(b"\xef\xbb\xbfa: 1\n")
     assert read_document(tmp_path / "f.yaml", "a spec", "look for it").value == {"a": 1}
+
+
+@pytest.mark.parametrize("number", ["012", "-012", "0_7", "1:30", "1:30:00"])
+def test_a_number_that_yaml_reads_in_another_base_is_refused(number: str) -> None:
+    with pytest.raises(SpecError, match=rf"f\.yaml:2: a\.min: {number} would be .*quote it as text"):
+        parse(f"a:\n  min: {number}", "f.yaml")
+    assert parse(f"min: '{number}'", "f.yaml").value == {"min": number}
+
+
+def test_zero_and_a_hexadecimal_number_stay_numbers() -> None:
+    assert parse("[0, -0, 0.5, 0x10, 10, 0b11]", "f.yaml").value == [0, 0, 0.5, 16, 10, 3]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows import node
-from infra.launch.local import LocalNode
-from infra.launch.processes import is_alive
+from infra.gang.node.local import LocalNode
+from infra.processes.processes import is_alive
 
 
 @pytest.mark.timeout(60)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
+import sys
 from datetime import datetime
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
@@ -76,6 +78,22 @@ def test_what_an_uninstallation_left_behind_has_no_version(
     whole.mkdir()
     (whole / "METADATA").write_text("Name: extra\nVersion: 1\n")
     assert audit.lock_digest() != before
+
+
+def test_distributions_count_as_importlib_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in {
+        "crlf-1.dist-info/METADATA": "Name: crlf\r\nVersion: 1\r\n\r\nName: not this\r\n",
+        "bare-2.dist-info/METADATA": "Metadata-Version: 2.1\nName: Bare\n",
+        "lower-3.egg-info/PKG-INFO": "name:lower\nversion:\t3\nDescription: of several\n  Name: lines\n",
+        "file-4.egg-info": "Name: file\nVersion: 4\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(text.encode())
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    parsed = [one.metadata for one in metadata.distributions()]
+    named = sorted(f"{one['Name'].lower()}=={one.get('Version')}" for one in parsed)
+    assert named == ["bare==None", "crlf==1", "file==4", "lower==3"]
+    assert audit.lock_digest() == hashlib.sha256("\n".join(named).encode()).hexdigest()
 
 
 def test_now_is_utc() -> None:

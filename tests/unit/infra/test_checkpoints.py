@@ -10,7 +10,7 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
 from infra.checkpoints import read_trained_with, verify_checkpoint
-from infra.launch.trail import Trail
+from infra.gang.checkpoints.ledger import Ledger
 from infra.store import Store, layout, open_store
 
 TRAINING = "trainings/k-0"
@@ -48,17 +48,17 @@ TOLD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("told", "what"), TOLD)
 def test_what_is_told_of_it_must_be_what_it_says(told: dict[str, Any], what: str, store: Store) -> None:
-    with pytest.raises(CorruptError, match=f"is whole, but not of .*{what}"):
+    with pytest.raises(CorruptError, match=f"is whole, but does not belong to .*{what}"):
         verify_checkpoint(store, sealed(store).model_copy(update=told))
 
 
 def test_it_is_resumed_from_only_with_the_settings_that_made_it(store: Store) -> None:
-    trail = Trail(store, TRAINING, 0)
+    ledger = Ledger(store, TRAINING, 0)
     for step in (5, 10):
-        trail.commit(
+        ledger.commit(
             sealed(store, step, b"{}" if step == 10 else b'{"train":{"lr":1.0,"layers":[1,2]},"dataset_id":null}')
         )
-    resumed = trail.resume_from(SEALED)
+    resumed = ledger.resume_from(SEALED)
     assert resumed is not None
     assert resumed.step == 5
     reason = store.read_json(layout.quarantined(layout.checkpoint(TRAINING, 10, 0)))["reason"]

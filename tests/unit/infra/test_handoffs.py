@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Evaluation, Ref
 from infra.handoffs import put_handoff, read_handoff
 from infra.store import Store, open_store
+from tests.support.damage import overwrite
 
 FIELDS = {
     "schema_version": 1,
@@ -52,3 +54,17 @@ def test_what_is_no_hand_off_is_named(name: str, data: bytes, sentence: str, sto
     with pytest.raises(CorruptError, match=rf"^evaluations/k-0/handoff\.json {sentence}\.") as raised:
         read_handoff(store, sealed(store, name, data), Evaluation)
     assert raised.value.details == {"file": "evaluations/k-0/handoff.json"}
+
+
+def test_what_was_changed_after_it_was_sealed_is_not_believed(store: Store) -> None:
+    ref = sealed(store, "handoff.json", canonical(FIELDS))
+    path = Path(store.uri) / ref.uri / "handoff.json"
+    overwrite(path, canonical({**FIELDS, "checkpoint_id": "ef" * 32}))
+    with pytest.raises(CorruptError, match=r"^evaluations/k-0/handoff\.json is not what was sealed\."):
+        read_handoff(store, ref, Evaluation)
+
+
+def test_a_hand_off_of_another_reuse_key_is_not_believed(store: Store) -> None:
+    ref = sealed(store, "handoff.json", canonical({**FIELDS, "key": "other"}))
+    with pytest.raises(CorruptError, match="is the hand-off of another reuse key"):
+        read_handoff(store, ref, Evaluation)

@@ -71,6 +71,40 @@ def test_the_rendezvous_has_a_headless_service_that_finds_the_pods(
     assert pod["spec"]["subdomain"] == service["metadata"]["name"]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_pod_can_be_reached_by_its_like_alone(version: str, template: dict[str, Any], repository: Path) -> None:
+    policy = yaml.safe_load((repository / "infra/kubernetes/network-policy.yaml").read_text())
+    kubernetes_validate.validate(policy, version, strict=True)
+    labels = rendered(template)["spec"]["template"]["metadata"]["labels"]
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    assert selected
+    assert selected.items() <= labels.items()
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    # One rule with one peer: without a namespace selector it means pods of this namespace alone.
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {"matchLabels": selected}}]}]
+
+
+def test_a_pod_is_as_restricted_as_kubernetes_knows(template: dict[str, Any], repository: Path) -> None:
+    """Kubernetes' Pod Security Standard `restricted`, and what it leaves to its users."""
+    pod = rendered(template)["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["enableServiceLinks"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    user = pod["securityContext"]
+    assert user["runAsNonRoot"] is True
+    assert f"\nUSER {user['runAsUser']}\n" in (repository / "infra/docker/Dockerfile").read_text()
+    assert user["seccompProfile"] == {"type": "RuntimeDefault"}
+    [container] = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert all(set(volume) - {"name"} == {"emptyDir"} for volume in pod["volumes"])
+    assert {mount["mountPath"] for mount in container["volumeMounts"]} == {"/dev/shm", "/scratch", "/tmp"}
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
 def test_what_kubernetes_does_not_know_is_found(template: dict[str, Any]) -> None:
     template["job_configuration"]["job_manifest"]["spec"]["template"]["spec"]["parallelism"] = 1
     with pytest.raises(ValidationError):

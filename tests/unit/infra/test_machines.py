@@ -54,7 +54,7 @@ def test_an_unknown_machine_names_the_nearest(name: str, hint: str) -> None:
     [
         (None, "the machine catalogue cannot be read"),
         ("a: [", "the machine catalogue cannot be read"),
-        ("- a", "a machine catalogue maps names to machines"),
+        ("- a", "is not a machine catalogue, which maps names to machines"),
         ("a: 3", "a: a machine is a mapping of devices, memory_bytes, usd_per_hour and price_date"),
         ("a: {devices: x, memory_bytes: 1, usd_per_hour: 1}", "a: devices: "),
         ("a: {devices: 1, memory_bytes: 1, usd_per_hour: 1, cores: 3}", "a: cores: "),

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, StorageUnavailable
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
 from infra import registry
-from infra.registry import aliases, history, move_alias, next_version, read_alias, read_version, write_version
-from infra.store import PointerMoved, Store, Versioned, open_store
+from infra.registry import aliases, history, holds, move_alias, next_version, read_alias, read_version, write_version
+from infra.store import Pointer, PointerMoved, Store, Versioned, open_store
+from infra.store.s3 import S3Backend
+from tests.support.fault_proxy import Fault, FaultProxy
 from tests.support.s3 import S3Server, s3_server
 
 __all__ = ["s3_server"]
@@ -39,7 +41,7 @@ def promote(store: Store, version: ModelVersion, expected: Versioned | None, pre
     receipt = Receipt(
         decision="promoted", model="digits", alias="champion", version=version.version, previous=previous, sentence="."
     )
-    return move_alias(store, "digits", "champion", expected, version, receipt, {"actor": "me"})
+    return move_alias(store, expected, version, receipt, {"actor": "me"}, holds(store, expected))
 
 
 def test_versions_count_from_one(store: Store) -> None:
@@ -114,7 +116,9 @@ def test_an_alias_moves_and_its_receipts_are_kept(store: Store) -> None:
     assert [receipt.previous for receipt in receipts] == [None, 1, 2]
     manifest = store.verify(receipts[1].ref)
     assert manifest.kind == "receipt"
-    assert manifest.provenance == {"actor": "me", "previous_receipt": receipts[0].ref.to_json()}
+    assert manifest.provenance == {
+        "actor": "me", "previous_receipt": receipts[0].ref.to_json(), "alias_schema": 2,
+    }  # fmt: skip
     assert manifest.settings == {
         "model": "digits", "alias": "champion", "decision": "promoted", "version": 2,
         "previous_receipt": receipts[0].ref.id,
@@ -124,8 +128,9 @@ def test_an_alias_moves_and_its_receipts_are_kept(store: Store) -> None:
 def test_all_aliases(store: Store) -> None:
     assert aliases(store) == []
     promote(store, write(store, 10), None, None)
-    store.pointer("aliases/digits/challenger").create({"version": 7})
-    store.pointer("aliases/gpt/champion").create({"version": 3})
+    named = read_alias(store, "digits", "champion")[0].value
+    store.pointer("aliases/digits/challenger").create({**named, "version": 7})
+    store.pointer("aliases/gpt/champion").create({**named, "version": 3})
     assert aliases(store) == [("digits", "challenger", 7), ("digits", "champion", 1), ("gpt", "champion", 3)]
 
 
@@ -161,6 +166,62 @@ def test_a_move_that_loses_after_its_receipt_is_not_in_the_history(
     assert store.list("aliases/digits/history/champion") == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_a_lost_answer_is_settled_by_the_chain(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """The move was made, its answer was lost, and another writer moved the alias before we looked."""
+    proxy = FaultProxy(s3_server.url)
+    uri = f"s3://{s3_server.bucket()}/prefix"
+    past, near = open_store(uri, s3_server.options), open_store(uri, {**s3_server.options, "endpoint_url": proxy.url})
+    first, second, third = (write(past, n) for n in (10, 20, 30))
+    promote(past, first, None, None)
+    held, _ = read_alias(past, "digits", "champion")
+    landed = S3Backend._landed
+
+    def overtaken(backend: S3Backend, path: str, nonce: str) -> str:
+        monkeypatch.setattr(S3Backend, "_landed", landed)
+        if after:
+            promote(past, third, read_alias(past, "digits", "champion")[0], 2)
+        return landed(backend, path, nonce)
+
+    monkeypatch.setattr(S3Backend, "_landed", overtaken)
+    fault = Fault("lose", "PUT", "aliases/digits/champion", times=2)
+    proxy.faults.append(fault)
+    try:
+        receipt = promote(near, second, held, 1)
+    finally:
+        proxy.stop()
+    assert fault.fired
+    assert [one.version for one in history(past, "digits", "champion")] == ([1, 2, 3] if after else [1, 2])
+    assert receipt.sentence == (".; it was moved again since and is version 3 now" if after else ".")
+
+
+def test_an_unknown_outcome_is_not_reported_as_a_failure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = write(store, 10), write(store, 20)
+    promote(store, first, None, None)
+    held, _ = read_alias(store, "digits", "champion")
+    swap, read = Pointer.swap, Pointer.read
+
+    def lost(pointer: Pointer, expected: Versioned | None, value: object) -> Versioned:
+        raise StorageUnavailable("away")
+
+    def gone(pointer: Pointer) -> Versioned | None:
+        raise StorageUnavailable("away")
+
+    def lost_and_gone(pointer: Pointer, expected: Versioned | None, value: object) -> Versioned:
+        swap(pointer, expected, value)
+        monkeypatch.setattr(Pointer, "read", gone)
+        raise StorageUnavailable("away")
+
+    for swapped in (lost, lost_and_gone):
+        monkeypatch.setattr(Pointer, "swap", swapped)
+        with pytest.raises(StorageUnavailable, match=r"moved; it is unknown whether the alias was moved.*try again"):
+            promote(store, second, held, 1)
+    monkeypatch.setattr(Pointer, "read", read)
+    assert read_alias(store, "digits", "champion")[1] == 2
+
+
 def test_equal_receipts_of_different_moves_are_kept_apart(store: Store) -> None:
     first, second = write(store, 10), write(store, 20)
     promote(store, first, None, None)
@@ -184,10 +245,10 @@ def test_what_an_alias_names_must_be_there(store: Store) -> None:
     first = promote(store, version, None, None)
     promote(store, write(store, 20), read_alias(store, "digits", "champion")[0], 1)
     store.remove(first.ref.uri, why="test", by="test")
-    with pytest.raises(CorruptError, match=r"^aliases/digits/history/champion/0/manifest\.json, which .* is gone"):
+    with pytest.raises(CorruptError, match=r"^aliases/digits/history/champion/0/manifest\.json, which .* is missing"):
         history(store, "digits", "champion")
     store.remove(version.ref.uri, why="test", by="test")
-    with pytest.raises(CorruptError, match=r"^models/digits/1/manifest\.json, which .* is gone"):
+    with pytest.raises(CorruptError, match=r"^models/digits/1/manifest\.json, which .* is missing"):
         registry.model_version(store, version.ref)
 
 

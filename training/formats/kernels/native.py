@@ -1,4 +1,4 @@
-"""What the kernels share: how they are compiled and kept, eight bytes at a time, and CRC-32C."""
+"""The shared base of the kernels: compiling and caching them, eight bytes at a time, and CRC-32C."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from llvmlite import ir
 from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-# A record's length and the checksum of that, before the message; the checksum of the message, behind it.
+# Before the message: a record's length and the length's checksum. After it: the checksum of the message.
 HEAD_BYTES, TAIL_BYTES = 12, 4
-# Eight bytes are read and written at a time, so a buffer has this many to spare behind its end.
+# Eight bytes are read and written at a time, so a buffer needs this many spare bytes after its end.
 SPARE_BYTES = 8
 # The number of a Feature's list, by the kind of its values.
 BYTES, FLOAT, INT64 = 1, 2, 3
@@ -27,8 +28,8 @@ _THIS_FILE = blake3(Path(__file__).read_bytes()).hexdigest(length=4)
 
 
 def kernel(function: Callable) -> Any:
-    """Compile a function on its first call for each set of types; the machine code is kept between processes."""
-    # Numba keeps it under this name until the function's own file changes; it also holds code of this file.
+    """Compile a function on its first call for each set of types; the machine code is cached between processes."""
+    # Numba caches it under this name until the function's own file changes, but it contains code of this file too.
     function.__qualname__ += f"-{_THIS_FILE}"
     try:
         return njit(cache=True, nogil=True)(function)
@@ -37,7 +38,7 @@ def kernel(function: Callable) -> Any:
 
 
 def _instruction(function: Callable) -> Any:
-    """A function of which a kernel takes in the machine code that it generates."""
+    """A function whose generated machine code is inlined into a kernel."""
     return intrinsic(function)
 
 
@@ -91,7 +92,7 @@ def copy(typing_context: Any, out: Any, at: Any, data: Any, start: Any, size: An
 
 @_instruction
 def _crc_instruction(typing_context: Any, crc: Any, value: Any) -> Any:
-    """CRC-32C of eight more bytes, by SSE 4.2's instruction for it."""
+    """CRC-32C of eight more bytes, by the SSE 4.2 instruction."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         wide = ir.IntType(64)
@@ -103,8 +104,8 @@ def _crc_instruction(typing_context: Any, crc: Any, value: Any) -> Any:
     return types.uint64(types.uint64, types.uint64), generate
 
 
-def _tables() -> np.ndarray:
-    """Eight tables of 256: what a byte does to the CRC with 0 to 7 bytes after it (slicing by eight)."""
+def _tables() -> NDArray[np.uint64]:
+    """Eight tables of 256: the effect of a byte on the CRC with 0 to 7 bytes after it (slicing by eight)."""
     table = np.arange(256, dtype=np.uint64)
     for _ in range(8):
         table = np.where(table & np.uint64(1), table >> np.uint64(1) ^ np.uint64(0x82F63B78), table >> np.uint64(1))
@@ -129,7 +130,7 @@ def crc_by_tables(crc: Any, value: Any) -> Any:
 
 
 def _has_crc_instruction() -> bool:
-    # Numba may be told to compile for another processor than this one.
+    # Numba may be configured to compile for another processor than this one.
     if config.CPU_NAME or config.CPU_FEATURES:  # type: ignore[attr-defined]
         return False
     return llvmlite.binding.get_default_triple().startswith("x86_64") and bool(

@@ -1,7 +1,7 @@
-"""Kernels that take framed `tf.train.Example` messages apart, in any form that protobuf allows.
+"""Kernels that parse framed `tf.train.Example` messages, in any form that protobuf allows.
 
-No kernel trusts its input: every place is checked against the end of what holds it, and what is wrong is answered
-with the row and a code.
+No kernel trusts its input: every place is checked against the end of its container, and an error returns the row and a
+code.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from training.formats.kernels.native import (
     masked_crc,
 )
 
-# What a kernel answers: OK, or why it stopped.
+# Return codes of a kernel: OK, or why it stopped.
 OK, LENGTH_CHECKSUM, CHECKSUM, NO_MESSAGE, TOO_LONG, WIRE_TYPE, OTHER_LIST, NUMBER_CUT, NUMBER_LONG = range(9)
 
 
@@ -34,8 +34,8 @@ OK, LENGTH_CHECKSUM, CHECKSUM, NO_MESSAGE, TOO_LONG, WIRE_TYPE, OTHER_LIST, NUMB
 def records(data: Any, at: Any, end: Any, starts: Any, stops: Any) -> Any:
     """Find and check the records that lie whole between `at` and `end`, as many as `starts` has room for.
 
-    Returns: their number, the place behind the last, the code of what is wrong there, and the bytes that the record
-    there has, if its head is whole.
+    Returns: their number, the place after the last, the code of the error there, and the size in bytes of the record
+    there, if its head is complete.
     """
     count = 0
     while count < len(starts) and end - at >= HEAD_BYTES:
@@ -59,7 +59,7 @@ def records(data: Any, at: Any, end: Any, starts: Any, stops: Any) -> Any:
 
 @kernel
 def _varint(data: Any, at: Any, end: Any) -> Any:
-    """(number, place behind it), the place -1 if it is cut off or has more than ten bytes."""
+    """(number, place after it); the place is -1 if the number is cut off or has more than ten bytes."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < np.uint64(70):
@@ -74,7 +74,7 @@ def _varint(data: Any, at: Any, end: Any) -> Any:
 
 @kernel
 def _field(data: Any, at: Any, end: Any) -> Any:
-    """(field number, wire type, start, stop, code) of the field at a place of a message that ends at `end`."""
+    """(field number, wire type, start, stop, code) of the field at `at`, in a message that ends at `end`."""
     tag, at = _varint(data, at, end)
     if at < 0:
         return 0, 0, 0, 0, NO_MESSAGE
@@ -99,7 +99,7 @@ def _field(data: Any, at: Any, end: Any) -> Any:
 
 @kernel
 def _find(data: Any, start: Any, stop: Any, keys: Any, bounds: Any, guess: Any) -> Any:
-    """The number of the key that lies at `start`, most likely `guess`; -1 for one that is not among them."""
+    """The number of the key at `start`, most likely `guess`; -1 for an unknown key."""
     for step in range(len(bounds) - 1):
         index = (guess + step) % (len(bounds) - 1)
         if bounds[index + 1] - bounds[index] != stop - start:
@@ -114,7 +114,7 @@ def _find(data: Any, start: Any, stop: Any, keys: Any, bounds: Any, guess: Any) 
 
 @kernel
 def _same(data: Any, one: Any, other: Any, size: Any) -> Any:
-    """Whether the same `size` bytes, eight at least, stand at two places."""
+    """Whether the same `size` bytes, at least eight, stand at two places."""
     for at in range(0, size - 8, 8):
         if load(data, one + at) != load(data, other + at):
             return False
@@ -125,12 +125,13 @@ def _same(data: Any, one: Any, other: Any, size: Any) -> Any:
 def locate(data: Any, starts: Any, stops: Any, keys: Any, bounds: Any, kinds: Any, begins: Any, ends: Any) -> Any:
     """Find where each column's list lies in each message: `begins[column, row]`, or -1 for a null, and `ends`.
 
-    Of two entries with one key, and of two lists in one feature, the last counts. A column of kind 0 is passed over.
-    Where an entry begins with the very bytes that the column's entry before began with, it need not be taken apart.
+    Of two entries with one key, and of two lists in one feature, the last counts. A column of kind 0 is skipped. An
+    entry that begins with the same bytes as the column's previous entry is not parsed again.
 
-    Returns: row, code, column and kind of the list there; OK behind the last row.
+    Returns: row, code, column and kind of the list there; OK after the last row.
     """
-    # Per column the last entry that ends where its list ends: where it begins, bytes before the list, bytes in all.
+    # Per column, the last entry whose end is its list's end: its start, the bytes before the list, and the bytes in
+    # all.
     known = np.zeros(len(kinds), np.int64)
     heads, sizes = np.zeros_like(known), np.zeros_like(known)
     for row in range(len(starts)):
@@ -190,7 +191,7 @@ def locate(data: Any, starts: Any, stops: Any, keys: Any, bounds: Any, kinds: An
 
 @kernel
 def _is_value(kind: Any, number: Any, wire: Any) -> Any:
-    """Whether a list's field holds values: packed, or each on its own."""
+    """Whether a list's field holds values: packed, or unpacked."""
     if number != 1:
         return False
     return wire == LENGTH or (kind == FLOAT and wire == FIXED32) or (kind == INT64 and wire == VARINT)
@@ -198,7 +199,7 @@ def _is_value(kind: Any, number: Any, wire: Any) -> Any:
 
 @kernel
 def count_values(data: Any, begins: Any, ends: Any, kind: Any, counts: Any, sizes: Any) -> Any:
-    """Per row how many values its list has, -1 for a null, and their bytes on the wire; (row, code), OK at the end."""
+    """Per row the number of values in its list, -1 for a null, and their wire bytes; (row, code), OK at the end."""
     for row in range(len(counts)):
         at = begins[row]
         counts[row] = -1 if at < 0 else 0
@@ -229,7 +230,7 @@ def count_values(data: Any, begins: Any, ends: Any, kind: Any, counts: Any, size
 
 @kernel
 def single_floats(data: Any, begins: Any, ends: Any, out: Any) -> Any:
-    """Read a FloatList of one packed value from each row; False, and nothing read, if a row has anything else."""
+    """Read a FloatList of one packed value from each row; False, with nothing read, if a row has anything else."""
     for row in range(len(begins)):
         at = begins[row]
         if at < 0 or ends[row] - at != 6 or data[at] != LENGTH | 8 or data[at + 1] != 4:
@@ -240,7 +241,7 @@ def single_floats(data: Any, begins: Any, ends: Any, out: Any) -> Any:
 
 @kernel
 def single_ints(data: Any, begins: Any, ends: Any, out: Any) -> Any:
-    """The same for an Int64List."""
+    """Read an Int64List of one packed value from each row; False, with nothing read, if a row has anything else."""
     for row in range(len(begins)):
         at = begins[row]
         if at < 0 or ends[row] - at < 3 or data[at] != LENGTH | 8 or data[at + 1] != ends[row] - at - 2:
@@ -267,7 +268,7 @@ def item_sizes(data: Any, begins: Any, ends: Any, sizes: Any) -> None:
 
 @kernel
 def fill_raw(data: Any, begins: Any, ends: Any, kind: Any, places: Any, out: Any) -> None:
-    """Copy the values of counted BytesLists or FloatLists as they lie, each row's from `places[row]` on."""
+    """Copy the values of counted BytesLists or FloatLists unchanged, each row's from `places[row]` on."""
     for row in range(len(begins)):
         at = begins[row]
         place = places[row]

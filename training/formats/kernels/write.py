@@ -1,6 +1,6 @@
-"""Kernels that put rows as framed `tf.train.Example` messages into one buffer, a column at a time.
+"""Kernels that write rows as framed `tf.train.Example` messages into one buffer, a column at a time.
 
-First the sizes of all entries, then the places of the messages, then each column's entries one after another.
+They compute first the sizes of all entries, then the places of the messages, then write each column's entries in turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from training.formats.kernels.native import (
     store,
 )
 
-# The most that a map entry's head has beside its key, with what is copied too much.
+# The largest head of a map entry without its key, including surplus copied bytes.
 HEAD_SPARE_BYTES = 64
 
 
@@ -48,7 +48,7 @@ def _put_varint(out: Any, at: Any, value: Any) -> Any:
 
 @kernel
 def _delimited(size: Any) -> Any:
-    """Bytes of a length-delimited field of a number below 16, whose content has `size`."""
+    """Bytes of a length-delimited field with a field number below 16, whose content has `size` bytes."""
     return 1 + _varint_bytes(np.uint64(size)) + size
 
 
@@ -60,7 +60,7 @@ def _put_delimiter(out: Any, at: Any, number: Any, size: Any) -> Any:
 
 @kernel
 def bytes_sizes(rows: Any, items: Any, sizes: Any) -> None:
-    """Per row the bytes of its BytesList: of values `rows[i]` to `rows[i + 1]`, value k being `items[k]` onwards."""
+    """Per row the bytes of its BytesList: values `rows[i]` to `rows[i + 1]`, where value k is `items[k]` onwards."""
     for row in range(len(sizes)):
         size = 0
         for item in range(rows[row], rows[row + 1]):
@@ -70,7 +70,7 @@ def bytes_sizes(rows: Any, items: Any, sizes: Any) -> None:
 
 @kernel
 def int64_sizes(rows: Any, values: Any, sizes: Any) -> None:
-    """Per row the bytes of its values as varints."""
+    """Per row, the bytes of its values as varints."""
     for row in range(len(sizes)):
         size = 0
         for item in range(rows[row], rows[row + 1]):
@@ -80,13 +80,13 @@ def int64_sizes(rows: Any, values: Any, sizes: Any) -> None:
 
 @kernel
 def _list_bytes(kind: Any, size: Any) -> Any:
-    """Bytes of a list message: packed numbers are one field more, left out when there are none."""
+    """Bytes of a list message: packed numbers need one more field, which is left out when there are none."""
     return size if kind == BYTES or size == 0 else _delimited(size)
 
 
 @kernel
 def add_entries(kind: Any, key: Any, valid: Any, sizes: Any, features: Any) -> None:
-    """Add to each row's `features` the bytes of one column's map entry; a null has none."""
+    """Add to each row's `features` the bytes of one column's map entry; a null has no entry."""
     known, entry = -1, 0
     for row in range(len(sizes)):
         if valid[row]:
@@ -99,7 +99,9 @@ def add_entries(kind: Any, key: Any, valid: Any, sizes: Any, features: Any) -> N
 
 @kernel
 def lay_out(features: Any, first: Any, most_bytes: Any, starts: Any, stops: Any) -> Any:
-    """Places of the messages from row `first` on, with room for a record's frame; (row behind, bytes), at least one."""
+    """Places of the messages from row `first` on, with room for a record's frame; returns (next row, bytes), at least
+    one row.
+    """
     at = 0
     row = first
     while row < len(features):
@@ -115,14 +117,14 @@ def lay_out(features: Any, first: Any, most_bytes: Any, starts: Any, stops: Any)
 
 @kernel
 def put_heads(out: Any, features: Any, first: Any, stop: Any, places: Any) -> None:
-    """Begin the messages of rows `first` to `stop` at their `places`, and move these behind what was written."""
+    """Begin the messages of rows `first` to `stop` at their `places`, and advance the places."""
     for row in range(first, stop):
         places[row] = _put_delimiter(out, places[row], 1, features[row])
 
 
 @kernel
 def _make_head(head: Any, kind: Any, key: Any, size: Any) -> Any:
-    """Put all of a map entry that stands before values of `size` bytes into `head`; the place behind it."""
+    """Write the part of a map entry before values of `size` bytes into `head`; returns the place after it."""
     values = _list_bytes(kind, size)
     feature = _delimited(values)
     at = _put_delimiter(head, 0, 1, _delimited(len(key)) + _delimited(feature))
@@ -136,7 +138,7 @@ def _make_head(head: Any, kind: Any, key: Any, size: Any) -> Any:
 
 @kernel
 def _put_head(out: Any, at: Any, head: Any, end: Any) -> Any:
-    """Copy a head; the up to seven bytes too many fall on what is written later: values, next column or frame."""
+    """Copy a head; up to seven surplus bytes fall on what is written later: values, next column or frame."""
     for index in range(0, end, 8):
         store(out, at + index, load(head, index))
     return at + end
@@ -146,7 +148,7 @@ def _put_head(out: Any, at: Any, head: Any, end: Any) -> Any:
 def put_bytes(
     out: Any, first: Any, stop: Any, places: Any, key: Any, valid: Any, sizes: Any, rows: Any, items: Any, data: Any
 ) -> None:
-    """The entries of a BytesList column at `places`, which move behind them."""
+    """Write the entries of a BytesList column at `places`, and advance the places."""
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
     for row in range(first, stop):
@@ -166,7 +168,7 @@ def put_bytes(
 def put_floats(
     out: Any, first: Any, stop: Any, places: Any, key: Any, valid: Any, sizes: Any, rows: Any, values: Any
 ) -> None:
-    """The entries of a FloatList column, `values` being the bits of its float32 values."""
+    """Write the entries of a FloatList column; `values` are the bits of its float32 values."""
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
     for row in range(first, stop):
@@ -175,7 +177,7 @@ def put_floats(
                 known, end = sizes[row], _make_head(head, FLOAT, key, sizes[row])
             at = _put_head(out, places[row], head, end)
             for item in range(rows[row], rows[row + 1]):
-                store(out, at, np.uint64(values[item]))  # four bytes too many, see _put_head
+                store(out, at, np.uint64(values[item]))  # four surplus bytes, see _put_head
                 at += 4
             places[row] = at
 
@@ -184,7 +186,7 @@ def put_floats(
 def put_ints(
     out: Any, first: Any, stop: Any, places: Any, key: Any, valid: Any, sizes: Any, rows: Any, values: Any
 ) -> None:
-    """The entries of an Int64List column."""
+    """Write the entries of an Int64List column."""
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
     for row in range(first, stop):

@@ -10,15 +10,17 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError, Interrupted, UsageError
-from data_contracts.spec import RetrySpec
-from infra.code import pack
+from data_contracts.messages.gang import Launch
+from data_contracts.pipeline_spec import RetrySpec
+from infra.code_bundle import pack
 from infra.datasets import find_dataset, find_dataset_by_id
+from infra.gang.conductor.conductor import TrainingRequest, conduct
 from infra.gc import Limits, collect
 from infra.gc.census import names_in, take_census
 from infra.handoffs import put_handoff
-from infra.launch.conductor import conduct
-from infra.launch.keeper import Keeper
 from infra.store import Lease, Store, layout, open_store
+from infra.store.lease_keeper import LeaseKeeper
+from tests.support.damage import overwrite
 from tests.support.histories import OLD_S, YOUNG_S, History
 from tests.support.s3 import S3Server
 
@@ -45,7 +47,7 @@ def test_a_bucket_is_cleaned_alike_and_uploads_without_an_end_are_aborted(s3_ser
     assert [left.upload_id for left in planned.leftovers] == [begun["UploadId"]]
     done = collect(store, by="a test", limits=AT_ONCE)
     assert done.bytes > 0
-    assert other in {one.thing.uri for one in done.things}
+    assert other in {one.item.uri for one in done.deleted}
     stay = history.stay(0, 0)
     assert {contract, dataset, longer, code, training, judged} < stay
     history.check(stay)
@@ -59,7 +61,7 @@ def test_shards_in_another_dataset_keep_it(history: History) -> None:
     second = history.sealed("datasets", OLD_S, elsewhere=first)
     third = history.sealed("datasets", YOUNG_S, elsewhere=second)
     history.ageing()
-    assert collect(history.store, by="a test").things == []
+    assert collect(history.store, by="a test").deleted == []
     assert history.there() == {first, second, third}
 
 
@@ -73,7 +75,7 @@ def test_a_run_that_has_lost_its_report_to_a_killed_collection_is_not_unfinished
     assert history.there() == set()
 
 
-# how it ended, whether it can be gone on with
+# how it ended, whether it can be resumed
 ENDS = [(0, False), (4, False), (8, False), (5, True), (7, True), (130, True), (None, True)]
 
 
@@ -109,7 +111,7 @@ def training_of(history: History, **more: Any) -> str:
 
 def test_a_training_that_somebody_conducts_stays_with_what_it_names(history: History) -> None:
     training = training_of(history)
-    keeper = Keeper(history.store, layout.lease(training), "a conductor", renew_s=0.02)
+    keeper = LeaseKeeper(history.store, layout.lease(training), "a conductor", renew_s=0.02)
     keeper.start()
     try:
         assert keeper.token(10) is not None
@@ -118,7 +120,7 @@ def test_a_training_that_somebody_conducts_stays_with_what_it_names(history: His
     finally:
         keeper.stop()
     assert history.there() == set(history.parts)
-    assert (done.things, training in done.spared) == ([], True)
+    assert (done.deleted, training in done.spared) == ([], True)
 
 
 def test_the_lease_of_a_dead_conductor_is_taken_over(history: History) -> None:
@@ -132,10 +134,16 @@ def test_the_lease_of_a_dead_conductor_is_taken_over(history: History) -> None:
 def test_whoever_waits_for_a_training_that_is_deleted_is_told(history: History) -> None:
     training = training_of(history, done=False)
     collect(history.store, by="a test")
-    with pytest.raises(Interrupted, match=f"{training} was deleted meanwhile. Resume"):
-        conduct(
-            *(history.store, training, {}), holder="a run", retry=RetrySpec(), keep=1, select=None, rollcall_timeout_s=1
-        )  # fmt: skip
+    request = TrainingRequest(
+        launch=Launch(training=training, nodes=1, devices=1),
+        holder="a run",
+        retry=RetrySpec(),
+        keep=1,
+        select=None,
+        rollcall_timeout_s=1,
+    )
+    with pytest.raises(Interrupted, match=f"{training} was deleted while it was waited for. Resume"):
+        conduct(history.store, request)
 
 
 def test_only_what_no_generation_can_commit_any_more_goes(history: History) -> None:
@@ -149,8 +157,8 @@ def test_only_what_no_generation_can_commit_any_more_goes(history: History) -> N
     for path in Path(history.store.uri, training).rglob("*"):
         os.utime(path, (time.time() - OLD_S,) * 2)
     done = collect(history.store, by="a test")
-    logs = {one.thing.uri for one in done.things if one.thing.kind == "log"}
-    assert {one.thing.uri for one in done.things} - logs == {layout.checkpoint(training, 100, 0)}
+    logs = {one.item.uri for one in done.deleted if one.item.kind == "log"}
+    assert {one.item.uri for one in done.deleted} - logs == {layout.checkpoint(training, 100, 0)}
     assert logs == {layout.node(training, 0, 0)}
     assert [c.rpartition("/")[2] for c in history.store.list(layout.checkpoints(training))] == [
         "10-g1",
@@ -172,9 +180,9 @@ def test_what_stays_and_cannot_be_read_stops_everything(area: str, file: str, hi
     history.sealed("datasets", OLD_S)
     history.ageing()
     path = Path(history.store.uri, dataset if area == "datasets" else run, file)
-    path.write_bytes(path.read_bytes()[:-9])
+    overwrite(path, path.read_bytes()[:-9])
     os.utime(path, (time.time() - (OLD_S if area == "datasets" else YOUNG_S),) * 2)
-    with pytest.raises(CorruptError, match="Nothing was deleted: it cannot be told what it names"):
+    with pytest.raises(CorruptError, match="Nothing was deleted, because it is unknown what this file refers to"):
         collect(history.store, by="a test")
     assert history.there() == set(history.parts)
 
@@ -189,7 +197,7 @@ def test_what_is_spoilt_and_reached_by_nothing_goes_if_that_can_be_told(
 ) -> None:
     dataset = history.sealed("datasets", OLD_S)
     path = Path(history.store.uri, dataset, "manifest.json")
-    path.write_bytes(path.read_bytes().replace(old, new))
+    overwrite(path, path.read_bytes().replace(old, new))
     history.ageing()
     if known:
         collect(history.store, by="a test")
@@ -225,7 +233,7 @@ def test_what_a_line_takes_up_is_claimed(way: str, history: History) -> None:
     ref = writer.seal("dataset", {}, {})
     assert uses(history.store)[way](ref) is not None
     assert history.store.last_claim_s(ref.uri) > time.time()
-    assert collect(history.store, by="a test", limits=Limits(0, 60)).things == []
+    assert collect(history.store, by="a test", limits=Limits(0, 60)).deleted == []
     # Deleted behind its back: what is about to go is not taken up.
     history.store.create_json(layout.tombstone(ref.uri), {})
     assert uses(history.store)[way](ref) is None
@@ -237,7 +245,7 @@ def test_a_bundle_that_is_deleted_is_packed_under_another_name(history: History,
     (project / "pyproject.toml").write_text("")
     (project / "net.py").write_text("x = 1")
     first = pack(project, history.store)
-    assert collect(history.store, by="a test", limits=Limits(0, 60)).things == [], "it is claimed when it is packed"
+    assert collect(history.store, by="a test", limits=Limits(0, 60)).deleted == [], "it is claimed when it is packed"
     history.store.create_json(layout.tombstone(first.ref.uri), {})
     second = pack(project, history.store)
     assert second.ref.uri == f"{first.ref.uri}-1"

@@ -84,11 +84,11 @@ def test_what_is_reachable_stays_and_the_rest_goes(build: Callable[[Store], Hist
         assert done.to_json() == planned.to_json()
         history.check(stay)
         assert history.there() == stay
-        gone = {one.thing.uri for one in done.things}
+        gone = {one.item.uri for one in done.deleted}
         assert all(store.exists(layout.tombstone(uri)) for uri in gone)
         assert all(any(uri == one or uri.startswith(f"{one}/") for one in gone) for uri in set(history.parts) - stay)
         again = collect(store, by="a test", limits=LIMITS)
-        assert (again.things, again.leftovers, again.spared) == ([], [], [])
+        assert (again.deleted, again.leftovers, again.spared) == ([], [], [])
 
 
 def small_history(store: Store) -> History:
@@ -175,7 +175,7 @@ def test_limits_are_told_from_each_other(tmp_path: Path) -> None:
 def test_what_is_taken_up_meanwhile_stays_with_all_that_it_names(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A line that reuses something claims it; a collection that has condemned it already lets go."""
+    """A line that reuses something claims it; a collection that has deletions it already lets go."""
     history = History(open_store(str(tmp_path / "store")))
     store = history.store
     contract = history.sealed("contracts", OLD_S)
@@ -191,25 +191,25 @@ def test_what_is_taken_up_meanwhile_stays_with_all_that_it_names(
         real(path, value)
 
     if way == "before the tombstone":
-        monkeypatch.setattr("infra.gc.collection.condemn", claiming(store, child))
+        monkeypatch.setattr("infra.gc.collection.items_to_delete", claiming(store, child))
     else:
         monkeypatch.setattr(store, "create_json", claim)
     done = collect(store, by="a test")
     assert claimed == ([] if way == "before the tombstone" else [True])
     assert history.there() == {contract, parent, child}
-    assert {one.thing.uri for one in done.things} == {other}
+    assert {one.item.uri for one in done.deleted} == {other}
     assert set(done.spared) == {contract, parent, child}
     for uri in (contract, parent, child):
         store.verify(uri)
 
 
 def claiming(store: Store, uri: str) -> Callable[..., Any]:
-    """`condemn`, after which a line takes up `uri`."""
-    from infra.gc.things import condemn
+    """`items_to_delete`, after which a line takes up `uri`."""
+    from infra.gc.retention import items_to_delete
 
     def condemn_and_claim(*arguments: Any) -> Any:
-        condemned = condemn(*arguments)
+        deletions = items_to_delete(*arguments)
         assert store.claim(uri)
-        return condemned
+        return deletions
 
     return condemn_and_claim

@@ -59,16 +59,16 @@ def test_the_environment_comes_before_the_profile_and_ours_last(
     os.environ.update(variables)
     if profiles is not None:
         (environment / "profiles.toml").write_text(profiles)
-    assert api.named(OURS) == expected
+    assert api.chosen_server(OURS) == expected
 
 
 def test_using_our_server_turns_prefect_to_it_and_keeps_the_persons_keys_out(
     environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(api.sys.modules, "prefect.settings", raising=False)
-    os.environ.update(NO_PROXY="example.com", PREFECT_SERVER_API_AUTH_STRING="me:secret")
-    api.use(OURS)
-    api.use(OURS)
+    os.environ.update(NO_PROXY="example.com", PREFECT_API_AUTH_STRING="of:another server")
+    api.connect_to(OURS, "me:secret")
+    api.connect_to(OURS, "me:secret")
     assert os.environ["PREFECT_API_URL"] == OURS
     assert Path(os.environ["PREFECT_HOME"]) == environment / "tw" / "prefect"
     assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "example.com,127.0.0.1"
@@ -79,9 +79,9 @@ def test_a_process_whose_prefect_talks_elsewhere_already_is_stopped(environment:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}), pytest.raises(AssertionError, match=":1/api"):
-        api.use(OURS)
+        api.connect_to(OURS, "me:secret")
     with temporary_settings(restore_defaults={PREFECT_API_URL}), pytest.raises(AssertionError, match="imported before"):
-        api.use(OURS)
+        api.connect_to(OURS, "me:secret")
 
 
 Answer = Callable[[str], tuple[int, bytes]]
@@ -134,6 +134,26 @@ def test_a_server_of_the_persons_own_is_used_as_it_is(serve: Callable[[Answer], 
     assert server.ui_url == url.removesuffix("/api")
 
 
+def asking(path: str) -> tuple[int, bytes]:
+    return healthy(path) if path.endswith("/health") else (401, b"{}")
+
+
+@pytest.mark.parametrize(("answer", "warned"), [(healthy, True), (asking, False)], ids=["open", "password"])
+def test_a_server_without_a_password_is_warned_of_once(
+    serve: Callable[[Answer], str], caplog: pytest.LogCaptureFixture, answer: Answer, warned: bool
+) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    url = serve(answer)
+    server = api.Server(url, api.pages(url), started=False, ours=False)
+    with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: "me:secret"}):
+        api.warn_if_open(server)
+        api.warn_if_open(server)
+    warnings = [record.getMessage() for record in caplog.records if "asks for no password" in record.getMessage()]
+    assert len(warnings) == warned
+    assert "secret" not in "".join(warnings)
+
+
 @pytest.mark.parametrize(
     ("answer", "kind", "sentence"),
     [
@@ -143,8 +163,8 @@ def test_a_server_of_the_persons_own_is_used_as_it_is(serve: Callable[[Answer], 
             "refuses the credentials",
         ),
         (lambda path: (403, b"{}"), UsageError, "refuses the credentials (403)"),
-        (lambda path: (404, b"{}"), UsageError, "is no Prefect API (404)"),
-        (lambda path: (200, SINGLE_PAGE), UsageError, "is no Prefect API"),
+        (lambda path: (404, b"{}"), UsageError, "is not a Prefect API (404)"),
+        (lambda path: (200, SINGLE_PAGE), UsageError, "is not a Prefect API"),
         (lambda path: (500, b"{}"), StorageUnavailable, "answers with an error (500)"),
     ],
     ids=["password", "forbidden", "not-found", "other-web-server", "broken"],

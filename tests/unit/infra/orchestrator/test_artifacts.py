@@ -20,7 +20,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 @pytest.mark.parametrize(
     ("url", "key", "sentence"),
     [
-        (None, "digits-train", "because no server is in use"),
+        (None, "digits-train", "because this command uses no server"),
         ("closed", "digits-train", "Connection refused"),
         ("closed", "Digits_Train", "must only contain lowercase letters"),
         ("silent", "digits-train", "timed out"),
@@ -75,12 +75,19 @@ def shown(server: Server, monkeypatch: pytest.MonkeyPatch, every_s: float) -> li
         bar = artifacts.ProgressArtifact("digits-shard-progress", every_s)
         for percent in (10.0, 20.0, 30.0, 40.0):
             bar.show(percent, "reading")
+        bar.end("5 shards")
     return server.told
 
 
 def test_a_bar_is_made_once_and_then_moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(Server(), monkeypatch, 0) == [("progress", 10), ("update", 20), ("update", 30), ("update", 40)]
-    assert shown(Server(), monkeypatch, 60) == [("progress", 10)]
+    assert shown(Server(), monkeypatch, 0) == [
+        ("progress", 10),
+        ("update", 20),
+        ("update", 30),
+        ("update", 40),
+        ("update", 100),
+    ]
+    assert shown(Server(), monkeypatch, 60) == [("progress", 10), ("update", 100)]
 
 
 @pytest.mark.parametrize("fails_from", [0, 2])

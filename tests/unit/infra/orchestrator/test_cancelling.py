@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -24,9 +25,11 @@ class Server:
 
     def __init__(self) -> None:
         self.answers: list[Any] = [None, Running(), Cancelling()]
+        self.asked = 0
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[Any]:
+        self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is None:
             raise httpx.ConnectError("refused")
@@ -59,11 +62,12 @@ def test_a_cancel_is_heard_where_ctrl_c_is_ignored(server: Server) -> None:
 
 
 def test_nothing_is_asked_any_more_once_it_is_over(server: Server) -> None:
-    server.answers = [Running()]
+    server.answers, before = [Running()], set(threading.enumerate())
     with cancellable():
         time.sleep(0.05)
-    server.answers = [Cancelling()]
-    time.sleep(0.05)
+        (watcher,) = set(threading.enumerate()) - before
+    watcher.join(60)
+    assert not watcher.is_alive()
 
 
 def test_what_a_worker_carries_out_is_left_to_the_worker(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +75,7 @@ def test_what_a_worker_carries_out_is_left_to_the_worker(server: Server, monkeyp
     server.answers = [Cancelling()]
     with cancellable():
         time.sleep(0.1)
+    assert server.asked == 0
 
 
 def test_outside_of_a_flow_there_is_nothing_to_cancel(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +83,4 @@ def test_outside_of_a_flow_there_is_nothing_to_cancel(server: Server, monkeypatc
     server.answers = [Cancelling()]
     with cancellable():
         time.sleep(0.1)
+    assert server.asked == 0

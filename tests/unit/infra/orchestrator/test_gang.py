@@ -16,8 +16,8 @@ import pytest
 from prefect.states import Cancelled, Completed, Crashed, Pending, Running, Scheduled, State
 
 from data_contracts.errors import StorageUnavailable, UsageError
+from infra.orchestrator import flow_run_states
 from infra.orchestrator import gang as module
-from infra.orchestrator import watch
 from infra.orchestrator.gang import PoolGang, PoolNode, WorkPool
 from infra.store import Store, layout, open_store
 
@@ -40,8 +40,8 @@ class Server:
         made = SimpleNamespace(id=uuid4(), name=flow_run_name, state=Scheduled())
         return self.runs.setdefault(idempotency_key, made)
 
-    def read_flow_runs(self, flow_run_filter: Any) -> list[Any]:
-        return [SimpleNamespace(id=run.id, state=run.state) for run in self.runs.values()]
+    def read_flow_runs(self, flow_run_filter: Any, offset: int = 0) -> list[Any]:
+        return [SimpleNamespace(id=run.id, state=run.state) for run in self.runs.values()][offset:]
 
     def set_flow_run_state(self, run_id: Any, state: State) -> None:
         (run,) = [run for run in self.runs.values() if run.id == run_id]
@@ -64,8 +64,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
         yield server
 
     monkeypatch.setattr(module, "asking", asking)
-    monkeypatch.setattr(watch, "asking", asking)
-    monkeypatch.setattr(watch, "ASK_S", 0.01)
+    monkeypatch.setattr(flow_run_states, "asking", asking)
+    monkeypatch.setattr(flow_run_states, "ASK_S", 0.01)
     monkeypatch.setattr(prefect.deployments, "run_deployment", server.run_deployment)
     return server
 
@@ -110,7 +110,7 @@ def state_of(server: Server, state: State, node: PoolNode, gang: PoolGang) -> No
     """Let the server say so of the only run, and wait until it is known here."""
     (run,) = server.runs.values()
     run.state = state
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while gang._watch.state(run.id).type != state.type:
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -118,6 +118,16 @@ def state_of(server: Server, state: State, node: PoolNode, gang: PoolGang) -> No
 
 def say_last_word(store: Store) -> None:
     store.create_json(layout.node_exit(TRAINING, 0, 0), {"status": "done"})
+
+
+def test_a_node_elsewhere_is_told_which_database_its_store_may_connect_to(gang: PoolGang, server: Server) -> None:
+    gang.store.pointers = "postgresql://tw:env:NAMES@db/names"
+    gang.start(0, 0)
+    (asked,) = server.asked
+    assert asked["job_variables"]["env"] == {
+        "TRAINWRIGHT_STORE_OPTIONS": '{"key": "env:KEY"}',
+        "TRAINWRIGHT_STORE_POINTERS": "postgresql://tw:env:NAMES@db/names",
+    }
 
 
 def test_a_run_is_asked_for_with_all_that_it_needs_and_no_more(gang: PoolGang, server: Server) -> None:
@@ -130,7 +140,7 @@ def test_a_run_is_asked_for_with_all_that_it_needs_and_no_more(gang: PoolGang, s
     assert variables["env"] == {"TRAINWRIGHT_STORE_OPTIONS": '{"key": "env:KEY"}'}, "names of credentials alone"
     assert variables["labels"] == {"team": "vision"}
     assert node.ended() is None
-    assert node.told() == "its run 'k-0 g0 node 0' is Scheduled"
+    assert node.status() == "its run 'k-0 g0 node 0' is Scheduled"
     say_last_word(gang.store)
     node.kill()
 
@@ -198,7 +208,7 @@ def test_what_is_not_known_is_said(gang: PoolGang, server: Server) -> None:
     node = gang.start(0, 0)
     server.away = True
     gang._watch.forget(node._run.id)
-    assert node.told() == "its run 'k-0 g0 node 0' is unknown: the Prefect server does not answer"
+    assert node.status() == "its run 'k-0 g0 node 0' is unknown: the Prefect server does not answer"
     assert "its log cannot be read" in node.log()
 
 
@@ -233,7 +243,7 @@ def test_who_never_answers_is_cancelled_and_left(
     node.kill()
     assert 8 < clock.now - began < 8.3
     assert states == [False, True]
-    assert "the node has not said that it ended; its token is void" in caplog.text
+    assert "the node did not report that it ended; its token is void" in caplog.text
 
 
 def test_nodes_are_waited_for_side_by_side(gang: PoolGang, server: Server, clock: Clock) -> None:
@@ -262,6 +272,6 @@ def test_a_server_that_is_away_is_no_bug(gang: PoolGang, server: Server) -> None
 
 
 def test_without_a_flow_there_is_no_pool(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="train.launcher: a work pool is used through Prefect") as caught:
+    with pytest.raises(UsageError, match="train.launcher: a work pool needs Prefect") as caught:
         PoolGang(open_store(str(tmp_path / "store")), TRAINING, POOL)
     assert "--set train.launcher=local --set train.pool=null" in caught.value.remedy

@@ -10,8 +10,8 @@ from prefect.exceptions import ObjectNotFound
 from prefect.utilities.callables import parameter_schema
 
 from flows.node import node
-from infra.launch.processes import CODE_ROOT
 from infra.orchestrator.deployments import ENTRYPOINT, OURS, SCHEMA, ensure_node_deployment
+from infra.processes.processes import CODE_ROOT
 
 
 class Server:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from infra.orchestrator import project
 
 URL = "http://127.0.0.1:4210/api"
+PASSWORD = "trainwright:a-password"
+
+
+def named(folder: Path) -> dict[str, Any]:
+    """What the file in a folder makes of Prefect's settings."""
+    profiles = Path(tomllib.loads((folder / "prefect.toml").read_text())["profiles_path"])
+    return tomllib.loads(profiles.read_text())["profiles"]["trainwright"]
 
 
 @pytest.fixture
@@ -27,12 +37,29 @@ def folder(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_prefect_reads_our_address_there_until_it_is_taken_away(folder: Path) -> None:
     from prefect.settings import Settings
 
-    path = project.link(URL)
+    path = project.link(URL, PASSWORD)
     assert path == folder / "prefect.toml"
-    assert Settings().api.url == URL
+    settings = Settings()
+    assert settings.api.url == URL
+    assert settings.api.auth_string is not None
+    assert settings.api.auth_string.get_secret_value() == PASSWORD
     project.unlink()
     assert [entry.name for entry in folder.iterdir()] == ["prefect.yaml"]
     project.unlink()
+
+
+def test_the_password_stands_in_the_state_folder_alone(folder: Path, home: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        path = project.link(URL, PASSWORD)
+    finally:
+        os.umask(before)
+    assert path is not None
+    assert PASSWORD not in path.read_text()
+    assert project.profiles().parent == home
+    assert stat.S_IMODE(project.profiles().stat().st_mode) == 0o600
+    project.unlink()
+    assert not project.profiles().exists()
 
 
 def test_every_folder_that_was_linked_is_unlinked(
@@ -41,11 +68,11 @@ def test_every_folder_that_was_linked_is_unlinked(
     second = tmp_path / "second"
     second.mkdir()
     (second / "prefect.yaml").touch()
-    project.link(URL)
-    project.link(URL.replace("4210", "4211"))
-    assert tomllib.loads((folder / "prefect.toml").read_text())["api"]["url"].endswith(":4211/api")
+    project.link(URL, PASSWORD)
+    project.link(URL.replace("4210", "4211"), PASSWORD)
+    assert named(folder)["PREFECT_API_URL"].endswith(":4211/api")
     monkeypatch.chdir(second)
-    project.link(URL)
+    project.link(URL, PASSWORD)
     project.unlink()
     assert not (folder / "prefect.toml").exists()
     assert not (second / "prefect.toml").exists()
@@ -55,14 +82,14 @@ def test_a_prefect_toml_of_the_persons_own_is_never_touched(folder: Path, caplog
     theirs = folder / "prefect.toml"
     theirs.write_text("[logging]\nlevel = 'DEBUG'\n")
     with caplog.at_level(logging.WARNING):
-        assert project.link(URL) is None
-    assert f"export PREFECT_API_URL={URL}" in caplog.text
+        assert project.link(URL, PASSWORD) is None
+    assert f"export PREFECT_PROFILES_PATH={project.profiles()}" in caplog.text
     project.unlink()
     assert theirs.read_text() == "[logging]\nlevel = 'DEBUG'\n"
 
 
 def test_one_that_a_person_wrote_in_place_of_ours_stays(folder: Path) -> None:
-    path = project.link(URL)
+    path = project.link(URL, PASSWORD)
     assert path is not None
     path.write_text("mine = 1\n")
     project.unlink()
@@ -76,9 +103,9 @@ def test_a_folder_that_cannot_be_written_to_is_said(
         raise PermissionError(13, "Permission denied")
 
     # Root writes anywhere, so the refusal cannot be had from a file mode.
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(project, "replace_text", refuse)
     with caplog.at_level(logging.WARNING):
-        assert project.link(URL) is None
+        assert project.link(URL, PASSWORD) is None
     assert "cannot be written (Permission denied)" in caplog.text
 
 
@@ -86,6 +113,6 @@ def test_from_any_other_folder_the_checkout_is_linked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert project.link(URL) is None
+    assert project.link(URL, PASSWORD) is None
     monkeypatch.setattr(project, "CODE_ROOT", folder)
-    assert project.link(URL) == folder / "prefect.toml"
+    assert project.link(URL, PASSWORD) == folder / "prefect.toml"

@@ -21,9 +21,9 @@ from infra.orchestrator import server
         ("127.0.0.2", None, "127.0.0.2"),
         ("::1", None, "::1"),
         ("0.0.0.0", "me:secret", "0.0.0.0"),
-        ("0.0.0.0", None, "which the network reaches, but the server would ask for no password"),
-        ("192.0.2.7", None, "which the network reaches, but the server would ask for no password"),
-        ("gpu-box", "me:secret", "'gpu-box', which is no IP address"),
+        ("0.0.0.0", None, "which is reachable from the network, but no password is set"),
+        ("192.0.2.7", None, "which is reachable from the network, but no password is set"),
+        ("gpu-box", "me:secret", "'gpu-box', which is not an IP address"),
     ],
 )
 def test_the_network_reaches_the_server_only_with_a_password(

@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from infra.launch.processes import MARK, find_marked, is_alive, kill_marked, new_mark
 from infra.orchestrator import services
 from infra.orchestrator.services import Service
+from infra.processes.processes import MARK, find_marked, is_alive, kill_marked, new_mark
 
 URL = "http://127.0.0.1:4210/api"
 # Says that it is ready, by a file, and waits to be ended.

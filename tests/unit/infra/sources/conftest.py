@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.handoffs import SourceFile
-from data_contracts.spec import SourceSpec
-from infra.sources import Window, read_batches, resolve_sources
+from data_contracts.pipeline_spec import SourceSpec
+from infra.sources import Selection, Window, read_batches, resolve_sources
 from tests.support.s3 import s3_server  # noqa: F401 - a fixture
 
 
@@ -39,7 +39,7 @@ class Raw:
     def batches(self, *sources: Any, files: list[SourceFile] | None = None, **options: Any) -> Iterator[pa.RecordBatch]:
         specs = [SourceSpec.model_validate(source) for source in sources]
         found = self.resolve(*sources) if files is None else files
-        return read_batches(found, specs, root=self.root, **options)
+        return read_batches(found, specs, root=self.root, selection=Selection(**options))
 
     def read(self, *sources: Any, **options: Any) -> pa.Table:
         return pa.Table.from_batches(list(self.batches(*sources, **options)))

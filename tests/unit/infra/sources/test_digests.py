@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from data_contracts.handoffs import SourceFile
-from data_contracts.spec import SourceSpec
+from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Places, digest_now, places
 from tests.support.s3 import S3Server
 from tests.unit.infra.sources.conftest import Raw

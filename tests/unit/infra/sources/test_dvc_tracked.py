@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.spec import SourceSpec
+from data_contracts.pipeline_spec import SourceSpec
 from infra.sources import Places, digest_now
 from tests.unit.infra.sources.conftest import Raw
 
@@ -135,7 +135,7 @@ def test_bytes_come_from_the_remote_when_the_cache_has_none(repository: Reposito
 
 
 BAD = {
-    "no such revision": ({"uri": "data/t.csv", "rev": "v9"}, r"rev v9 is no revision of the Git repository"),
+    "no such revision": ({"uri": "data/t.csv", "rev": "v9"}, r"rev v9 is not a revision of the Git repository"),
     "not there then": (
         {"uri": "data/none.csv", "rev": "v1"},
         r"data.source.0.uri: no file matches data/none.csv at v1",

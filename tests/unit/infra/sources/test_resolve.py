@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from blake3 import blake3
 
 from data_contracts.errors import UsageError
-from infra.sources import Window, digests
+from infra.sources import Window, digests, places
 from tests.unit.infra.sources.conftest import Raw
 
 JANUARY = Window(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC))
@@ -44,7 +46,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "empty": ("empty.csv", r"data.source.0.uri: .*empty.csv is empty"),
     "only empty texts": ({"uri": "empty.*", "format": "files"}, r"data.source.0.uri: .*empty.csv is empty"),
     "folder": ("folder", r"folder is a folder. Name its files with a glob"),
-    "ending": ("a.txt", r"data.source.0.format: the ending of .*a.txt does not say .* Set format to csv"),
+    "ending": ("a.txt", r"data.source.0.format: the format of .*a.txt is not clear from its name. Set format to csv"),
     "pattern without files": ({"uri": "a.csv", "pattern": "{x}.csv"}, r"data.source.0.pattern has an effect only with"),
     "pattern that fits nothing": (
         {"uri": "a.txt", "format": "files", "pattern": "{x}.png"},
@@ -52,10 +54,13 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "pattern without columns": (
         {"uri": "a.txt", "format": "files", "pattern": "a.txt"},
-        r"pattern: a.txt names no col",
+        r"pattern: a.txt must name at least one col",
     ),
-    "pattern with a column twice": ({"uri": "a.txt", "format": "files", "pattern": "{x}/{x}"}, r"or one twice"),
-    "pattern with our column": ({"uri": "a.txt", "format": "files", "pattern": "{path}.txt"}, r"or path or bytes"),
+    "pattern with a column twice": ({"uri": "a.txt", "format": "files", "pattern": "{x}/{x}"}, r"none of them twice"),
+    "pattern with our column": (
+        {"uri": "a.txt", "format": "files", "pattern": "{path}.txt"},
+        r"neither path nor bytes",
+    ),
     "placeholder without window": ("{{ start }}.csv", r"data.source.0.uri: .* data.window.path is not set"),
     "rev without repository": ({"uri": "a.csv", "rev": "v1"}, r"rev v1 is given, but .* is not in a DVC repository"),
 }
@@ -136,7 +141,24 @@ def _other_inode(path: Path) -> None:
     other.replace(path)
 
 
-@pytest.mark.parametrize("change", [_longer, _same_size, _other_inode])
+def _in_place(path: Path) -> None:
+    """What `rsync --inplace --times` does: other bytes in the same file, size and mtime as before."""
+    facts = path.stat()
+    with path.open("r+b") as file:
+        file.write(b"w" * facts.st_size)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_size, after.st_mtime_ns, after.st_ino) == (facts.st_size, facts.st_mtime_ns, facts.st_ino)
+
+
+@pytest.fixture
+def an_hour_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat all files as settled, because no test can set a file's ctime back."""
+    monkeypatch.setattr(places, "time", SimpleNamespace(time_ns=lambda: time.time_ns() + 3600 * 10**9))
+
+
+@pytest.mark.usefixtures("an_hour_later")
+@pytest.mark.parametrize("change", [_longer, _same_size, _other_inode, _in_place])
 def test_only_what_changed_is_hashed_again(change: Callable[[Path], None], raw: Raw, hashed: list[str]) -> None:
     for name in ("a.csv", "b.csv"):
         _age(raw.write(name, name))
@@ -150,6 +172,7 @@ def test_only_what_changed_is_hashed_again(change: Callable[[Path], None], raw: 
     assert again[1].blake3 == blake3((raw.root / "b.csv").read_bytes()).hexdigest() != first[1].blake3
 
 
+@pytest.mark.usefixtures("an_hour_later")
 def test_rehash_trusts_nothing(raw: Raw, hashed: list[str]) -> None:
     _age(raw.write("a.csv", "a"))
     raw.resolve("a.csv")
@@ -168,6 +191,24 @@ def test_a_file_written_just_now_is_not_remembered(raw: Raw, hashed: list[str]) 
     assert hashed == ["a.csv", "a.csv"]
 
 
+def test_a_file_whose_mtime_was_set_back_just_now_is_not_remembered(raw: Raw, hashed: list[str]) -> None:
+    _age(raw.write("a.csv", "a"))
+    raw.resolve("a.csv")
+    raw.resolve("a.csv")
+    assert hashed == ["a.csv", "a.csv"]
+
+
+@pytest.mark.usefixtures("an_hour_later")
+def test_what_an_earlier_version_remembered_is_hashed_once_more(raw: Raw, hashed: list[str]) -> None:
+    path = raw.write("a.csv", "a")
+    facts = path.stat()
+    stamp = f"{facts.st_size}:{facts.st_mtime_ns}:{facts.st_ino}"
+    raw.write("state/digests/sources.json", json.dumps({f":{path}": [stamp, "0" * 64]}))
+    assert [raw.resolve("a.csv")[0].blake3 for _ in range(2)] == [blake3(b"a").hexdigest()] * 2
+    assert hashed == ["a.csv"]
+
+
+@pytest.mark.usefixtures("an_hour_later")
 @pytest.mark.parametrize("damage", ["", "[]", '{"a'])
 def test_a_damaged_memory_is_made_anew(damage: str, raw: Raw) -> None:
     _age(raw.write("a.csv", "a"))

@@ -7,14 +7,19 @@ import errno
 import gzip
 import io
 import lzma
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.errors import StorageUnavailable, UsageError
-from infra.sources import places, streams
+from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
+from data_contracts.pipeline_spec import SourceSpec
+from infra import scratch
+from infra.sources import places
+from infra.sources.read import file_facts
 from tests.unit.infra.sources.conftest import Raw
 
 
@@ -22,9 +27,9 @@ def zstd(data: bytes) -> bytes:
     return pa.compress(data, "zstd", asbytes=True)
 
 
-def parquet() -> bytes:
+def parquet(rows: int = 1) -> bytes:
     sink = io.BytesIO()
-    pq.write_table(pa.table({"a": [1]}), sink)
+    pq.write_table(pa.table({"a": range(rows)}), sink, use_dictionary=False, compression="none")
     return sink.getvalue()
 
 
@@ -46,7 +51,7 @@ def test_whatever_byte_is_damaged_it_is_told_or_does_not_matter(
             # A zstd frame carries no checksum unless asked to: what it says is what was resolved.
             assert raw.read(f"{place}.csv.{ending}") == rows or ending == "zst"
         except UsageError as error:
-            told += error.message.startswith(f"{raw.root}/{place}.csv.{ending} is no whole .{ending} file (")
+            told += error.message.startswith(f"{raw.root}/{place}.csv.{ending} is not a whole .{ending} file (")
     assert told > len(whole) // 2
 
 
@@ -56,7 +61,7 @@ def test_a_full_disk_while_a_copy_is_made_is_told_as_that(name: str, raw: Raw, m
     raw.write(name, gzip.compress(data) if name.endswith("gz") else data)
     files = raw.resolve(name)
     full = open("/dev/full", "w+b", buffering=0)  # noqa: SIM115 - closed by its reader
-    monkeypatch.setattr(streams.tempfile, "TemporaryFile", lambda **more: full)
+    monkeypatch.setattr(scratch.tempfile, "TemporaryFile", lambda **more: full)
     if name == "a.parquet":
         assert raw.read(name, files=files).num_rows == 1, "a local file is read where it lies"
         return
@@ -74,3 +79,35 @@ def test_a_disk_that_fails_is_no_damage(raw: Raw, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(places.Folder, "open", lambda self, uri: Failing())
     with pytest.raises(StorageUnavailable, match=r"a\.csv\.gz cannot be read now \(Input/output error\)"):
         raw.read("a.csv.gz", files=files)
+
+
+def _in_place(path: Path) -> None:
+    """What `rsync --inplace --times` does: other bytes, the same size, mtime and inode."""
+    before, data = path.stat(), path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(data.replace((7).to_bytes(8, "little"), (8).to_bytes(8, "little")))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _other_mode(path: Path) -> None:
+    path.chmod(0o600)
+
+
+@pytest.mark.parametrize("change", [_in_place, _other_mode])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_parquet_file_of_which_only_the_ctime_is_new_is_hashed_again(
+    change: Callable[[Path], None], begun: bool, raw: Raw
+) -> None:
+    path = raw.write("a.parquet", parquet(100))
+    source, files = SourceSpec.model_validate("a.parquet"), raw.resolve("a.parquet")
+    stamp = file_facts(files[0], [source], raw.root).stamp
+    assert stamp is not None
+    batches = raw.batches("a.parquet", files=files, stamp=stamp, batch_rows=10)
+    if begun:
+        next(batches)
+    change(path)
+    if change is _other_mode:
+        assert sum(batch.num_rows for batch in batches) == 100 - 10 * begun
+        return
+    with pytest.raises(CorruptError, match="changed after this run resolved it"):
+        list(batches)

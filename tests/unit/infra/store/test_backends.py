@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def test_reads_what_was_written(store: Store, data: bytes) -> None:
 
 def test_json(store: Store) -> None:
     store.create_json("a.json", {"b": [1, 2.5, None], "a": "é"})
-    assert store.read("a.json") == '{"b":[1,2.5,null],"a":"é"}'.encode(), "in the order given"
+    body = '{"b":[1,2.5,null],"a":"é","schema":2,"path":"a.json"'.encode()
+    assert store.read("a.json") == body + f',"digest":"{sha256(body).hexdigest()}"}}'.encode(), "in the order given"
     assert store.read_json("a.json") == {"a": "é", "b": [1, 2.5, None]}
     store.create("b.json", b"{")
     with pytest.raises(CorruptError, match=r"b\.json is not JSON"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.store import Store, folder, open_store
+from infra.store import Store, descriptors, folder, open_store
 from tests.support.killed_lines import sweep
 
 
@@ -25,7 +25,7 @@ def test_create(folder_store: Store) -> None:
         folder_store.create("runs/a", b"y")  # nothing is in the way of the next one
         folder_store._backend.delete("runs/a")
 
-    assert sweep(lambda: folder_store.create("runs/a", b"x" * 5000), check, folder) > 15
+    assert sweep(lambda: folder_store.create("runs/a", b"x" * 5000), check, folder, descriptors) > 15
     assert states == sorted(states)
     assert True in states[:-1], "also killed after the file appeared"
 
@@ -48,7 +48,7 @@ def test_swap(folder_store: Store) -> None:
         before = pointer.swap(held, held.value + 10).value  # the lock went with its holder
         assert folder_store.list("") == ["p", "store.json"]
 
-    assert sweep(work, check, folder) > 25
+    assert sweep(work, check, folder, descriptors) > 25
 
 
 def test_seal(folder_store: Store) -> None:
@@ -73,7 +73,7 @@ def test_seal(folder_store: Store) -> None:
             folder_store.verify(uri)
         attempt += 1
 
-    assert sweep(work, check, folder) > 60
+    assert sweep(work, check, folder, descriptors) > 60
 
 
 def test_opening(tmp_path: Path) -> None:
@@ -90,11 +90,11 @@ def test_opening(tmp_path: Path) -> None:
         uri = str(tmp_path / str(next(stores)))
 
     check(True)
-    assert sweep(work, check, folder, step=7) > 100
+    assert sweep(work, check, folder, descriptors, step=7) > 100
 
 
 def test_leftovers_are_swept_after_a_day(folder_store: Store, tmp_path: Path) -> None:
-    old, new = tmp_path / "store/.tmp/old", tmp_path / "store/.tmp/new"
+    old, new = tmp_path / "store/.tmp" / ("0" * 32), tmp_path / "store/.tmp" / ("1" * 32)
     for draft in (old, new):
         draft.write_bytes(b"part of a file")
     now = new.stat().st_mtime

@@ -94,3 +94,25 @@ def test_history_is_no_alias() -> None:
     with pytest.raises(UsageError) as raised:
         layout.alias("digits", "history")
     assert str(raised.value) == "'history' cannot be an alias: receipts are kept under that name. Choose another."
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("g0", 0), ("g12", 12), ("g", None), ("g01", None), ("g-1", None), ("g1x", None), ("x1", None)]
+)
+def test_a_generation_is_told_from_other_names(name: str, number: int | None) -> None:
+    assert layout.split_generation(name) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("5-g1", (5, 1, "")),
+        ("5-g1.verified", (5, 1, "verified")),
+        ("5-g1.quarantined", (5, 1, "quarantined")),
+        ("5-g01", None),
+        ("-g1", None),
+        ("5-g1.verified.json", None),
+    ],
+)
+def test_a_checkpoint_and_its_marks_are_told_from_other_names(name: str, parts: object) -> None:
+    assert layout.split_checkpoint(name) == parts

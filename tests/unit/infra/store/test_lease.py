@@ -64,7 +64,7 @@ def test_a_beat_that_stands_still_is_waited_for(store: Store, time: Time) -> Non
     assert time.now == 1030.0
     assert waits == [("one", float(n)) for n in range(30)]
     assert (second.token, second.holder) == (1, "two")
-    with pytest.raises(Fenced, match=r"^trainings/k-0/lease is owned by two now, no longer by one\."):
+    with pytest.raises(Fenced, match=r"^trainings/k-0/lease now belongs to two, no longer to one\."):
         first.renew()
     first.release()  # says nothing and changes nothing
     assert store.pointer(PATH).read().value == {"beat": 0, "holder": "two", "released": False, "token": 1}
@@ -175,7 +175,7 @@ def test_a_beat_that_landed_unseen_is_gone_on_from(folder_store: Store, time: Ti
 def test_a_lease_that_is_gone(folder_store: Store, time: Time) -> None:
     lease = take(folder_store, "one", time)
     folder_store._backend.delete(PATH)
-    with pytest.raises(Fenced, match="owned by nobody now"):
+    with pytest.raises(Fenced, match="now belongs to nobody"):
         lease.renew()
 
 

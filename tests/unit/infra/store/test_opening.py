@@ -10,12 +10,14 @@ import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
 from infra.store import Store, open_store
 from infra.store.folder import FolderBackend
+from tests.support.damage import overwrite
 from tests.support.s3 import S3Server
 
 PROBED = {"conditional_create": True, "conditional_large_create": True, "conditional_overwrite": True}
@@ -26,8 +28,8 @@ def test_a_store_says_what_the_probe_found(store: Store) -> None:
     assert about.pop("made")
     assert about.pop("probe") == PROBED
     with_a_database = about["pointers"] != "store"
-    assert with_a_database or about == {"pointers": "store", "schema": 1}
-    assert not with_a_database or (about["pointers"][:9], about["schema"], about["uri"]) == ("sqlite://", 2, store.uri)
+    assert with_a_database or about == {"pointers": "store", "schema": 3}
+    assert not with_a_database or (about["pointers"][:9], about["schema"], about["uri"]) == ("sqlite://", 3, store.uri)
     before = store.read("store.json")
     again = open_store(store.uri, store.storage_options)
     assert again.read("store.json") == before, "fixed when made"
@@ -72,17 +74,17 @@ def test_prefixes_of_a_bucket_are_stores_of_their_own(s3: S3Server) -> None:
 def test_a_newer_store(store: Store) -> None:
     kept = getattr(store._backend, "_objects", store._backend)  # a database does not hold the `store.json` that counts
     kept.delete("store.json")
-    kept.create("store.json", b'{"schema":3}')
+    kept.create("store.json", b'{"schema":4}')
     with pytest.raises(UsageError) as raised:
         open_store(store.uri, store.storage_options)
     assert str(raised.value) == (
-        f"The store {store.uri} has schema 3, newer than the 2 that this Trainwright reads. Upgrade Trainwright."
+        f"The store {store.uri} has schema 4, newer than the 3 that this Trainwright reads. Upgrade Trainwright."
     )
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema":"1"}', "{}"])
 def test_a_broken_store_file(folder_store: Store, text: str) -> None:
-    Path(folder_store.uri, "store.json").write_text(text)
+    overwrite(Path(folder_store.uri, "store.json"), text)
     with pytest.raises(CorruptError, match=r"store\.json") as raised:
         open_store(folder_store.uri)
     assert raised.value.details == {"file": "store.json"}
@@ -274,7 +276,7 @@ def test_a_full_disk_is_storage(folder_store: Store) -> None:
 
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP])
 def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    def link(source: object, target: object) -> None:
+    def link(source: object, target: object, **more: object) -> None:
         raise OSError(code, "no")
 
     monkeypatch.setattr(os, "link", link)
@@ -291,12 +293,12 @@ def test_a_folder_that_was_just_removed_is_made_again(folder_store: Store, monke
     link = os.link
     removals = 3
 
-    def removed_first(source: Path, target: Path) -> None:
+    def removed_first(source: str, target: Path, **more: Any) -> None:
         nonlocal removals
         if removals:
             removals -= 1
             target.parent.rmdir()
-        link(source, target)
+        link(source, target, **more)
 
     monkeypatch.setattr(os, "link", removed_first)
     folder_store.create("a/b", b"1")
@@ -310,10 +312,10 @@ def test_a_link_whose_answer_was_lost_is_ours(folder_store: Store, monkeypatch: 
     """As NFS does: the server linked, its answer was lost, and the request sent again finds the name taken."""
     link = os.link
 
-    def twice(source: Path, target: Path) -> None:
+    def twice(source: str, target: Path, **more: Any) -> None:
         with contextlib.suppress(FileExistsError):
-            link(source, target)
-        link(source, target)
+            link(source, target, **more)
+        link(source, target, **more)
 
     monkeypatch.setattr(os, "link", twice)
     folder_store.create("a", b"1")

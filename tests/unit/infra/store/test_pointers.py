@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from hashlib import sha256
 
 import pytest
 
@@ -21,7 +22,8 @@ def test_life_of_a_pointer(store: Store) -> None:
     second = pointer.swap(first, {"version": 2})
     assert (second.value, second.version) == ({"version": 2}, 2)
     assert store.pointer("aliases/m/champion").read() == second
-    assert store.read_json("aliases/m/champion") == {"schema": 1, "value": {"version": 2}, "version": 2}
+    body = b'{"schema":2,"value":{"version":2},"version":2,"path":"aliases/m/champion"'
+    assert store.read("aliases/m/champion") == body + f',"digest":"{sha256(body).hexdigest()}"}}'.encode()
 
 
 def test_a_late_create_or_swap_loses(store: Store) -> None:
@@ -78,7 +80,7 @@ def test_what_is_no_pointer(store: Store, text: str) -> None:
 
 
 def test_a_newer_schema(store: Store) -> None:
-    store.create("p", json.dumps({"schema": 2, "value": 1, "version": 1}).encode())
+    store.create("p", json.dumps({"schema": 3, "value": 1, "version": 1}).encode())
     with pytest.raises(UsageError) as raised:
         store.pointer("p").read()
-    assert str(raised.value) == "p has schema 2, newer than the 1 that this Trainwright reads. Upgrade Trainwright."
+    assert str(raised.value) == "p has schema 3, newer than the 2 that this Trainwright reads. Upgrade Trainwright."

@@ -6,6 +6,7 @@ A table: operation × request × fault × whether it passes, on moto (which hono
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +33,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infra.store.s3.time.sleep", lambda seconds: None)
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda self, context: 0)
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
-    monkeypatch.setattr("infra.store.making.PROBES", {})  # what the servers honour is known, and asked elsewhere
+    monkeypatch.setattr("infra.store.creation.PROBES", {})  # what the servers honour is known, and asked elsewhere
 
 
 @dataclass
@@ -361,18 +362,16 @@ def test_flipped_bytes_are_never_accepted(place: Place, flips: int, hidden: bool
     acts = {"x/y": (read, digest), "k-0/": (verify, local), "/p": (look,)}
     place.proxy.hides_checksums = hidden
     flipped = refused = 0
-    for share in range(flips):
-        for match, doing in acts.items():
-            for act in doing:
-                for times in (1, FOREVER):
-                    fault = Fault("flip", "GET", match, times=times, at=share / flips)
-                    place.proxy.faults[:] = [fault]
-                    try:
-                        act(place)  # asserts the right answer
-                        assert times == 1
-                    except CorruptError:
-                        refused += 1
-                    assert fault.fired or act is local, "a copy that is there is not fetched again"
-                    flipped += fault.fired
+    matched = [(match, act) for match, doing in acts.items() for act in doing]
+    for share, (match, act), times in itertools.product(range(flips), matched, (1, FOREVER)):
+        fault = Fault("flip", "GET", match, times=times, at=share / flips)
+        place.proxy.faults[:] = [fault]
+        try:
+            act(place)  # asserts the right answer
+            assert times == 1
+        except CorruptError:
+            refused += 1
+        assert fault.fired or act is local, "a copy that is there is not fetched again"
+        flipped += fault.fired
     print(f"{flipped} answers with a flipped bit, 0 accepted, {refused} operations refused")
     assert refused >= 4 * flips

@@ -174,7 +174,7 @@ def test_a_true_manifest_that_is_not_the_one_pointed_at() -> None:
     for ref in (Ref(uri=URI, id=B3, seal=seal), Ref(uri=URI, id=identity, seal=B3)):
         with pytest.raises(CorruptError) as raised:
             read_manifest(URI, data, ref)
-        assert raised.value.message == f"{MANIFEST} is whole, but not the one that was pointed at."
+        assert raised.value.message == f"{MANIFEST} is whole, but is not the one that the reference names."
 
 
 def test_a_newer_schema_is_refused_in_a_sentence() -> None:

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
-from infra.store import Manifest, Store, copies
+from infra.store import Manifest, Store, local_copies
 from infra.store.backend import Backend
 from infra.store.seal import write_manifest
 
@@ -47,7 +47,7 @@ DAMAGE: dict[str, tuple[Callable[[Store], None], str]] = {
     "a missing file": (lambda store: store._backend.delete(f"{URI}/sub/c"), "sub/c is missing"),
     "an extra file": (lambda store: store.create(f"{URI}/d", b""), "d is extra"),
     "an extra file below": (lambda store: store.create(f"{URI}/sub/manifest.json", b""), "sub/manifest.json is extra"),
-    "another manifest": (relabel, "manifest.json is whole, but not the one that was pointed at"),
+    "another manifest": (relabel, "manifest.json is whole, but is not the one that the reference names"),
     "a broken manifest": (
         lambda store: overwrite(
             store, f"{URI}/manifest.json", store.read(f"{URI}/manifest.json").replace(b"me", b"it")
@@ -72,6 +72,14 @@ def test_verify_names_what_is_broken(store: Store, damage: str) -> None:
         store.verify(ref)
     assert raised.value.exit_code == 6
     assert raised.value.details == {"file": f"{URI}/{sentence.split()[0]}"}
+
+
+@pytest.mark.parametrize(("first", "second"), [(b"a", b"b"), ({"x": 1}, {"x": 2})])
+def test_of_two_that_create_once_the_first_stands(folder_store: Store, first: object, second: object) -> None:
+    assert folder_store.create_once("pipelines/p", first)  # type: ignore[arg-type]
+    whole = folder_store.read("pipelines/p")
+    assert not folder_store.create_once("pipelines/p", second)  # type: ignore[arg-type]
+    assert folder_store.read("pipelines/p") == whole
 
 
 def test_the_manifest_alone_does_not_read_files(store: Store) -> None:
@@ -187,14 +195,14 @@ def test_nothing_corrupt_is_downloaded(s3_store: Store, tmp_path: Path, damage: 
 
 def test_of_two_downloads_one_is_kept(s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ref = make(s3_store)
-    download = copies._download
+    download = local_copies._download
 
     def other_is_faster(manifest: Manifest, backend: Backend, folder: Path) -> None:
-        monkeypatch.setattr(copies, "_download", download)
+        monkeypatch.setattr(local_copies, "_download", download)
         s3_store.local(ref, cache=tmp_path)
         download(manifest, backend, folder)
 
-    monkeypatch.setattr(copies, "_download", other_is_faster)
+    monkeypatch.setattr(local_copies, "_download", other_is_faster)
     copy = s3_store.local(ref, cache=tmp_path)
     assert list(tmp_path.iterdir()) == [copy]
     assert (copy / "b").read_bytes() == b"bb"
@@ -239,7 +247,7 @@ def test_remove(store: Store) -> None:
     assert store.list("datasets") == ["k-0"]
     tombstone = store.read_json("tombstones/datasets/k-1.json")
     assert tombstone.pop("time")
-    assert tombstone == {"by": "me", "schema": 1, "uri": "datasets/k-1", "why": "too old"}
+    assert tombstone == {"by": "me", "uri": "datasets/k-1", "why": "too old"}
     assert store.newest("datasets", "k").uri == "datasets/k-0"
     assert store.next_attempt("datasets", "k") == "datasets/k-2", "a number is never used again"
     store.remove("datasets/k-1", why="again", by="other")

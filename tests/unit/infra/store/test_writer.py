@@ -44,7 +44,7 @@ def test_the_same_bytes_again_are_fine_and_others_are_not(store: Store, tmp_path
     first, second = store.writer(URI), store.writer(URI)
     first.put("a", given(b"1"))
     assert second.put("a", given(b"1")) == entry("a", b"1")
-    with pytest.raises(CorruptError, match=r"^datasets/k-0/a is there already with other bytes") as raised:
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/a exists already with other bytes") as raised:
         second.put("a", given(b"2"))
     assert raised.value.details == {"file": "datasets/k-0/a"}
     assert store.read(f"{URI}/a") == b"1"
@@ -61,7 +61,7 @@ def test_what_a_killed_writer_left_gives_way_to_one_that_writes_afresh(store: St
     assert writer.put("b", tmp_path / "b") == entry("b", b"new")
     ref = writer.seal("evaluation", {}, {})
     assert store.verify(ref).files == [entry("a", b"1"), entry("b", b"new")]
-    with pytest.raises(CorruptError, match="is there already with other bytes"):
+    with pytest.raises(CorruptError, match="exists already with other bytes"):
         store.writer(URI, afresh=True).put("a", b"2")
     assert store.verify(ref).ref == ref, "what is sealed stays"
 

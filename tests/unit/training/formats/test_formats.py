@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from data_contracts.errors import CorruptError, UsageError
 from training import formats
 from training.formats import schema
-from training.formats.normal import normalise
+from training.formats.normalize import normalise
 
 _spec = importlib.util.spec_from_file_location("rows_of_every_kind", Path(__file__).with_name("rows.py"))
 rows = importlib.util.module_from_spec(_spec)

@@ -14,7 +14,7 @@ import pytest
 
 from training import formats
 from training.formats import tfrecord
-from training.formats.normal import normalise
+from training.formats.normalize import normalise
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_800)]  # an environment is made on first use
 
@@ -40,11 +40,18 @@ def _load(path: Path) -> Any:
 reference, kinds = (_load(Path(__file__).with_name(f"{name}.py")) for name in ("reference", "rows"))
 
 
-def _ask(environment: str, code: str, *paths: Path) -> Any:
-    common = _load(Path(__file__).parents[4] / "benchmarks" / "common.py")
-    done = subprocess.run([common.environment(environment), "-c", code, *paths], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture
+def ask(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs code with paths as its arguments in one of the benchmarks' environments; what it printed last, as JSON."""
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    import common
+
+    def run(environment: str, code: str, *paths: Path) -> Any:
+        done = subprocess.run([common.environment(environment), "-c", code, *paths], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
 
 
 def _plain(value: Any) -> Any:
@@ -71,7 +78,7 @@ print(json.dumps(rows))
 """
 
 
-def test_tensorflow_reads_ours_and_we_read_tensorflows(tmp_path):
+def test_tensorflow_reads_ours_and_we_read_tensorflows(ask, tmp_path):
     table = normalise(kinds.every_kind())
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     tfrecord.write_shard(table, ours)
@@ -80,7 +87,7 @@ def test_tensorflow_reads_ours_and_we_read_tensorflows(tmp_path):
         {name: [_plain(one) for one in rows[row]] for name, rows in columns.items() if rows[row] is not None}
         for row in range(table.num_rows)
     ]
-    assert _ask("tensorflow", TENSORFLOW, ours, theirs) == expected
+    assert ask("tensorflow", TENSORFLOW, ours, theirs) == expected
     assert ours.read_bytes() != theirs.read_bytes()
     assert tfrecord.read_shard(theirs, table.schema).equals(table)
 
@@ -93,10 +100,10 @@ print(json.dumps(rows, default=lambda number: number.item()))
 """
 
 
-def test_the_package_tfrecord_reads_ours(tmp_path):
+def test_the_package_tfrecord_reads_ours(ask, tmp_path):
     table = normalise(ROWS.select(["label", "score", "image"]).slice(0, 1))
     tfrecord.write_shard(table, tmp_path / "ours")
-    assert _ask("others", TFRECORD, tmp_path / "ours") == [{"label": [3], "score": [0.5], "image": [0, 1, 2, 3]}]
+    assert ask("tfrecord", TFRECORD, tmp_path / "ours") == [{"label": [3], "score": [0.5], "image": [0, 1, 2, 3]}]
 
 
 DUCKDB = """
@@ -116,8 +123,8 @@ print(json.dumps([{name: plain(one) for name, one in row.items()} for row in row
 
 
 @pytest.mark.parametrize("reader", [DUCKDB, POLARS], ids=["duckdb", "polars"])
-def test_other_engines_read_our_parquet(reader, tmp_path):
+def test_other_engines_read_our_parquet(reader, ask, tmp_path):
     table = normalise(ROWS)
     formats.get("parquet").write_shard(table, tmp_path / "ours.parquet")
     expected = [{name: _plain(one) for name, one in row.items()} for row in table.to_pylist()]
-    assert _ask("readers", reader + SHOWN, tmp_path / "ours.parquet") == expected
+    assert ask("readers", reader + SHOWN, tmp_path / "ours.parquet") == expected

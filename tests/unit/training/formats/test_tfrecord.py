@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data_contracts.errors import CorruptError
-from training.formats import example, tfrecord
+from training.formats import example, example_decoder, example_encoder, tfrecord
 from training.formats.kernels import native
-from training.formats.normal import normalise
+from training.formats.normalize import normalise
 
 
 def _beside(name: str):
@@ -67,7 +67,7 @@ def _oracle():
 def encode(table: pa.Table) -> list[bytes]:
     return [
         bytes(framed.data[start:stop])
-        for framed in example.encode(table, 2**20)
+        for framed in example_encoder.encode(table, 2**20)
         for start, stop in zip(framed.starts, framed.stops, strict=True)
     ]
 
@@ -76,7 +76,7 @@ def decode(messages: list[bytes], schema: pa.Schema) -> pa.Table:
     stops = np.cumsum([len(message) for message in messages])
     data = np.frombuffer(bytearray(b"".join(messages) + bytes(native.SPARE_BYTES)), np.uint8)
     starts = stops - [len(message) for message in messages]
-    return example.decode(example.Framed(data, starts, stops), schema, schema)
+    return example_decoder.decode(example.Framed(data, starts, stops), schema, schema)
 
 
 def test_a_message_is_the_bytes_that_the_wire_format_spells():
@@ -107,8 +107,8 @@ def _message(feature: str) -> bytes:
         (_message("1a03 0a0185"), "column 'a' does not hold int64: a number is cut off"),
         (_message("1a0d 0a0b" + "ff" * 10 + "01"), "column 'a' does not hold int64: a number has more than ten bytes"),
         (_message("1a03 0f0105"), "column 'a' does not hold int64: it has a field of an unknown wire type"),
-        (b"\x0a", "it is no tf.train.Example"),
-        (b"\x0a" + b"\xff" * 10 + b"\x01", "it is no tf.train.Example"),
+        (b"\x0a", "it is not a tf.train.Example"),
+        (b"\x0a" + b"\xff" * 10 + b"\x01", "it is not a tf.train.Example"),
         (b"\x0a" + b"\xff" * 9 + b"\x01", "a field is longer than its message"),
         (_message("1a04 0a020505"), "column 'a' does not hold int64: it has 2 values where one is meant"),
         (_message("1205 0a03 000000"), "feature 'a' is a float list, the schema asks for int64"),
@@ -308,14 +308,18 @@ def test_a_damaged_message_ends_in_one_error_and_never_beyond_its_end(data):
         message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
     message = bytes(message[: data.draw(st.integers(0, len(message)))])
     with suppress(example.Malformed):
-        decode([message], table.schema).validate(full=True)
+        found = decode([message], table.schema)
+        found.validate(full=True)
+        assert (found.num_rows, found.schema) == (1, table.schema)
 
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_example_end_in_one_error_and_never_in_a_hang(data):
+    schema = pa.schema([("a", pa.int64()), ("b", pa.list_(pa.float32()))])
     with suppress(example.Malformed):
-        decode([data], pa.schema([("a", pa.int64()), ("b", pa.list_(pa.float32()))]))
+        found = decode([data], schema)
+        assert (found.num_rows, found.schema) == (1, schema)
 
 
 @pytest.mark.parametrize("read_bytes", [1, 40, 100, 4096])

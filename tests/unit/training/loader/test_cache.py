@@ -19,7 +19,7 @@ from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Dataset
 from tests.support.gang import REPOSITORY
 from tests.support.splits import write_split
-from training.loader import Room, Split, cache
+from training.loader import MemoryBudget, Split, cache
 from training.loader.shards import Shards
 
 ROWS = 60
@@ -33,7 +33,7 @@ def columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cached(folder: Path, dataset: Dataset, batch: list[str] | None = None, cache_bytes: int = 2**30) -> Split:
-    return Split(folder, dataset, "train", batch or ["x", "text"], room=Room(0, cache_bytes))
+    return Split(folder, dataset, "train", batch or ["x", "text"], room=MemoryBudget(0, cache_bytes))
 
 
 def numbers(split: Split) -> list[int]:
@@ -63,12 +63,12 @@ import json, sys
 sys.path.insert(0, {str(REPOSITORY)!r})
 from pathlib import Path
 from data_contracts.handoffs import Dataset
-from training.loader import Room, Split
+from training.loader import MemoryBudget, Split
 from training.loader.shards import Shards
 tables, calls = Shards.tables, []
 Shards.tables = lambda *given: (calls.append(1), tables(*given))[1]
 dataset = Dataset.from_json(json.loads(Path({str(tmp_path / "dataset.json")!r}).read_text()))
-split = Split(Path({str(tmp_path / "data")!r}), dataset, "train", ["x"], room=Room(0, 2**30))
+split = Split(Path({str(tmp_path / "data")!r}), dataset, "train", ["x"], room=MemoryBudget(0, 2**30))
 print(len(calls), split.take(slice(0, 3))[0].tolist())
 """
     started = [
@@ -101,7 +101,7 @@ def test_a_full_disk_is_named_and_leaves_nothing(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(cache, "_opened", lambda path: Full(path, "w"))
-    with pytest.raises(StorageUnavailable, match="columns is full: decoding shard 0 of split train was given up"):
+    with pytest.raises(StorageUnavailable, match="columns is full: decoding stopped at shard 0 of split train"):
         cached(tmp_path / "data", dataset)
     assert folders(columns) == []
     monkeypatch.undo()
@@ -126,7 +126,7 @@ def test_what_nobody_maps_makes_room_the_oldest_first(tmp_path: Path, columns: P
     assert folders(columns) == sorted([second, third])
     assert first
     kept, _ = opened("bb")  # mapped from now on, so the next to go is the younger one
-    os.utime(columns / second / "layout.json", (0, 0))
+    os.utime(columns / second, (0, 0))
     _, fourth = opened("dddd")
     assert folders(columns) == sorted([second, fourth])
     assert kept.take(slice(0, 2))[0].tolist() == [2, 3]

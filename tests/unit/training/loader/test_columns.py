@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from data_contracts.errors import UsageError
-from data_contracts.spec import LoaderSpec
+from data_contracts.pipeline_spec import LoaderSpec
 from tests.support.splits import write_split
-from training.loader import Room, Split
+from training.loader import MemoryBudget, Split
 
 TABLE = pa.table(
     {
@@ -33,7 +33,7 @@ TABLE = pa.table(
         "day": pa.array([0, 1, 2, 3], pa.date32()),
     }
 )
-ROOMS = {"memory": Room(2**30, 0), "cache": Room(0, 2**30), "shards": Room(2**13, 0)}
+ROOMS = {"memory": MemoryBudget(2**30, 0), "cache": MemoryBudget(0, 2**30), "shards": MemoryBudget(2**13, 0)}
 # In order and beyond memory, in shards of two rows: what is gathered comes from several places.
 rooms = pytest.mark.parametrize("room", ROOMS)
 
@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def split(folder: Path, room: str = "memory", batch: Any = None, table: pa.Table = TABLE, **loader: Any) -> Split:
     dataset = write_split(folder / "data", table, [2, 0, table.num_rows - 2])
-    place = Room(ROOMS[room].memory_bytes, ROOMS[room].cache_bytes)
+    place = MemoryBudget(ROOMS[room].memory_bytes, ROOMS[room].cache_bytes)
     if room == "shards":
         place.memory_bytes = round(split(folder, "memory", batch, table, **loader).row_bytes * 2) + 1
     return Split(folder / "data", dataset, "train", batch, None, LoaderSpec(**loader), place, in_order=True)
@@ -112,14 +112,29 @@ def test_a_batch_has_the_form_that_the_spec_says(room: str, tmp_path: Path) -> N
     assert stacked["id"].tolist() == [3, 0]
 
 
+@rooms
+@pytest.mark.parametrize("name", ["a", "b", "id", "flag"])
+@pytest.mark.parametrize("rows", [[1], [3, 0]])
+def test_one_column_in_a_list_is_a_tensor_of_one_column(room: str, name: str, rows: list[int], tmp_path: Path) -> None:
+    made = split(tmp_path, room, [[name], "id"])
+    x, ids = made.take(np.array(rows, np.int64))
+    assert (x.dtype, tuple(x.shape), ids.tolist()) == (torch.float32, (len(rows), 1), rows)
+    assert x[:, 0].tolist() == [float(TABLE.column(name)[row].as_py()) for row in rows]
+    assert made.without_numbers(np.arange(4)) == {}
+
+
 REFUSED = [
     # train.batch, pad, sentence
     (["z"], {}, "The dataset has no column 'z'; it has id, a, b,"),
-    ([["a", "image"]], {}, "train.batch: column 'image' is no number per row, so it cannot be stacked with others."),
+    (
+        [["a", "image"]],
+        {},
+        "train.batch: column 'image' is not one number per row, so it cannot be stacked with others.",
+    ),
     (["b_length"], {}, "The dataset has no column 'b_length'"),
-    (None, {"text": 0}, "train.loader.pad: column 'text' is no list of numbers, so there is nothing to pad."),
+    (None, {"text": 0}, "train.loader.pad: column 'text' is not a list of numbers, so there is nothing to pad."),
     (None, {"z": 0}, "The dataset has no column 'z'"),
-    (["gappy"], {"gappy": 0}, "Column 'gappy' has no value in 1 of 2 rows, which a tensor cannot say."),
+    (["gappy"], {"gappy": 0}, "Column 'gappy' has no value in 1 of 2 rows, which a tensor cannot express."),
 ]
 
 

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
-from data_contracts.spec import LoaderSpec, TrainSpec
+from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
 from tests.support.gang import make_dataset
 from tests.support.splits import write_split
-from training.loader import OrderedLoader, Room, Split, TrainLoader
-from training.loader.rows import Held, Streamed
-from training.order import epoch_order
-from training.plan import make_plan
+from training.loader import MemoryBudget, OrderedLoader, Split, TrainLoader
+from training.loader.rows import AllRows, StreamedRows
+from training.order.permutation import epoch_order
+from training.order.rank_plan import make_plan
 
 GLOBAL = LoaderSpec()
 BLOCK = LoaderSpec(shuffle="block", block_rows=4, window_blocks=2)
@@ -60,7 +60,7 @@ def loaders(
     ranks: int,
     micro: int | None = None,
     loader: LoaderSpec = GLOBAL,
-    room: Room | None = None,
+    room: MemoryBudget | None = None,
 ) -> list[TrainLoader]:
     split = Split(*dataset, "train", {"id": "id"}, None, loader, room)
     plan = make_plan(split.num_rows, spec(8, micro), ranks)
@@ -93,19 +93,19 @@ def test_every_step_takes_the_same_rows_on_any_number_of_ranks(
 
 PLACES = [
     # room → what holds the rows
-    (Room(2**30, 2**30), Held, "memory"),
-    (Room(0, 2**30), Held, "cache"),
-    (Room(160, 0), Streamed, "decoding"),  # the ids of four blocks of 5 rows of 8 bytes
+    (MemoryBudget(2**30, 2**30), AllRows, "memory"),
+    (MemoryBudget(0, 2**30), AllRows, "cache"),
+    (MemoryBudget(160, 0), StreamedRows, "decoding"),  # the ids of four blocks of 5 rows of 8 bytes
 ]
 
 
 @pytest.mark.parametrize("loader", [GLOBAL, BLOCK], ids=["global", "block"])
 @pytest.mark.parametrize(("room", "kind", "cause"), PLACES, ids=[cause for *_, cause in PLACES])
 def test_memory_never_changes_the_order(
-    room: Room, kind: type, cause: str, loader: LoaderSpec, dataset: tuple[Path, Dataset]
+    room: MemoryBudget, kind: type, cause: str, loader: LoaderSpec, dataset: tuple[Path, Dataset]
 ) -> None:
-    room = Room(room.memory_bytes, room.cache_bytes)
-    if kind is Streamed and loader is GLOBAL:
+    room = MemoryBudget(room.memory_bytes, room.cache_bytes)
+    if kind is StreamedRows and loader is GLOBAL:
         with pytest.raises(UsageError, match="cannot be shuffled globally. Raise train.loader.memory_bytes"):
             loaders(dataset, 1, loader=loader, room=room)
         return
@@ -117,7 +117,7 @@ def test_memory_never_changes_the_order(
 
 def test_windows_that_do_not_fit_are_refused(dataset: tuple[Path, Dataset]) -> None:
     with pytest.raises(UsageError, match=r"memory_bytes 100 does not hold 4 blocks of 4 rows \(about 128 bytes\)"):
-        loaders(dataset, 1, loader=BLOCK, room=Room(100, 0))
+        loaders(dataset, 1, loader=BLOCK, room=MemoryBudget(100, 0))
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4])
@@ -162,7 +162,7 @@ def test_stopped_anywhere_and_gone_on_with_any_gang_each_sample_comes_once_in_th
     sizes = {} if block is None else {"shuffle": "block", "block_rows": block[0], "window_blocks": block[1]}
     loader = LoaderSpec(**sizes)
     # Just enough for two windows of 8-byte rows: less than all rows, in most examples.
-    in_shards = Room(2 * block[1] * min(block[0], max(shards)) * 8, 0) if block and streamed else None
+    in_shards = MemoryBudget(2 * block[1] * min(block[0], max(shards)) * 8, 0) if block and streamed else None
     split = Split(folder, dataset, "train", ["id"], None, loader, in_shards)
     worlds = [world for world in range(1, batch + 1) if batch % world == 0]
 
@@ -207,7 +207,7 @@ def test_an_epoch_that_is_cut_short_skips_nothing(dataset: tuple[Path, Dataset])
 
 def test_a_cursor_inside_a_global_batch_is_refused(dataset: tuple[Path, Dataset]) -> None:
     [loader] = loaders(dataset, 1)
-    with pytest.raises(UsageError, match="stands at 12 samples, in the middle of a global batch of 8"):
+    with pytest.raises(UsageError, match="was made after 12 samples, in the middle of a global batch of 8"):
         loader.load_state_dict({"samples": 12})
 
 
@@ -283,11 +283,11 @@ def test_what_fails_in_the_thread_is_raised_at_the_batch(
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 @pytest.mark.parametrize("name", ["train", "val"])
-@pytest.mark.parametrize("room", [Room(2**30, 0), Room(120, 0)], ids=["memory", "shards"])
+@pytest.mark.parametrize("room", [MemoryBudget(2**30, 0), MemoryBudget(120, 0)], ids=["memory", "shards"])
 def test_in_order_every_row_comes_once_and_ranks_take_equally_many_batches(
-    room: Room, name: str, size: int, ranks: int, dataset: tuple[Path, Dataset]
+    room: MemoryBudget, name: str, size: int, ranks: int, dataset: tuple[Path, Dataset]
 ) -> None:
-    room = Room(room.memory_bytes, 0)
+    room = MemoryBudget(room.memory_bytes, 0)
     split = Split(*dataset, name, {"id": "id"}, room=room, in_order=True)
     parts = [OrderedLoader(split, size, rank, ranks) for rank in range(ranks)]
     batches = [list(map(ids, part)) for part in parts]

@@ -11,20 +11,21 @@ import pytest
 import torch
 
 from tests.support.splits import write_split
+from training.loader.buffer_pool import LARGE, BufferPool
 from training.loader.columns import columns_of
-from training.loader.rows import LARGE, Held, Memory, Streamed, hold
+from training.loader.rows import AllRows, StreamedRows, hold
 from training.loader.shards import Shards
 
 ROWS = 100
 
 
-def places(folder: Path, most_blocks: int) -> tuple[Held, Streamed]:
+def places(folder: Path, most_blocks: int) -> tuple[AllRows, StreamedRows]:
     table = pa.table({"x": np.arange(ROWS, dtype=np.int64), "list": [[at] * (at % 4) for at in range(ROWS)]})
     dataset = write_split(folder, table, [33, 0, 40, 27])
     shards = Shards(folder, dataset, "train")
     _, columns = columns_of(shards.schema, ["x", "list"], {})
     block_bytes = round((8 + shards.num_bytes / ROWS) * 10)
-    return hold(columns, shards), Streamed(columns, shards, 10, most_blocks * block_bytes, 1)
+    return hold(columns, shards), StreamedRows(columns, shards, 10, most_blocks * block_bytes, 1)
 
 
 @pytest.mark.parametrize("most_blocks", [1, 2, 3, 5, 12])
@@ -43,13 +44,13 @@ def test_any_rows_in_any_order_are_those_that_are_held(most_blocks: int, tmp_pat
 
 def test_a_block_that_is_kept_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, streamed = places(tmp_path, 3)
-    original, read = Streamed._read, []
+    original, read = StreamedRows._read, []
 
-    def noted(self: Streamed, block: int, place: int) -> None:
+    def noted(self: StreamedRows, block: int, place: int) -> None:
         read.append(block)
         original(self, block, place)
 
-    monkeypatch.setattr(Streamed, "_read", noted)
+    monkeypatch.setattr(StreamedRows, "_read", noted)
     for rows in ([0, 5], [15], [25], [5], [33], [0], [15]):  # 33 begins a shard, and so a block
         streamed.gather(np.array(rows))
     assert read == [0, 1, 2, 4, 1], "the least recently used makes room"
@@ -88,7 +89,7 @@ def test_what_is_needed_soon_is_read_once_and_what_fails_there_is_raised_when_it
 
 
 def test_memory_is_used_again_when_nobody_holds_a_batch_in_it_and_not_before() -> None:
-    memory, values = Memory(), np.arange(40).reshape(20, 2)
+    memory, values = BufferPool(), np.arange(40).reshape(20, 2)
     tensor = torch.from_numpy(memory.take(values, np.array([1, 2]))).split(1)[1]
     kept = memory.take(values, np.array([3, 4]))[:1].view(np.uint8)
     assert tensor.tolist() == [[4, 5]]
@@ -104,4 +105,4 @@ def test_memory_is_used_again_when_nobody_holds_a_batch_in_it_and_not_before() -
 def test_a_gather_is_what_indexing_gives_however_many_threads_share_it(count: int) -> None:
     values = np.random.default_rng(0).standard_normal((500, 100))
     rows = np.random.default_rng(1).integers(0, 500, count)
-    assert np.array_equal(Memory().take(values, rows), values[rows])
+    assert np.array_equal(BufferPool().take(values, rows), values[rows])

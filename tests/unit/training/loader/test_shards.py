@@ -11,15 +11,15 @@ import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Dataset
-from data_contracts.spec import LoaderSpec, TrainSpec
+from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
 from tests.support.splits import write_split
 from training import formats
-from training.loader import Room, Split, TrainLoader
+from training.loader import MemoryBudget, Split, TrainLoader
 from training.loader.shards import shard_path
-from training.plan import make_plan
+from training.order.rank_plan import make_plan
 
 TABLE = pa.table({"x": pa.array(range(40), pa.int64())})
-PLACES = {"memory": Room(2**30, 0), "cache": Room(0, 2**30), "shards": Room(4 * 10 * 8, 0)}
+PLACES = {"memory": MemoryBudget(2**30, 0), "cache": MemoryBudget(0, 2**30), "shards": MemoryBudget(4 * 10 * 8, 0)}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def test_a_changed_shard_is_named_before_a_row_of_it_is_used(fault: str, place: 
     hurt = tmp_path / "data" / dataset.splits["train"][2].path
     change(hurt)
     loader = LoaderSpec(shuffle="block", window_blocks=2)
-    room = Room(PLACES[place].memory_bytes, PLACES[place].cache_bytes)
+    room = MemoryBudget(PLACES[place].memory_bytes, PLACES[place].cache_bytes)
     plan = make_plan(40, TrainSpec(lightning={}, global_batch_size=2), 1)
     seen: list[int] = []
 

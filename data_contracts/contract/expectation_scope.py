@@ -1,0 +1,138 @@
+"""The scope of an expectation: the columns it reads, whether it judges each row alone, how it sees values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any
+
+import pyarrow as pa
+
+from data_contracts.contract.frames import Layout, Nulls, is_time
+
+# Arrow bytes of whole columns in memory at once; a single larger column is read all the same.
+WHOLE_BYTES = 256 * 2**20
+
+# They judge each row by its own values. A row-wise expectation of GX that is not named here runs on whole columns.
+_ROW_WISE = {
+    *(f"expect_column_values_to_{what}" for what in (
+        "be_between", "be_dateutil_parseable", "be_in_set", "be_json_parseable", "be_null", "match_json_schema",
+        "match_regex", "match_regex_list", "match_strftime_format", "not_be_in_set", "not_be_null", "not_match_regex",
+        "not_match_regex_list",
+    )),
+    *(f"expect_column_value_lengths_to_{what}" for what in ("be_between", "equal")),
+    *(f"expect_column_pair_values_{what}" for what in ("a_to_be_greater_than_b", "to_be_equal", "to_be_in_set")),
+    "expect_multicolumn_sum_to_equal", "expect_multicolumn_values_to_be_equal",
+    "expect_select_column_values_to_be_unique_within_record",
+}  # fmt: skip
+_NULLNESS = {"expect_column_values_to_be_null", "expect_column_values_to_not_be_null"}
+_TYPES = {
+    "expect_column_type_to_be", "expect_column_values_to_be_in_type_list", "expect_column_values_to_be_of_type",
+}  # fmt: skip
+_READS_TEXT = ("regex", "strftime", "dateutil", "json", "value_lengths")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The scope of one expectation.
+
+    Attributes:
+        columns: the columns it refers to, in its own order.
+        absent: those of them that the data does not have; it is not run then.
+        of_names: it refers to column names only and reads no rows.
+        row_wise: it judges each row alone, so it may see one block after the other.
+        layout: what it sees, the columns of its row condition included.
+        kwargs: its arguments, with ISO texts as times where the column holds times.
+    """
+
+    columns: list[str]
+    absent: list[str]
+    of_names: bool
+    row_wise: bool
+    layout: Layout
+    kwargs: dict[str, Any]
+
+
+def scope_of(asked: dict[str, Any], schema: pa.Schema) -> Scope:
+    """The scope of one expectation of a suite over data of this schema."""
+    name, kwargs = asked["type"], asked["kwargs"]
+    of_table = name.startswith("expect_table")
+    listed = [] if of_table else kwargs.get("column_list") or []
+    columns = [*(kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs), *listed]
+    of_names = name == "expect_column_to_exist" or name.startswith("expect_table_column")
+    absent = [] if of_names else [column for column in columns if column not in schema.names]
+    condition = kwargs.get("row_condition") or ""
+    said = condition if isinstance(condition, str) else json.dumps(condition, ensure_ascii=False)
+    row_wise = name in _ROW_WISE and not _looks_around(kwargs)
+    reads = () if of_names else tuple(one for one in schema.names if one in columns or one in said)
+    single = columns[0] if len(columns) == 1 and not of_names and not absent else None
+    text = single if any(part in name for part in _READS_TEXT) else None
+    if single and not text and is_time(schema.field(single).type):
+        kwargs = _with_times(kwargs, zoned=getattr(schema.field(single).type, "tz", None) is not None)
+    layout = Layout(reads, _nulls(name, row_wise and single is not None, bool(said)), text)
+    return Scope(columns, absent, of_names, row_wise, layout, kwargs)
+
+
+def packed(layouts: Sequence[Layout], rows: int, schema: pa.Schema) -> Iterator[list[Layout]]:
+    """Layouts in groups whose columns take about WHOLE_BYTES together, so that few passes over the files are made."""
+    run: list[Layout] = []
+    held: dict[str, int] = {}
+    for layout in layouts:
+        sizes = {name: rows * _width(schema.field(name).type) for name in layout.columns}
+        if run and sum({**held, **sizes}.values()) > WHOLE_BYTES:
+            yield run
+            run, held = [], {}
+        run.append(layout)
+        held.update(sizes)
+    if run:
+        yield run
+
+
+def narrowest(schema: pa.Schema) -> str:
+    """The column to read when rows are only counted."""
+    return min(schema.names, key=lambda name: _width(schema.field(name).type))
+
+
+def _nulls(name: str, one_by_one: bool, conditional: bool) -> Nulls:
+    if name in _TYPES:
+        return "typed"
+    if not one_by_one:
+        return "nan"
+    return "masked" if conditional or name in _NULLNESS else "drop"
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return max(kind.bit_width // 8, 1)
+    except ValueError:
+        return 32  # a guess for text, good enough to estimate the number of passes
+
+
+def _looks_around(kwargs: dict[str, Any]) -> bool:
+    """Whether the row condition may depend on other rows, as pandas' query language allows: `price > price.mean()`."""
+    condition, parser = kwargs.get("row_condition"), kwargs.get("condition_parser")
+    return isinstance(condition, str) and parser in (None, "pandas") and ("(" in condition or "index" in condition)
+
+
+def _with_times(kwargs: dict[str, Any], zoned: bool) -> dict[str, Any]:
+    """Arguments with ISO texts as times: GX itself would compare a time with a date or a text and raise."""
+    named = {key: value for key, value in kwargs.items() if key in ("min_value", "max_value", "value_set")}
+    return {**kwargs, **{key: _as_time(value, zoned) for key, value in named.items()}}
+
+
+def _as_time(value: Any, zoned: bool) -> Any:
+    import pandas as pd
+
+    if isinstance(value, list):
+        return [_as_time(one, zoned) for one in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        moment = pd.Timestamp(value).to_pydatetime(warn=False)
+    except ValueError:
+        return value  # GX reports what is wrong with it
+    if zoned and moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    return moment if zoned or moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)

@@ -1,0 +1,161 @@
+"""The findings of a check in words: failures with sentences that never contain a sensitive value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from data_contracts.contract.suites import SEVERITIES
+from data_contracts.handoffs import Failure
+from data_contracts.quoting import MASK, columns_shown, withholds
+
+EXAMPLES = 20
+_LONGEST = 200
+_LISTED = 5
+_COLUMNS_LISTED = 30
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of `engine.check`.
+
+    Attributes:
+        accepted: no failure has a severity that rejects.
+        rows: rows read.
+        expectations: expectations in the suite.
+        failures: the expectations that did not hold, the gravest first, then in the suite's order.
+    """
+
+    accepted: bool
+    rows: int
+    expectations: int
+    failures: list[Failure] = field(default_factory=list)
+
+
+def outcome(rows: int, expectations: int, failures: Sequence[Failure], fail_on: str) -> Outcome:
+    """The outcome: rejected if a failure is at least as grave as `fail_on`."""
+    bar = SEVERITIES.index(fail_on)
+    ranked = sorted(failures, key=lambda failure: -SEVERITIES.index(failure.severity))
+    accepted = all(SEVERITIES.index(failure.severity) < bar for failure in ranked)
+    return Outcome(accepted, rows, expectations, ranked)
+
+
+class Finding:
+    """Builds the failures of one expectation.
+
+    Args:
+        expectation: one entry of the suite: type, kwargs, severity, description.
+        columns: the columns it refers to, in order; empty for an expectation on the whole table.
+        sensitive: names of all sensitive columns.
+        whole: names of the columns of whole numbers, which pandas shows as 3.0 beside nulls.
+    """
+
+    def __init__(
+        self,
+        expectation: dict[str, Any],
+        columns: Sequence[str],
+        sensitive: Collection[str],
+        whole: Collection[str] = (),
+    ) -> None:
+        self.expectation = expectation
+        self.whole = set(whole)
+        self.columns = list(columns)
+        self.sensitive = set(sensitive)
+        self.masked = bool(self.sensitive.intersection(self.columns))
+
+    def missing(self, column: str, present: Sequence[str]) -> Failure:
+        """The failure for a column that does not exist."""
+        listed = ", ".join(present[:_COLUMNS_LISTED]) + (", …" if len(present) > _COLUMNS_LISTED else "")
+        listed = columns_shown(present, sensitive=True) if self.sensitive else listed
+        return self._failure(f"the data has no column {column} (it has {listed})")
+
+    def broken(self, count: int, of: int, numbers: Sequence[int], values: Sequence[Any], what: str = "") -> Failure:
+        """The failure for rows that broke the expectation.
+
+        Args:
+            count: how many rows broke it.
+            of: how many rows it was checked on.
+            numbers: the first row numbers, at most EXAMPLES.
+            values: the values in those rows: a value, or one per column as a tuple or a dictionary.
+            what: what is wrong with them, if it is more than that they broke the expectation.
+        """
+        first = ", ".join(map(str, numbers[:_LISTED])) + (", …" if count > _LISTED else "")
+        at = f" (row{'s' if count > 1 else ''} {first})" if numbers else ""
+        share = f"{count:,} of {of:,} row{'s' if of != 1 else ''}{at} "
+        return self._failure(
+            share + (what or f"broke it{self._settings()}"),
+            rows=count,
+            row_numbers=list(numbers[:EXAMPLES]),
+            values=[self._value(value) for value in values[:EXAMPLES]],
+        )
+
+    def observed(self, value: Any) -> Failure:
+        """The failure for a column or table as a whole. For a table, `value` may be the names of its columns."""
+        names = bool(self.sensitive) and not self.columns and not isinstance(value, int | float)
+        seen = "" if self.masked or names or value is None else _short(value)
+        said = f"observed {seen}" if seen else "what was observed broke it"
+        return self._failure(f"{said}{self._settings()}", observed=seen)
+
+    def unclear(self, message: str, kinds: dict[str, str]) -> Failure:
+        """The failure if it could not be computed: `message` is Great Expectations' own, `kinds` the columns' types."""
+        of = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
+        said = message.strip().rstrip(".")
+        # Where texts are withheld, the reason only says where the text is.
+        reason = said if withholds() else "" if self.masked else _short(said)
+        return self._failure(f"it could not be computed{f' ({of})' if of else ''}{': ' * bool(reason)}{reason}")
+
+    def _failure(self, what: str, **fields: Any) -> Failure:
+        on = f" on {', '.join(self.columns)}" if self.columns else ""
+        description = self.expectation.get("description")
+        said = f" [{_short(description)}]" if description else ""
+        return Failure(
+            expectation=self.expectation["type"],
+            column=", ".join(self.columns) or None,
+            severity=self.expectation["severity"],
+            **{"rows": 0, **fields},
+            sentence=f"{self.expectation['type']}{on}: {what}{said}",
+        )
+
+    def _settings(self) -> str:
+        """The expected values. Bounds and sets for a sensitive column may be values of it, so they are left out."""
+        names = ("column", "column_A", "column_B", "column_list")
+        asked = {key: value for key, value in self.expectation["kwargs"].items() if key not in names}
+        if self.masked or (self.sensitive and "row_condition" in asked) or not asked:
+            return ""
+        return "; expected " + _short(", ".join(f"{key} {value}" for key, value in asked.items()))
+
+    def _value(self, value: Any) -> str:
+        parts = _parts(value, self.columns)
+        if parts is None:
+            return MASK if self.masked else self._shown(self.columns[0] if self.columns else "", value)
+        return ", ".join(
+            f"{name}={MASK if name in self.sensitive else self._shown(name, one)}" for name, one in parts.items()
+        )
+
+    def _shown(self, column: str, value: Any) -> str:
+        return _short(int(value) if column in self.whole and isinstance(value, float) and value == value else value)
+
+
+def rejected(rows: int, expectations: int, what: str, sentence: str) -> Outcome:
+    """The outcome for data or a suite in which nothing can be checked."""
+    failure = Failure(expectation=what, column=None, severity="critical", rows=0, sentence=sentence)
+    return Outcome(False, rows, expectations, [failure])
+
+
+def _parts(value: Any, columns: Sequence[str]) -> dict[str, Any] | None:
+    if len(columns) < 2:
+        return None
+    if isinstance(value, dict):
+        return value
+    return dict(zip(columns, value, strict=True)) if isinstance(value, tuple) and len(value) == len(columns) else None
+
+
+def _short(value: Any) -> str:
+    if value is None or str(value) in ("<NA>", "NaT", "nan"):
+        return "null"
+    if isinstance(value, list | tuple):
+        text = f"[{', '.join(map(_short, value[:_LONGEST]))}]"
+    else:
+        text = str(value.item() if hasattr(value, "item") else value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"

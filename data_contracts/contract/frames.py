@@ -1,0 +1,142 @@
+"""Turns Arrow batches into the pandas frames that Great Expectations reads.
+
+A row must look the same in every batch. So a column's pandas type follows from its Arrow type and never from the other
+rows of a batch, and no whole number is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# For each expectation, a frame of this size costs GX some tens of milliseconds of work and as much in overhead.
+BLOCK_BYTES = 64 * 2**20
+BLOCK_ROWS = 2**20
+_EXACT = 2**53  # the largest range of whole numbers that float64 holds exactly
+
+# How nulls are shown: `drop` leaves their rows out, for one column; GX checks only the other rows anyway. `masked`
+# keeps whole numbers and booleans beside nulls in pandas' nullable types. `nan` uses float64 where it is exact, else
+# Python's integers beside NaN. `typed` is for expectations about the type: the column's own, with or without nulls.
+Nulls = Literal["drop", "masked", "nan", "typed"]
+
+
+class Layout(NamedTuple):
+    """What an expectation needs to see: columns, how nulls are shown, and the column that it reads as text."""
+
+    columns: tuple[str, ...]
+    nulls: Nulls
+    text: str | None = None
+
+
+def blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """Batches joined or cut into blocks of at most BLOCK_ROWS rows and about BLOCK_BYTES, each with its first row's
+    number.
+    """
+    waiting: list[pa.RecordBatch] = []
+    first = rows = size = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, BLOCK_ROWS):
+            piece = batch.slice(start, BLOCK_ROWS)
+            if waiting and (rows + piece.num_rows > BLOCK_ROWS or size + piece.nbytes > BLOCK_BYTES):
+                yield first, pa.Table.from_batches(waiting)
+                first, waiting, rows, size = first + rows, [], 0, 0
+            waiting.append(piece)
+            rows += piece.num_rows
+            size += piece.nbytes
+    if waiting:
+        yield first, pa.Table.from_batches(waiting)
+
+
+def frame(table: pa.Table, layout: Layout, first: int = 0) -> pd.DataFrame:
+    """The frame for an expectation, indexed by row number.
+
+    Args:
+        table: rows `first`, `first + 1`, … of the data, with at least the layout's columns.
+    """
+    import pandas as pd
+
+    columns = {name: table.column(name) for name in layout.columns}
+    index: np.ndarray | pd.RangeIndex = pd.RangeIndex(first, first + table.num_rows)
+    if layout.nulls == "drop" or (layout.nulls == "typed" and len(columns) == 1):
+        (name,) = layout.columns
+        if columns[name].null_count:
+            index = np.flatnonzero(columns[name].is_valid().to_numpy()) + first
+            columns[name] = columns[name].drop_null()
+    series = {name: _series(column, layout.nulls, name == layout.text) for name, column in columns.items()}
+    shown = pd.DataFrame(series, copy=False) if series else pd.DataFrame(index=index)
+    shown.index = pd.Index(index)
+    return shown
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds dates or points in time."""
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def _series(column: pa.ChunkedArray, nulls: Nulls, as_text: bool) -> pd.Series:
+    import pandas as pd
+
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)  # categories differ from batch to batch, values do not
+    kind = column.type
+    if nulls == "typed":
+        return column.to_pandas()
+    if is_time(kind):
+        # pandas prints an array of only midnights in a shorter form than one with another time; Arrow converts row by
+        # row.
+        return column.cast(pa.string()).to_pandas() if as_text else _time(column).to_pandas()
+    if pa.types.is_integer(kind) and kind != pa.uint64():
+        column = column.cast(pa.int64())  # GX compares other widths value by value, a hundred times slower
+    if not column.null_count or not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        return column.to_pandas()
+    if nulls == "masked":
+        return column.to_pandas(types_mapper=_nullable)
+    if pa.types.is_boolean(kind) or _fits_float(column):
+        return column.to_pandas()
+    return pd.Series([float("nan") if value is None else value for value in column.to_pylist()], dtype=object)
+
+
+def _time(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times in nanoseconds, which GX compares as arrays; in microseconds where years lie outside 1677 to 2262."""
+    zone = getattr(column.type, "tz", None)
+    try:
+        return column.cast(pa.timestamp("ns", zone))
+    except pa.ArrowInvalid:
+        return column.cast(pa.timestamp("us", zone))
+
+
+def _fits_float(column: pa.ChunkedArray) -> bool:
+    span = pc.min_max(column).as_py()
+    return span["min"] is None or (span["min"] >= -_EXACT and span["max"] <= _EXACT)
+
+
+def _nullable(kind: pa.DataType) -> object:
+    """The pandas type for whole numbers and booleans beside nulls; None: pandas chooses."""
+    import pandas as pd
+
+    return getattr(pd, f"{_NULLABLE[kind]}Dtype")() if kind in _NULLABLE else None
+
+
+_NULLABLE = {
+    pa.int8(): "Int8",
+    pa.int16(): "Int16",
+    pa.int32(): "Int32",
+    pa.int64(): "Int64",
+    pa.uint8(): "UInt8",
+    pa.uint16(): "UInt16",
+    pa.uint32(): "UInt32",
+    pa.uint64(): "UInt64",
+    pa.bool_(): "Boolean",
+}

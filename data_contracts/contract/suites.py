@@ -1,0 +1,184 @@
+"""Reads a Great Expectations suite as plain JSON: its structure, its expectations and their arguments, its digest.
+
+Great Expectations is not imported here, because that would cost each run some seconds. Its expectations are listed in
+expectations.json, and a test compares the list with the installed version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from data_contracts.canonical import digest
+from data_contracts.errors import SpecError
+
+SEVERITIES = ("info", "warning", "critical")
+_KEYS = ("type", "kwargs", "severity", "description", "meta")
+# Written by GX beside the expectation; they differ from one save to the next and do not affect the result.
+_NOISE = ("id", "notes", "rendered_content", "expectation_context")
+# Arguments about how GX runs an expectation, which we decide.
+_RUNTIME = ("batch_id", "result_format", "catch_exceptions")
+
+
+class SuiteText:
+    """The suite's JSON as it was written, kept to name the line of an error.
+
+    Args:
+        name: the file's path as the user wrote it, or `contract.suite` for an inline suite.
+        text: the JSON, or "" for an inline suite.
+    """
+
+    def __init__(self, name: str, text: str = "") -> None:
+        self.name = name
+        self.text = text
+
+    def refuse(self, path: Iterable[str | int], what: str, cause: Exception | None = None) -> NoReturn:
+        """Raise SpecError `file:line: field: what`."""
+        path = list(path)
+        line = self._line(path)
+        where = f"{self.name}:{line}" if line else self.name
+        field = ".".join(map(str, path))
+        raise SpecError(f"{where}: {field}: {what}" if field else f"{where}: {what}") from cause
+
+    def _line(self, path: list[str | int]) -> int | None:
+        if not self.text:
+            return None
+        try:
+            node = yaml.compose(self.text)  # JSON is YAML, and YAML's nodes know their lines
+        except yaml.YAMLError:
+            return None
+        for step in path:
+            below = {}
+            if isinstance(node, yaml.MappingNode):
+                below = {key.value: value for key, value in node.value}
+            elif isinstance(node, yaml.SequenceNode):
+                below = dict(enumerate(node.value))
+            if step not in below:
+                break
+            node = below[step]
+        return node.start_mark.line + 1 if node is not None else None
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`"; did you mean x?"` with the nearest known name, or ""."""
+    known = list(known)
+    close = get_close_matches(name, known, n=1) or [one for one in known if one.startswith(name)]
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _open(suite: str | dict[str, Any], root: Path) -> tuple[dict[str, Any], SuiteText]:
+    """The suite without ids and versions, and its text for error messages.
+
+    Args:
+        suite: path of its JSON from `root`, or the suite itself.
+        root: the spec's folder.
+
+    Raises:
+        SpecError: the file is missing or not JSON, or the suite does not have GX's structure.
+    """
+    if isinstance(suite, str):
+        text = _read(suite, root)
+        try:
+            raw = json.loads(text.text, parse_constant=_no_constant)
+        except json.JSONDecodeError as error:
+            raise SpecError(
+                f"{suite}:{error.lineno}: contract.suite: the suite is not JSON: {error.msg} (column {error.colno})."
+            ) from error
+        except ValueError as error:
+            text.refuse([], f"the suite holds {error}, which JSON does not have; leave that argument out.", error)
+    else:
+        text, raw = SuiteText("contract.suite"), suite
+    expectations = raw.get("expectations") if isinstance(raw, dict) else None
+    if not isinstance(expectations, list):
+        text.refuse([], 'a suite is an object {"name": …, "expectations": […]}; this one has no list of expectations.')
+    name = raw.get("name", "suite")
+    plain = {"name": name, "expectations": [_expectation(text, i, e) for i, e in enumerate(expectations)]}
+    return plain, text
+
+
+def load_suite(suite: str | dict[str, Any], root: Path) -> dict[str, Any]:
+    """The suite, checked without loading Great Expectations, and without the ids and versions that GX writes.
+
+    Args:
+        suite: path of its JSON from `root` (the spec's folder), or the suite itself.
+
+    Raises:
+        SpecError: no file, not JSON, or an expectation or argument that Great Expectations does not have.
+    """
+    plain, text = _open(suite, root)
+    listed = _catalogue()
+    known = listed["expectations"]
+    for index, expectation in enumerate(plain["expectations"]):
+        here: list[str | int] = ["expectations", index]
+        name = expectation["type"]
+        if name in listed["sql_only"]:
+            text.refuse([*here, "type"], f"{name} needs a SQL database and cannot run on files; leave it out.")
+        if name not in known:
+            text.refuse([*here, "type"], f"Great Expectations has no {name}{nearest(name, known)}")
+        required, optional = known[name]["required"], known[name]["optional"]
+        for argument in expectation["kwargs"]:
+            if argument not in required and argument not in optional:
+                hint = nearest(argument, [*required, *optional])
+                text.refuse([*here, "kwargs", argument], f"{name} has no argument {argument}{hint}")
+        for argument in required:
+            if argument not in expectation["kwargs"]:
+                text.refuse([*here, "kwargs"], f"{name} needs the argument {argument}.")
+    return plain
+
+
+@cache
+def _catalogue() -> dict[str, Any]:
+    return json.loads(Path(__file__).with_name("expectations.json").read_text())
+
+
+def suite_digest(suite: dict[str, Any]) -> str:
+    """SHA-256 of everything that decides the verdict: each expectation's type, arguments and severity, in order."""
+    return digest([{key: e[key] for key in ("type", "kwargs", "severity")} for e in suite["expectations"]])
+
+
+def _read(path: str, root: Path) -> SuiteText:
+    try:
+        return SuiteText(path, (root / path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise SpecError(f"contract.suite: there is no file {path} in {root}; write the suite there.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"contract.suite: {path} cannot be read as text ({error}).") from error
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _expectation(text: SuiteText, index: int, raw: Any) -> dict[str, Any]:
+    here: list[str | int] = ["expectations", index]
+    if not isinstance(raw, dict):
+        text.refuse(here, "an expectation is an object with type and kwargs.")
+    if "expectation_type" in raw:
+        text.refuse(here, "this is the format of Great Expectations before 1.0; rename expectation_type to type.")
+    for key in raw:
+        if key not in _KEYS and key not in _NOISE:
+            text.refuse([*here, key], f"unknown key{nearest(key, _KEYS)}")
+    if not isinstance(raw.get("type"), str):
+        text.refuse(here, "the expectation has no type; give its name, such as expect_column_values_to_not_be_null.")
+    kwargs = raw.get("kwargs", {})
+    if not isinstance(kwargs, dict):
+        text.refuse([*here, "kwargs"], 'the arguments are an object, such as {"column": "price"}.')
+    for key, value in kwargs.items():
+        if isinstance(value, dict) and "$PARAMETER" in value:
+            text.refuse([*here, "kwargs", key], "suite parameters have no value here; write the value itself.")
+    severity = raw.get("severity") or "critical"
+    if severity not in SEVERITIES:
+        text.refuse([*here, "severity"], f"{severity!r} is not a severity; use critical, warning or info.")
+    plain = {key: raw[key] for key in ("description", "meta") if raw.get(key)}
+    return {
+        "type": raw["type"],
+        "kwargs": {key: value for key, value in kwargs.items() if key not in _RUNTIME},
+        "severity": severity,
+        **plain,
+    }

@@ -1,0 +1,254 @@
+"""What children that work for a model are asked and answer: importing, measuring, verifying and evaluating it.
+
+Children that read raw rows have theirs in `data_contracts.messages.raw_data`, which imports the pipeline spec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Generic, Self, TypeVar
+
+from pydantic import Field, model_validator
+
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, HandOff, Record, Ref
+from data_contracts.messages.message import Message
+
+R = TypeVar("R", bound=Message)
+A = TypeVar("A", bound=HandOff)
+
+
+@dataclass(frozen=True)
+class Child(Generic[R, A]):
+    """A module that does one job as `python -m MODULE REQUEST ANSWER`, and the types of its request and answer."""
+
+    module: str
+    request: type[R]
+    answer: type[A]
+
+
+class StoreAddress(Record):
+    """What a process needs to open the store: its URI, the options and the pointers' database; credentials are named.
+
+    A request names it in a field called `store`: that decides which credentials its process gets.
+    """
+
+    uri: str
+    options: dict[str, Any] = Field(default_factory=dict)
+    pointers: str | None = None
+
+
+class LaidOut(Record):
+    """Fields of a request that can be carried out on another machine: it names code and datasets, not their folders.
+
+    Attributes:
+        code: the bundle of the user's project, in which the child runs.
+        paths: id of a bundle or dataset → its folder on the machine that carries the request out; set by `at`.
+    """
+
+    code: Ref
+    paths: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def needs(self) -> list[Ref | Dataset]:
+        """The code and the datasets that must be laid out; the project comes first."""
+        return [self.code]
+
+    def at(self, paths: Mapping[str, str]) -> Self:
+        """The same request with the folders of what it needs."""
+        return self.model_copy(update={"paths": dict(paths)})
+
+    def path(self, thing: Ref) -> Path:
+        """Folder of a bundle or dataset on this machine."""
+        return Path(self.paths[thing.id])
+
+    @property
+    def project(self) -> Path:
+        """Folder of the user's project."""
+        return self.path(self.code)
+
+
+class ImportTrialRequest(Message):
+    """Import the modules of dotted paths from an unpacked bundle.
+
+    Attributes:
+        left_out: path below the project → why it was not packed; a whole folder ends with `/`.
+        project: folder of the unpacked bundle.
+        origin: the folder that was packed.
+    """
+
+    names: list[str]
+    left_out: dict[str, str]
+    project: str
+    origin: str
+
+
+class MissingFile(Record):
+    """The import of `name` needed the file at `path`, which was left out of the bundle because of `why`."""
+
+    name: str
+    path: str
+    why: str
+
+
+class ImportTrialAnswer(Message):
+    """The first file that an import lacked; None if each import found its files."""
+
+    missing: MissingFile | None
+
+
+class SizeRequest(Message):
+    """Measure a module's memory.
+
+    Attributes:
+        train: the training's settings with the Lightning config inlined.
+        project: folder of the user's code.
+    """
+
+    train: dict[str, Any]
+    project: str
+
+
+class ModuleSizes(Message):
+    """A module's memory in bytes.
+
+    Attributes:
+        state: of the optimizers; 0 where it cannot be known without training.
+        unit: parameters of the largest unit of `shard_modules`.
+        layer: parameters of the largest layer.
+        unknown: why the module cannot be measured; then all sizes are 0.
+    """
+
+    parameters: int = 0
+    gradients: int = 0
+    state: int = 0
+    buffers: int = 0
+    unit: int = 0
+    layer: int = 0
+    unknown: str = ""
+
+
+class VerifyRequest(LaidOut, Message):
+    """Load a checkpoint in a clean process.
+
+    Attributes:
+        train: settings that it was trained with, the Lightning config inlined.
+        dataset: the one that it was trained on; None with external data.
+    """
+
+    store: StoreAddress
+    checkpoint: Checkpoint
+    train: dict[str, Any]
+    dataset: Dataset | None
+
+    @property
+    def needs(self) -> list[Ref | Dataset]:
+        """The code that trained the checkpoint, and its dataset."""
+        return [self.code] if self.dataset is None else [self.code, self.dataset]
+
+
+class Verified(Message):
+    """What verify found in a checkpoint.
+
+    Attributes:
+        tensors: how many were loaded into the module.
+        bytes: how many were read again.
+        loss: on the held batch; None if none was recorded.
+        raised: what the module's step raised instead of giving a loss; "" if it raised nothing.
+    """
+
+    tensors: int
+    bytes: int
+    loss: float | None
+    raised: str
+
+
+class ScoredSet(Record):
+    """A split of a dataset, to be scored."""
+
+    dataset: Dataset
+    split: str
+
+
+class EvaluateRequest(LaidOut, Message):
+    """Score a checkpoint; the answer is the `Evaluation`.
+
+    Attributes:
+        uri: the directory to write.
+        train: settings that the checkpoint was trained with, the Lightning config inlined.
+        evaluate: the spec's section, as it is sealed.
+        sets: name → set; empty with external data.
+        code: that trained the checkpoint.
+        metrics_code: of the metrics.
+        settings: added to the manifest's.
+    """
+
+    store: StoreAddress
+    uri: str
+    key: str
+    checkpoint: Checkpoint
+    train: dict[str, Any]
+    evaluate: dict[str, Any]
+    sets: dict[str, ScoredSet]
+    data_external: bool
+    metrics_code: Ref
+    settings: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @property
+    def needs(self) -> list[Ref | Dataset]:
+        """The code that trained the checkpoint, that of the metrics, and the datasets."""
+        return [self.code, self.metrics_code, *(one.dataset for one in self.sets.values())]
+
+
+class RemoteJob(Message):
+    """A request on its way to a node, which lays out what it needs and does not read it.
+
+    Attributes:
+        request: as `module` reads it, without paths.
+        code: bundles that it needs; the project first.
+        datasets: datasets that it needs.
+    """
+
+    module: str
+    request: dict[str, Any]
+    code: list[Ref] = Field(min_length=1)
+    datasets: list[Dataset]
+
+    @classmethod
+    def of(cls, module: str, request: LaidOut) -> RemoteJob:
+        """A request as a node gets it."""
+        code = [thing for thing in request.needs if isinstance(thing, Ref)]
+        datasets = [thing for thing in request.needs if isinstance(thing, Dataset)]
+        return cls(module=module, request=request.to_json(), code=code, datasets=datasets)
+
+    @property
+    def needs(self) -> list[Ref | Dataset]:
+        """The code and the datasets that must be laid out."""
+        return [*self.code, *self.datasets]
+
+    def request_at(self, paths: Mapping[str, str]) -> dict[str, Any]:
+        """The request as JSON, with the folders of what it needs; see `LaidOut.at`."""
+        return {**self.request, "paths": dict(paths)}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_earlier(cls, value: Any) -> Any:
+        """Read the form of earlier Trainwrights, which led to each path by the keys of a request."""
+        if not isinstance(value, dict) or "places" not in value:
+            return value
+        places, request = value["places"], dict(value["request"])
+        code = [place["code"] for place in places if "code" in place]
+        datasets = [place["dataset"] for place in places if "dataset" in place]
+        address = {"uri": request.pop("store"), "options": request.pop("store_options")}
+        request["store"] = {**address, "pointers": request.pop("pointers", None)}
+        request.pop("dataset_path", None)
+        request |= dict(zip(("code", "metrics_code"), code, strict=False))
+        return {"module": value["module"], "request": request, "code": code, "datasets": datasets}
+
+
+IMPORT_TRIAL: Final = Child("training.user.import_trial", ImportTrialRequest, ImportTrialAnswer)
+MODULE_MEMORY: Final = Child("training.fit.module_memory", SizeRequest, ModuleSizes)
+VERIFY: Final = Child("training.score.verify_worker", VerifyRequest, Verified)
+EVALUATE: Final = Child("training.score.evaluate_worker", EvaluateRequest, Evaluation)

@@ -1,0 +1,317 @@
+"""What the conductor, the supervisors and the ranks of a gang write for each other.
+
+| message | written by | read by | where |
+|---|---|---|---|
+| `Launch` | conductor | supervisor, rank | `g<g>/launch.json` in the store; the same file in a node's scratch |
+| `Joined` | supervisor | conductor, other nodes | `node-<k>/joined.json` |
+| `Meeting` | conductor | supervisors | `rollcall.json` |
+| `RankProcess`, `RankReport`, `RankAnswer` | rank | its supervisor | the rank's files, see `infra.gang.rank_files` |
+| `Heartbeat` | supervisor | conductor | `node-<k>/beat-<n>.json` |
+| `NodeExit` | supervisor | conductor | `node-<k>/exit.json` |
+| `CancelMarker` | conductor | supervisors | `g<g>/cancel` |
+| `Latest` | conductor | the next conductor, and everybody who lists checkpoints | the pointer `latest` |
+
+Stores keep these files: a key that this version does not know is ignored, and a field that is missing has its default.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from data_contracts.canonical import StorePath
+from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
+from data_contracts.messages.message import Message
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# More than any machine has; a larger number in a file is damage.
+MOST_DEVICES = 1024
+
+
+class Launch(Message, extra="ignore"):
+    """The settings of one generation. Its defaults are the only ones: nobody else fills in a setting.
+
+    Attributes:
+        training: directory of the training, or of the remote job, in the store.
+        generation, token: number of the generation, and its fencing token; see `for_generation`.
+        entry: module of a rank.
+        nodes: how many nodes should train.
+        asked: how many the spec asks for; None in the launch that a training begins with.
+        min_nodes: the fewest nodes that may train; None: all.
+        devices: ranks of each node.
+        left_out: hosts that take no part because they failed too often.
+        heartbeat_s: interval of the nodes' heartbeats and the ranks' reports; `poll_s`: of all other checks.
+        silence_s: a node without heartbeats for so long is lost. The other nodes then have 3 s to report what they
+            know: 15 s in all.
+        lease_silence_s: nodes end when the conductor's lease stands still for so long.
+        hang_s: a rank without progress for so long is hung; `stall_s`: the same before its first step and while a
+            checkpoint is saved.
+        grace_s: time for a checkpoint after SIGTERM.
+        withhold: whether what the ranks print stays on their machine; see `infra.processes.child.run_module`.
+        code: the bundle of the user's code; None: there is none.
+        dataset: what is trained on; None with `data: external`. `mixture`: datasets whose rows are mixed in, by name.
+        init_from: the checkpoint or import that gives the module its first weights.
+        begin: the checkpoint of an earlier attempt, used until this training has committed its own.
+        resume: the checkpoint to resume from.
+        skip: samples (from, to) that are skipped, because a training with them diverged.
+        train: the spec's section, with the Lightning config inlined.
+        sealed: what every checkpoint holds as `train.json`: everything that a module is rebuilt from.
+        provenance: of every checkpoint.
+        errand: the job of a gang that runs a single job; see `infra.gang.remote_job`.
+    """
+
+    training: StorePath
+    generation: int = 0
+    token: int = 0
+    entry: str = "training.fit.rank"
+    nodes: int = Field(ge=1)
+    asked: int | None = Field(default=None, exclude_if=lambda asked: asked is None)
+    min_nodes: int | None = Field(default=None, exclude_if=lambda least: least is None)
+    devices: int = Field(ge=1, le=MOST_DEVICES)
+    left_out: list[str] = []
+    heartbeat_s: Seconds = 1.0
+    poll_s: Seconds = 0.1
+    silence_s: Seconds = 12.0
+    lease_silence_s: Seconds = 60.0
+    hang_s: Seconds = 45.0
+    stall_s: Seconds = 1800.0
+    grace_s: Seconds = 30.0
+    withhold: bool = Field(default=False, exclude_if=operator.not_)
+    code: Ref | None = None
+    dataset: Dataset | None = None
+    mixture: dict[str, Dataset] = {}
+    init_from: Ref | None = None
+    begin: Checkpoint | None = None
+    resume: Checkpoint | None = None
+    skip: list[tuple[int, int]] = []
+    train: dict[str, Any] = {}
+    sealed: dict[str, Any] = {}
+    provenance: dict[str, Any] = {}
+    errand: dict[str, Any] | None = Field(default=None, exclude_if=operator.not_)
+
+    @property
+    def asked_nodes(self) -> int:
+        """How many nodes the spec asks for."""
+        return self.nodes if self.asked is None else self.asked
+
+    @property
+    def least_nodes(self) -> int:
+        """The smallest number of nodes that may train."""
+        return self.nodes if self.min_nodes is None else min(self.nodes, self.min_nodes)
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows of a step over all ranks; 0 where the section does not say."""
+        return int(self.train.get("global_batch_size", 0))
+
+    @property
+    def code_digest(self) -> str | None:
+        """Digest of the user's code as the reuse key has it; None if nothing was sealed with it."""
+        return self.sealed.get("code_digest")
+
+    @property
+    def run_id(self) -> str:
+        """The run that launched this generation."""
+        return str(self.provenance["run_id"])
+
+    def for_generation(self, number: int, token: int, resume: Checkpoint | None = None) -> Launch:
+        """The launch of generation `number` with these settings."""
+        return self.model_copy(update={"generation": number, "token": token, "resume": resume})
+
+
+class Joined(Message, extra="ignore"):
+    """A node's answer to the roll-call.
+
+    Attributes:
+        port: of the rendezvous, if this node becomes the first.
+        pid, instance: the supervisor's process, and the mark that no other process carries.
+        time: seconds since the epoch.
+        links: the port on which the other nodes probe whether they reach this one; None in a gang of one node.
+    """
+
+    node: int
+    address: str
+    port: int
+    host: str = ""
+    pid: int = 0
+    instance: str = ""
+    time: float = 0.0
+    links: int | None = Field(default=None, exclude_if=lambda port: port is None)
+
+
+class Meeting(Message, extra="ignore"):
+    """Where the ranks meet, and the nodes in the order that numbers their ranks."""
+
+    address: str
+    port: int
+    nodes: list[Joined]
+
+    @property
+    def order(self) -> list[int]:
+        """The nodes' numbers."""
+        return [joined.node for joined in self.nodes]
+
+
+class RankProcess(Message):
+    """The process of a rank."""
+
+    rank: int
+    pid: int
+
+
+class RankReport(Message, extra="ignore"):
+    """How far a rank is.
+
+    Attributes:
+        device: on which it computes, once it knows.
+        checkpoints: the newest that were sealed, of `num_checkpoints` in this generation.
+        wait_share: share of the time since the last report spent waiting for data.
+        begun_with: what was loaded from `train.init_from`, in this generation; else "".
+        micro_batch: rows that a device takes at once; 0 while unknown, and with the user's own loader.
+        saving: whether a checkpoint is being saved; waits_for: why saving takes longer, or "".
+        place, place_s, moves, own_s, steps: where it is (see `training.fit.rank_activity`), and for how long.
+        state: letter of its process's state (`T`: stopped); only in a heartbeat.
+    """
+
+    rank: int
+    device: str = ""
+    phase: Literal["starting", "training", "done"] = "starting"
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+    metrics: dict[str, float] = {}
+    checkpoints: list[Checkpoint] = []
+    num_checkpoints: int = 0
+    wait_share: float = 0.0
+    begun_with: str = ""
+    micro_batch: int = 0
+    saving: bool = False
+    waits_for: str = ""
+    place: str = "between"
+    place_s: float = 0.0
+    moves: int = 0
+    own_s: float = 0.0
+    steps: int = 0
+    state: str = Field(default="", exclude_if=operator.not_)
+
+
+class TrainingSummary(Record, extra="ignore"):
+    """How a training went, as each rank answers at its end; the plan's fields are 0 with the user's own loader.
+
+    Attributes:
+        dropped_rows: rows of the last incomplete global batch, which training left out; None if unknown.
+        wait_share: share of the training's time that the rank waited for data.
+        wait_cause: what took longest in preparing the data.
+        begun_with: what was and was not loaded from `train.init_from`; "" without `init_from`.
+    """
+
+    num_rows: int = 0
+    global_batch: int = 0
+    world_size: int = 0
+    micro_batch: int = 0
+    accumulate: int = 0
+    steps_per_epoch: int = 0
+    dropped_rows: int | None = None
+    wait_share: float = 0.0
+    wait_cause: str = ""
+    begun_with: str = ""
+
+
+class RankAnswer(Message, extra="ignore"):
+    """A rank's answer at its end.
+
+    Attributes:
+        checkpoint: the last one; rank 0 alone names it.
+        plan: of a training, a `TrainingSummary`; of a remote job, the child's answer.
+    """
+
+    checkpoint: Checkpoint | None = None
+    plan: dict[str, Any] = {}
+
+
+class RankEnd(Record, extra="ignore"):
+    """What a rank left: its last report and its answer, if it wrote them, and its stacks, if they were taken."""
+
+    rank: int
+    report: RankReport | None = None
+    done: RankAnswer | None = None
+    stack: str = ""
+
+
+class Heartbeat(Message, extra="ignore"):
+    """What a node publishes once per interval.
+
+    Attributes:
+        time: seconds since the epoch.
+        ranks: the newest report of each rank that has written one.
+        unreachable: nodes that this node cannot connect to.
+    """
+
+    time: float = 0.0
+    ranks: list[RankReport] = []
+    unreachable: list[int] = []
+
+
+class NodeExit(Message, extra="ignore"):
+    """How a node ended; the last thing that it writes.
+
+    Attributes:
+        error: what ended it, as `TrainwrightError.to_json` writes it; None if it is done.
+        started, released: seconds since the epoch.
+    """
+
+    status: Literal["done", "failed"]
+    error: dict[str, Any] | None = None
+    started: float = 0.0
+    released: float = 0.0
+    ranks: list[RankEnd] = []
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if (self.status == "failed") != (self.error is not None):
+            raise ValueError("status and error do not agree")
+        if self.error is not None and not (
+            isinstance(self.error.get("cause"), str) and isinstance(self.error.get("details", {}), dict)
+        ):
+            raise ValueError("error is not an error as it is written")
+        if self.status == "done" and not (self.ranks and all(rank.done is not None for rank in self.ranks)):
+            raise ValueError("a rank has no answer")
+        return self
+
+
+class Aside(Record, extra="ignore"):
+    """A checkpoint that left the ledger because someone went back to an earlier step, with the reason."""
+
+    checkpoint: Checkpoint
+    reason: str
+
+
+class Latest(Message, extra="ignore"):
+    """What a training's pointer `latest` holds; `infra.gang.checkpoints.ledger` says what each field is for.
+
+    Attributes:
+        token: the fencing token of the conductor that may move the pointer.
+        checkpoints: those that are committed and kept, oldest first.
+        broken: directory of each checkpoint that is still to be marked as quarantined, with the reason.
+    """
+
+    token: int
+    checkpoints: list[Checkpoint]
+    retiring: list[StorePath] = []
+    aside: list[Aside] = []
+    skipped: list[tuple[int, int]] = Field(default=[], exclude_if=operator.not_)
+    broken: list[tuple[StorePath, str]] = Field(default=[], exclude_if=operator.not_)
+    handed_over: Checkpoint | None = Field(default=None, exclude_if=lambda checkpoint: checkpoint is None)
+
+
+class CancelMarker(Message, extra="ignore"):
+    """The end of a generation, with its cause.
+
+    Attributes:
+        stacks: whether the nodes save their ranks' stacks before they kill them.
+    """
+
+    cause: str = ""
+    stacks: bool = Field(default=False, exclude_if=operator.not_)

@@ -1,0 +1,138 @@
+"""What children that read raw rows are asked, report and answer: those of validate and of shard."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from data_contracts.handoffs import Dataset, Failure, Record, SourceFile
+from data_contracts.messages.children import Child, StoreAddress
+from data_contracts.messages.message import Message
+from data_contracts.pipeline_spec import ShardsSpec, SourceSpec
+
+
+class ContractRequest(Message):
+    """Check raw files against a suite.
+
+    Attributes:
+        sources: the spec's; they decide which credentials the process gets.
+        root: the spec's folder.
+        window: start and end in ISO, or None.
+        sensitive: columns whose values no message may show.
+    """
+
+    suite: dict[str, Any]
+    files: list[SourceFile]
+    sources: list[SourceSpec]
+    root: str
+    window: tuple[str, str] | None
+    window_column: str | None
+    fail_on: Literal["critical", "warning", "info"]
+    sensitive: list[str]
+
+
+class ContractOutcome(Message):
+    """What a check found; see `ContractReport`."""
+
+    accepted: bool
+    rows: int
+    expectations: int
+    failures: list[Failure]
+
+
+class SharedFolder(Record):
+    """A folder that a cluster's machines share, and how many pieces of work they do at once."""
+
+    folder: str
+    at_once: int
+
+
+class ShardRequest(Message):
+    """Make and seal a dataset; the answer is the `Dataset`.
+
+    Attributes:
+        uri: the directory to write.
+        sources: the spec's; they decide which credentials the process gets.
+        root: the spec's folder.
+        window: start and end in ISO, or None.
+        project: folder of the user's code, or None.
+        settings: added to the manifest's.
+        one_split: put every row into a split of this name instead of splitting.
+        required_splits: splits that must have rows; unused with `one_split`.
+        sensitive: columns whose values no message may show.
+        appended_to: a dataset whose shards are included; `files` are those that it does not have.
+        cluster: where other machines do the work; the caller empties the folder.
+    """
+
+    store: StoreAddress
+    uri: str
+    key: str
+    files: list[SourceFile]
+    sources: list[SourceSpec]
+    root: str
+    window: tuple[str, str] | None = None
+    window_column: str | None = None
+    shards: ShardsSpec
+    project: str | None = None
+    settings: dict[str, Any]
+    provenance: dict[str, Any]
+    one_split: str | None = None
+    required_splits: list[str]
+    sensitive: list[str] = Field(default_factory=list)
+    appended_to: Dataset | None = None
+    cluster: SharedFolder | None = None
+
+
+class ShardProgress(Message):
+    """How far the shard worker has got in a phase.
+
+    Attributes:
+        total: rows of the phase; None if unknown.
+        share: of the phase that is done.
+        seconds_left: of the phase; None if unknown.
+    """
+
+    phase: str
+    rows: int
+    total: int | None
+    rows_per_s: int
+    share: float
+    seconds_left: float | None
+
+
+class PieceOrder(Message):
+    """A piece of work lies in the shared folder and is to be sent to a cluster: its number and kind."""
+
+    piece: int
+    work: str
+
+
+class PieceRequest(Message):
+    """Do one piece of a cluster's work.
+
+    Attributes:
+        folder: that all machines share.
+        store: that the work opens.
+        sources: that the work opens.
+    """
+
+    folder: str
+    piece: int
+    store: StoreAddress
+    sources: list[SourceSpec]
+
+
+class PieceDone(Message):
+    """A piece is done; its result lies beside it."""
+
+
+class PieceOutcome(Message):
+    """How a piece ended: with the error as JSON, or None if its result lies beside it."""
+
+    error: dict[str, Any] | None = None
+
+
+CONTRACT: Final = Child("infra.contract_worker", ContractRequest, ContractOutcome)
+SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
+PIECE: Final = Child("training.shard.piece_worker", PieceRequest, PieceDone)

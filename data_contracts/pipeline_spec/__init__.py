@@ -1,0 +1,185 @@
+"""The pipeline spec: one YAML file that names the data, its contract, the shards, the training and the gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+
+from data_contracts.canonical import Name
+from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
+from data_contracts.pipeline_spec.code import CodeSpec
+from data_contracts.pipeline_spec.data import (
+    ContractSpec,
+    DaskRunner,
+    Database,
+    DataSpec,
+    ShardsSpec,
+    SourceSpec,
+    SplitSpec,
+    StorageOptions,
+    Uri,
+)
+from data_contracts.pipeline_spec.model import (
+    OWN,
+    BatchTransform,
+    EvaluateSpec,
+    GateSpec,
+    InitSpec,
+    LoaderSpec,
+    MetricSpec,
+    MixtureSpec,
+    PromoteSpec,
+    SetSpec,
+    TrainSpec,
+)
+from data_contracts.pipeline_spec.placement import VerifySpec
+
+__all__ = [
+    "OWN",
+    "BatchTransform",
+    "CallableSpec",
+    "CodeSpec",
+    "ContractSpec",
+    "DaskRunner",
+    "DataSpec",
+    "EvaluateSpec",
+    "GateSpec",
+    "InitSpec",
+    "LoaderSpec",
+    "MetricSpec",
+    "MixtureSpec",
+    "PipelineSpec",
+    "PromoteSpec",
+    "RetrySpec",
+    "SetSpec",
+    "ShardsSpec",
+    "SourceSpec",
+    "SplitSpec",
+    "StoreSpec",
+    "TrainSpec",
+    "VerifySpec",
+]
+
+VERSION = 1
+
+
+class StoreSpec(Shorthand):
+    """Where all durable results are stored; a plain string is short for `uri`."""
+
+    short_for: ClassVar[str] = "uri"
+
+    uri: Uri = ".trainwright"
+    """Folder (relative to the spec's folder) or `s3://bucket/prefix`; default `.trainwright` beside the spec."""
+    storage_options: StorageOptions = Field(default_factory=dict)
+    """For `s3://`: options of s3fs. Credentials are named (`env:NAME`, `profile:NAME`), never written here."""
+    pointers: Database | None = None
+    """For `s3://`: the database that decides pointers and names; default: the one that the store was made with."""
+
+    @model_validator(mode="after")
+    def _pointers_have_a_use(self) -> StoreSpec:
+        if self.pointers is not None and not self.uri.startswith("s3://"):
+            raise FieldError("pointers", f"is for an s3:// store; {self.uri} decides its names itself, leave it out")
+        return self
+
+
+class RetrySpec(Section):
+    """How often a failure of each cause is retried within one run."""
+
+    preempted: int = Field(default=10, ge=0)
+    """Nodes were asked to stop (SIGTERM): retried at once; default 10."""
+    node_lost: int = Field(default=3, ge=0)
+    """A node or rank ended without an answer, or a link was cut: retried with the nodes that are left; default 3."""
+    hung: int = Field(default=3, ge=0)
+    """Ranks made no progress: retried after they are ended; default 3."""
+    admission: int = Field(default=0, ge=0)
+    """Too few nodes answered the roll-call before its deadline; default 0."""
+    oom: int = Field(default=1, ge=0)
+    """Out of memory: retried with half the micro-batch and twice the accumulation. Needs Trainwright's loader; default
+    1."""
+    diverged: int = Field(default=3, ge=0)
+    """A loss or weight was not finite, or the loss spiked: retried from the last committed checkpoint without the
+    suspected batches. Needs Trainwright's loader. Counted over the whole training, not per run; default 3."""
+    storage: int = Field(default=3, ge=0)
+    """The store or a source was unavailable: retried with backoff; default 3."""
+
+
+class PipelineSpec(Section):
+    """A pipeline, from raw data to promotion."""
+
+    version: Literal[1]
+    """Version of this format."""
+    name: Name
+    """Name of the pipeline; its runs, artifacts, deployments and model are named after it."""
+    store: StoreSpec = StoreSpec()
+    """Where all durable results are stored; never part of a reuse key."""
+    tags: dict[str, str] = Field(default_factory=dict)
+    """Cost tags, set on every run in Prefect and written into every manifest; default none."""
+    retry: RetrySpec = RetrySpec()
+    """How many retries each cause of failure has."""
+    code: CodeSpec = CodeSpec()
+    """Further files of the project to pack into the code bundle."""
+    data: DataSpec | Literal["external"]
+    """The raw data, or `external` if your own data module reads other data."""
+    contract: ContractSpec | None = None
+    """What must be true of the data. Required, except with `data: external`."""
+    shards: ShardsSpec | None = None
+    """How rows are split and stored. Required, except with `data: external`."""
+    train: TrainSpec
+    """How the model is trained."""
+    verify: VerifySpec = VerifySpec()
+    """Where the checkpoint is verified."""
+    evaluate: EvaluateSpec
+    """How a checkpoint is scored."""
+    promote: PromoteSpec = PromoteSpec()
+    """When a checkpoint becomes the champion."""
+
+    @model_serializer(mode="wrap")
+    def _without_new_sections(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A section that earlier versions lack is left out if it has its default value, so that a spec's digest and keys
+        # stay.
+        written = write(self)
+        return written if self.code != CodeSpec() else {name: one for name, one in written.items() if name != "code"}
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model in the registry."""
+        return self.promote.model or self.name
+
+    @model_validator(mode="after")
+    def _consistent(self) -> PipelineSpec:
+        for section in ("contract", "shards"):
+            if self.data == "external" and getattr(self, section) is not None:
+                raise FieldError(section, "has no effect with data: external; leave it out")
+            if self.data != "external" and getattr(self, section) is None:
+                raise FieldError(section, "is missing; only a pipeline with data: external may leave it out")
+        self._check_splits()
+        for index, gate in enumerate(self.promote.gates):
+            of_set, _, metric = gate.metric.rpartition("/")
+            field = ("promote", "gates", index, "metric")
+            if metric not in self.evaluate.metrics:
+                raise FieldError(
+                    field, f"{metric!r} is not a metric of evaluate; it has {_listed(self.evaluate.metrics)}"
+                )
+            if of_set and of_set not in self.evaluate.sets:
+                known = f"it has {_listed(self.evaluate.sets)}" if self.evaluate.sets else "it has none"
+                raise FieldError(field, f"{of_set!r} is not a set of evaluate.sets; {known}")
+        return self
+
+    def _check_splits(self) -> None:
+        splits = None if self.shards is None else self.shards.split.names
+        used: dict[tuple[str, ...], str] = {("evaluate", "split"): self.evaluate.split}
+        for name, one in self.evaluate.sets.items():
+            if one.source is not None and self.data == "external":
+                sentence = "needs shards, and with data: external there are none; name a split instead"
+                raise FieldError(("evaluate", "sets", name, "source"), sentence)
+            if one.split is not None:
+                used["evaluate", "sets", name, "split"] = one.split
+        for field, split in used.items():
+            if splits is not None and split not in splits:
+                raise FieldError(field, f"{split!r} is not a split of shards.split; it makes {_listed(splits)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,278 @@
+"""`data`, `contract` and `shards`: where the rows come from, which contract they must keep, how they are stored."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from data_contracts.canonical import Name
+from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
+
+_SECRET = re.compile(r"(?i).*key|username|.*(secret|token|passw|access_key|credential).*")
+_USER_INFO = re.compile(r"\w+://[^/]*@.*")
+_NAMED = ("env:", "profile:")
+_SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
+_PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
+
+
+def named_credentials(options: dict[str, Any]) -> dict[str, Any]:
+    """`options`, if credentials are only named; FieldError, which does not repeat it, for a credential's value."""
+    for name, value in options.items():
+        if isinstance(value, dict):
+            try:
+                named_credentials(value)
+            except FieldError as error:
+                raise FieldError((name, *error.field), error.sentence) from None
+        elif value is not None and _SECRET.fullmatch(name) and not str(value).startswith(_NAMED):
+            raise FieldError(name, "must name a credential (env:NAME or profile:NAME), not hold one")
+        elif isinstance(value, str) and _USER_INFO.fullmatch(value):
+            raise FieldError(name, "must not hold a user or password in its address; name them (env:NAME)")
+    return options
+
+
+def _address(uri: str) -> str:
+    if not uri.strip():
+        raise ValueError("must not be empty")
+    scheme, _, rest = uri.partition("://")
+    if rest and scheme != "s3":
+        raise ValueError(f"{scheme}:// is not supported; give a path or an s3:// address")
+    if "@" in rest.partition("/")[0]:
+        raise ValueError("must not hold credentials; name them in storage_options (env:NAME or profile:NAME)")
+    return uri
+
+
+def _database(address: str) -> str:
+    scheme, _, rest = address.partition("://")
+    if scheme == "sqlite":
+        if not rest.startswith("//") or len(rest) < 3 or "?" in rest:
+            raise ValueError("must give an absolute path, such as sqlite:////srv/names.db")
+        return address
+    if scheme != "postgresql" or not rest.rpartition("@")[2].partition("/")[2]:
+        raise ValueError("must be postgresql://[user[:env:NAME]@]host[:port]/database, or sqlite:////path")
+    parts = urlsplit(address)
+    if parts.password is not None and not parts.password.startswith("env:"):
+        raise ValueError("must name its password (postgresql://user:env:NAME@host/database), not hold it")
+    if any(_SECRET.fullmatch(name) for name in parse_qs(parts.query)):
+        raise ValueError("must not hold a credential after its '?'; name the password (user:env:NAME@host)")
+    return address
+
+
+Uri = Annotated[str, AfterValidator(_address)]
+Database = Annotated[str, AfterValidator(_database)]
+StorageOptions = Annotated[dict[str, Any], AfterValidator(named_credentials)]
+
+
+class SourceSpec(Shorthand):
+    """One or more raw files; a plain string is short for `uri`."""
+
+    short_for: ClassVar[str] = "uri"
+
+    uri: Uri
+    """Path (relative to the spec's folder), `s3://` address, or a glob of either; may hold `{{ start }}`, `{{ end
+    }}`."""
+    format: Literal["auto", "csv", "jsonl", "parquet", "files"] = "auto"
+    """File format; `auto`: by extension (.csv, .jsonl, .ndjson, .json, .parquet; also with .gz, .bz2, .xz or .zst)."""
+    pattern: str | None = None
+    """For `files`: the last parts of the path, with `{column}` placeholders: `{label}/{name}.png`; default none."""
+    columns: list[str] | None = None
+    """For `csv` without a header line: the column names; default: the names in the first line."""
+    rev: str | None = None
+    """For a DVC-tracked file: the Git revision to read it at; default: the file in the working tree."""
+    storage_options: StorageOptions = Field(default_factory=dict)
+    """For `s3://`: options of s3fs. Credentials are named (`env:NAME`, `profile:NAME`), never written here."""
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) or value is None else [value]
+
+
+Sources = Annotated[
+    list[SourceSpec],
+    Field(min_length=1),
+    BeforeValidator(_listed, json_schema_input_type=Annotated[list[SourceSpec], Field(min_length=1)] | SourceSpec),
+]
+
+
+class WindowSpec(Section):
+    """The part of the data that a run reads: START..END, END excluded. `--window` or the schedule gives it."""
+
+    column: str | None = None
+    """Column that holds a time; only rows with START <= time < END are read."""
+    path: str | None = None
+    """Instead of `column`: strftime format of `{{ start }}` and `{{ end }}` in the sources' URIs, such as
+    `%Y-%m-%d`."""
+
+    @model_validator(mode="after")
+    def _one(self) -> WindowSpec:
+        if (self.column is None) == (self.path is None):
+            raise ValueError("give either column or path, and not both")
+        return self
+
+
+class DataSpec(Section):
+    """The raw data."""
+
+    source: Sources
+    """Files or globs, read in this order, the files of a glob by name. A single source needs no list."""
+    window: WindowSpec | None = None
+    """The part of the data that a run reads; default all."""
+    sensitive: list[str] = Field(default_factory=list)
+    """Columns whose values never appear in an artifact, a log or a report (row numbers may); default none."""
+
+    @model_validator(mode="after")
+    def _window_is_used(self) -> DataSpec:
+        by_path = self.window is not None and self.window.path is not None
+        windowed = [index for index, source in enumerate(self.source) if _PLACEHOLDER.search(source.uri)]
+        if by_path and not windowed:
+            raise FieldError(("window", "path"), "fills {{ start }} and {{ end }}, but no data.source.uri has either")
+        if windowed and not by_path:
+            sentence = "has {{ start }} or {{ end }}, which data.window.path must say how to write (such as %Y-%m-%d)"
+            raise FieldError(("source", windowed[0], "uri"), sentence)
+        return self
+
+
+class ContractSpec(Section):
+    """The contract: what must be true of the data before it is used."""
+
+    suite: str | dict[str, Any]
+    """A Great Expectations suite: the path of a JSON file, or the suite inline."""
+    fail_on: Literal["critical", "warning", "info"] = "critical"
+    """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
+
+
+class SplitSpec(Section):
+    """Which rows go to train, val and test: by hash of a key, by time, or by an existing column."""
+
+    key: str | list[str] | None = None
+    """Column or columns whose hash decides. With `time` or `column`: a key that occurs in two splits is refused."""
+    time: str | None = None
+    """Column that holds a time: the oldest rows go to train, the newest to test."""
+    column: str | None = None
+    """Column whose values name the splits."""
+    fractions: dict[Name, float] = Field(default_factory=lambda: {"train": 0.8, "val": 0.1, "test": 0.1})
+    """Share of each split, in order; the shares must add up to 1. Not used with `column`."""
+    boundaries: dict[Name, str] = Field(default_factory=dict)
+    """With `time`: ISO time at which each split after train begins, such as {val: 2026-01-01, test: 2026-02-01}."""
+    gap_s: float = Field(default=0.0, ge=0)
+    """With `time`: rows within this many seconds before a boundary are left out and counted; default 0."""
+    seed: int = 0
+    """Seed of the hash; default 0."""
+
+    @property
+    def names(self) -> list[str] | None:
+        """The splits in order; None where a column's values name them."""
+        if self.column is not None:
+            return None
+        return ["train", *self.boundaries] if self.boundaries else list(self.fractions)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SplitSpec:
+        if self.time is not None and self.column is not None:
+            raise FieldError("column", "and time exclude each other; keep one")
+        if self.time is None and self.column is None and not self.key:
+            raise ValueError("does not say how to split; give key, time or column")
+        for name in ("boundaries", "gap_s"):
+            if self.time is None and getattr(self, name):
+                raise FieldError(name, "needs time; add shards.split.time, or leave it out")
+        if self.boundaries:
+            self._check_boundaries()
+        elif self.column is None:
+            self._check_fractions()
+        return self
+
+    def _check_fractions(self) -> None:
+        for name, share in self.fractions.items():
+            if not 0 <= share <= 1:
+                raise FieldError(("fractions", name), f"must be a share between 0 and 1, got {share:g}")
+        total = sum(self.fractions.values())
+        if abs(total - 1) > 1e-9:
+            raise FieldError("fractions", f"must add up to 1, but adds up to {total:g}")
+        if not self.fractions.get("train"):
+            raise FieldError("fractions", "leaves nothing for train; give it a share")
+
+    def _check_boundaries(self) -> None:
+        before: datetime | None = None
+        for name, text in self.boundaries.items():
+            field = ("boundaries", name)
+            if name == "train":
+                raise FieldError(field, "train is what comes before the first boundary; name the later splits only")
+            try:
+                moment = datetime.fromisoformat(text)
+            except ValueError:
+                raise FieldError(field, f"must be an ISO time such as 2026-01-31T12:00:00, got {text!r}") from None
+            if before is not None and (moment.tzinfo is None) != (before.tzinfo is None):
+                raise FieldError(field, "must have a time zone if the one before has one, and none if it has none")
+            if before is not None and moment <= before:
+                raise FieldError(field, "must be later than the boundary before it")
+            before = moment
+
+
+class DaskRunner(Section):
+    """A Dask cluster that does the work of the shard stage."""
+
+    dask: str
+    """Address of the scheduler, such as tcp://scheduler:8786."""
+    scratch: str
+    """Absolute path of a folder that this machine and every worker share; rows are spilled to it."""
+
+    @model_validator(mode="after")
+    def _named_for_all_machines(self) -> DaskRunner:
+        if not _SCHEDULER.fullmatch(self.dask):
+            sentence = f"must be the address of a Dask scheduler such as tcp://scheduler:8786, got {self.dask!r}"
+            raise FieldError("dask", sentence)
+        if not self.scratch.startswith("/"):
+            raise FieldError("scratch", f"must be an absolute path, the same on every machine, got {self.scratch!r}")
+        return self
+
+
+class ShardsSpec(Section):
+    """How the rows are stored for training."""
+
+    format: Literal["parquet", "tfrecord"] = "parquet"
+    """File format; default parquet."""
+    target_size_bytes: int = Field(default=64 * 2**20, ge=1024)
+    """Approximate size of a shard, in bytes; default 64 MiB."""
+    split: SplitSpec
+    """Which rows go to which split."""
+    seed: int = 0
+    """Seed of the shuffle when shards are written; default 0."""
+    transform: CallableSpec | None = None
+    """A function of yours that maps a pyarrow RecordBatch to a RecordBatch, after rows are split; default none."""
+    append: bool = False
+    """Whether new source files become new shards beside those of an earlier dataset; default no."""
+    workers: int | None = Field(default=None, ge=1)
+    """Processes that do the work; default: one per CPU, at most 4, but 1 for little data. Never changes the result."""
+    memory_bytes: int = Field(default=384 * 2**20, ge=2**20)
+    """Maximum memory for rows, in bytes: all processes together (with Dask: each thread); default 384 MiB. Never
+    changes the result."""
+    runner: Literal["local"] | DaskRunner = "local"
+    """Where the work is done: `local` (this machine) or a Dask cluster; default local. Never changes the result."""
+
+    UNKEYED: ClassVar[frozenset[str]] = frozenset({"workers", "memory_bytes", "runner"})
+    """Fields that do not change the result, and so are no part of its reuse key."""
+
+    @model_validator(mode="after")
+    def _append_decides_rows_alone(self) -> ShardsSpec:
+        if self.append and self.split.time is not None and not self.split.boundaries:
+            sentence = "and split.time with split.fractions exclude each other: new rows would move the boundaries;"
+            raise FieldError("append", f"{sentence} give split.boundaries")
+        if self.append and self.split.key is not None and (self.split.time or self.split.column):
+            other = "time" if self.split.time else "column"
+            sentence = (
+                f"and split.key beside split.{other} exclude each other: the keys of old rows are not read again;"
+            )
+            raise FieldError("append", f"{sentence} leave one out")
+        return self
+
+    @model_validator(mode="after")
+    def _cluster_has_workers_of_its_own(self) -> ShardsSpec:
+        if self.workers is not None and self.runner != "local":
+            sentence = (
+                "and runner.dask exclude each other: the cluster decides how many work at once; leave workers out"
+            )
+            raise FieldError("workers", sentence)
+        return self

@@ -1,0 +1,131 @@
+"""Quotes a foreign exception in one of our sentences, or withholds its text.
+
+With sensitive columns, rows are handled in child processes whose output goes to a withheld log: a file on that machine,
+readable by its owner alone (`infra.processes.private_texts` makes it, LOG names it to the child). There the text of an
+exception of the user's code or of a library may hold a value, so a sentence has its type, file and line, and the log
+has the whole text. Without LOG nothing is withheld.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+# The file that holds the texts of a process that handles rows with sensitive columns; "" if it handles none.
+LOG = "TRAINWRIGHT_WITHHELD"
+# Root of the user's unpacked code, in a process that runs it.
+PROJECT = "TRAINWRIGHT_PROJECT"
+MASK = "•••"
+_BECAUSE = "{} withheld because data.sensitive is set"
+
+
+def withholds() -> bool:
+    """Whether this process handles rows with sensitive columns."""
+    return bool(os.environ.get(LOG))
+
+
+def log_place(log: str | Path) -> str:
+    """A withheld log's name in a sentence: path and host."""
+    return f"{log} on {socket.gethostname()}"
+
+
+def shown(value: Any) -> str:
+    """A value of a possibly sensitive column, for a sentence."""
+    return MASK if withholds() else repr(value)
+
+
+def columns_shown(names: Collection[str], sensitive: bool = False) -> str:
+    """The existing columns, for a sentence. In a file without a header, the first row's values are the names.
+
+    Args:
+        sensitive: whether the columns may be sensitive, for a process that sees no rows itself.
+    """
+    if sensitive or withholds():
+        count = f"{len(names)} column{'s' if len(names) != 1 else ''}"
+        return f"{count}, whose names {_BECAUSE.format('are')}"
+    return ", ".join(names)
+
+
+def column_shown(text: str, at: int | None = None) -> str:
+    """A column that no spec or suite may name, for a sentence: `text`, or its number; `at` counts from 0."""
+    if not withholds():
+        return text
+    return f"{'' if at is None else f'{at + 1} '}(its name {_BECAUSE.format('is')})"
+
+
+def withhold(text: str, instead: str) -> str:
+    """`text`; where texts are withheld, it goes to the log, and the result is `instead` with the log's place."""
+    if not withholds():
+        return text
+    print(text, file=sys.stderr, flush=True)
+    return f"{instead}; its text is in {log_place(os.environ[LOG])}"
+
+
+def text_of(error: BaseException) -> str:
+    """The message of an exception."""
+    return _quoted(error, str(error))
+
+
+def type_and_text(error: BaseException) -> str:
+    """`Type: message`."""
+    return _quoted(error, f"{type(error).__name__}: {error}")
+
+
+def describe(error: BaseException, project: Path | None = None) -> str:
+    """`Type: first line of the message`, without a final full stop.
+
+    Args:
+        project: root of the user's code, whose file and line are named where the text is withheld.
+    """
+    lines = str(error).strip().splitlines()
+    return _quoted(
+        error, (f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__).rstrip("."), project
+    )
+
+
+def format_links(whole: traceback.TracebackException) -> str:
+    """A traceback as text, chained exceptions included; where texts are withheld, types, files and lines alone."""
+    if not withholds():
+        return "".join(whole.format()).rstrip()
+    lines = []
+    for link in reversed(list(links(whole))):
+        lines += ["Traceback (most recent call last):"] if link.stack else []
+        lines += [f'  File "{frame.filename}", line {frame.lineno}, in {frame.name}' for frame in link.stack]
+        lines.append(_type_name(link))
+    return "\n".join(lines)
+
+
+def links(whole: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """An exception, and the exceptions that it is chained to or groups."""
+    waiting: list[traceback.TracebackException | None] = [whole]
+    while waiting:
+        link = waiting.pop()
+        if link is not None:
+            yield link
+            waiting += [link.__cause__, link.__context__, *(link.exceptions or [])]
+
+
+def _quoted(error: BaseException, text: str, project: Path | None = None) -> str:
+    if not withholds():
+        return text
+    whole = "".join(traceback.format_exception(error)).rstrip()
+    return withhold(whole, f"{type(error).__name__}{_place(error, project)}")
+
+
+def _place(error: BaseException, project: Path | None) -> str:
+    """File and line of the user's code if the traceback has a frame there, else of the code that raised."""
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    root = project or Path(os.environ.get(PROJECT) or os.devnull)
+    own = [(path.relative_to(root), line) for path, line in frames if path.is_relative_to(root)]
+    others = [(Path(*path.parts[-2:]), line) for path, line in frames]
+    return "".join(f" at {path}:{line}" for path, line in (own or others)[-1:])
+
+
+def _type_name(link: traceback.TracebackException) -> str:
+    kind = getattr(link, "exc_type_str", None) or getattr(link.exc_type, "__qualname__", "")
+    return str(kind).rpartition(".")[2]

@@ -1,0 +1,48 @@
+"""`rollback`, `release`: a person's decisions about an alias."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import UsageError
+from flows.commands.guard import Answer
+from flows.commands.queries import store_with
+from infra import audit
+from tasks.stages.rollback import release as lift
+from tasks.stages.rollback import rollback as roll_back
+
+
+def rollback(arguments: argparse.Namespace) -> Answer:
+    """The `rollback` command."""
+    model, _, alias = arguments.name.partition("@")
+    about = _provenance("rollback")
+    receipt = roll_back(store_with(arguments), model, alias or "champion", arguments.to, about, arguments.reason)
+    return Answer(receipt.sentence, receipt.to_json())
+
+
+def release(arguments: argparse.Namespace) -> Answer:
+    """The `release` command."""
+    model, _, alias = arguments.name.partition("@")
+    if arguments.version is not None and arguments.checkpoint is not None:
+        raise UsageError("release: a version and --checkpoint were given.", remedy="Name one of them.")
+    which = arguments.version if arguments.checkpoint is None else arguments.checkpoint
+    store, about = store_with(arguments), _provenance("release")
+    receipt = lift(store, model, alias or "champion", which, arguments.reason, about)
+    return Answer(receipt.sentence, receipt.to_json())
+
+
+def _provenance(command: str) -> dict[str, Any]:
+    commit, dirty = audit.revision(Path.cwd())
+    return {
+        "parents": [],
+        "run_id": f"{command}-{secrets.token_hex(4)}",
+        "code": {"commit": commit, "dirty": dirty},
+        "started": audit.now(),
+        "finished": audit.now(),
+        "actor": audit.actor(),
+        "trigger": "cli",
+        "tags": {},
+    }

@@ -1,0 +1,164 @@
+"""`doctor`: checks whether this machine can run a pipeline."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import stat
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from data_contracts.errors import Interrupted, TrainwrightError, UsageError
+from flows.commands.guard import Answer, log
+from infra import scratch
+from infra.quantities import duration, size
+from infra.settings import known_stores, state_folder
+
+GIB = 2**30
+# Leftover folders that are listed one by one.
+SCRATCH_LINES = 3
+PACKAGES = ("prefect", "torch", "lightning", "great-expectations", "pyarrow", "pandas", "dvc", "s3fs")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One fact about the machine: whether it is sufficient; if not, the remedy and the exit code."""
+
+    name: str
+    ok: bool
+    fact: str
+    remedy: str = ""
+    exit_code: int = UsageError.exit_code
+
+
+def doctor(arguments: argparse.Namespace) -> Answer:
+    """The `doctor` command; it removes and starts nothing. Exit code of the first failed check, else 0."""
+    checks = inspect_machine()
+    left: list[dict[str, Any]] = []
+    if all(check.ok for check in checks if check.name == "state"):
+        left = [_as_json(one) for one in scratch.leftovers()]
+        checks += [_server(), _worker(), *_stores(), *_scratch(left)]
+    lines = [f"{'ok ' if c.ok else 'NO '} {c.name:<9} {c.fact}{'' if c.ok else '. ' + c.remedy}" for c in checks]
+    wrong = [check.exit_code for check in checks if not check.ok]
+    value = {"ok": not wrong, "checks": [vars(c) for c in checks], "scratch": left}
+    return Answer("\n".join(lines), value, wrong[0] if wrong else 0)
+
+
+def check_machine() -> None:
+    """Log what this machine is; UsageError if it is not sufficient."""
+    checks = inspect_machine()
+    log.info("doctor: %s", "; ".join(check.fact for check in checks))
+    for check in checks:
+        if not check.ok:
+            raise UsageError(f"doctor: {check.name}: {check.fact}.", remedy=check.remedy)
+
+
+def inspect_machine() -> list[Check]:
+    """Check Python, cores, memory, disk, packages, GPUs and the state folder; imports no torch."""
+    version = sys.version_info
+    number = ".".join(map(str, version[:3]))
+    memory, state = psutil.virtual_memory(), _state()
+    disk = shutil.disk_usage(state_folder() if state.ok else os.getcwd())
+    return [
+        Check("python", (3, 11) <= version < (3, 13), f"Python {number}", "Use Python 3.11 or 3.12."),
+        Check("cores", True, f"{os.cpu_count()} cores"),
+        Check("memory", memory.total >= 3 * GIB, f"{memory.total / GIB:.0f} GiB memory", "Training needs 3 GiB."),
+        Check("disk", disk.free >= GIB, f"{disk.free / GIB:.0f} GiB disk free", "Free 1 GiB."),
+        _packages(),
+        Check("gpu", True, _gpus()),
+        state,
+    ]
+
+
+def _state() -> Check:
+    try:
+        folder = state_folder()
+    except UsageError as error:
+        return Check("state", False, error.message.rstrip("."), error.remedy)
+    return Check("state", True, f"state in {folder}, mode {stat.S_IMODE(folder.stat().st_mode):04o}")
+
+
+def _server() -> Check:
+    from infra.orchestrator.server import server_status
+
+    server = server_status()
+    return Check("server", True, f"Prefect at {server.ui_url}" if server else "no Prefect server runs")
+
+
+def _worker() -> Check:
+    from infra.orchestrator import services
+
+    worker = services.running("worker")
+    return Check("worker", True, f"worker with pid {worker.pid}" if worker else "no worker of ours runs")
+
+
+def _stores() -> list[Check]:
+    """The stores that were used from this machine: whether each answers; stores that no longer exist are counted."""
+    from infra.store import open_store
+
+    checks, gone = [], 0
+    for known in known_stores():
+        uri = known["uri"]
+        try:
+            open_store(uri, known["storage_options"], create=False)
+            checks.append(Check("store", True, f"{uri} answers"))
+        except UsageError:
+            gone += 1
+        except TrainwrightError as error:
+            remedy = error.remedy or ("Look at its server." if isinstance(error, Interrupted) else "Look at its files.")
+            checks.append(Check("store", False, error.message.rstrip("."), remedy, error.exit_code))
+    if gone:
+        checks.append(Check("store", True, f"{gone} that were used before can no longer be opened from here"))
+    return checks
+
+
+def _as_json(left: scratch.Leftover) -> dict[str, Any]:
+    size_and_age = {"bytes": left.num_bytes, "age_s": round(left.age_s)}
+    return {"path": str(left.path), **size_and_age, "made_for": left.made_for, "why_kept": left.why_kept}
+
+
+def _scratch(left: list[dict[str, Any]]) -> list[Check]:
+    """A line for each folder, or one line for many folders that stay for the same reason."""
+    by_reason: dict[str, list[dict[str, Any]]] = {}
+    for one in left:
+        by_reason.setdefault(one["why_kept"] or "the next command removes it", []).append(one)
+    facts = []
+    for reason, folders in by_reason.items():
+        if len(folders) > SCRATCH_LINES:
+            places = ", ".join(sorted({str(Path(one["path"]).parent) for one in folders}))
+            total = size(sum(one["bytes"] for one in folders))
+            facts.append(f"{len(folders)} folders in {places}, left behind, {total} (--json lists them): {reason}")
+        else:
+            facts += [
+                f"{one['path']}, left behind, {size(one['bytes'])}, {duration(one['age_s'])} old: {reason}"
+                for one in folders
+            ]
+    return [Check("scratch", True, fact) for fact in facts]
+
+
+def _packages() -> Check:
+    found, missing = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            missing.append(name)
+    fact = ", ".join(found) + (f"; missing: {', '.join(missing)}" if missing else "")
+    return Check("packages", not missing, fact, "Run `make setup`.")
+
+
+def _gpus() -> str:
+    if shutil.which("nvidia-smi") is None:
+        return "no GPU: trains on the CPU"
+    import subprocess
+
+    asked = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    names = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+    return "; ".join(names) if names else "no GPU: trains on the CPU"

@@ -1,0 +1,219 @@
+"""`status`, `plan`, `checkpoints`, `logs`, `show`, `prove`: show what exists, and prove it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import RunReport, passed_over
+from data_contracts.pipeline_spec import PipelineSpec
+from flows.commands.guard import Answer, log
+from flows.commands.run import answer as report_answer
+from flows.commands.tables import table
+from flows.stages import stages
+from infra import registry
+from infra.gang.checkpoints.listing import Found
+from infra.receipts import holds_after
+from infra.store import Store, layout
+from tasks.queries.checkpoints import checkpoints_of
+from tasks.queries.logs import logs_of
+from tasks.queries.plan import plan as plan_run
+from tasks.queries.proof import Link
+from tasks.queries.proof import prove as prove_version
+from tasks.run.options import RunOptions
+from tasks.run.report import latest_report
+from tasks.run.resolve import chosen_code
+from tasks.run.run import known_store_list, open_run, reopen_run
+from tasks.run.versions import find_version
+
+_BYTES = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)]
+# For each rank, if no rank is named.
+LOG_LINES = 20
+# For the packed files, and for the files that are left out.
+PLAN_LINES = 30
+_SECONDS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
+
+
+def _parts_of(spec: PipelineSpec) -> list[str]:
+    """The files from which a spec takes its Lightning config and its suite."""
+    parts = [spec.train.lightning, spec.contract.suite if spec.contract else None]
+    return [part for part in parts if isinstance(part, str)]
+
+
+def plan(arguments: argparse.Namespace) -> Answer:
+    """The `plan` command."""
+    run = open_run(
+        arguments.spec,
+        overrides=arguments.set,
+        store_uri=arguments.store,
+        options=RunOptions(window=arguments.window, rehash=arguments.rehash),
+        recorded=False,
+    )
+    steps = plan_run(run, stages())
+    chosen = chosen_code(run.resolved, run.store)
+    packed = {name: path.stat().st_size for name, path in sorted(chosen.packed.items())}
+    left_out = [asdict(one) for one in chosen.left_out]
+    lines = [step.line for step in steps]
+    lines += ["", f"code      packs {len(packed)} files, {in_words(sum(packed.values()), _BYTES)}"]
+    # Of the spec and the files that it is made of, each stage counts the fields that it uses.
+    of_spec = {Path(arguments.spec).resolve(), *((run.root / name).resolve() for name in _parts_of(run.spec))}
+    uncounted = {name for name in packed.keys() - chosen.counted if chosen.packed[name].resolve() not in of_spec}
+    note = ": if your code reads it, name it in code.include, otherwise its changes do not lead to a new training"
+    lines += _first(
+        [
+            f"  packed    {in_words(size, _BYTES):>8}  {name}{note * (name in uncounted)}"
+            for name, size in packed.items()
+        ]
+    )
+    lines += _first([f"  left out  {in_words(one.bytes, _BYTES):>8}  {one.path}: {one.why}" for one in chosen.left_out])
+    listed = [{"path": name, "bytes": size, "counted": name not in uncounted} for name, size in packed.items()]
+    code = {"packed": listed, "left_out": left_out}
+    return Answer("\n".join(lines), {"stages": [vars(step) for step in steps], "code": code})
+
+
+def _first(lines: list[str]) -> list[str]:
+    """The first lines of a list, and a line with the number of further lines in `--json`."""
+    more = len(lines) - PLAN_LINES
+    return [*lines[:PLAN_LINES], *([f"  … and {more} more (all of them with --json)"] if more > 0 else [])]
+
+
+def status(arguments: argparse.Namespace) -> Answer:
+    """The `status` command."""
+    from infra.orchestrator.server import server_status
+
+    server = server_status()
+    signing_in = " (`trainwright ui` prints a link that signs you in)" if server is not None and server.ours else ""
+    lines = [f"server    {f'{server.ui_url}{signing_in}' if server else 'not running (`trainwright up` starts it)'}"]
+    value: dict[str, Any] = {"server": server.ui_url if server else None, "stores": []}
+    for store in known_store_list(arguments.store):
+        runs = [_run_line(store, run_id) for run_id in store.list(layout.runs())[-10:]]
+        models = _models(store)
+        lines += ["", f"store     {store.uri}"]
+        of_models = [(m["name"], m["alias"], str(m["version"])) for m in models]
+        of_runs = [(one["run_id"], one["pipeline"], one["verdict"]) for one in runs]
+        tables = table(("model", "alias", "version"), of_models), table(("run", "pipeline", "verdict"), of_runs)
+        lines += [line for said in tables if said for line in ("", said)]
+        value["stores"].append({"uri": store.uri, "runs": runs, "models": models})
+    return Answer("\n".join(lines), value)
+
+
+def checkpoints(arguments: argparse.Namespace) -> Answer:
+    """The `checkpoints` command."""
+    run = reopen_run(arguments.run, arguments.store)
+    training, listing = checkpoints_of(run)
+    now = datetime.now(UTC)
+    ages = [(now - datetime.fromisoformat(one.written)).total_seconds() if one.written else None for one in listing]
+    lines = [f"{training} of run {run.run_id} has {len(listing)} checkpoint{'s' if len(listing) != 1 else ''}"]
+    rows = [_checkpoint(one, age_s) for one, age_s in zip(listing, ages, strict=True)]
+    said = table(("step", "size", "age", "state", "metrics"), rows, ("step", "size", "age"))
+    lines += ["", said] if said else []
+    records = [{**one.to_json(), "age_s": age_s} for one, age_s in zip(listing, ages, strict=True)]
+    return Answer("\n".join(lines), {"run_id": run.run_id, "training": training, "checkpoints": records})
+
+
+def _checkpoint(one: Found, age_s: float | None) -> tuple[str, ...]:
+    metrics = [f"{name} {value:.4g}" for name, value in sorted(one.metrics.items())]
+    size = "" if one.bytes is None else in_words(one.bytes, _BYTES)
+    age = "" if age_s is None else in_words(age_s, _SECONDS)
+    state = f"{one.state}{', handed over' if one.handed_over else ''}"
+    return f"{one.step:,}", size, age, state, ", ".join([*([one.reason] if one.reason else []), *metrics])
+
+
+def logs(arguments: argparse.Namespace) -> Answer:
+    """The `logs` command."""
+    run = reopen_run(arguments.run, arguments.store)
+    training, rank_logs = logs_of(run, arguments.rank)
+    lines = [f"{training} of run {run.run_id}, generation {rank_logs[0].seat.generation}"]
+    for one in rank_logs:
+        seat = one.seat
+        why = f"{seat.ended}: {seat.sentence}" if seat.sentence else seat.ended or "running"
+        who = "no rank" if seat.rank is None else f"rank {seat.rank}"
+        lines.append(f"--- {who} on node {seat.node} {seat.host}, step {seat.last_step:,}: {why}")
+        kept = (one.text or "").splitlines()
+        lines += kept if arguments.rank is not None else kept[-LOG_LINES:]
+        if one.text is None:
+            lines.append("(nothing of its log is kept yet)")
+    ranks = [{**asdict(one.seat), "log": one.text} for one in rank_logs]
+    return Answer("\n".join(lines), {"run_id": run.run_id, "training": training, "ranks": ranks})
+
+
+def in_words(value: float, units: Sequence[tuple[str, float]]) -> str:
+    """A figure in the largest unit that gives at least 1, such as `3.4 MB`."""
+    unit, size = next(((unit, size) for unit, size in units if value >= size), units[-1])
+    return f"{value / size:.3g} {unit}" if size > 1 else f"{value:.0f} {unit}"
+
+
+def show(arguments: argparse.Namespace) -> Answer:
+    """The `show` command: a run by its id, else a model by name, alias or version."""
+    for store in known_store_list(arguments.store) if "@" not in arguments.name else ():
+        if store.exists(layout.resolved(arguments.name)):
+            report = latest_report(store, arguments.name)
+            if report is None:
+                run = reopen_run(arguments.name, arguments.store)
+                return Answer(f"{run.run_id} of {run.spec.name} has not ended.", run.resolved.to_json())
+            page = report_answer(report, arguments)
+            return Answer(page.text, page.value)
+    store = store_with(arguments)
+    version, alias = find_version(store, arguments.name)
+    history = registry.history(store, version.name, alias) if alias else []
+    held = holds_after(store, history[-1].ref) if history else ()
+    checkpoint = version.checkpoint
+    lines = [
+        f"{version.name}{f'@{alias}' if alias else ''} is version {version.version}",
+        f"  checkpoint  {checkpoint.ref.uri} (step {checkpoint.step:,}, {checkpoint.state})",
+        f"  evaluation  {version.evaluation.uri}",
+        *(f"  receipt     {receipt.sentence}" for receipt in history),
+        *(f"  on hold     checkpoint {one.checkpoint_id[:12]}: {one.sentence}" for one in held),
+    ]
+    moves = {"history": [receipt.to_json() for receipt in history], "held": [one.to_json() for one in held]}
+    return Answer("\n".join(lines), {**version.to_json(), "alias": alias, **moves})
+
+
+def prove(arguments: argparse.Namespace) -> Answer:
+    """The `prove` command; exit code 6 if a byte differs anywhere."""
+
+    def say(link: Link) -> None:
+        size = f"{link.files} files, {link.bytes:,} bytes"
+        log.info("ok  %-11s %s  %s, id %s", link.kind, link.uri, size, link.id[:16])
+
+    proof = prove_version(store_with(arguments), arguments.name, say)
+    lines = [f"{proof.name} version {proof.version}: {len(proof.links)} sealed parts read again, every byte as sealed."]
+    lines += [f"  raw file re-hashed: {uri}" for uri in proof.raw_checked]
+    lines += [f"  raw file that is missing now: {uri}" for uri in proof.gone]
+    lines += [f"  {uri} was trained{passed_over(spans)}" for uri, spans in proof.skipped.items()]
+    if proof.external:
+        lines.append("  the data is external: it was read by the user's data module and is not part of the proof")
+    return Answer("\n".join(lines), proof.to_json(), line=lines[0])
+
+
+def store_with(arguments: argparse.Namespace) -> Store:
+    """The known store that has the named model."""
+    model = arguments.name.partition("@")[0]
+    stores = known_store_list(arguments.store)
+    for store in stores:
+        if store.list(layout.models(model)):
+            return store
+    looked = ", ".join(store.uri for store in stores) or "none"
+    raise UsageError(
+        f"There is no model {model} in the stores known here ({looked}).", remedy="Name its store with --store."
+    )
+
+
+def _run_line(store: Store, run_id: str) -> dict[str, Any]:
+    report: RunReport | None = latest_report(store, run_id)
+    if report is not None:
+        return {"run_id": run_id, "pipeline": report.pipeline, "verdict": report.verdict}
+    try:
+        name = store.read_as(layout.resolved(run_id), lambda resolved: str(resolved["spec"]["name"]))
+    except FileNotFoundError:  # it was stopped before it was resolved
+        name = "?"
+    return {"run_id": run_id, "pipeline": name, "verdict": "unfinished"}
+
+
+def _models(store: Store) -> list[dict[str, Any]]:
+    return [{"name": model, "alias": alias, "version": version} for model, alias, version in registry.aliases(store)]

@@ -1,0 +1,167 @@
+"""`run` and `resume`: run the whole line as a Prefect flow in this process and wait for it."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.errors import TrainwrightError, from_json
+from data_contracts.handoffs import RunReport
+from data_contracts.load import load_spec
+from flows.commands.guard import Answer, coloured, log
+from flows.stages import stages
+from infra.audit import TRIGGER
+from tasks.run.options import RunOptions
+
+if TYPE_CHECKING:
+    from infra.orchestrator.api import Server
+
+QUIET = {
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    "PREFECT_CLI_PROMPT": "false",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+}
+DEFAULTS = RunOptions()
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """The `run` command: waits for the verdict; a second run with the same key attaches to the first."""
+    report = run_line(
+        arguments.spec,
+        overrides=arguments.set,
+        store=arguments.store,
+        options=RunOptions(
+            window=arguments.window,
+            key=arguments.key,
+            trigger=arguments.trigger,
+            fresh=arguments.new,
+            rehash=arguments.rehash,
+        ),
+    )
+    return answer(report, arguments)
+
+
+def resume(arguments: argparse.Namespace) -> Answer:
+    """The `resume` command: continues from what is sealed, with the inputs that were resolved at the start."""
+    from tasks.queries.plan import plan_resumed
+    from tasks.run.attach import final_report
+    from tasks.run.run import reopen_run
+
+    run = reopen_run(arguments.run, arguments.store, arguments.from_step)
+    if final_report(run) is None:
+        for step in plan_resumed(run, stages()):
+            log.info("%s", step.line)
+    connect("cli")
+    from flows.retrain import resume as resume_flow
+
+    asked = {"run_id": arguments.run, "store": arguments.store, "from_step": arguments.from_step}
+    return answer(run_flow(resume_flow, **asked), arguments)
+
+
+def run_line(
+    spec: str,
+    *,
+    overrides: Sequence[str] = (),
+    store: str | None = None,
+    options: RunOptions = DEFAULTS,
+) -> RunReport:
+    """Run a spec's whole line in this process and wait for its report."""
+    load_spec(Path(spec).resolve(), overrides)  # a wrong spec is refused before any server is started
+    connect(options.trigger)
+    from infra.processes.paused_collector import collector_paused
+
+    with collector_paused():
+        from flows.retrain import retrain
+
+    return run_flow(
+        retrain,
+        spec=spec,
+        window=options.window,
+        set=shlex.join(overrides),
+        key=options.key,
+        store=store,
+        new=options.fresh,
+        rehash=options.rehash,
+    )
+
+
+def run_flow(flow: Any, **parameters: Any) -> RunReport:
+    """The report of a flow that runs here; StorageUnavailable if the Prefect server stopped answering."""
+    from infra.orchestrator.api import unreachable
+    from tasks.run.progress import RunEnded, notify
+
+    try:
+        return report_of(flow(**parameters, return_state=True))
+    except TrainwrightError:
+        raise
+    except Exception as error:
+        if away := unreachable(error):
+            raise away from error
+        raise
+    finally:
+        notify(RunEnded())
+
+
+def connect(trigger: str) -> str:
+    """Point this process at the Prefect server (started if necessary) before Prefect is imported; returns its UI.
+
+    A person at a terminal gets a link that signs in; a log file, which others may read, gets only the address.
+    """
+    from infra.orchestrator.server import ensure_server
+
+    os.environ.update({**QUIET, TRIGGER: trigger})
+    server = ensure_server()
+    _log_ui(replace(server, started=False))
+    return server.ui_url
+
+
+@functools.cache
+def _log_ui(server: Server) -> None:
+    """Log the address of a server's pages; once, however many flows a command runs."""
+    from infra.orchestrator.server import sign_in_link
+
+    log.info("Prefect UI: %s", sign_in_link(server) if sys.stderr.isatty() else server.ui_url)
+
+
+def report_of(state: Any) -> RunReport:
+    """The report in a flow's final state; raises the error of a flow that stopped before there was a run."""
+    data = state.result(raise_on_failure=False)
+    if isinstance(data, BaseException):
+        raise data
+    return RunReport.from_json(data)
+
+
+def answer(report: RunReport, arguments: argparse.Namespace) -> Answer:
+    """A run's report for a person (one screen, verdict first) and for a program."""
+    error = None if report.error is None else from_json(report.error)
+    said = text(report, coloured(arguments))
+    return Answer(said, report.to_json(), report.exit_code, error, line=said.partition("\n")[0])
+
+
+def text(report: RunReport, colour: bool) -> str:
+    """One screen about a run."""
+    from tasks.run.report import cost_sentence
+
+    shade = {"promoted": 32, "unchanged": 32, "not_promoted": 33}.get(report.verdict, 31)
+    verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
+    lines = [f"{verdict}: {report.sentence}", ""]
+    for one in report.stages:
+        reused = f" ← {one.reused_from}" if one.reused_from else ""
+        said = "" if one.sentence and one.sentence in report.sentence else f"  {one.sentence}{reused}"
+        lines.append(f"  {one.name:<9} {one.status:<9} {one.seconds:6.1f} s{said}")
+    if report.metrics:
+        lines += ["", "  metrics   " + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())]
+    lines.append(f"  cost      {cost_sentence(report.cost)}")
+    lines.append(f"  run       {report.run_id}")
+    return "\n".join(lines)

@@ -1,0 +1,48 @@
+"""`up`, `ui` and `down`: control the local Prefect server, its pool and its worker."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+from data_contracts.errors import StorageUnavailable
+from flows.commands.guard import Answer, log
+
+
+def up(arguments: argparse.Namespace) -> Answer:
+    """The `up` command."""
+    from infra.orchestrator.lifecycle import up as start
+    from infra.orchestrator.project import profiles
+    from infra.orchestrator.server import sign_in_link
+
+    server = start()
+    link = sign_in_link(server) if sys.stdout.isatty() and not arguments.json else server.ui_url
+    lines = [f"Prefect server and worker are up; UI: {link}"]
+    elsewhere = f"PREFECT_API_URL={server.url}"
+    if server.ours:
+        lines.append("To sign in to the UI: trainwright ui (it prints a link that works once, within 60 seconds)")
+        elsewhere = f"PREFECT_PROFILES_PATH={shlex.quote(str(profiles()))}"
+    lines += ["Deploy with: prefect deploy --all", f"To use prefect in other folders: export {elsewhere}"]
+    return Answer("\n".join(lines), {"ui": server.ui_url, "api": server.url, "started": server.started})
+
+
+def ui(arguments: argparse.Namespace) -> Answer:
+    """The `ui` command; StorageUnavailable if no server runs."""
+    from infra.orchestrator.server import server_status, sign_in_link
+
+    server = server_status()
+    if server is None:
+        raise StorageUnavailable("No Prefect server is running here.", remedy="Start it with `trainwright up`.")
+    link = sign_in_link(server)
+    if link != server.ui_url:
+        log.info("This link signs you in, once, within 60 seconds:")
+    return Answer(link, {"ui": server.ui_url, "link": link})
+
+
+def down(arguments: argparse.Namespace) -> Answer:
+    """The `down` command."""
+    from infra.orchestrator.lifecycle import down as stop
+
+    stopped = stop()
+    return Answer(f"stopped: {', '.join(stopped)}" if stopped else "nothing of ours was running", {"stopped": stopped})

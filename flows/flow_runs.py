@@ -1,0 +1,123 @@
+"""Connects a run and Prefect's flow run: its trigger, its name and tags, and the state that shows the verdict."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from prefect import tags
+from prefect.context import FlowRunContext
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Completed, Failed, State
+
+from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.handoffs import RunReport, Trigger
+from data_contracts.load import load_spec
+from infra.audit import TRIGGER
+from infra.orchestrator.api import unreachable
+from infra.orchestrator.artifacts import stage_artifact
+from tasks.policies import run_tags
+from tasks.run.run import Run
+from tasks.stages import artifact_pages
+
+log = logging.getLogger("trainwright")
+
+
+def flow_name() -> str:
+    """The flow run's name before the spec is resolved: the pipeline's, or the spec's path if it cannot be read."""
+    asked = flow_run.parameters
+    path = Path(asked.get("spec", "retrain"))
+    try:
+        name = load_spec(path.resolve(), overrides(asked.get("set") or "")).name
+    except TrainwrightError:  # the flow itself reports it
+        name = path.resolve().parent.name if path.stem == "pipeline" else path.stem
+    return _name(name, asked.get("window"), asked.get("set"))
+
+
+def name_flow_run(run: Run, *more: str | None) -> Run:
+    """Name the flow run by its pipeline and the run's id, as `trainwright status` lists it, and tag it; returns the
+    run.
+    """
+    context = FlowRunContext.get()
+    if context is not None and context.flow_run is not None:
+        from prefect import get_client
+
+        changes: dict[str, Any] = {"name": _name(run.spec.name, run.run_id, *more)}
+        if wanted := run_tags(run.spec.tags):
+            changes["tags"] = sorted({*context.flow_run.tags, *wanted})
+        try:
+            with get_client(sync_client=True) as client:
+                client.update_flow_run(context.flow_run.id, **changes)
+        except Exception as error:  # both are for people: the run continues without them
+            log.warning("Prefect did not store the flow run's name and tags; the run continues: %s", error)
+    return run
+
+
+def _name(*parts: str | None) -> str:
+    return " ".join(part for part in parts if part)
+
+
+def started_by(key: str | None) -> dict[str, Any]:
+    """Trigger, scheduled time and idempotency key of this flow run.
+
+    If the caller gives no `key`, it is the scheduled time for a schedule, `ci_key` for CI, and the flow run's id
+    otherwise, so that a flow run that Prefect executes twice is one run.
+    """
+    context = FlowRunContext.get()
+    run = context.flow_run if context else None
+    trigger = _trigger(run)
+    scheduled = run.expected_start_time if run else None
+    if key is None and run is not None and trigger != "ci":
+        key = f"schedule:{run.deployment_id}:{scheduled}" if trigger == "schedule" else f"flow-run:{run.id}"
+    return {"key": key, "trigger": trigger, "scheduled": scheduled}
+
+
+def _trigger(run: Any) -> Trigger:
+    trigger = os.environ.get(TRIGGER)
+    if trigger in ("cli", "ci"):
+        return trigger  # type: ignore[return-value]
+    if run is None:
+        return "cli"
+    if run.auto_scheduled:
+        return "schedule"
+    return "automation" if run.created_by and run.created_by.type == "AUTOMATION" else "ui"
+
+
+def cost_tagged(run: Run) -> AbstractContextManager[Any]:
+    """Add the spec's cost tags to every task run inside."""
+    return tags(*run_tags(run.spec.tags))
+
+
+def overrides(text: str) -> list[str]:
+    """The `a.b=c` settings of the flow's `set` parameter; UsageError for a quote that is not closed."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"set: {text!r} cannot be split into settings: {error}.",
+            remedy="Separate a.b=c settings by spaces; quote a value that holds spaces or quotes.",
+        ) from error
+
+
+def as_error(error: Exception) -> TrainwrightError:
+    """Any failure as an error of the tree: a server that stopped answering, else a bug of ours."""
+    if isinstance(error, TrainwrightError):
+        return error
+    return unreachable(error) or TrainwrightError(f"Internal error: {type(error).__name__}: {error}.")
+
+
+def as_state(run: Run, report: RunReport) -> State:
+    """The flow run's final state: its name is the verdict, its data the report."""
+    stage_artifact(
+        artifact_pages.artifact_key(run, "report"),
+        artifact_pages.run_page(report),
+        f"{report.pipeline}: {report.verdict}",
+    )
+    name = report.verdict.replace("_", " ").title().replace(" ", "")
+    kind = {"promoted": Completed, "unchanged": Completed, "not_promoted": Completed, "cancelled": Cancelled}
+    make = kind.get(report.verdict, Failed)
+    return make(name=name, message=report.sentence, data=report.to_json())

@@ -1,0 +1,66 @@
+"""Check raw data against its contract: the work of the validate stage, in its own process or in a child.
+
+A child (`infra.processes.child`, as `python -m infra.contract_worker REQUEST ANSWER`) is used if the data has sensitive
+columns, because logs, warnings and errors of Great Expectations, pandas and Arrow may quote a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pyarrow as pa
+
+from data_contracts.errors import UsageError
+from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
+from infra.processes.child import Report, child_main
+from infra.processes.paused_collector import collector_paused
+from infra.sources import Selection, Window, read_batches
+
+
+def main(request: ContractRequest, report: Report) -> ContractOutcome:
+    """The outcome of a check.
+
+    Raises:
+        UsageError: the data cannot be read, or lacks a column that `sensitive` names.
+        SpecError: an argument of an expectation has a value that Great Expectations refuses.
+    """
+    with collector_paused():
+        # Its import takes four seconds, so only when there is something to check.
+        from data_contracts.contract.engine import check, load_great_expectations
+
+        load_great_expectations()
+
+    files, sources, root = request.files, request.sources, Path(request.root)
+    window = None if request.window is None else Window.from_iso(*request.window)
+
+    def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
+        selection = Selection(window=window, window_column=request.window_column, columns=columns)
+        return read_batches(files, sources, root=root, selection=selection)
+
+    if request.sensitive:
+        # Before the window is used, whose column may be missing for the same reason.
+        every = read_batches(files, sources, root=root)
+        _refuse_unknown(request.sensitive, next(every, None))
+    outcome = check(request.suite, read, fail_on=request.fail_on, sensitive=request.sensitive)
+    return ContractOutcome(
+        accepted=outcome.accepted,
+        rows=outcome.rows,
+        expectations=outcome.expectations,
+        failures=list(outcome.failures),
+    )
+
+
+def _refuse_unknown(sensitive: list[str], batch: pa.RecordBatch | None) -> None:
+    """UsageError for sensitive columns that do not exist: a misspelt name would protect nothing."""
+    unknown = [name for name in sensitive if batch is not None and name not in batch.schema.names]
+    if unknown:
+        # Existing columns are not listed: without a header, their names would be the values of the first row.
+        raise UsageError(
+            f"data.sensitive: the data has no column {', '.join(unknown)}.",
+            remedy="Correct the name, or leave it out; for a CSV file without a header, give data.source.columns.",
+        )
+
+
+if __name__ == "__main__":
+    child_main(CONTRACT, main)

@@ -1,0 +1,272 @@
+"""A training's ledger of committed checkpoints: its `latest` pointer, which only the conductor moves.
+
+The pointer holds the fencing token of the conductor that may move it, and the kept checkpoints, oldest first. A new
+conductor rewrites the pointer with its own token before it reads it, so that an older conductor's next move fails. Some
+checkpoints stay in the pointer under a key of their own:
+
+* `retiring`: until they are deleted, and `broken`: until they are marked. If a conductor stops halfway, the next one
+  finishes the work.
+* `aside`: set aside because someone went back to an earlier step. They are kept, with the reason, and never resumed
+  from.
+* `handed_over`: the checkpoint that training hands over. It is recorded here before `result.json` is written, because a
+  conductor that lost the training cannot move the pointer.
+
+`skipped` holds the samples that training skips.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import CorruptError, Fenced, UsageError
+from data_contracts.handoffs import Checkpoint
+from data_contracts.messages.gang import Aside, Latest
+from data_contracts.pipeline_spec.model import SelectSpec
+from infra import audit
+from infra.checkpoints import check_against_seal, read_trained_with, verify_checkpoint
+from infra.store import PointerMoved, Store, Versioned, layout
+from infra.store.records import parsed
+
+log = logging.getLogger(__name__)
+# A claim is valid for the day on which it was made and for as long after it.
+IN_USE_S = 86_400.0
+
+
+class Ledger:
+    """The committed checkpoints of one training, held by one conductor."""
+
+    def __init__(self, store: Store, training: str, token: int) -> None:
+        self.store, self.training, self.token = store, training, token
+        self._pointer = store.pointer(layout.latest(training))
+        self._retiring: list[str] = []
+        self._verified: set[str] = set()
+        self._broken: list[tuple[str, str]] = []
+        self.aside: list[Aside] = []
+        self.skipped: list[tuple[int, int]] = []
+        self.handed_over: Checkpoint | None = None
+        self.checkpoints: list[Checkpoint] = []
+        self._at = self._take_over()
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The last committed checkpoint."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    def commit(self, checkpoint: Checkpoint) -> bool:
+        """Re-read a checkpoint's seal and move `latest` to it; False if it was committed before.
+
+        Raises CorruptError if it is not what its rank sealed, Fenced if another conductor owns the training.
+        """
+        if any(known.ref.uri == checkpoint.ref.uri for known in reversed(self.checkpoints)):
+            return False
+        if self.newest is not None and checkpoint.step < self.newest.step:
+            # An earlier step than the newest committed one: this checkpoint was retired and then reported again.
+            return False
+        try:
+            check_against_seal(self.store.manifest(checkpoint.ref), checkpoint)
+        except FileNotFoundError as error:
+            raise CorruptError(f"{checkpoint.ref.uri} was reported as a checkpoint, but is not sealed.") from error
+        self._move([*self.checkpoints, checkpoint])
+        return True
+
+    def resume_from(self, sealed: dict[str, Any] | None = None) -> Checkpoint | None:
+        """The newest checkpoint whose every byte is as sealed; None if none was ever committed.
+
+        Broken checkpoints are quarantined and leave the ledger. CorruptError if no checkpoint is left.
+
+        Args:
+            sealed: the settings, code and data of this training; its checkpoints must record the same.
+        """
+        self._quarantine()
+        good = list(self.checkpoints)
+        broken: list[Checkpoint] = []
+        reasons: list[str] = []
+        while good:
+            try:
+                self._verify(good[-1], sealed)
+                break
+            except (CorruptError, FileNotFoundError) as error:
+                log.warning("the checkpoint %s is not used: %s", good[-1].ref.uri, error)
+                reasons.append(error.message if isinstance(error, CorruptError) else "it is missing.")
+                broken.append(good.pop())
+        if broken:
+            # Move the pointer first: a conductor that lost the training marks nothing, and its successor marks the
+            # rest.
+            self._broken += zip([checkpoint.ref.uri for checkpoint in broken], reasons, strict=True)
+            self._move(good or self.checkpoints)
+        self._quarantine()
+        if broken and not good:
+            names = ", ".join(checkpoint.ref.uri for checkpoint in broken)
+            raise CorruptError(
+                f"No committed checkpoint of {self.training} is whole: {names}.",
+                remedy="Restore one of them from a copy, or run with --new to train from the start.",
+            )
+        return good[-1] if good else None
+
+    def refuse(self, uri: str, reason: str) -> bool:
+        """Quarantine a committed checkpoint that cannot be resumed from; returns whether an older one is left."""
+        good = [checkpoint for checkpoint in self.checkpoints if checkpoint.ref.uri != uri]
+        if len(good) == len(self.checkpoints):
+            return False
+        self._broken.append((uri, reason))
+        self._move(good or self.checkpoints)
+        self._quarantine()
+        return bool(good)
+
+    def go_back(self, step: int, *, by: str) -> None:
+        """Make the committed checkpoint of `step` the newest; later ones are set aside in the same move.
+
+        UsageError naming the committed steps if `step` is not one of them; CorruptError if the checkpoint's bytes are
+        not as sealed.
+        """
+        chosen = at_step(self.checkpoints, step, self.training)
+        try:
+            self.store.verify(chosen.ref)
+        except FileNotFoundError as error:
+            raise CorruptError(f"The checkpoint {chosen.ref.uri} is missing.") from error
+        end = self.checkpoints.index(chosen) + 1
+        reason = f"was set aside at {audit.now()}: {by} went back to step {step:,}"
+        later = [Aside(checkpoint=checkpoint, reason=reason) for checkpoint in self.checkpoints[end:]]
+        if later:
+            self._move(self.checkpoints[:end], aside=later)
+
+    def retire(self, keep: int, select: SelectSpec | None, *, by: str) -> None:
+        """Delete all checkpoints but the `keep` newest, the one that `select` prefers so far, and those in use.
+
+        The newest checkpoint always stays.
+        """
+        best = self.best(select)
+        newest = self.checkpoints[-max(keep, 1) :]
+        kept = {checkpoint.ref.uri for checkpoint in [*newest, *([] if best is None else [best])]}
+        uris = [checkpoint.ref.uri for checkpoint in self.checkpoints]
+        retired = [uri for uri in uris if uri not in kept and not self._in_use(uri)]
+        if retired:
+            # Remove them from the ledger first: every checkpoint that the ledger names exists at any moment.
+            gone = set(retired)
+            self._move([checkpoint for checkpoint in self.checkpoints if checkpoint.ref.uri not in gone], retired)
+        self.delete_retired(by=by)
+
+    def delete_retired(self, *, by: str) -> None:
+        """Delete the retired checkpoints, including those of earlier conductors; a failed call may be repeated."""
+        while self._retiring:
+            uri = self._retiring[0]
+            why = "older than the checkpoints that are kept"
+            self.store.remove(uri, why=why, by=by, unless=partial(self._in_use, uri))
+            # The pointer may still name this checkpoint until its next move; deleting it again does nothing.
+            self._retiring.pop(0)
+
+    def best(self, select: SelectSpec | None) -> Checkpoint | None:
+        """The checkpoint with the best value of the selected metric, the earliest if equal; None if none has it."""
+        if select is None:
+            return None
+        scored = [c for c in self.checkpoints if math.isfinite(c.metrics.get(select.metric, math.nan))]
+        sign = 1 if select.mode == "min" else -1
+        return min(scored, key=lambda c: sign * c.metrics[select.metric], default=None)
+
+    def chosen(self, select: SelectSpec | None) -> Checkpoint:
+        """The checkpoint to hand over: the last, or the best by `select`; UsageError if none has its metric."""
+        assert self.newest is not None, "a training that is done has committed its last step"
+        if select is None:
+            return self.newest
+        best = self.best(select)
+        if best is None:
+            known = ", ".join(sorted(self.newest.metrics)) or "none"
+            raise UsageError(
+                f"train.select.metric: {select.metric} was not logged before any checkpoint; logged were: {known}.",
+                remedy="Log it in the module (validation_step), or name one that is logged.",
+            )
+        return best
+
+    def skip(self, samples: list[tuple[int, int]]) -> None:
+        """Record which samples (from, to) are skipped from now on."""
+        self.skipped = samples
+        self._move(self.checkpoints)
+
+    def hand_over(self, checkpoint: Checkpoint) -> None:
+        """Record the checkpoint that training hands over; Fenced unless this conductor still owns the training."""
+        self.handed_over = checkpoint
+        self._move(self.checkpoints)
+
+    def _verify(self, checkpoint: Checkpoint, sealed: dict[str, Any] | None) -> None:
+        manifest = verify_checkpoint(self.store, checkpoint)
+        if sealed and canonical(read_trained_with(self.store, manifest)) != canonical(sealed):
+            raise CorruptError(f"{checkpoint.ref.uri} was trained with other settings, code or data.")
+
+    def _in_use(self, uri: str) -> bool:
+        """Whether a checkpoint is verified, so that a model version may point to it, or was claimed recently."""
+        if uri not in self._verified and self.store.exists(layout.verified(uri)):
+            self._verified.add(uri)  # the mark is never removed, so it is looked up once
+        if uri in self._verified:
+            return True
+        claimed_s = self.store.last_claim_s(uri)
+        # By the store's clock, because this machine's clock may be days ahead.
+        return bool(claimed_s) and claimed_s > self.store.now_s() - IN_USE_S
+
+    def _take_over(self) -> Versioned:
+        while True:
+            at = self._pointer.read()
+            if at is not None:
+                parsed(self._pointer.path, self._take_in, at.value)
+            value = self._value(self.checkpoints, self._retiring, self.aside)
+            try:
+                return self._pointer.create(value) if at is None else self._pointer.swap(at, value)
+            except PointerMoved:
+                continue
+
+    def _take_in(self, value: dict[str, Any]) -> None:
+        """Load what the pointer holds; Fenced if a later conductor wrote it."""
+        latest = Latest.from_json(value)
+        if latest.token > self.token:
+            raise Fenced(f"{self.training} was taken over by another conductor.")
+        self.checkpoints, self._retiring, self.aside = latest.checkpoints, latest.retiring, latest.aside
+        self._broken, self.skipped, self.handed_over = latest.broken, latest.skipped, latest.handed_over
+
+    def _move(self, checkpoints: list[Checkpoint], retired: Sequence[str] = (), *, aside: Sequence[Aside] = ()) -> None:
+        retiring, aside = [*self._retiring, *retired], [*self.aside, *aside]
+        value = self._value(checkpoints, retiring, aside)
+        while True:
+            try:
+                self._at = self._pointer.swap(self._at, value)
+                break
+            except PointerMoved as moved:
+                if moved.current is None or moved.current.value["token"] != self.token:
+                    raise Fenced(f"{self.training} was taken over by another conductor.") from moved
+                # An earlier move of this conductor that seemed to fail did arrive: continue from it.
+                self._at = moved.current
+        self.checkpoints, self._retiring, self.aside = checkpoints, retiring, aside
+
+    def _value(self, checkpoints: list[Checkpoint], retiring: list[str], aside: list[Aside]) -> dict[str, Any]:
+        latest = Latest(
+            token=self.token,
+            checkpoints=checkpoints,
+            retiring=retiring,
+            aside=aside,
+            skipped=self.skipped,
+            broken=self._broken,
+            handed_over=self.handed_over,
+        )
+        return latest.to_json()
+
+    def _quarantine(self) -> None:
+        """Mark the broken checkpoints, including those that earlier conductors found; a failed call may be repeated."""
+        while self._broken:
+            uri, reason = self._broken[0]
+            self.store.create_once(layout.quarantined(uri), {"schema_version": 1, "reason": reason})
+            self._broken.pop(0)
+
+
+def at_step(checkpoints: Sequence[Checkpoint], step: int, training: str) -> Checkpoint:
+    """The committed checkpoint of `step`, the newest if several; else UsageError naming the committed steps."""
+    found = [checkpoint for checkpoint in checkpoints if checkpoint.step == step]
+    if not found:
+        steps = ", ".join(dict.fromkeys(f"{checkpoint.step:,}" for checkpoint in checkpoints)) or "none"
+        raise UsageError(
+            f"{training} has no committed checkpoint of step {step:,}; committed steps: {steps}.",
+            remedy="Name one of these, or leave --from out. `trainwright checkpoints RUN` lists all.",
+        )
+    return found[-1]

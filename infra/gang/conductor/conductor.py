@@ -1,0 +1,301 @@
+"""The conductor of a training: it holds the lease, launches one generation after another and commits checkpoints.
+
+It starts no process itself: `start` does, on this machine or elsewhere. Everything else goes through the store.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from data_contracts.errors import Cancelled, CorruptError, Interrupted, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.handoffs import Checkpoint
+from data_contracts.messages.gang import Launch, RankAnswer, TrainingSummary
+from data_contracts.pipeline_spec import RetrySpec
+from data_contracts.pipeline_spec.model import SelectSpec
+from infra import stopping
+from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.checkpoints.listing import why_from
+from infra.gang.checkpoints.participants import begun
+from infra.gang.conductor.generation import Generation
+from infra.gang.conductor.rank_reports import Progress
+from infra.gang.conductor.recovery import Recovery
+from infra.gang.node.local import Room, Start, local
+from infra.processes.processes import terminable, uninterrupted
+from infra.store import Store, layout
+from infra.store.lease import RENEW_EVERY_S
+from infra.store.lease_keeper import PATIENCE_S, LeaseKeeper
+from infra.store.records import parsed
+from infra.store.retry import patiently
+
+WAIT_S = 0.2
+MAX_BACKOFF_S = 30.0
+
+
+@dataclass(frozen=True)
+class GangOutcome:
+    """The result of conducting a training.
+
+    Attributes:
+        checkpoint: the checkpoint that was handed over.
+        node_seconds: from launch to release, summed over the nodes of every generation that this conductor
+            launched.
+        generations: how many generations there have been, including other conductors'.
+        summary: rank 0's, of the last generation; its defaults if this conductor did not train.
+        happened: sentences about what makes this training differ from an undisturbed training.
+    """
+
+    checkpoint: Checkpoint
+    node_seconds: float
+    generations: int
+    summary: TrainingSummary = field(default_factory=TrainingSummary)
+    happened: list[str] = field(default_factory=list)
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows of the last incomplete global batch, which training left out."""
+        known = self.summary.dropped_rows
+        return self.checkpoint.dropped_rows if known is None else known
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRequest:
+    """A training to conduct.
+
+    Attributes:
+        launch: the settings of every generation.
+        holder: who conducts; shown to another conductor that waits. `conduct` makes it unique.
+        retry: how often each cause of failure is retried.
+        keep: how many of the newest checkpoints are kept, besides the one that `select` prefers.
+        select: which checkpoint is handed over; None: the last.
+        rollcall_timeout_s: seconds within which the nodes of a generation must join.
+        from_step: resume from the committed checkpoint of this step; later checkpoints are set aside.
+        on_progress: called with each progress report.
+        start: launches a node; None: as a process on this machine.
+        room: admits all nodes of a generation, or none; held until the end. None: there is always room.
+        patience_s: how long another conductor's lease must stand still before it is taken over.
+    """
+
+    launch: Launch
+    holder: str
+    retry: RetrySpec
+    keep: int
+    select: SelectSpec | None
+    rollcall_timeout_s: float
+    from_step: int | None = None
+    on_progress: Callable[[Progress], None] = lambda progress: None
+    start: Start | None = None
+    room: Room | None = None
+    patience_s: float = PATIENCE_S
+
+    @property
+    def training(self) -> str:
+        """The training's directory in the store."""
+        return self.launch.training
+
+
+def conduct(store: Store, request: TrainingRequest) -> GangOutcome:
+    """Train to the end, within the retry budgets; a training that is already finished returns its result.
+
+    While another conductor holds the lease, this call waits, and returns that conductor's result.
+
+    Raises:
+        Cancelled: on KeyboardInterrupt, SIGTERM or another signal's exception; all processes have ended and the
+            lease is free.
+        TrainwrightError: the cause, once its retry budget is spent; `details["node_seconds"]` holds the time used.
+    """
+    conductor = _Conductor(store, request)
+    try:
+        with terminable():
+            return conductor.run()
+    except TrainwrightError as error:
+        error.details.setdefault("node_seconds", conductor.node_seconds)
+        raise
+    except Exception:
+        raise
+    except BaseException as signal:
+        # KeyboardInterrupt, or an exception that an orchestrator raises for its own signal: the training is to end.
+        details = {"node_seconds": conductor.node_seconds}
+        raise Cancelled(f"{request.training} was cancelled; no process is left.", details=details) from signal
+
+
+def finished(training: str, checkpoint: Checkpoint) -> UsageError:
+    """The error for a request to go back in a training that has handed over its checkpoint."""
+    return UsageError(
+        f"{training} is finished: it handed over step {checkpoint.step:,}, which is never taken back.",
+        remedy="Leave --from out, or run the spec with --new to train again.",
+    )
+
+
+class _Conductor:
+    def __init__(self, store: Store, request: TrainingRequest) -> None:
+        self.store, self.request, self.training = store, request, request.training
+        self.launch = request.launch
+        self.holder = f"{request.holder}/{uuid.uuid4().hex[:12]}"
+        self.start = request.start or local(store.uri, store.storage_options, self.training, store.pointers)
+        self.room = request.room
+        # Whether the next generation is the first that this conductor launches.
+        self.first = True
+        self.node_seconds = 0.0
+        self.happened: list[str] = []
+
+    def run(self) -> GangOutcome:
+        if self._result() is not None:
+            return self._attached()
+        # Nodes give up after `lease_silence_s`, so the lease is renewed four times within it.
+        renew_s = min(RENEW_EVERY_S, self.launch.lease_silence_s / 4)
+        path = layout.lease(self.training)
+        keeper = LeaseKeeper(self.store, path, self.holder, patience_s=self.request.patience_s, renew_s=renew_s)
+        try:
+            keeper.start()
+            while (token := keeper.token(WAIT_S)) is None:
+                if self._result() is not None:
+                    return self._attached()
+                sentence = "another run trains this; waiting for it"
+                self.on_progress(Progress(self._next() - 1, "waiting", sentence=sentence))
+            if self._result() is not None:
+                return self._attached()
+            if patiently(lambda: self.store.exists(layout.tombstone(self.training))):
+                raise Interrupted(
+                    f"{self.training} was deleted while it was waited for.",
+                    remedy="Resume the run: it starts another training.",
+                )
+            return self._train(patiently(lambda: Ledger(self.store, self.training, token)), keeper)
+        finally:
+            with uninterrupted():
+                if self.room is not None:
+                    self.room.give_back()
+                keeper.stop()
+
+    def _train(self, ledger: Ledger, keeper: LeaseKeeper) -> GangOutcome:
+        """Train from the last committed checkpoint to the checkpoint that is handed over."""
+        if ledger.handed_over is not None:
+            # The previous conductor died before it wrote result.json.
+            self._write_result(ledger.handed_over)
+            return self._attached()
+        if (step := self.request.from_step) is not None:
+            patiently(lambda: ledger.go_back(step, by=self.holder.rpartition("/")[0]))
+        patiently(lambda: ledger.delete_retired(by=self.holder))
+        plan = self._generations(ledger, keeper).plan
+        summary = parsed(f"{self.training}: the ranks' answer", TrainingSummary.model_validate, plan)
+        checkpoint = ledger.chosen(self.request.select)
+        patiently(lambda: self._retire(ledger))
+        patiently(lambda: ledger.hand_over(checkpoint))
+        self._write_result(checkpoint)
+        return GangOutcome(checkpoint, self.node_seconds, self._next(), summary, self.happened)
+
+    def _retire(self, ledger: Ledger) -> None:
+        ledger.retire(self.request.keep, self.request.select, by=self.holder)
+
+    def on_progress(self, progress: Progress) -> None:
+        """Report progress, with the node seconds of earlier generations added."""
+        self.request.on_progress(replace(progress, node_seconds=self.node_seconds + progress.node_seconds))
+
+    def _generations(self, ledger: Ledger, keeper: LeaseKeeper) -> RankAnswer:
+        """Launch generations until one is done; returns rank 0's answer. Raises a cause whose retry budget is spent."""
+        recovery = Recovery(self.request.retry, self.launch, ledger.skipped)
+        self.happened = recovery.happened
+        # Whether to wait for optional nodes as long as for those that are required.
+        patient = True
+
+        def commit(checkpoint: Checkpoint) -> None:
+            if ledger.commit(checkpoint):
+                self._retire(ledger)
+
+        while True:
+            generation: Generation | None = None
+            try:
+                self._admit(recovery.nodes, keeper)
+                generation = Generation(
+                    self.store,
+                    self._launch_next(ledger, recovery),
+                    self.start,
+                    commit=commit,
+                    check=keeper.check,
+                    on_progress=self.on_progress,
+                )
+                return generation.run(self.request.rollcall_timeout_s, patient=patient)
+            except TrainwrightError as error:
+                self._recover(error, generation, ledger, recovery)
+                patient = bool(error.details.get("grows"))
+                if isinstance(error, StorageUnavailable):
+                    self._back_off(min(MAX_BACKOFF_S, 2.0 ** recovery.used(error)), keeper)
+            finally:
+                self.node_seconds += 0.0 if generation is None else generation.node_seconds
+
+    def _recover(
+        self, error: TrainwrightError, generation: Generation | None, ledger: Ledger, recovery: Recovery
+    ) -> None:
+        """Decide how training continues after a failed generation and report it; else raise `error`."""
+        nodes, micro_batch = ({}, 0) if generation is None else (generation.nodes, generation.reports.micro_batch)
+        is_quarantined = self._quarantines(ledger, error)
+        how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
+        if recovery.skipped != ledger.skipped:
+            patiently(lambda: ledger.skip(list(recovery.skipped)))
+        at = ledger.newest.step if ledger.newest else 0
+        number, seconds = (-1, 0.0) if generation is None else (generation.number, generation.node_seconds)
+        what = "no generation began" if generation is None else f"generation {number} ended"
+        sentence = f"{what} ({error.cause}): {error.message} {how + ' ' if how else ''}Continuing from step {at}."
+        self.on_progress(Progress(number, "ended", step=at, sentence=sentence, node_seconds=seconds))
+
+    def _quarantines(self, ledger: Ledger, error: TrainwrightError) -> bool:
+        """Quarantine the checkpoint that an error names as damaged; returns whether it did and an older one is left."""
+        uri = error.details.get("checkpoint")
+        return isinstance(error, CorruptError) and patiently(lambda: ledger.refuse(str(uri), error.message))
+
+    def _admit(self, nodes: int, keeper: LeaseKeeper) -> None:
+        """Wait until all nodes are admitted; room still held from the previous generation counts."""
+        last = self._next() - 1
+        while self.room is not None and (waits := self.room.take(nodes)) is not None:
+            stopping.check()
+            keeper.check()
+            self.on_progress(Progress(last, "waiting", sentence=waits))
+            time.sleep(WAIT_S)
+
+    def _launch_next(self, ledger: Ledger, recovery: Recovery) -> Launch:
+        """Write the launch file of the next generation and return its contents."""
+        resume = patiently(lambda: ledger.resume_from(self.launch.sealed))
+        if resume is None:
+            resume = self.launch.begin
+        if resume is not None and self.first:
+            why = patiently(lambda: why_from(self.store, self.training, resume.step, ledger.aside))
+            sentence = f"continues from step {resume.step:,} ({why})"
+            self.on_progress(Progress(self._next(), "starting", step=resume.step, sentence=sentence))
+        self.first = False
+        while True:
+            launch = recovery.launch.for_generation(self._next(), ledger.token, resume)
+            path = layout.launch(self.training, launch.generation)
+            # Otherwise the number is taken, by a fenced conductor or by this call when its answer was lost: try the
+            # next.
+            if patiently(partial(self.store.create_once, path, launch.to_json())):
+                return launch
+
+    def _write_result(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint that the ledger hands over; a fenced conductor may have written the same file."""
+        patiently(lambda: self.store.create_once(layout.result(self.training), checkpoint.to_json()))
+
+    def _result(self) -> Checkpoint | None:
+        try:
+            return patiently(lambda: self.store.read_as(layout.result(self.training), Checkpoint.from_json))
+        except FileNotFoundError:
+            return None
+
+    def _attached(self) -> GangOutcome:
+        checkpoint = self._result()
+        assert checkpoint is not None, "only called once result.json is there"
+        if self.request.from_step is not None:
+            raise finished(self.training, checkpoint)
+        return GangOutcome(checkpoint, 0.0, self._next())
+
+    def _next(self) -> int:
+        """The number of the next generation."""
+        return 1 + max(patiently(lambda: begun(self.store, self.training)), default=-1)
+
+    def _back_off(self, seconds: float, keeper: LeaseKeeper) -> None:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            keeper.check()
+            time.sleep(0.1)

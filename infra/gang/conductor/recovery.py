@@ -1,0 +1,114 @@
+"""Decide what follows a failed generation: raise its cause, or change the launch of the next generation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from data_contracts.errors import Diverged, Hung, NodeLost, OutOfMemory, TrainwrightError
+from data_contracts.messages.gang import Launch
+from data_contracts.pipeline_spec import RetrySpec
+from infra.gang.conductor.members import fitting
+
+# A node that failed this many times is left out.
+FAILURES = 2
+
+
+class Recovery:
+    """The retry budgets of one conductor, and the changes for its next generation.
+
+    Attributes:
+        skipped: ranges of samples (from, to) that training skips; the ledger keeps them for the next conductor.
+        happened: sentences about what makes this training differ from an undisturbed training.
+    """
+
+    def __init__(self, retry: RetrySpec, launch: Launch, skipped: Sequence[tuple[int, int]]) -> None:
+        self._retry, self._launch = retry, launch
+        self.skipped = list(skipped)
+        self.happened: list[str] = []
+        self._used: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._left_out: list[str] = []
+        self._micro_batch: int | None = None
+
+    @property
+    def nodes(self) -> int:
+        """The largest number of nodes for the next generation."""
+        return self._fitting(len(self._left_out))
+
+    @property
+    def launch(self) -> Launch:
+        """The launch of the next generation, without its number, token and checkpoint."""
+        train = self._launch.train
+        if self._micro_batch is not None:
+            train = {**train, "micro_batch_size": self._micro_batch}
+        hosts = [name for name in self._left_out if "#" not in name]
+        changes = {"nodes": self.nodes, "asked": self._launch.nodes, "skip": list(self.skipped), "left_out": hosts}
+        return self._launch.model_copy(update={**changes, "train": train})
+
+    def after(self, error: TrainwrightError, nodes: dict[int, str], micro_batch: int) -> str:
+        """Decide how training continues after `error`. Raises `error` if it does not continue.
+
+        Returns a sentence that describes the change; "" if there is none.
+
+        Args:
+            nodes: hosts of the nodes that trained, by number; empty if no generation got that far.
+            micro_batch: rows that a device took at once; 0 if unknown.
+        """
+        if error.details.get("grows"):
+            return ""
+        key = error.retry_key or ""
+        self._used[key] += 1
+        used = len(self.skipped) + 1 if isinstance(error, Diverged) else self._used[key]
+        if used > getattr(self._retry, key, 0):
+            raise error
+        if isinstance(error, OutOfMemory):
+            return self._halve(error, micro_batch)
+        if isinstance(error, Diverged):
+            return self._skip(error)
+        return self._count(error, nodes) if isinstance(error, NodeLost | Hung) else ""
+
+    def used(self, error: TrainwrightError) -> int:
+        """How often this conductor has seen an error with this cause."""
+        return self._used[error.retry_key or ""]
+
+    def _halve(self, error: OutOfMemory, micro_batch: int) -> str:
+        batch = self._launch.global_batch_size
+        # How many ranks share a step in the largest and in the smallest gang; the spec has the same rule.
+        ranks = [nodes * self._launch.devices for nodes in (self._launch.nodes, self._launch.least_nodes)]
+        halves = range(micro_batch // 2, 0, -1)
+        smaller = next((rows for rows in halves if all(batch // each % rows == 0 for each in ranks)), 0)
+        if not smaller:
+            # A micro-batch has at least one row, and the user's own loader has its own batches.
+            raise error
+        self._micro_batch = smaller
+        sentence = f"out of memory: micro-batches of {smaller} rows instead of {micro_batch}, same global batch"
+        self.happened.append(sentence)
+        return f"{sentence[0].upper()}{sentence[1:]}."
+
+    def _skip(self, error: Diverged) -> str:
+        if "rows" not in error.details:
+            # Only our loader knows which samples a batch holds.
+            raise error
+        first, end = error.details["samples"]
+        self.skipped.append((first, end))
+        return f"Samples {first:,} to {end:,} are passed over."
+
+    def _count(self, error: TrainwrightError, nodes: dict[int, str]) -> str:
+        number = error.details.get("node")
+        # The node that reports a broken connection may not be the one that broke it.
+        if number not in nodes or error.details.get("link"):
+            return ""
+        host = nodes[number]
+        distinct = len(set(nodes.values())) == len(nodes) > 1
+        name = host if distinct else f"{host}#{number}"
+        self._failures[name] += 1
+        if self._failures[name] < FAILURES or name in self._left_out or not self._fitting(len(self._left_out) + 1):
+            return ""
+        self._left_out.append(name)
+        sentence = f"node {number} ({host}) failed {FAILURES} times and is left out"
+        self.happened.append(sentence)
+        return f"{sentence[0].upper()}{sentence[1:]}."
+
+    def _fitting(self, left_out: int) -> int:
+        return fitting(self._launch, self._launch.nodes - left_out, self._launch.least_nodes)

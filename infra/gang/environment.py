@@ -1,0 +1,36 @@
+"""The variables of the environment that a gang's processes give each other, and nobody else sets or reads.
+
+Variables that other processes get, too, are named lower down: PROJECT and LOG in `data_contracts.quoting`,
+STORE_POINTERS in `infra.store.opening`, PARENT and MARK in `infra.processes`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from infra.store.opening import STORE_POINTERS
+
+# The file with the launch of this generation.
+LAUNCH = "TRAINWRIGHT_LAUNCH"
+# Address of the store, and the options to connect to it (JSON).
+STORE = "TRAINWRIGHT_STORE"
+STORE_OPTIONS = "TRAINWRIGHT_STORE_OPTIONS"
+# The folder in which a node's ranks and its supervisor leave files for each other.
+SCRATCH = "TRAINWRIGHT_SCRATCH"
+# Local folder of the sealed dataset; "" with `data: external`.
+DATASET = "TRAINWRIGHT_DATASET"
+# The address under which the other nodes reach this host.
+ADDRESS = "TRAINWRIGHT_ADDRESS"
+
+
+def store_env(store_options: Mapping[str, Any], pointers: str | None) -> dict[str, str]:
+    """The variables for a node's store: its connection options, and the database it may connect to."""
+    return {STORE_OPTIONS: json.dumps(dict(store_options)), **({STORE_POINTERS: pointers} if pointers else {})}
+
+
+def store_options(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """The connection options that `store_env` wrote; {} if there are none."""
+    return json.loads(environ.get(STORE_OPTIONS) or "{}")

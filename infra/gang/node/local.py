@@ -1,0 +1,116 @@
+"""Nodes as processes on this machine: the launcher `local`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from infra import scratch
+from infra.gang.environment import ADDRESS, SCRATCH, store_env
+from infra.processes.child import PARENT, log_tail
+from infra.processes.processes import end, marked_env, module_command, new_mark, state
+
+LOOPBACK = "127.0.0.1"
+
+
+class Handle(Protocol):
+    """A launched node, wherever it runs."""
+
+    def ended(self) -> str | None:
+        """How the node's supervisor ended, as the end of a sentence (`ended with exit code 1`); None while it runs."""
+
+    def log(self) -> str:
+        """The end of what the supervisor printed."""
+
+    def status(self) -> str:
+        """What the launcher says of a node that has not answered (`its run is Late`); "" if nothing."""
+
+    def kill(self) -> None:
+        """End the node and all its descendants; return when none is left, or when one outlives being killed."""
+
+
+Start = Callable[[int, int], Handle]
+
+
+class Room(Protocol):
+    """Admits nodes: all of them, or none."""
+
+    def take(self, nodes: int) -> str | None:
+        """Ask for room for `nodes` in all, including the room held already; None once held, else what is waited for.
+
+        Does not wait itself; raises one of our errors if waiting could never end.
+        """
+
+    def give_back(self) -> None:
+        """Give all room back."""
+
+
+class LocalNode:
+    """One node's supervisor as a process with its own mark and session.
+
+    Args:
+        with_parent: whether it ends, with all its descendants, when this process ends.
+    """
+
+    def __init__(self, arguments: list[str], env: Mapping[str, str], *, with_parent: bool = False) -> None:
+        self._mark = new_mark()
+        self._folder = scratch.make("node", mark=self._mark)
+        self._log = self._folder.path / "log.txt"
+        own = {SCRATCH: str(self._folder.path / "scratch"), PARENT: str(os.getpid()) if with_parent else ""}
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                module_command("infra.gang.node.supervisor", *arguments),
+                env=marked_env(self._mark, {**scratch.variables(self._folder.path), **env, **own}),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=self._folder.handles,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The supervisor's process id."""
+        return self._process.pid
+
+    def ended(self) -> str | None:
+        """How the process ended; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the process is stopped (SIGSTOP) and so handles no signal."""
+        return state(self.pid) == "T"
+
+    def log(self) -> str:
+        """The end of what the process printed."""
+        return log_tail(self._log)
+
+    def status(self) -> str:
+        """Always "": the log says everything."""
+        return ""
+
+    def terminate(self) -> None:
+        """Ask the node to save a checkpoint and end."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End the process and all its descendants, and remove its scratch."""
+        end(self._mark, self._process)
+        self._folder.close()
+
+
+def local(store_uri: str, store_options: Mapping[str, Any], training: str, pointers: str | None = None) -> Start:
+    """A function that starts node `node` of generation `generation` of a training on this machine."""
+    env = {**store_env(store_options, pointers), ADDRESS: LOOPBACK}
+
+    def start(generation: int, node: int) -> Handle:
+        return LocalNode([store_uri, training, str(generation), str(node)], env)
+
+    return start

@@ -1,0 +1,300 @@
+"""The supervisor of one node of a gang: `python -m infra.gang.node.supervisor STORE TRAINING GENERATION NODE`.
+
+It answers the roll-call, lays out code and dataset, starts torchrun and publishes one numbered heartbeat per interval.
+It ends everything it started: at the end, on a cancel marker, on SIGTERM, and when its conductor is gone. It uses
+neither torch nor the orchestrator. STORE_OPTIONS, STORE_POINTERS and ADDRESS (see `infra.gang.environment`) complete
+its arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import Cancelled, Fenced, NodeLost, Preempted, TrainwrightError, UserCodeError
+from data_contracts.messages.gang import Joined, Launch, Meeting
+from data_contracts.quoting import LOG, PROJECT
+from infra import scratch
+from infra.gang.environment import ADDRESS, DATASET, LAUNCH, SCRATCH, STORE, store_env, store_options
+from infra.gang.node import ranks
+from infra.gang.node.inputs import lay_out
+from infra.gang.node.peer_probe import PeerProbe
+from infra.gang.node.publisher import Publisher
+from infra.gang.node.ranks import SAVED_WITHIN_S, RankWatch
+from infra.gang.node.stacks import take_stacks
+from infra.gang.rank_files import RankFiles, stop_file, write_launch
+from infra.processes.child import PARENT, end_with_parent, log_tail
+from infra.processes.environment import explain, for_user_code
+from infra.processes.private_texts import new_log
+from infra.processes.processes import end, marked_env, new_mark, uninterrupted
+from infra.store import Store, layout, open_store
+from infra.store.retry import Background, ConductorWatch, patiently
+
+# After a rank failed, its peers get this long to end by themselves, so that their logs say why.
+SETTLE_S = 1.0
+
+
+def run_node(
+    store_uri: str, options: Mapping[str, Any], training: str, generation: int, node: int, *, address: str = "127.0.0.1"
+) -> int:
+    """Supervise node `node` of a generation until it ends; returns the error's exit code, 0 when done.
+
+    SIGTERM asks the ranks for a checkpoint and ends with Preempted. A cancel marker, a newer fencing token or a lease
+    that stood still for `lease_silence_s` ends everything at once. The result is written to the node's `exit.json`.
+    """
+    store = patiently(lambda: open_store(store_uri, options, create=False))
+    supervisor = _Supervisor(store, training, generation, node, address)
+    if threading.current_thread() is not threading.main_thread():
+        return supervisor.run()
+    before = signal.signal(signal.SIGTERM, lambda *_: supervisor.ask_to_stop())
+    try:
+        return supervisor.run()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Supervisor:
+    def __init__(self, store: Store, training: str, generation: int, node: int, address: str) -> None:
+        self.store, self.training, self.generation, self.node = store, training, generation, node
+        self.address = address
+        self.place = (training, generation, node)
+        launch = layout.launch(training, generation)
+        self.launch = patiently(lambda: store.read_as(launch, Launch.from_json))
+        self.poll_s, self.grace_s, self.devices = self.launch.poll_s, self.launch.grace_s, self.launch.devices
+        self.listener: socket.socket | None = None
+        self.stacks: dict[int, str] = {}
+        self.conductor = ConductorWatch(store, self.launch)
+        self.mark = new_mark()
+        # Given by a launcher that outlives this process and removes the folder in any case.
+        given = os.environ.get(SCRATCH)
+        self.own_scratch = None if given else scratch.make("node", mark=self.mark)
+        self.scratch = self.own_scratch.path if self.own_scratch is not None else Path(given or "")
+        self.scratch.mkdir(parents=True, exist_ok=True)
+        # Until the roll-call fixes the order of the nodes.
+        self.ranks = self._ranks_at(node)
+        self.publisher = Publisher(store, self.place, self.conductor, self.launch.heartbeat_s, self.ranks)
+        self.stop_asked: float | None = None
+
+    def ask_to_stop(self) -> None:
+        """Ask the ranks for one consistent checkpoint; called from a signal handler, so it only sets a flag."""
+        self.stop_asked = self.stop_asked or time.monotonic()
+
+    def run(self) -> int:
+        """Run everything from the roll-call to `exit.json`."""
+        started = time.time()
+        error: TrainwrightError | None = None
+        try:
+            self._join()
+            inputs = Background(self._lay_out)
+            meeting = self._roll_call(inputs)
+            project, dataset = inputs.result()
+            self._train(meeting, project, dataset)
+        except TrainwrightError as caught:
+            error = caught
+        except KeyboardInterrupt:
+            error = Cancelled(f"Node {self.node} was interrupted.")
+        except Exception as caught:
+            traceback.print_exc()
+            error = TrainwrightError(f"The supervisor of node {self.node} failed: {type(caught).__name__}: {caught}.")
+        self._stop_listening()
+        if error is not None:
+            error.details.setdefault("node", self.node)
+        with self.publisher.beating():
+            self._report(started, error)
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        if self.own_scratch is not None:
+            self.own_scratch.close()
+        return 0 if error is None else error.exit_code
+
+    def _ranks_at(self, place: int) -> list[RankFiles]:
+        """The ranks of the node that comes at `place` in the order of the nodes."""
+        return [RankFiles(self.scratch, rank) for rank in range(place * self.devices, (place + 1) * self.devices)]
+
+    def _lay_out(self) -> tuple[Path, Path | None]:
+        project = self.scratch / "project"
+        return project, lay_out(self.store, self.launch, project)
+
+    def _join(self) -> None:
+        """Answer the roll-call; Fenced if this node was started twice and the first one runs."""
+        self.listener = ranks.listen(self.address)
+        if self.launch.nodes > 1:
+            self.publisher.probe = PeerProbe(self.node, self.address)
+        mine = Joined(
+            node=self.node,
+            address=self.address,
+            port=self.listener.getsockname()[1],
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            instance=self.mark,
+            time=time.time(),
+            links=None if self.publisher.probe is None else self.publisher.probe.port,
+        )
+        path = layout.joined(*self.place)
+        if patiently(lambda: self.store.create_once(path, mine.to_json())):
+            return
+        # If only the answer was lost, the record there is ours.
+        if patiently(lambda: self.store.read_as(path, Joined.from_json)).instance != self.mark:
+            raise Fenced(f"Node {self.node} of generation {self.generation} of {self.training} runs already.")
+
+    def _roll_call(self, inputs: Background) -> Meeting:
+        """Wait until the meeting is fixed and `inputs` are laid out; Preempted if the gang trains without this node."""
+        rollcall = layout.rollcall(self.training, self.generation)
+        meeting: Meeting | None = None
+
+        def look() -> None:
+            nonlocal meeting
+            with contextlib.suppress(FileNotFoundError):
+                meeting = self.store.read_as(rollcall, Meeting.from_json)
+
+        while meeting is None or not inputs.done:
+            self._tick()
+            if self.stop_asked is not None:
+                raise Preempted(f"Node {self.node} was asked to stop before it had begun.")
+            if meeting is None:
+                self.conductor.tolerantly(look)
+            if meeting is None or not inputs.done:
+                time.sleep(self.poll_s)
+        inputs.result()  # raises what laying out raised, which counts more than a gang that goes on without this node
+        if self.node not in meeting.order:
+            raise Preempted(f"Generation {self.generation} of {self.training} continues without node {self.node}.")
+        self.ranks = self._ranks_at(meeting.order.index(self.node))
+        self.publisher.ranks = self.ranks
+        if self.publisher.probe is not None:
+            self.publisher.probe.meet(meeting.nodes)
+        return meeting
+
+    def _stop_listening(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
+
+    def _train(self, meeting: Meeting, project: Path, dataset: Path | None) -> None:
+        place = meeting.order.index(self.node)
+        listener = self.listener if place == 0 else None
+        command = ranks.torchrun(self.launch, meeting, place, self.address, self.scratch, listener)
+        places = {"store": self.store.uri, "store_options": self.store.storage_options, "pointers": self.store.pointers}
+        environ = for_user_code(os.environ, places)
+        log = self.scratch / "torchrun.txt"
+        if self.launch.withhold:
+            log.symlink_to(new_log(f"g{self.generation}-node-{self.node}"))
+        watch = self.publisher.watch = RankWatch(self.ranks)
+        watch.start()
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    command,
+                    cwd=project,
+                    env=marked_env(self.mark, self._env(meeting, project, dataset, log), environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                    pass_fds=[] if listener is None else [listener.fileno()],
+                )
+            # Only torchrun keeps the socket, so that connections are refused once it has ended.
+            self._stop_listening()
+            self._follow(process, watch, alone=len(meeting.nodes) == 1)
+        except Cancelled as error:
+            if error.details.get("stacks"):
+                self.stacks = take_stacks(self.ranks)
+            raise
+        finally:
+            if self.publisher.probe is not None:
+                self.publisher.probe.stop()
+            with uninterrupted(), self.publisher.beating():
+                code = end(self.mark, process)
+                watch.stop()
+        try:
+            self._judge(code, watch, log)
+        except UserCodeError as error:
+            explain(error, environ)
+            raise
+
+    def _follow(self, process: subprocess.Popen[bytes], watch: RankWatch, *, alone: bool) -> None:
+        """Tick until torchrun ends, or until the deadline after a failure, a stop or the answers."""
+        deadline: float | None = None
+        while process.poll() is None:
+            self._tick()
+            if deadline is None and self.stop_asked is not None:
+                stop_file(self.scratch).touch()
+                deadline = self.stop_asked + self.grace_s
+            if watch.first is not None and not isinstance(watch.first, Preempted):
+                # A dead rank can take part in no checkpoint.
+                saving = not isinstance(watch.first, NodeLost) and watch.saving()
+                settle_s = SAVED_WITHIN_S if saving else SETTLE_S
+                deadline = min(deadline or float("inf"), time.monotonic() + settle_s)
+            elif watch.first is not None:
+                # Peers are still saving the same checkpoint.
+                deadline = deadline or time.monotonic() + self.grace_s
+            elif watch.all_done():
+                deadline = deadline or time.monotonic() + self.grace_s
+                # Without other nodes, torchrun is no longer needed; its own end would take half a second.
+                if alone and not watch.running():
+                    return
+            if deadline is not None and time.monotonic() > deadline:
+                return
+            # Not Popen.wait, which polls a hundred times a second on a core that the ranks need.
+            time.sleep(self.poll_s)
+
+    def _judge(self, returncode: int | None, watch: RankWatch, log: Path) -> None:
+        """Raise the error that ended the ranks, if they did not end well."""
+        first = watch.first
+        if first is None and watch.all_done():
+            return
+        if self.stop_asked is not None and (first is None or isinstance(first, NodeLost)):
+            raise Preempted(f"Node {self.node} was asked to stop and its ranks wrote no checkpoint in time.")
+        if first is not None:
+            # Paths as the author knows them: from the project's root, not from this node's copy of it.
+            first.user_traceback = first.user_traceback.replace(f"{self.scratch / 'project'}{os.sep}", "")
+            raise first
+        how = "was killed and does not end" if returncode is None else f"ended with exit code {returncode}"
+        sentence = f"torchrun on node {self.node} {how} before its ranks had answered."
+        raise NodeLost(sentence, details={"log": log_tail(log)})
+
+    def _env(self, meeting: Meeting, project: Path, dataset: Path | None, log: Path) -> dict[str, str]:
+        neighbours = sum(joined.host == socket.gethostname() for joined in meeting.nodes)
+        threads = str(ranks.threads_per_rank(len(self.ranks) * neighbours))
+        return {
+            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+            **ranks.network_env(self.address),
+            **scratch.variables(scratch.default_root() if self.own_scratch is None else self.own_scratch.path),
+            LAUNCH: str(write_launch(self.scratch, self.launch)),
+            STORE: self.store.uri,
+            **store_env(self.store.storage_options, self.store.pointers),
+            SCRATCH: str(self.scratch),
+            PROJECT: str(project),
+            DATASET: str(dataset or ""),
+            LOG: str(log.resolve()) if log.is_symlink() else "",
+        }
+
+    def _tick(self) -> None:
+        """One round: check whether the conductor still wants this node to run, and publish a due heartbeat."""
+        self.conductor.look()
+        self.publisher.beat_if_due()
+
+    def _report(self, started: float, error: TrainwrightError | None) -> None:
+        self.publisher.end(started, error, self.stacks)
+
+
+def main() -> None:
+    """Run the node that the command line names."""
+    if os.environ.get(PARENT):
+        end_with_parent()
+    store, training, generation, node = sys.argv[1:]
+    address = os.environ.get(ADDRESS, "127.0.0.1")
+    sys.exit(run_node(store, store_options(), training, int(generation), int(node), address=address))
+
+
+if __name__ == "__main__":
+    main()

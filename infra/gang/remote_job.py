@@ -1,0 +1,183 @@
+"""Run one job on a node elsewhere: the remote counterpart of `run_child`, as a gang with a single rank.
+
+`run_errand` conducts the job with the lease, the room, the generations and the budgets of a training. Run as a
+program, this module is the rank: it supervises the child and answers; torchrun starts it like any other rank.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from data_contracts.errors import Interrupted, Preempted, TrainwrightError
+from data_contracts.handoffs import Dataset, Ref
+from data_contracts.messages.children import RemoteJob
+from data_contracts.messages.gang import Launch, RankAnswer, RankReport
+from data_contracts.pipeline_spec import RetrySpec
+from infra import stopping
+from infra.code_bundle import unpack
+from infra.datasets import local_dataset
+from infra.gang.checkpoints.participants import generations
+from infra.gang.conductor.conductor import WAIT_S
+from infra.gang.conductor.generation import Generation, Progress
+from infra.gang.environment import SCRATCH, STORE, store_options
+from infra.gang.node.local import Room, Start
+from infra.gang.rank_files import RankFiles, read_launch, stop_file
+from infra.processes.child import run_module
+from infra.processes.processes import terminable, uninterrupted
+from infra.store import Store, layout, open_store
+from infra.store.lease import RENEW_EVERY_S
+from infra.store.lease_keeper import LeaseKeeper
+from infra.store.records import parsed
+from infra.store.retry import patiently
+
+
+def lay_out(store: Store, needs: Iterable[Ref | Dataset], code: Callable[[Ref], Path]) -> dict[str, str]:
+    """Lay out bundles of code and datasets on this machine; returns their folders by id, for `LaidOut.at`.
+
+    Args:
+        code: unpacks a bundle of code.
+    """
+    paths: dict[str, str] = {}
+    for thing in needs:
+        ref = thing if isinstance(thing, Ref) else thing.ref
+        if ref.id not in paths:
+            paths[ref.id] = str(code(thing) if isinstance(thing, Ref) else local_dataset(store, thing))
+    return paths
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrandRequest:
+    """A job for one node.
+
+    Attributes:
+        uri: the job's directory in the store.
+        job: the module that does it, and its request.
+        holder: who requested the job; shown to another process that waits for it.
+        retry: how often each cause of failure is retried.
+        rollcall_timeout_s: seconds within which the node must join.
+        start: launches the node.
+        room: admits the node.
+        on_progress: called with each progress report.
+        on_spent: called when a node is released, with the seconds since its launch.
+        withhold: see `infra.processes.child.run_module`.
+    """
+
+    uri: str
+    job: RemoteJob
+    holder: str
+    retry: RetrySpec
+    rollcall_timeout_s: float
+    start: Start
+    room: Room
+    on_progress: Callable[[Progress], None]
+    on_spent: Callable[[float], None]
+    withhold: bool = False
+
+    def launch(self) -> Launch:
+        """The launch of each generation, without its number and token."""
+        size = {"nodes": 1, "min_nodes": 1, "devices": 1}
+        return Launch(training=self.uri, entry=__name__, **size, errand=self.job.to_json(), withhold=self.withhold)
+
+
+def run_errand(store: Store, errand: ErrandRequest) -> dict[str, Any]:
+    """Run the job on one node and return the module's answer as JSON.
+
+    Raises the class of error that the module answered with, or the cause whose retry budget is spent.
+    """
+    launch = errand.launch()
+    renew_s = min(RENEW_EVERY_S, launch.lease_silence_s / 4)
+    keeper = LeaseKeeper(store, layout.lease(errand.uri), errand.holder, renew_s=renew_s)
+    try:
+        with terminable():
+            keeper.start()
+            while (token := keeper.token(WAIT_S)) is None:
+                stopping.check()
+                errand.on_progress(
+                    Progress(-1, "waiting", sentence="another process does this already; waiting for its result")
+                )
+            return _generations(store, errand, token, keeper)
+    finally:
+        with uninterrupted():
+            errand.room.give_back()
+            keeper.stop()
+
+
+def _generations(store: Store, errand: ErrandRequest, token: int, keeper: LeaseKeeper) -> dict[str, Any]:
+    """Launch generations until one has answered. Raises an error that a retry would repeat or cannot afford."""
+    used: Counter[str] = Counter()
+    while True:
+        number = 1 + max(patiently(lambda: generations(store, errand.uri)), default=-1)
+        _admit(errand, keeper, number)
+        launch = errand.launch().for_generation(number, token)
+        patiently(partial(store.create_once, layout.launch(errand.uri, number), launch.to_json()))
+        generation = Generation(
+            store, launch, errand.start, commit=lambda _: None, check=keeper.check, on_progress=errand.on_progress
+        )
+        try:
+            return generation.run(errand.rollcall_timeout_s).plan
+        except TrainwrightError as error:
+            key = error.retry_key or ""
+            used[key] += 1
+            # Only interruptions come from outside. Other failures, such as running out of memory, would happen again.
+            if not isinstance(error, Interrupted) or used[key] > getattr(errand.retry, key, 0):
+                raise
+            sentence = f"tried again ({error.cause}): {error.message}"
+            errand.on_progress(Progress(number, "ended", sentence=sentence))
+        finally:
+            errand.on_spent(generation.node_seconds)
+
+
+def _admit(errand: ErrandRequest, keeper: LeaseKeeper, number: int) -> None:
+    """Wait until the node is admitted."""
+    while (waits := errand.room.take(1)) is not None:
+        stopping.check()
+        keeper.check()
+        errand.on_progress(Progress(number, "waiting", sentence=waits))
+        time.sleep(WAIT_S)
+
+
+def report_of(rank: int, phase: Literal["starting", "training", "done"], polls: int) -> RankReport:
+    """A job's report: each poll of its child is a step, so a job that no longer polls is found like a hung rank."""
+    return RankReport(rank=rank, phase=phase, step=polls, steps=polls)
+
+
+def main() -> int:
+    """Run as the rank: prepare the code and datasets that the request names, run the child, and write its answer."""
+    scratch, rank = Path(os.environ[SCRATCH]), int(os.environ["RANK"])
+    files, polls = RankFiles(scratch, rank), 0
+
+    def report(phase: Literal["starting", "training", "done"]) -> None:
+        files.write_report(report_of(rank, phase, polls))
+
+    def mind() -> None:
+        nonlocal polls
+        polls += 1
+        if stop_file(scratch).exists():
+            raise Preempted("The node was asked to stop.")
+        report("training")
+
+    try:
+        report("starting")
+        job = parsed("errand of the launch", RemoteJob.from_json, read_launch().errand)
+        store = open_store(os.environ[STORE], store_options(), create=False)
+        paths = lay_out(store, job.needs, lambda ref: unpack(store, ref, scratch / f"code-{ref.id[:16]}"))
+        project = Path(paths[job.code[0].id])
+        value = run_module(job.module, job.request_at(paths), project=project, on_poll=mind)
+        report("done")
+        files.write_answer(RankAnswer(plan=value))
+        return 0
+    except TrainwrightError as error:
+        files.write_error(error)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Starting processes that can be found and ended: children that answer through files, nodes, the conductor."""

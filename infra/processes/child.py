@@ -1,0 +1,302 @@
+"""Run a child process that does one job and answers through a file: `python -m MODULE REQUEST ANSWER`.
+
+User code and torch run only in such children. The parent writes a request (JSON), follows the progress, and raises the
+error that the child answered with. It leaves no process behind, even if it is interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from data_contracts.errors import CorruptError, Hung, NodeLost, OutOfMemory, TrainwrightError, UserCodeError, from_json
+from data_contracts.messages.children import A, Child, R
+from data_contracts.messages.message import Message
+from data_contracts.quoting import LOG, PROJECT, log_place, type_and_text, withholds
+from infra import scratch, stopping
+from infra.atomic import replace_json
+from infra.processes.environment import explain, for_user_code
+from infra.processes.private_texts import new_log
+from infra.processes.processes import (
+    MARK,
+    end,
+    is_alive,
+    kill_marked,
+    marked_env,
+    module_command,
+    new_mark,
+    oom_kills,
+    terminable,
+    uninterrupted,
+)
+
+POLL_S = 0.1
+LOG_TAIL_BYTES = 8192
+PARENT = "TRAINWRIGHT_PARENT"
+
+Json = dict[str, Any]
+# What a child reports with, and who hears reports of a type.
+Report = Callable[[Message], None]
+Hearers = Mapping[type[Message], Callable[[Any], None]]
+
+
+def run_child(
+    child: Child[R, A],
+    request: R,
+    *,
+    project: Path | None = None,
+    withhold: bool = False,
+    timeout_s: float | None = None,
+    on_report: Hearers | None = None,
+    on_poll: Callable[[], None] | None = None,
+) -> A:
+    """Run a child in a marked process and session of its own and return its answer; see `run_module`."""
+    answer = run_module(
+        child.module,
+        request.to_json(),
+        project=project,
+        withhold=withhold,
+        timeout_s=timeout_s,
+        on_report=on_report,
+        on_poll=on_poll,
+    )
+    return answer_of(child, answer)
+
+
+def answer_of(child: Child[R, A], value: Json) -> A:
+    """A child's answer read; CorruptError if it does not fit the type that the child answers with."""
+    try:
+        return child.answer.from_json(value)
+    except ValidationError as error:
+        field = ".".join(map(str, error.errors(include_input=False)[0]["loc"]))
+        raise CorruptError(
+            f"The answer of {child.module} does not fit {child.answer.__name__}: {field}.",
+            remedy="Use one version of Trainwright on all machines, then run again.",
+        ) from error
+
+
+def run_module(
+    module: str,
+    request: Json,
+    *,
+    project: Path | None = None,
+    withhold: bool = False,
+    timeout_s: float | None = None,
+    on_report: Hearers | None = None,
+    on_poll: Callable[[], None] | None = None,
+) -> Json:
+    """`run_child` for a request and an answer, as JSON, that this process passes on without reading them.
+
+    Args:
+        project: the user's unpacked code: the child's working directory and TRAINWRIGHT_PROJECT. The child puts it on
+            its import path once our modules are loaded.
+        withhold: whether the child handles rows with sensitive columns; assumed if this process withholds texts. Its
+            output and the texts of exceptions that are not ours stay in a file on this machine, which messages name.
+        timeout_s: seconds after which the child is killed and Hung is raised; default none.
+        on_report: type of a report → called in this process with each report of that type; others are ignored.
+        on_poll: called in this process about every POLL_S seconds while the child works.
+
+    Raises the class of error that the child answered with; NodeLost or OutOfMemory if it was killed. An exception in
+    this process, including KeyboardInterrupt, kills the child and all its descendants first.
+    """
+    mark = new_mark()
+    with terminable(), scratch.make("child", mark=mark) as folder:
+        files = _Files(folder.path)
+        files.request.write_text(json.dumps(request))
+        withheld = new_log(module.rpartition(".")[2]) if withhold or withholds() else None
+        if withheld is not None:
+            files.log.symlink_to(withheld)
+        own = {PARENT: str(os.getpid()), PROJECT: str(project or ""), LOG: str(withheld or "")}
+        environ = for_user_code(os.environ, request)
+        env = marked_env(mark, {**scratch.variables(folder.path), **own}, environ)
+        kills = oom_kills()
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            process = _start(module, files, project, env, folder.handles)
+            _follow(process, module, files, timeout_s, on_report or {}, on_poll)
+        finally:
+            with uninterrupted():  # even after a child that ended well, a loader's workers must not survive
+                code = end(mark, process)
+        try:
+            answer = _answer(code, module, files, oom_kills() > kills)
+        except UserCodeError as error:
+            explain(error, environ)
+            raise
+        if withheld is not None and str(withheld) not in json.dumps(answer):
+            withheld.unlink(missing_ok=True)  # no message names it
+        return answer
+
+
+def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
+    """Run the request named on the command line with `work(request, report)` and exit.
+
+    One of our errors is answered as itself, with its exit code. Any other exception is a bug of ours, because `work`
+    wraps exceptions of user code in UserCodeError.
+    """
+    gc.enable()  # `infra.processes.paused_collector` pauses it for the module's imports
+    request_path, answer_path = Path(sys.argv[1]), Path(sys.argv[2])
+    end_with_parent()
+    files = _Files(request_path.parent)
+
+    def report(message: Message) -> None:
+        with files.reports.open("a") as stream:
+            stream.write(json.dumps([type(message).__name__, message.to_json()]) + "\n")
+
+    try:
+        request = child.request.from_json(json.loads(request_path.read_text()))
+        answer: Json = {"value": work(request, report).to_json()}
+        code = 0
+    except MemoryError:
+        traceback.print_exc()
+        answer, code = _failed(OutOfMemory(f"{_name(work)} ran out of memory."))
+    except TrainwrightError as error:
+        if withholds():
+            traceback.print_exc()
+        answer, code = _failed(error)
+    except Exception as error:
+        traceback.print_exc()
+        answer, code = _failed(TrainwrightError(f"{_name(work)} failed: {type_and_text(error)}."))
+    replace_json(answer_path, answer)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: threads that user code left running must not keep a finished child alive.
+    os._exit(code)
+
+
+def end_with_parent() -> None:
+    """From now on, end this process and its descendants when the process that PARENT names is gone."""
+    threading.Thread(target=_watch_parent, daemon=True).start()
+
+
+def log_tail(path: Path, limit_bytes: int = LOG_TAIL_BYTES) -> str:
+    """The end of a log file as text, "" if there is none; for a withheld log, a sentence that says where it is."""
+    if path.is_symlink():
+        return f"What it printed is in {log_place(path.resolve())}."
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - limit_bytes))
+            return stream.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+class _Files:
+    def __init__(self, folder: Path) -> None:
+        self.request = folder / "request.json"
+        self.answer = folder / "answer.json"
+        self.reports = folder / "reports.jsonl"
+        self.log = folder / "log.txt"
+
+
+def _start(
+    module: str, files: _Files, project: Path | None, env: dict[str, str], handles: Sequence[int]
+) -> subprocess.Popen[bytes]:
+    with files.log.open("wb") as output:
+        return subprocess.Popen(
+            module_command("infra.processes.paused_collector", module, str(files.request), str(files.answer)),
+            cwd=project,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            pass_fds=handles,
+        )
+
+
+def _follow(
+    process: subprocess.Popen[bytes],
+    module: str,
+    files: _Files,
+    timeout_s: float | None,
+    on_report: Hearers,
+    on_poll: Callable[[], None] | None,
+) -> None:
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    position = 0
+    ended = False
+    while not ended:
+        stopping.check()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=POLL_S)
+        ended = process.returncode is not None
+        if on_report and files.reports.exists():
+            position = _hear(files.reports, position, on_report)
+        if not ended and on_poll is not None:
+            on_poll()
+        if not ended and deadline is not None and time.monotonic() > deadline:
+            raise Hung(f"{module} had not ended after {timeout_s:g} s and was killed.")
+
+
+def _hear(reports: Path, position: int, on_report: Hearers) -> int:
+    """Pass on the reports from `position` in the file; returns the position after them."""
+    hearers = {kind.__name__: (kind, hear) for kind, hear in on_report.items()}
+    with reports.open() as stream:
+        stream.seek(position)
+        # A line without its end is still being written.
+        while (line := stream.readline()).endswith("\n"):
+            position = stream.tell()
+            name, message = json.loads(line)
+            if name in hearers:
+                kind, hear = hearers[name]
+                hear(kind.from_json(message))
+    return position
+
+
+def _answer(returncode: int | None, module: str, files: _Files, memory_ran_out: bool) -> Json:
+    try:
+        answer = json.loads(files.answer.read_text())
+    except FileNotFoundError:
+        answer = None
+    tail = log_tail(files.log)
+    where_log_is = f" {tail}" if files.log.is_symlink() else ""
+    if answer is not None and "error" not in answer:
+        return answer["value"]
+    if answer is not None:
+        error = from_json(answer["error"])
+        if type(error) is TrainwrightError:
+            error.details.setdefault("log", tail)
+        raise error
+    if returncode is None:
+        raise Hung(
+            f"{module} does not end after SIGKILL; its machine may need a restart.{where_log_is}", details={"log": tail}
+        )
+    if returncode < 0:
+        name = signal.Signals(-returncode).name
+        if returncode == -signal.SIGKILL and memory_ran_out:
+            raise OutOfMemory(f"The kernel killed {module} because the machine ran out of memory.")
+        raise NodeLost(f"{module} was ended by {name}.{where_log_is}", details={"log": tail})
+    raise TrainwrightError(
+        f"{module} ended with exit code {returncode} and no answer.{where_log_is}", details={"log": tail}
+    )
+
+
+def _failed(error: TrainwrightError) -> tuple[Json, int]:
+    return {"error": error.to_json()}, error.exit_code
+
+
+def _name(work: Callable[..., Any]) -> str:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if spec is not None else work.__module__
+
+
+def _watch_parent() -> None:
+    """End this process tree when the parent is gone: SIGKILL leaves a parent no time to end its children itself."""
+    parent = int(os.environ.get(PARENT, "0"))
+    while os.getppid() == parent and is_alive(parent):
+        time.sleep(0.5)
+    kill_marked(os.environ.get(MARK, "").rpartition("/")[2])
+    os._exit(NodeLost.exit_code)

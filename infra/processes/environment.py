@@ -1,0 +1,82 @@
+"""The environment of a process that runs the user's code: this process's, without credentials that it does not need.
+
+A pure function of the environment and of the process's request. It guards against leaks (a logger, a crash report or an
+experiment tracker that sends the environment away), not against malicious code, which runs as the same user.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from data_contracts.errors import UserCodeError
+
+# Names or patterns (`WANDB_API_KEY HF_*`) that are passed on anyway; set where the processes are started.
+PASS_ENV = "TRAINWRIGHT_PASS_ENV"
+# Names, never values, of the variables that were left out.
+LEFT_OUT = "TRAINWRIGHT_ENV_LEFT_OUT"
+
+# Keys under which a request or launch names the places that its process opens itself.
+_PLACES = ("store", "store_options", "pointers", "sources")
+# Compared with the words between underscores, so that TOKENIZERS_PARALLELISM does not match.
+_WORDS = frozenset(
+    ["AUTH", "COOKIE", "CREDS", "DSN", "JWT", "KEY", "KEYS", "PASS", "PAT", "PW", "PWD", "TOKEN", "TOKENS", "WEBHOOK"]
+)
+_PARTS = ("ACCESSKEY", "APIKEY", "CREDENTIAL", "DATABASE_URL", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET")
+_FAMILIES = re.compile(r"PREFECT_|PG[A-Z]+$")
+# Prefect's flow run id shows people to which run a process belongs.
+_HARMLESS = frozenset({PASS_ENV, LEFT_OUT, "PREFECT__FLOW_RUN_ID", "PWD", "OLDPWD"})
+_PASSWORD_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
+_PRIVATE_KEY = "PRIVATE KEY-----"
+
+
+def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, str]:
+    """`environ` without Prefect's variables and without credentials, except those of the places that it must open.
+
+    Args:
+        request: request or launch of the process. Its `store`, `store_options`, `pointers` and `sources` decide which
+            credentials are kept: the variables that they name (`env:NAME`), `AWS_*` for S3 and DVC, `PG*` for
+            PostgreSQL.
+    """
+    passed = [*_needed(request), *environ.get(PASS_ENV, "").replace(",", " ").split()]
+    left_out = {
+        name
+        for name, value in environ.items()
+        if is_credential(name, value) and not any(fnmatchcase(name, pattern) for pattern in passed)
+    }
+    kept = {name: value for name, value in environ.items() if name not in left_out}
+    return {**kept, LEFT_OUT: " ".join(sorted(left_out.union(environ.get(LEFT_OUT, "").split())))}
+
+
+def is_credential(name: str, value: str) -> bool:
+    """Whether a variable belongs to Prefect, has a secret's name, or holds a password or private key."""
+    upper = name.upper()
+    if name in _HARMLESS:
+        return False
+    if _FAMILIES.match(upper) or any(part in upper for part in _PARTS) or not _WORDS.isdisjoint(upper.split("_")):
+        return True
+    # A proxy's password is needed to reach anything at all.
+    return (bool(_PASSWORD_IN_URL.search(value)) and not upper.endswith("_PROXY")) or _PRIVATE_KEY in value
+
+
+def explain(error: UserCodeError, environ: Mapping[str, str]) -> None:
+    """Let the remedy of `error` say how to pass a variable on, if its message names one left out of `environ`."""
+    if missed := [name for name in environ[LEFT_OUT].split() if name in error.message]:
+        error.remedy = (
+            f"{' and '.join(missed)} was not passed on, because it looks like a credential; if your code needs it, set "
+            f"{PASS_ENV}={','.join(missed)} where the pipeline (or its worker) is started."
+        )
+
+
+def _needed(request: Mapping[str, Any]) -> set[str]:
+    """Names and patterns of the variables that are needed to open the places that a request names."""
+    places = json.dumps({name: request[name] for name in _PLACES if name in request})
+    needed = set(re.findall(r"\benv:([A-Za-z_]\w*)", places))
+    if re.search(r'"s3://|"rev": "', places):
+        needed.add("AWS_*")
+    if '"postgresql' in places:
+        needed.add("PG*")
+    return needed

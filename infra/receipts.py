@@ -1,0 +1,105 @@
+"""An alias's receipts as a chain: each names the previous receipt, and carries the holds that apply after its move.
+
+A rollback puts the checkpoint that it leaves on hold, until a person lifts the hold. Receipts of earlier versions have
+no `move.json`; their holds are derived from the rollbacks among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import FileEntry, Hold, Receipt, Ref
+from infra.store import Manifest, Store, Writer, layout
+
+RECEIPT, MOVE = "receipt.json", "move.json"
+Holds = tuple[Hold, ...]
+
+
+def chain(store: Store, newest: Ref | None, read: Callable[[Ref], Manifest] | None = None) -> Iterator[Manifest]:
+    """The manifests of a chain of receipts, the newest first; CorruptError naming one that is changed or gone.
+
+    Args:
+        read: `store.verify` to read the bytes of each receipt again; default `store.manifest`.
+    """
+    while newest is not None:
+        manifest = pointed_at(read or store.manifest, newest)
+        yield manifest
+        previous = manifest.provenance["previous_receipt"]
+        newest = previous and Ref.model_validate(previous)
+
+
+def read_receipt(store: Store, manifest: Manifest) -> Receipt:
+    """The receipt of a sealed directory, with its ref."""
+    return store.read_sealed_as(manifest, RECEIPT, Receipt.from_json).model_copy(update={"ref": manifest.ref})
+
+
+def holds_after(store: Store, newest: Ref | None) -> Holds:
+    """The holds that apply after a receipt, in the order in which they were placed.
+
+    Only the newest receipt is read, unless earlier versions wrote it: then all back to the newest that carries holds.
+    """
+    earlier: list[Manifest] = []
+    held: Holds = ()
+    for manifest in chain(store, newest, store.verify):
+        if any(entry.path == MOVE for entry in manifest.files):
+            held = store.read_sealed_as(manifest, MOVE, _parse_holds)
+            break
+        earlier.append(manifest)
+    for manifest in reversed(earlier):
+        held = _after_earlier(store, manifest, held)
+    return held
+
+
+def put_move(writer: Writer, run_id: str, held: Holds) -> FileEntry:
+    """Write `move.json` into the directory of a receipt that is about to be sealed.
+
+    It contains the run's id, so that equal receipts of two runs differ.
+    """
+    value = {"schema_version": 1, "run_id": run_id, "held": [one.to_json() for one in held]}
+    return writer.put(MOVE, canonical(value))
+
+
+def with_hold(held: Holds, new: Hold) -> Holds:
+    """`held` with a hold added, which replaces an older hold on the same checkpoint."""
+    return (*without_hold(held, new.checkpoint_id), new)
+
+
+def without_hold(held: Holds, checkpoint_id: str) -> Holds:
+    """`held` without the hold on a checkpoint."""
+    return tuple(one for one in held if one.checkpoint_id != checkpoint_id)
+
+
+def _parse_holds(move: Any) -> Holds:
+    return tuple(Hold.model_validate(one) for one in move["held"])
+
+
+def pointed_at(read: Callable[[Ref], Manifest], ref: Ref) -> Manifest:
+    """Read the manifest that an alias or a receipt names; CorruptError if it is gone."""
+    try:
+        return read(ref)
+    except FileNotFoundError as error:
+        path = layout.manifest(ref.uri)
+        raise CorruptError(f"{path}, which an alias or a receipt names, is missing.", details={"file": path}) from error
+
+
+def _after_earlier(store: Store, manifest: Manifest, held: Holds) -> Holds:
+    """`held` after a move whose receipt carries no holds: only a rollback, recognised by its sentence, changes it."""
+    receipt = read_receipt(store, manifest)
+    if not receipt.sentence.startswith(f"{receipt.model}@{receipt.alias} went back from version "):
+        return held
+    left, back = _checkpoint_id(store, receipt.champion), _checkpoint_id(store, receipt.candidate)
+    if left is not None:
+        about = manifest.provenance
+        by, at = about.get("actor") or "someone", about.get("finished") or about.get("started") or ""
+        held = with_hold(held, Hold(checkpoint_id=left, version=receipt.previous or 0, by=by, at=at))
+    return held if back is None else without_hold(held, back)
+
+
+def _checkpoint_id(store: Store, version: Ref | None) -> str | None:
+    """The checkpoint of a model version; None if the version was deleted."""
+    if version is None or store.exists(layout.tombstone(version.uri)):
+        return None
+    return pointed_at(store.manifest, version).settings["checkpoint_id"]

@@ -1,0 +1,100 @@
+"""Keep a lease for the process that does the work: take, renew and release it, in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+from data_contracts.errors import Fenced, StorageUnavailable
+from infra.store import Lease, Store
+from infra.store.lease import RENEW_EVERY_S
+from infra.store.retry import RETRY_S, Outage
+
+PATIENCE_S = 30.0
+
+
+class LeaseKeeper(threading.Thread):
+    """Takes the lease, renews it and releases it.
+
+    It is a thread, so that neither a slow store nor a slow caller lets the lease lapse. A signal reaches only the main
+    thread, so it cannot interrupt between taking the lease and recording that it was taken.
+
+    Args:
+        path: the lease's path.
+        holder: who takes it; shown to others that wait.
+        patience_s: how long another holder's lease must stand still before it is taken over.
+        renew_s: seconds between renewals.
+    """
+
+    def __init__(
+        self, store: Store, path: str, holder: str, *, patience_s: float = PATIENCE_S, renew_s: float = RENEW_EVERY_S
+    ) -> None:
+        super().__init__(daemon=True)
+        self._store, self._path, self._holder = store, path, holder
+        self._patience_s, self._renew_s = patience_s, renew_s
+        self._known, self._stopped = threading.Event(), threading.Event()
+        self._token: int | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Take the lease and renew it until `stop` is called."""
+        try:
+            lease = self._take()
+        except _Stopped:
+            return
+        except BaseException as error:
+            self._error = error
+            self._known.set()
+            return
+        self._token = lease.token
+        self._known.set()
+        try:
+            while not self._stopped.wait(self._renew_s):
+                # While the store is unreachable, nobody else can take the lease either.
+                with contextlib.suppress(StorageUnavailable):
+                    lease.renew()
+            with contextlib.suppress(Fenced, StorageUnavailable):
+                lease.release()
+        except BaseException as error:
+            self._error = error
+
+    def token(self, timeout_s: float) -> int | None:
+        """The lease's fencing token once the lease is held; None if it is not held within `timeout_s`."""
+        self._known.wait(timeout_s)
+        self.check()
+        return self._token
+
+    def check(self) -> None:
+        """Raise Fenced if the lease was lost, or any other error of the keeper."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Release the lease, or stop waiting for it, and end the thread."""
+        self._stopped.set()
+        if self.is_alive():
+            self.join()
+
+    def _take(self) -> Lease:
+        outage = Outage()
+        while True:
+            try:
+                return Lease.take(
+                    self._store,
+                    self._path,
+                    self._holder,
+                    patience_s=self._patience_s,
+                    on_wait=lambda *_: outage.answered(),
+                    sleep=self._sleep,
+                )
+            except StorageUnavailable as error:
+                outage.failed(error)
+                self._sleep(RETRY_S)
+
+    def _sleep(self, seconds: float) -> None:
+        if self._stopped.wait(seconds):
+            raise _Stopped
+
+
+class _Stopped(Exception):
+    """`stop` was called while waiting for the lease."""

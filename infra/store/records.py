@@ -1,0 +1,153 @@
+"""Records: the JSON files of a store outside sealed directories, including pointers.
+
+    {…,"schema":2,"path":"runs/…/report.json","digest":"…"}
+
+The digest is the SHA-256 of all bytes before `,"digest":`. `path` is the record's own path in the store, so that a
+record that was moved to another path is recognised. Records of schema 1 carry neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from data_contracts.canonical import plain
+from data_contracts.errors import CorruptError, UsageError
+from infra.store.backend import MAX_READ_BYTES
+
+SCHEMA = 2
+# Resolved inputs with some hundred thousand files are smaller.
+MAX_BYTES = MAX_READ_BYTES
+MAX_DEPTH = 100
+_MAX_DIGITS = 100
+_TAIL = re.compile(rb',"digest":"([0-9a-f]{64})"}\Z')
+# Half of a character outside the first plane, escaped: alone it cannot be printed or stored.
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+T = TypeVar("T")
+# Errors that parsing JSON of an unexpected form may raise.
+_UNFIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+def write_record(path: str, value: dict[str, Any]) -> bytes:
+    """The bytes of the record `path`; its value includes `schema` or `schema_version`.
+
+    ValueError for values that JSON cannot hold, for values nested deeper than MAX_DEPTH, or for the names `path` and
+    `digest`.
+    """
+    if value.keys() & {"path", "digest"}:
+        raise ValueError("a record's own 'path' and 'digest' are given by the store")
+    if not _is_shallow(value):
+        raise ValueError(f"a record is nested deeper than {MAX_DEPTH} levels")
+    body = plain({**value, "path": path})[:-1]
+    return body + b',"digest":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
+
+
+def read_record(path: str, data: bytes, newest: int = SCHEMA, kind: str = "a record") -> tuple[dict[str, Any], int]:
+    """The value of the record `path`, and its schema.
+
+    Args:
+        newest: the schema that is written now, which is also the first with a digest.
+        kind: what the file should be, for the error message.
+
+    Raises: CorruptError naming the file for any damage, UsageError for a newer schema.
+    """
+    tail = _TAIL.search(data)
+    if tail is not None and hashlib.sha256(data[: tail.start()]).hexdigest() != tail[1].decode():
+        raise corrupt(path, "was changed after it was written")
+    value = read_strictly(path, data, "JSON" if kind == "a record" else kind)
+    schema = value.get("schema_version", value.get("schema", 1)) if isinstance(value, dict) else None
+    if not isinstance(schema, int) or schema < 1:
+        raise corrupt(path, f"is not {kind}")
+    if schema > newest:
+        raise UsageError(
+            f"{path} has schema {schema}, newer than the {newest} that this Trainwright reads.",
+            remedy="Upgrade Trainwright.",
+        )
+    if (schema == newest) != (tail is not None):
+        raise corrupt(path, f"has schema {schema}, but {'has no digest' if tail is None else 'carries a digest'}")
+    if tail is not None:
+        del value["digest"]
+        if (place := value.pop("path", None)) != path:
+            raise corrupt(path, f"holds the record that was written as {place}")
+    return value, schema
+
+
+def read_strictly(path: str, data: bytes, kind: str = "JSON") -> Any:
+    """JSON as we write it: UTF-8, finite numbers, no key twice, at most MAX_BYTES and MAX_DEPTH; else CorruptError."""
+    if len(data) > MAX_BYTES:
+        raise corrupt(path, "is larger than any record")
+    try:
+        value = json.loads(
+            data.decode(),
+            object_pairs_hook=_without_repetition,
+            parse_constant=_refuse,
+            parse_float=_finite,
+            parse_int=_bounded,
+        )
+        if _SURROGATE.search(data):
+            plain(value)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise corrupt(path, f"is not {kind}") from error
+    if not _is_shallow(value):
+        raise corrupt(path, f"is nested deeper than {MAX_DEPTH} levels")
+    return value
+
+
+def parsed(path: str, parse: Callable[[Any], T], value: Any, what: str = "") -> T:
+    """`parse(value)`; CorruptError saying that the file is not `what`, if the value cannot be parsed."""
+    try:
+        return parse(value)
+    except _UNFIT as error:
+        raise corrupt(
+            path, f"is not {what}" if what else f"is not the record that belongs there ({_said(error)})"
+        ) from error
+
+
+def corrupt(path: str, what: str) -> CorruptError:
+    """The error for a file of the store that is not as it was written."""
+    return CorruptError(f"{path} {what}.", details={"file": path})
+
+
+def _said(error: BaseException) -> str:
+    """An error in one line: pydantic's message has several."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])[:200]}".rstrip(". ")
+
+
+def _is_shallow(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inside = [
+            one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list | tuple)
+        ]
+        level = [child for children in inside for child in children]
+        if not level:
+            return True
+    return False
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("it has a key twice")
+    return found
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
+def _bounded(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise ValueError("a number has too many digits")
+    return int(text)

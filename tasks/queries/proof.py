@@ -1,0 +1,135 @@
+"""The proof: every byte from a model version back to the raw data's digests, read again and compared."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Ref, SourceFile
+from data_contracts.pipeline_spec import SourceSpec
+from infra import code_bundle, imported_weights, registry
+from infra.sources import Places, digest_now
+from infra.store import Manifest, Store
+from tasks.run.versions import find_version
+
+# Kinds whose names are digests of their content, each with the function that computes the digest again.
+NAMED_BY_CONTENT: dict[str, Callable[[Store, Manifest], None]] = {
+    code_bundle.KIND: code_bundle.check_bundle,
+    imported_weights.KIND: imported_weights.check_import,
+}
+
+
+@dataclass(frozen=True)
+class Link:
+    """One link of the chain: a sealed directory whose bytes were read again."""
+
+    kind: str
+    uri: str
+    id: str
+    files: int
+    bytes: int
+
+
+@dataclass
+class Proof:
+    """The chain of a model version.
+
+    Attributes:
+        gone: raw files that no longer exist; external: whether the training used data that we never saw.
+        skipped: checkpoint → the samples (from, to) that it did not see, because a training with them diverged.
+    """
+
+    name: str
+    version: int
+    alias: str | None
+    links: list[Link] = field(default_factory=list)
+    raw_checked: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    external: bool = False
+    skipped: dict[str, list[list[int]]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The proof as objects that JSON can hold."""
+        return asdict(self)
+
+
+def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: None) -> Proof:
+    """Read every byte again, from the model version back to the raw files.
+
+    Raises:
+        CorruptError: a byte differs anywhere; the file is named.
+        UsageError: there is no such model.
+    """
+    version, alias = find_version(store, name)
+    proof = Proof(version.name, version.version, alias)
+    starts: list[tuple[str, Ref]] = [("alias", version.ref)]
+    if alias is not None:
+        history = registry.history(store, version.name, alias)
+        starts += [(f"receipt of {alias}", one.ref) for one in history if one.ref]
+        if history[-1].candidate not in (None, version.ref):
+            raise CorruptError(f"{version.ref.uri} is not the version that the newest receipt of {alias} names.")
+        if history[-1].version != version.version:
+            raise CorruptError(
+                f"{version.name}@{alias} points to version {version.version}, but its newest receipt is of version "
+                f"{history[-1].version}."
+            )
+    seen: set[str] = set()
+    seen_raw: set[str] = set()
+    waiting = deque(starts)
+    while waiting:
+        pointed_by, ref = waiting.popleft()
+        if ref.uri in seen:
+            continue
+        seen.add(ref.uri)
+        manifest = read_again(store, ref, pointed_by)
+        link = Link(manifest.kind, ref.uri, ref.id, len(manifest.files), sum(file.bytes for file in manifest.files))
+        proof.links.append(link)
+        if manifest.settings.get("skipped"):
+            proof.skipped[ref.uri] = manifest.settings["skipped"]
+        on_link(link)
+        waiting += [(ref.uri, parent) for parent in _parents(manifest)]
+        _check_raw(manifest.provenance, proof, seen_raw)
+    proof.external = not any(link.kind == "dataset" for link in proof.links)
+    return proof
+
+
+def read_again(store: Store, ref: Ref, pointed_by: str) -> Manifest:
+    """The manifest of a sealed directory; reads every byte again, and computes its name again if that is a digest."""
+    try:
+        manifest = store.verify(ref)
+    except FileNotFoundError as error:
+        raise CorruptError(f"{ref.uri}, which {pointed_by} points to, is missing.") from error
+    if manifest.kind in NAMED_BY_CONTENT:
+        NAMED_BY_CONTENT[manifest.kind](store, manifest)
+    return manifest
+
+
+def _parents(manifest: Manifest) -> list[Ref]:
+    parents = [Ref.model_validate(parent) for parent in manifest.provenance.get("parents", [])]
+    code = (manifest.provenance.get("code") or {}).get("ref")
+    return [*parents, Ref.model_validate(code)] if code else parents
+
+
+def _check_raw(provenance: dict[str, Any], proof: Proof, seen: set[str]) -> None:
+    sources = [SourceSpec.model_validate(one) for one in provenance.get("raw_sources", [])]
+    places = Places(sources, Path(provenance.get("raw_root", "")))
+    for one in provenance.get("raw", []):
+        file = SourceFile.model_validate(one)
+        name = f"{file.uri}@{file.rev}" if file.rev else file.uri
+        if name in seen:
+            continue
+        seen.add(name)
+        digest = digest_now(file, places)
+        if digest is None:
+            proof.gone.append(name)
+        elif digest != file.blake3:
+            raise CorruptError(
+                f"The raw file {name} has changed: BLAKE3 {digest[:16]}…, but {file.blake3[:16]}… was validated.",
+                remedy="Restore the file, or run again to train on what it is now.",
+            )
+        else:
+            proof.raw_checked.append(name)

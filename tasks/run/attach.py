@@ -1,0 +1,70 @@
+"""One process carries a run out at a time; a second process that is started for the same run attaches to it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import uuid
+from collections.abc import Callable
+
+from data_contracts.errors import Interrupted, UsageError
+from data_contracts.handoffs import RunReport
+from infra.processes.processes import uninterrupted
+from infra.store import layout
+from infra.store.lease_keeper import LeaseKeeper
+from tasks.run.report import finished_report, latest_report, num_attempts
+from tasks.run.run import Run
+
+LOOK_EVERY_S = 0.2
+log = logging.getLogger("trainwright")
+
+
+def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
+    """Wrap the function that carries a run out: return the report of a run with a final verdict, wait for a running
+    one.
+
+    A run that ended without a final verdict, or whose process died, continues here. A run that ends while this process
+    waits has ended for both, unless its cause lay outside (exit code 5). This saves work and gives one report; what
+    must not happen twice is fenced where it happens (a training's lease, create-once).
+    """
+
+    @functools.wraps(work)
+    def carry_out(run: Run) -> RunReport:
+        if done := final_report(run):
+            return done
+        place = layout.lease(layout.run(run.run_id))
+        keeper = LeaseKeeper(run.store, place, f"{run.run_id}/{uuid.uuid4().hex[:12]}")
+        announced, before = False, num_attempts(run)
+        try:
+            keeper.start()
+            while keeper.token(LOOK_EVERY_S) is None:
+                if done := final_report(run):
+                    return done
+                if not announced:
+                    log.info("another process carries out the run %s; waiting for its verdict", run.run_id)
+                    announced = True
+            return final_report(run) or _ended_meanwhile(run, before) or work(run)
+        finally:
+            with uninterrupted():
+                keeper.stop()
+
+    return carry_out
+
+
+def final_report(run: Run) -> RunReport | None:
+    """The run's report if it has a final verdict; UsageError if such a run was asked to go back to a step."""
+    done = finished_report(run)
+    if done is not None and run.from_step is not None:
+        raise UsageError(
+            f"The run {run.run_id} has ended ({done.verdict}) and cannot continue from step {run.from_step:,}.",
+            remedy="Leave --from out, or run the spec with --new to train again.",
+        )
+    return done
+
+
+def _ended_meanwhile(run: Run, before: int) -> RunReport | None:
+    """The report of the process that was waited for, if it ended this run and no retry is needed."""
+    if num_attempts(run) == before or run.from_step is not None:
+        return None
+    report = latest_report(run.store, run.run_id)
+    return None if report is None or report.exit_code == Interrupted.exit_code else report

@@ -1,0 +1,29 @@
+"""How a run is started: the options of a command, a schedule or CI, in one type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from data_contracts.handoffs import Trigger
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a caller chooses beside the spec, its overrides and the store.
+
+    Attributes:
+        window: `START..END`, or a length that ends at `scheduled` (or now).
+        key: idempotency key; None: for CI `ci_key`, else every call is a run of its own.
+        trigger: what started the run.
+        scheduled: when a schedule meant the run to start.
+        fresh: begin a new training even if an unfinished or finished training has the same key.
+        rehash: read every raw file again to take its digest.
+    """
+
+    window: str | None = None
+    key: str | None = None
+    trigger: Trigger = "cli"
+    scheduled: datetime | None = None
+    fresh: bool = False
+    rehash: bool = False

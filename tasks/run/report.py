@@ -1,0 +1,125 @@
+"""report: one page about one run, with its verdict first."""
+
+from __future__ import annotations
+
+from data_contracts.errors import OnHold, TrainwrightError
+from data_contracts.handoffs import Checkpoint, Cost, Dataset, Evaluation, ModelName, Receipt, RunReport, Verdict
+from infra import registry
+from infra.audit import now
+from infra.store import Store, layout
+from tasks.run.run import Run
+
+FINAL: tuple[Verdict, ...] = ("promoted", "unchanged", "not_promoted", "rejected")
+VERDICTS: dict[int, Verdict] = {3: "rejected", 4: "not_promoted", 7: "over_budget", 9: "waiting", 130: "cancelled"}
+
+
+def report(
+    run: Run,
+    *,
+    dataset: Dataset | None = None,
+    checkpoint: Checkpoint | None = None,
+    evaluation: Evaluation | None = None,
+    receipt: Receipt | None = None,
+    error: TrainwrightError | None = None,
+) -> RunReport:
+    """Make the run's report and keep it: as `report.json` with a final verdict, as an attempt if the run may continue.
+
+    Returns:
+        The valid report; if two processes end one run, both return the first process's.
+    """
+    if error is not None:
+        verdict: Verdict = VERDICTS.get(error.exit_code, "failed")
+        sentence = str(error)
+    else:
+        assert receipt is not None
+        verdict, sentence = receipt.decision, receipt.sentence
+    told = run.resolved
+    page = RunReport(
+        run_id=run.run_id,
+        pipeline=run.spec.name,
+        verdict=verdict,
+        exit_code=error.exit_code if error else 0,
+        sentence=sentence,
+        stages=list(run.results.values()),
+        error=error.to_json() if error else None,
+        dataset_id=dataset.ref.id if dataset else None,
+        checkpoint_id=checkpoint.ref.id if checkpoint else None,
+        model=_model(run, receipt),
+        metrics={name: metric.value for name, metric in evaluation.metrics.items()} if evaluation else {},
+        cost=total_cost(run),
+        tags=run.spec.tags,
+        trigger=told.trigger,
+        actor=told.actor,
+        commit=told.commit,
+        dirty=told.dirty,
+        started=told.started,
+        finished=now(),
+    )
+    # A person may release the checkpoint; then the same run continues.
+    final = verdict in FINAL and not isinstance(error, OnHold)
+    return _keep(run, page, final) if run.recorded else page
+
+
+def cost_sentence(cost: Cost) -> str:
+    """A run's cost and its calculation, such as `0.0005 USD = 24 node-seconds × 0.0816 USD/h (…)`."""
+    if not cost.price_date:
+        return f"{cost.node_seconds:.0f} node-seconds on {cost.machine}, which has no list price"
+    price = f"{cost.usd_per_hour:g} USD/h ({cost.machine}, price of {cost.price_date})"
+    return f"{cost.usd:.4f} USD = {cost.node_seconds:.0f} node-seconds × {price}"
+
+
+def finished_report(run: Run) -> RunReport | None:
+    """The run's report if it has a final verdict."""
+    path = layout.report(run.run_id)
+    return run.store.read_as(path, RunReport.from_json) if run.store.exists(path) else None
+
+
+def num_attempts(run: Run) -> int:
+    """How often the run has ended without a final verdict."""
+    return len(run.store.list(layout.run_attempts(run.run_id)))
+
+
+def latest_report(store: Store, run_id: str) -> RunReport | None:
+    """The run's report, or its newest attempt's if it has no final verdict yet."""
+    if store.exists(layout.report(run_id)):
+        return store.read_as(layout.report(run_id), RunReport.from_json)
+    attempts = len(store.list(layout.run_attempts(run_id)))
+    if not attempts:
+        return None
+    return store.read_as(layout.run_attempt(run_id, attempts - 1), RunReport.from_json)
+
+
+def _keep(run: Run, page: RunReport, final: bool) -> RunReport:
+    if final:
+        path = layout.report(run.run_id)
+        return page if run.store.create_once(path, page.to_json()) else run.store.read_as(path, RunReport.from_json)
+    attempt = num_attempts(run)
+    while not run.store.create_once(layout.run_attempt(run.run_id, attempt), page.to_json()):
+        attempt += 1
+    return page
+
+
+def total_cost(run: Run) -> Cost:
+    """The run's cost so far, including earlier attempts: each report holds the sum up to its own end."""
+    price = run.resolved.price
+    before = latest_report(run.store, run.run_id) if run.recorded else None
+    spent = [*run.spent, *([before.cost] if before else [])]
+    return Cost(
+        node_seconds=round(sum(cost.node_seconds for cost in spent), 3),
+        usd=round(sum(cost.usd for cost in spent), 6),
+        machine=price.machine,
+        usd_per_hour=price.usd_per_hour,
+        price_date=price.price_date,
+    )
+
+
+def _model(run: Run, receipt: Receipt | None) -> ModelName | None:
+    """The model as the registry has it now: the alias if it names a version."""
+    if receipt is not None:
+        return ModelName(name=receipt.model, version=receipt.version, alias=receipt.alias)
+    try:
+        found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
+    except TrainwrightError:
+        return None
+    alias = run.spec.promote.alias if found else None
+    return ModelName(name=run.spec.model_name, version=found[1] if found else None, alias=alias)

@@ -1,0 +1,240 @@
+"""Resolve once: globs, windows, DVC revisions, aliases, code and prices are looked up here and nowhere later."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import logging
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from data_contracts.canonical import digest
+from data_contracts.contract.suites import load_suite
+from data_contracts.errors import SpecError
+from data_contracts.handoffs import Dataset, Ref, SourceFile, StageResult, Trigger
+from data_contracts.lightning_config import check_lightning, inline_lightning
+from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.resolved import Price, Resolved
+from infra import audit, code_bundle, machines, registry, settings
+from infra.datasets import find_dataset, find_dataset_by_id
+from infra.imported_weights import ENDING
+from infra.project_files import ProjectFiles, choose
+from infra.sources import Window, local_files, parse_window, resolve_sources
+from infra.store import Store, layout
+from tasks.run.code_trial import refuse_incomplete
+from tasks.run.init_from import resolve_init
+from tasks.run.options import RunOptions
+
+log = logging.getLogger("trainwright")
+
+
+def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, options: RunOptions) -> Resolved:
+    """Look up everything that a run of `spec` depends on; UsageError in one sentence for what does not exist."""
+    root = path.parent
+    window = _window(spec, path, options.window, options.scheduled or datetime.now(UTC))
+    lightning = inline_lightning(spec, root)
+    for warning in check_lightning(lightning, spec):
+        log.warning("%s", warning)
+    files = partial(
+        resolve_sources,
+        root=root,
+        window=window,
+        window_path=None if isinstance(spec.data, str) or spec.data.window is None else spec.data.window.path,
+        cache=settings.state_folder() / "digests",
+        rehash=options.rehash,
+    )
+    started_by = _audited(root, options.trigger)
+    provenance = {**started_by, "run_id": run_id, "tags": spec.tags}
+    bundle = _pack(spec, root, store, lightning, provenance)
+    machine = machines.machine(spec.train.machine)
+    machines.check_devices(machine, spec.train.devices, lightning)
+    return Resolved(
+        run_id=run_id,
+        spec=spec.model_dump(mode="json"),
+        spec_path=str(path),
+        root=str(root),
+        store=store.uri,
+        window=None if window is None else (window.start.isoformat(), window.end.isoformat()),
+        files=[] if isinstance(spec.data, str) else files(spec.data.source, field="data.source"),
+        sets={
+            name: files(one.source, field=f"evaluate.sets.{name}.source")
+            for name, one in spec.evaluate.sets.items()
+            if one.source is not None
+        },
+        suite=None if spec.contract is None else load_suite(spec.contract.suite, root),
+        lightning=lightning,
+        code=bundle.ref,
+        code_digest=bundle.digest,
+        champion=champion(store, spec),
+        mixture=_mixture(store, spec, path),
+        init_from=resolve_init(spec, path, store, provenance),
+        fresh=options.fresh,
+        price=Price(machine=machine.name, usd_per_hour=machine.usd_per_hour, price_date=machine.price_date),
+        **started_by,
+    )
+
+
+def _audited(root: Path, trigger: Trigger) -> dict[str, Any]:
+    """Who starts a run, by what, from which revision, and when."""
+    commit, dirty = audit.revision(code_bundle.project_root(root))
+    return {
+        "actor": audit.actor(),
+        "trigger": trigger,
+        "commit": commit,
+        "dirty": dirty,
+        "lock_digest": audit.lock_digest(),
+        "started": audit.now(),
+    }
+
+
+def _pack(
+    spec: PipelineSpec, root: Path, store: Store, lightning: dict, provenance: dict[str, Any]
+) -> code_bundle.CodeBundle:
+    """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
+    bundle = code_bundle.pack(root, store, provenance=provenance, **_packing(spec, root, lightning))
+    names = _named_code(spec, lightning)
+    for name in names:
+        code_bundle.find_class(bundle.root, name)
+    refuse_incomplete(store, bundle, names)
+    return bundle
+
+
+def chosen_code(run: Resolved, store: Store) -> ProjectFiles:
+    """The project files that are packed for a run as they are now, and those that are left out."""
+    root = Path(run.root)
+    settings = _packing(run.pipeline(), root, run.lightning)
+    return choose(code_bundle.project_root(root), store, named=settings.pop("extra"), **settings)
+
+
+def _packing(spec: PipelineSpec, root: Path, lightning: dict) -> dict[str, Any]:
+    """The settings that decide which files of a project are packed."""
+    extra = _named_files(spec, lightning, code_bundle.project_root(root))
+    return {"extra": extra, "include": spec.code.include, "sources": _local_sources(spec, root)}
+
+
+def _local_sources(spec: PipelineSpec, root: Path) -> list[Path]:
+    """Local files that the spec names as data, including those of other windows and the first weights."""
+    named = [] if isinstance(spec.data, str) else [one.uri for one in spec.data.source]
+    named += [one.uri for each in spec.evaluate.sets.values() for one in each.source or []]
+    begin = spec.train.init_from
+    if begin is not None and begin.source == "outside":
+        named += [begin.weights, f"{glob.escape(begin.weights.rstrip('/'))}/*{ENDING}"]
+    return local_files(named, root)
+
+
+def resolved_runs(store: Store, pipeline: str) -> Iterator[Resolved]:
+    """A pipeline's resolved runs, the newest first."""
+    for run_id in reversed(store.list(layout.runs())):
+        path = layout.resolved(run_id)
+        if store.exists(path):
+            resolved = store.read_as(path, Resolved.from_json)
+            if resolved.spec["name"] == pipeline:
+                yield resolved
+
+
+def champion(store: Store, spec: PipelineSpec) -> Ref | None:
+    """The model version that the spec's alias names now."""
+    pointer = registry.read_alias(store, spec.model_name, spec.promote.alias)
+    return None if pointer is None else Ref.model_validate(pointer[0].value["model_version"])
+
+
+def ci_key(resolved: Resolved) -> str:
+    """The idempotency key of a run that CI triggers: commit, code, spec, and the content of all inputs.
+
+    The code's digest is in it beside the commit, which does not cover uncommitted changes; the data's digests are in
+    it, because corrected data needs a new run. Where the files lie does not count; nor does the champion, because the
+    run itself may replace it.
+    """
+    content = {
+        "commit": resolved.commit,
+        "code": resolved.code_digest,
+        "spec": resolved.spec,
+        "window": resolved.window,
+        "files": _contents(resolved.files),
+        "sets": {name: _contents(files) for name, files in resolved.sets.items()},
+        "suite": resolved.suite,
+        "lightning": resolved.lightning,
+        "mixture": {name: dataset.ref.id for name, dataset in resolved.mixture.items()},
+        "init_from": resolved.init_from.id if resolved.init_from else None,
+    }
+    return digest(content)
+
+
+def _contents(files: list[SourceFile]) -> list[Any]:
+    """The part of resolved files that keys contain: their content, not their place."""
+    return [[file.source, file.format, file.columns, file.blake3] for file in files]
+
+
+def _window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -> Window | None:
+    wanted = not isinstance(spec.data, str) and spec.data.window is not None
+    if wanted and window is None:
+        raise SpecError(
+            f"{path}: data.window: the spec reads a window, but none was given.",
+            remedy="Give --window START..END, or a length such as --window 7d.",
+        )
+    if not wanted and window is not None:
+        raise SpecError(
+            f"{path}: data.window: --window {window} was given, but the spec has no window.",
+            remedy="Add data.window to the spec or leave --window out.",
+        )
+    return None if window is None else parse_window(window, now)
+
+
+def _mixture(store: Store, spec: PipelineSpec, path: Path) -> dict[str, Dataset]:
+    """The datasets that the training mixes, by name."""
+    wanted = spec.train.loader.mixture.datasets if spec.train.loader.mixture else {}
+    mixed = {}
+    for name, source in wanted.items():
+        field = f"{path}: train.loader.mixture.datasets.{name}"
+        if source.startswith("datasets/"):
+            other, remedy = find_dataset(store, source), "Name a dataset of this store."
+        else:
+            other = _newest_dataset(store, source)
+            remedy = f"Run the pipeline {source} with this store first, or name a dataset as datasets/…."
+        if other is None:
+            raise SpecError(f"{field}: this store has no dataset {source}.", remedy=remedy)
+        if not other.rows("train"):
+            raise SpecError(f"{field}: {other.ref.uri} has no rows in its train split.", remedy="Name another dataset.")
+        mixed[name] = other
+    return mixed
+
+
+def _newest_dataset(store: Store, pipeline: str) -> Dataset | None:
+    """The dataset of the newest run of a pipeline that has a dataset."""
+    for run in resolved_runs(store, pipeline):
+        with contextlib.suppress(FileNotFoundError):
+            made = store.read_as(layout.stage(run.run_id, "shard"), StageResult.model_validate).id
+            dataset = None if made is None else find_dataset_by_id(store, made)
+            if dataset is not None:
+                return dataset
+    return None
+
+
+def _named_files(spec: PipelineSpec, lightning: dict, project: Path) -> list[Path]:
+    """Files of the project that arguments name, such as a vocabulary: like the code, they decide the result."""
+    calls = [spec.train.transform, spec.shards.transform if spec.shards else None]
+    texts = [*_texts(lightning), *(text for call in calls if call for text in _texts(call.args))]
+    inside = [text for text in texts if text and len(text) < 256 and "\n" not in text and not text.startswith("/")]
+    # A link out of the project is reported where files are chosen.
+    paths = {Path(os.path.normpath(project / text)) for text in inside if (project / text).is_file()}
+    return sorted(path for path in paths if path.is_relative_to(project))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
+
+
+def _named_code(spec: PipelineSpec, lightning: dict) -> list[str]:
+    """Dotted paths of the user's (or a library's) classes and functions."""
+    calls = [spec.train.transform, spec.shards.transform if spec.shards else None]
+    classes = [lightning.get(part, {}).get("class_path") for part in ("model", "data") if lightning.get(part)]
+    metrics = [metric.class_path for metric in spec.evaluate.metrics.values()]
+    return [*(call.call for call in calls if call), *(name for name in [*classes, *metrics] if name)]

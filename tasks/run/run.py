@@ -1,0 +1,238 @@
+"""A run: everything a stage needs to know, looked up once. `open_run` resolves; nothing later looks things up again."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from data_contracts.canonical import digest, valid_name
+from data_contracts.errors import Interrupted, UsageError
+from data_contracts.handoffs import Cost, Ref, SourceFile, StageResult
+from data_contracts.load import load_spec
+from data_contracts.messages.children import StoreAddress
+from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
+from data_contracts.resolved import Resolved
+from infra import code_bundle, scratch, settings
+from infra.audit import now
+from infra.store import Store, layout, open_store
+from tasks.run.options import RunOptions
+from tasks.run.resolve import ci_key, resolve
+
+DEFAULTS = RunOptions()
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a pipeline.
+
+    Attributes:
+        recorded: whether it has a place under `runs/`; a stage verb called alone has none.
+        from_step: step of the committed checkpoint that an unfinished training resumes from; None: the newest.
+        results: how the stages ended so far, by name.
+    """
+
+    resolved: Resolved
+    store: Store
+    recorded: bool = True
+    from_step: int | None = None
+    results: dict[str, StageResult] = field(default_factory=dict)
+    spent: list[Cost] = field(default_factory=list)
+
+    @property
+    def run_id(self) -> str:
+        """Our id; Prefect's flow runs are its attempts."""
+        return self.resolved.run_id
+
+    @cached_property
+    def spec(self) -> PipelineSpec:
+        """The spec after overrides."""
+        return self.resolved.pipeline()
+
+    @property
+    def external(self) -> bool:
+        """Whether the user's data module reads data of its own."""
+        return self.resolved.spec["data"] == "external"
+
+    @property
+    def withholds(self) -> bool:
+        """Whether texts that may quote rows stay on their machine, because the data has sensitive columns."""
+        data = self.spec.data
+        return not isinstance(data, str) and bool(data.sensitive)
+
+    @property
+    def root(self) -> Path:
+        """The spec's folder."""
+        return Path(self.resolved.root)
+
+    @cached_property
+    def _workspace(self) -> scratch.Scratch:
+        return scratch.make("project")
+
+    @property
+    def workspace(self) -> Path:
+        """A temporary folder of this process, removed with the run object."""
+        return self._workspace.path
+
+    def project(self, bundle: Ref | None = None) -> Path:
+        """The user's project, unpacked from its sealed bundle into the workspace (this run's own by default)."""
+        ref = bundle or self.resolved.code
+        folder = self.workspace / f"project-{ref.id[:16]}"
+        mine = self.resolved.code_digest if ref == self.resolved.code else None
+        return folder if folder.exists() else code_bundle.unpack(self.store, ref, folder, code_digest=mine)
+
+    def train_settings(self) -> dict[str, Any]:
+        """`train` as JSON with the Lightning config inlined, for ranks, verifiers and evaluators."""
+        return {**self.spec.train.model_dump(mode="json"), "lightning": self.resolved.lightning}
+
+    @property
+    def store_address(self) -> StoreAddress:
+        """What a child process needs to open the store: its address and the names of its credentials."""
+        options = self.spec.store.storage_options
+        return StoreAddress(uri=self.store.uri, options=options, pointers=self.store.pointers)
+
+    def raw_provenance(self, files: Sequence[SourceFile], sources: Sequence[SourceSpec]) -> dict[str, Any]:
+        """Where raw files lay and their content's digests, for a proof that reads them again; credentials are names."""
+        return {
+            "raw_root": self.resolved.root,
+            "raw_sources": [source.model_dump(mode="json") for source in sources],
+            "raw": [file.to_json() for file in files],
+        }
+
+    def provenance(self, *parents: Ref | None, started: str | None = None) -> dict[str, Any]:
+        """The provenance of this run's results: parents, code, spec, lock, times, actor, trigger, tags."""
+        resolved = self.resolved
+        return {
+            "parents": [parent.to_json() for parent in parents if parent is not None],
+            "run_id": resolved.run_id,
+            "code": {"ref": resolved.code.to_json(), "commit": resolved.commit, "dirty": resolved.dirty},
+            "spec_digest": digest(resolved.spec),
+            "lock_digest": resolved.lock_digest,
+            "started": started or resolved.started,
+            "finished": now(),
+            "actor": resolved.actor,
+            "trigger": resolved.trigger,
+            "tags": self.spec.tags,
+        }
+
+
+def open_run(
+    spec_path: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    store_uri: str | None = None,
+    options: RunOptions = DEFAULTS,
+    recorded: bool = True,
+) -> Run:
+    """Resolve a spec once and name the run; two calls with one idempotency key open the same run.
+
+    Args:
+        overrides: `a.b=c` settings that replace fields of the spec.
+        store_uri: store to use instead of the spec's.
+        recorded: False for a stage verb, which leaves nothing under `runs/`.
+
+    Raises:
+        UsageError: the spec, a source or the store cannot be used as given.
+    """
+    path = Path(spec_path).resolve()
+    spec = load_spec(path, overrides)
+    store = open_spec_store(spec, path.parent, store_uri)
+    resolved = resolve(spec, path, store, run_id=new_run_id(), options=options)
+    if not recorded:
+        return Run(resolved, store, recorded=False)
+    _own_pages(store, spec.name)
+    key = ci_key(resolved) if options.key is None and options.trigger == "ci" else options.key
+    if key is not None:
+        resolved = resolved.model_copy(update={"run_id": _claim(store, key, resolved.run_id)})
+    return Run(_record(store, resolved), store)
+
+
+def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None = None) -> Run:
+    """The run with this id, as it was resolved; UsageError if no known store has it."""
+    for store in known_store_list(store_uri):
+        path = layout.resolved(run_id)
+        if store.exists(path) and store.claim(layout.run(run_id)):
+            return Run(store.read_as(path, Resolved.from_json), store, from_step=from_step)
+    raise UsageError(
+        f"There is no run {run_id} in the stores known on this machine.",
+        remedy="Name its store with --store; `trainwright status` lists runs.",
+    )
+
+
+def open_spec_store(spec: PipelineSpec, root: Path, store_uri: str | None = None) -> Store:
+    """The store that `--store` or the spec names; a relative folder is relative to the spec's folder."""
+    uri = spec.store.uri
+    if store_uri is not None:
+        uri = store_uri if "://" in store_uri else str(Path(store_uri).resolve())
+    elif "://" not in uri:
+        uri = str((root / uri).resolve())
+    pointers = spec.store.pointers if store_uri is None else None
+    store = open_store(uri, spec.store.storage_options, pointers=pointers)
+    settings.remember_store(uri, spec.store.storage_options, store.pointers)
+    return store
+
+
+def new_run_id() -> str:
+    """A new run id that sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+
+
+def known_store_list(store_uri: str | None = None) -> list[Store]:
+    """The named store, or the stores to search: `.trainwright` here, then those used before, the latest first.
+
+    Each is opened as it was when a spec named it here, with the same named credentials.
+    """
+    if store_uri is not None:
+        uri = store_uri.rstrip("/") if "://" in store_uri else str(Path(store_uri).resolve())
+        before = [entry for entry in settings.known_stores() if entry["uri"].rstrip("/") == uri]
+        return [open_store(uri, before[-1]["storage_options"] if before else {}, create=False)]
+    here = Path(".trainwright")
+    known: dict[str, dict[str, Any]] = {str(here.resolve()): {}} if here.is_dir() else {}
+    for entry in reversed(settings.known_stores()):
+        known.setdefault(entry["uri"], entry["storage_options"])
+    stores = []
+    for uri, options in known.items():
+        try:
+            stores.append(open_store(uri, options, create=False))
+        except (UsageError, Interrupted):
+            continue
+    return stores
+
+
+def slug(name: str) -> str:
+    """A pipeline's name in Prefect's artifact keys: `_` and `.` become `-`."""
+    return re.sub(r"[._]", "-", name)
+
+
+def _own_pages(store: Store, name: str) -> None:
+    """UsageError if another pipeline's name gives the same artifact keys: they would overwrite each other's pages."""
+    path = layout.pipeline(slug(name))
+    if store.create_once(path, {"schema_version": 1, "name": name}):
+        return
+    if (other := store.read_as(path, lambda owner: str(owner["name"]))) != name:
+        raise UsageError(
+            f"name: {name!r} and the pipeline {other!r} in this store would share their pages in Prefect "
+            f"({slug(name)}-…).",
+            remedy="Rename one of them; Prefect's pages do not distinguish '.', '_' and '-'.",
+        )
+
+
+def _claim(store: Store, key: str, run_id: str) -> str:
+    """The run id that owns this idempotency key: ours, or the first one's."""
+    path = layout.trigger(key)
+    if store.create_once(path, {"schema_version": 1, "run_id": run_id}):
+        return run_id
+    return store.read_as(path, lambda trigger: valid_name(trigger["run_id"]))
+
+
+def _record(store: Store, resolved: Resolved) -> Resolved:
+    path = layout.resolved(resolved.run_id)
+    if store.create_once(path, resolved.to_json()):
+        return resolved
+    store.claim(layout.run(resolved.run_id))
+    return store.read_as(path, Resolved.from_json)

@@ -1,0 +1,247 @@
+"""The work of the shard stage on a Dask cluster: each piece is a Prefect task there, done in a child process.
+
+Imported only when `shards.runner` names a cluster. The stage's own child process cuts and merges the work as usual
+(`training.shard.cluster` is its side of this); this module sends the pieces that it requests, and returns their
+outcomes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import distributed
+from prefect import task
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.states import Failed, State
+from prefect_dask import DaskTaskRunner
+
+from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
+from data_contracts.handoffs import Dataset
+from data_contracts.messages.raw_data import (
+    SHARD,
+    PieceOrder,
+    PieceOutcome,
+    PieceRequest,
+    ShardProgress,
+    ShardRequest,
+    SharedFolder,
+)
+from data_contracts.pipeline_spec import DaskRunner
+from infra import code_bundle
+from infra import scratch as scratches
+from infra.atomic import replace_json
+from infra.installed_versions import installed
+from infra.processes.child import Hearers, run_child
+from tasks.policies import piece_policy
+from tasks.run.run import Run
+
+CONNECT_S = 10.0
+# A cluster without workers may be starting some; the wait is limited.
+NO_WORKERS_S = 30.0
+LOOK_S = 2.0
+# So that a worker finds the next piece waiting when a piece is done.
+PIECES_PER_THREAD = 2
+SAME = "Start the workers from the same checkout and lock."
+
+
+def shard_on_dask(
+    run: Run, runner: DaskRunner, request: ShardRequest, progress: Callable[[ShardProgress], None]
+) -> Dataset:
+    """The answer of `training.shard.worker` to a request, with the work done by a cluster.
+
+    Raises:
+        UsageError: outside of a flow; the scratch folder or a worker's installation cannot be used.
+        StorageUnavailable: the scheduler does not answer, or was lost.
+        NodeLost: there are no workers, or a piece ended several of them.
+    """
+    if FlowRunContext.get() is None:
+        raise UsageError(
+            "shards.runner: a Dask cluster needs Prefect, which this command does not use.",
+            remedy="Use `trainwright run`, or add `--set shards.runner=local`: the dataset is the same.",
+        )
+    with _shared_folder(runner.scratch) as folder, _connected(runner.dask) as dask:
+        pieces = _Pieces(runner.dask, dask, folder, run.withholds)
+        at_once = PIECES_PER_THREAD * pieces.ready()
+        if request.project is not None:
+            resolved = run.resolved
+            project = code_bundle.unpack(run.store, resolved.code, folder / "project", code_digest=resolved.code_digest)
+            request = request.model_copy(update={"project": str(project)})
+
+        def send(order: PieceOrder) -> None:
+            # The store and the sources decide which credentials the environment of the piece's child keeps.
+            piece = PieceRequest(folder=str(folder), piece=order.piece, store=request.store, sources=request.sources)
+            pieces.send(order.work, piece)
+
+        request = request.model_copy(update={"cluster": SharedFolder(folder=str(folder), at_once=at_once)})
+        hearers: Hearers = {PieceOrder: send, ShardProgress: progress}
+        return run_child(SHARD, request, withhold=run.withholds, on_report=hearers, on_poll=pieces.poll)
+
+
+@task(**piece_policy())
+def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhold: bool) -> State | None:
+    """Do one piece of work, a `PieceRequest` as JSON, on a worker's machine.
+
+    The function travels by value and imports our modules when it runs: only so can it report that a worker has another
+    version of them.
+    """
+    from data_contracts.errors import TrainwrightError, UsageError
+    from infra.installed_versions import differences
+
+    try:
+        if unlike := differences(wanted):
+            raise UsageError(f"shards.runner.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
+        from data_contracts.messages.raw_data import PIECE, PieceRequest
+        from infra.processes.child import run_child
+
+        run_child(PIECE, PieceRequest.from_json(request), withhold=withhold)
+    except TrainwrightError as error:
+        return Failed(message=error.message, data=error.to_json())
+    return None
+
+
+class _Pieces:
+    """The pieces that the cluster is working on."""
+
+    def __init__(self, address: str, dask: DaskTaskRunner, folder: Path, withhold: bool = False) -> None:
+        self._address, self._dask, self._folder, self._withhold = address, dask, folder, withhold
+        self._sent: dict[int, distributed.Future] = {}
+        self._looked = self._alive = time.monotonic()
+        self._context = contextvars.copy_context()
+        # Prefect would send the stage's own task along with each piece, and with it the whole run.
+        self._context.run(TaskRunContext.__var__.set, None)  # type: ignore[arg-type]
+
+    def ready(self) -> int:
+        """The number of threads in the cluster; UsageError if a worker cannot do our work."""
+        client = self._dask.client
+        try:
+            client.wait_for_workers(1, timeout=NO_WORKERS_S)
+        except TimeoutError:
+            raise self._no_workers() from None
+        for worker, problem in client.run(_checker(installed(), str(self._folder)), on_error="return").items():
+            if problem:
+                raise UsageError(
+                    f"shards.runner.dask: the worker {worker} {problem}.",
+                    remedy=f"{SAME} They and this machine must share the scratch folder.",
+                )
+        return sum(client.nthreads().values())
+
+    def send(self, work: str, request: PieceRequest) -> None:
+        """Send a piece of work of this kind."""
+        arguments = {"work": work, "request": request.to_json(), "wanted": installed(), "withhold": self._withhold}
+        self._sent[request.piece] = self._context.run(self._dask.submit, do_piece, arguments).wrapped_future
+
+    def poll(self) -> None:
+        """Return the finished outcomes, and check that there are workers for the rest."""
+        for piece, future in list(self._sent.items()):
+            if future.status != "pending":
+                replace_json(self._folder / f"{piece}.outcome", self._outcome(piece, future).to_json())
+                del self._sent[piece]
+        now = time.monotonic()
+        if now - self._looked < LOOK_S:
+            return
+        self._looked = now
+        client = self._dask.client
+        if client.scheduler is None:
+            raise self._lost()
+        try:
+            threads = client.sync(client.scheduler.ncores, callback_timeout=CONNECT_S)
+        except (OSError, TimeoutError) as error:
+            raise self._lost() from error
+        if threads or not self._sent:
+            self._alive = now
+        elif now - self._alive > NO_WORKERS_S:
+            raise self._no_workers()
+
+    def _outcome(self, piece: int, future: distributed.Future) -> PieceOutcome:
+        if future.status in ("cancelled", "lost"):
+            raise self._lost()
+        error = future.exception()
+        if isinstance(error, distributed.scheduler.KilledWorker):
+            raise NodeLost(
+                f"Piece {piece} of the shard stage ended {error.allowed_failures + 1} workers of the Dask cluster at "
+                f"{self._address}, one after another.",
+                remedy="Look at their logs; if memory ran out, lower shards.memory_bytes or give the workers fewer "
+                "threads. Then resume.",
+            )
+        if error is not None:
+            raise UsageError(
+                f"A worker of the Dask cluster at {self._address} could not begin piece {piece} of the shard stage "
+                f"({type(error).__name__}: {error}).",
+                remedy=SAME,
+            )
+        state: State = future.result()
+        if state.is_completed():
+            return PieceOutcome()
+        outcome = state.result(raise_on_failure=False)
+        if isinstance(outcome, dict):
+            return PieceOutcome(error=outcome)
+        raise NodeLost(f"Piece {piece} of the shard stage ended {state.name} on the Dask cluster: {state.message}.")
+
+    def _lost(self) -> StorageUnavailable:
+        return StorageUnavailable(f"shards.runner.dask: the Dask scheduler at {self._address} was lost.")
+
+    def _no_workers(self) -> NodeLost:
+        return NodeLost(
+            f"shards.runner.dask: the Dask cluster at {self._address} had no worker for {NO_WORKERS_S:g} s.",
+            remedy=f"Start some (`dask worker {self._address}`), then resume.",
+        )
+
+
+def _checker(wanted: dict[str, str], folder: str) -> Callable[[], str]:
+    """A check that runs on a worker: "" or why the worker cannot do our work. Nested, so that it travels by value."""
+
+    def check() -> str:
+        try:
+            from infra.installed_versions import differences
+
+            unlike = differences(wanted)
+        except ImportError as error:
+            return f"does not have Trainwright or what it needs ({error})"
+        if unlike:
+            return f"has {', '.join(unlike)}"
+        probe = f"{folder}/{uuid.uuid4().hex}"
+        try:
+            with open(probe, "x"):
+                pass
+        except OSError as error:
+            return f"cannot write in the folder of shards.runner.scratch ({error})"
+        Path(probe).unlink()
+        return ""
+
+    return check
+
+
+@contextlib.contextmanager
+def _shared_folder(scratch: str) -> Iterator[Path]:
+    try:
+        made = scratches.make("shards", root=Path(scratch))
+    except OSError as error:
+        raise UsageError(
+            f"shards.runner.scratch: no folder can be made in {scratch} ({error.strerror}).",
+            remedy="Name an existing folder that this user may write to and every worker of the cluster shares.",
+        ) from error
+    with made:
+        try:
+            yield made.path
+        finally:
+            # Pieces that are still running end themselves.
+            made.rename(f"{made.path.name}.gone")
+
+
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[DaskTaskRunner]:
+    with DaskTaskRunner(address=address, client_kwargs={"timeout": CONNECT_S}) as dask:
+        try:
+            assert dask.client
+        except (OSError, TimeoutError) as error:
+            raise StorageUnavailable(
+                f"shards.runner.dask: no Dask scheduler answers at {address} within {CONNECT_S:g} s.",
+                remedy="Start it, or correct the address; then resume.",
+            ) from error
+        yield dask

@@ -1,0 +1,182 @@
+"""evaluate: scores one checkpoint on the run's sets and keeps the outcomes; scores the champion on the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from data_contracts.canonical import reuse_key
+from data_contracts.errors import InsufficientEvidence
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
+from data_contracts.messages.children import EVALUATE, EvaluateRequest, ScoredSet
+from infra import registry
+from infra.handoffs import read_handoff
+from tasks.run.run import Run
+from tasks.stages.lineage import trained_with
+from tasks.stages.placement import done_by_child
+from tasks.stages.shard import find_dataset, shard, unmade
+from tasks.stages.stage import Done, Stage
+from tasks.stages.verify import verify
+
+VERSION = 2
+
+
+Sets = dict[str, tuple[Dataset, str]]
+
+
+def find_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None) -> Done[Evaluation] | None:
+    """The candidate's evaluation; `lacks` is set if the champion was not scored on the same sets."""
+    trained_with(run, checkpoint)  # a reused evaluation, too, needs a checkpoint trained as it says
+    ref = run.store.newest("evaluations", key)
+    if ref is None:
+        return None
+    lacks = ""
+    if (champion := _champion(run)) is not None:
+        theirs = run.store.newest("evaluations", evaluation_key(run, champion, sets_to_score(run, dataset)))
+        lacks = "" if theirs else "the champion has no evaluation on these sets"
+    return _scored(read_handoff(run.store, ref, Evaluation), lacks, reused=True)
+
+
+def make_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None) -> Done[Evaluation]:
+    """Score the candidate, and the champion that the alias named when the run began, on the same rows.
+
+    Raises:
+        UsageError: a metric or split that does not exist.
+        UserCodeError: the module or the metric raised.
+    """
+    evaluation, reused = score(run, checkpoint, dataset)
+    if (champion := _champion(run)) is not None:
+        score(run, champion, dataset)
+    return _scored(evaluation, reused=reused)
+
+
+evaluate = Stage(
+    "evaluate",
+    sections=("evaluate",),
+    takes=(verify, shard),
+    key=lambda run, checkpoint, dataset: evaluation_key(run, checkpoint, sets_to_score(run, dataset)),
+    find=find_evaluation,
+    make=make_evaluation,
+    missing="there is no evaluation of this checkpoint with these metrics",
+)
+
+
+def _champion(run: Run) -> Checkpoint | None:
+    ref = run.resolved.champion
+    return None if ref is None else registry.model_version(run.store, ref).checkpoint
+
+
+def _scored(evaluation: Evaluation, lacks: str = "", *, reused: bool) -> Done[Evaluation]:
+    values = ", ".join(f"{name} {metric.value:.4f}" for name, metric in evaluation.metrics.items())
+    reused_from = evaluation.ref.uri if reused else None
+    return Done(evaluation, "reused" if reused else "ran", values, evaluation.ref, reused_from, lacks=lacks)
+
+
+def score(
+    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, *, afresh: bool = False
+) -> tuple[Evaluation, bool]:
+    """The evaluation of a checkpoint on this run's sets, and whether it was reused; `afresh` forbids reuse."""
+    sets = sets_to_score(run, dataset)
+    trained = trained_with(run, checkpoint)
+    key = evaluation_key(run, checkpoint, sets)
+    ref = None if afresh else run.store.newest("evaluations", key)
+    if ref is not None:
+        return read_handoff(run.store, ref, Evaluation), True
+    uri = run.store.next_attempt("evaluations", key)
+    parents: list[Ref] = [checkpoint.ref, *(d.ref for d, _ in sets.values())]
+    request = EvaluateRequest(
+        store=run.store_address,
+        uri=uri,
+        key=key,
+        checkpoint=checkpoint,
+        train=trained.train,
+        evaluate=run.spec.evaluate.result,
+        sets={name: ScoredSet(dataset=d, split=split) for name, (d, split) in sets.items()},
+        data_external=run.external,
+        code=trained.code,
+        metrics_code=run.resolved.code,
+        settings={"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, s] for name, (d, s) in sets.items()}},
+        provenance=run.provenance(*parents),
+    )
+    # A second scoring is another piece of work than the first.
+    name = f"evaluate-{key[:16]}{uri.removeprefix(f'evaluations/{key}') if afresh else ''}"
+    return done_by_child(run, "evaluate", name, EVALUATE, request), False
+
+
+def comparable(
+    run: Run,
+    checkpoint: Checkpoint,
+    evaluation: Evaluation,
+    champion: Checkpoint,
+    dataset: Dataset | None,
+    metrics: Sequence[str],
+) -> tuple[Evaluation, Evaluation]:
+    """The candidate's and the champion's evaluation on the same rows; scored again where the rows differed.
+
+    The id of a dataset of ours stands for its rows. For a user's data module the evaluator keeps a digest of the rows:
+    if that differs, an earlier evaluation is not reused.
+
+    Args:
+        metrics: names of the metrics that are compared.
+
+    Raises:
+        InsufficientEvidence: the targets still differ after scoring again.
+    """
+    theirs, _ = score(run, champion, dataset)
+    if not _same_rows(run, evaluation, theirs, metrics):
+        theirs, _ = score(run, champion, dataset, afresh=True)
+        if not _same_rows(run, evaluation, theirs, metrics):
+            evaluation, _ = score(run, checkpoint, dataset, afresh=True)
+        for name in metrics:
+            mine, other = _rows(run, evaluation).get(name), _rows(run, theirs).get(name)
+            as_many = evaluation.metrics[name].rows == theirs.metrics[name].rows
+            if as_many and mine and mine["of"] == "truth" and mine != other:
+                raise InsufficientEvidence(
+                    f"{name} was scored on as many rows as the champion, but on other rows, so the gate cannot decide",
+                    remedy="Let the test loader give the same rows in the same order each time, and run again.",
+                )
+    return evaluation, theirs
+
+
+def _same_rows(run: Run, candidate: Evaluation, champion: Evaluation, metrics: Sequence[str]) -> bool:
+    mine, theirs = _rows(run, candidate), _rows(run, champion)
+    if not run.external and not mine and not theirs:  # the dataset's id stands for its rows
+        return True
+    return all(name in mine and mine[name] == theirs.get(name) for name in metrics)
+
+
+def _rows(run: Run, evaluation: Evaluation) -> dict[str, dict[str, str]]:
+    """The evaluator's digests of the rows that a user's data module gave it, by metric."""
+    return run.store.manifest(evaluation.ref).provenance.get("rows", {})
+
+
+def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
+    """Reuse key of an evaluation: the metrics and their code, the sets, and the checkpoint.
+
+    The checkpoint's id stands for how its module and batches are made and for their code.
+    """
+    wanted = run.spec.evaluate.result
+    inputs = {"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, split] for name, (d, split) in sets.items()}}
+    classes = [metric.class_path or "" for metric in run.spec.evaluate.metrics.values()]
+    users = any(path and not path.startswith("torchmetrics.") for path in classes)
+    settings = {**wanted, "sets": sorted(wanted["sets"])}
+    return reuse_key("evaluate", VERSION, settings, inputs, run.resolved.code_digest if users else None)
+
+
+def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:
+    """The sets to score by name ("" is the spec's own split), each a dataset and a split of it.
+
+    UsageError if `shard` has not made the dataset of a set.
+    """
+    if dataset is None:
+        return {}
+    wanted = run.spec.evaluate
+    sets = {"": (dataset, wanted.split)}
+    for name, one in wanted.sets.items():
+        if one.split is not None:
+            sets[name] = (dataset, one.split)
+        else:
+            own = find_dataset(run, name)
+            if own is None:
+                raise shard.first(unmade(name))
+            sets[name] = (own, "test")
+    return sets

@@ -1,0 +1,73 @@
+"""A stage as a Prefect task: adds a name, a policy and an artifact, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from prefect import task
+from prefect.states import Cancelled as PrefectCancelled
+from prefect.states import Completed, Failed, State
+
+from data_contracts.errors import GateNotMet, TrainwrightError
+from data_contracts.messages.raw_data import ShardProgress
+from infra.orchestrator.artifacts import ProgressArtifact, stage_artifact
+from tasks.policies import task_policy
+from tasks.run.progress import GangChanged, listening, percent, sentence
+from tasks.run.run import Run
+from tasks.run.training_progress import TrainingProgress
+from tasks.stages import artifact_pages
+from tasks.stages.stage import Stage
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
+    """Wrap a stage: Prefect gets its name, its tags and its final state; people get a page, verdict first."""
+    name = stage.name
+    work = cast("Callable[..., T]", stage)
+
+    def stage_task(run: Run, *args: Any) -> State:
+        bar = ProgressArtifact(artifact_pages.artifact_key(run, f"{name}-progress"))
+
+        def on_event(event: Any) -> None:
+            match event:
+                case GangChanged(seats):
+                    stage_artifact(artifact_pages.artifact_key(run, "gang"), artifact_pages.gang_page(seats), "gang")
+                case ShardProgress() | TrainingProgress() if (done := percent(event)) is not None:
+                    bar.show(done, sentence(event))
+
+        answer: dict[str, Any]
+        try:
+            with listening(on_event):
+                answer = {"handoff": work(run, *args)}
+            bar.end(run.results[name].sentence)
+        except TrainwrightError as error:
+            answer = {"error": error}
+        stage_artifact(artifact_pages.artifact_key(run, name), artifact_pages.stage_page(run, name, **answer), name)
+        return _as_state(run, name, **answer)
+
+    # Prefect tells tasks apart by the function's name.
+    stage_task.__name__ = stage_task.__qualname__ = name
+    in_prefect = task(**task_policy(name))(stage_task)
+
+    def stage_or_raise(run: Run, *args: Any) -> Any:
+        ended = in_prefect(run, *args, return_state=True).result(raise_on_failure=False)
+        if isinstance(ended, BaseException):
+            raise ended
+        return ended
+
+    return cast("Callable[Concatenate[Run, P], T]", stage_or_raise)
+
+
+def _as_state(run: Run, stage: str, handoff: Any = None, error: TrainwrightError | None = None) -> State:
+    """The task run's final state: its name is the stage's status, so that a list of runs shows what happened."""
+    result = run.results[stage]
+    if isinstance(error, GateNotMet):
+        return Completed(name="NotPromoted", message=result.sentence, data=error)
+    if error is not None:
+        make = PrefectCancelled if result.status == "cancelled" else Failed
+        return make(name=result.status.capitalize(), message=result.sentence, data=error)
+    name = "Completed" if result.status == "ran" else result.status.capitalize()
+    return Completed(name=name, message=result.sentence, data=handoff)

@@ -1,0 +1,80 @@
+"""Runs a stage's work where its `launcher` says; the place does not affect the result."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
+from data_contracts.pipeline_spec.placement import Placed
+from infra.cost import cost
+from infra.gang.conductor.generation import Progress
+from infra.gang.remote_job import ErrandRequest, lay_out, run_errand
+from infra.processes.child import answer_of, run_child
+from infra.store import layout
+from tasks.run.run import Run, slug
+
+log = logging.getLogger("trainwright")
+
+
+def placed(run: Run, section: str, uri: str) -> dict[str, Any]:
+    """The objects that start and admit the nodes of a section's gang; empty for processes on this machine.
+
+    Args:
+        uri: where the gang reports in the store.
+    """
+    spec: Placed = getattr(run.spec, section)
+    if spec.pool is None:
+        return {}
+    # Prefect is imported only for a spec that needs it.
+    from infra.orchestrator.gang import PoolGang, WorkPool
+    from tasks.policies import run_tags
+
+    tags = ("trainwright", f"pipeline:{slug(run.spec.name)}", f"stage:{section}", *run_tags(run.spec.tags))
+    devices = run.spec.train.devices if section == "train" else 1
+    pool = WorkPool(spec.pool, section, tags, run.spec.tags, run.spec.train.rollcall_timeout_s, devices)
+    gang = PoolGang(run.store, uri, pool)
+    return {"start": gang.start, "room": gang.room}
+
+
+def done_by_child(run: Run, section: str, name: str, child: Child[Any, A], request: LaidOut) -> A:
+    """A child process's answer to a request: run here, or on a node of the section's pool.
+
+    Args:
+        name: of this piece of work in the run; the same when the run continues.
+    """
+    uri = layout.errand(run.run_id, name)
+    elsewhere = placed(run, section, uri)
+    if not elsewhere:
+        here = request.at(lay_out(run.store, request.needs, run.project))
+        return run_child(child, here, project=here.project, withhold=run.withholds)
+
+    def show(progress: Progress) -> None:
+        if progress.sentence:
+            log.info("  %s: %s", section, progress.sentence)
+
+    errand = ErrandRequest(
+        uri=uri,
+        job=RemoteJob.of(child.module, request),
+        holder=run.run_id,
+        retry=run.spec.retry,
+        rollcall_timeout_s=run.spec.train.rollcall_timeout_s,
+        withhold=run.withholds,
+        on_progress=_once(show),
+        on_spent=lambda seconds: run.spent.append(cost(seconds, run.resolved.price)),
+        **elsewhere,
+    )
+    return answer_of(child, run_errand(run.store, errand))
+
+
+def _once(show: Any) -> Any:
+    """Calls `show` only when the sentence changes."""
+    last = ""
+
+    def once(progress: Progress) -> None:
+        nonlocal last
+        if progress.sentence != last:
+            last = progress.sentence
+            show(progress)
+
+    return once

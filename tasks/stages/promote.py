@@ -1,0 +1,203 @@
+"""promote: computes the gate, makes a version, and moves the alias by compare-and-set, with a sealed receipt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, Hold, ModelVersion, Receipt, Ref
+from infra import registry
+from infra.receipts import without_hold
+from infra.store import PointerMoved, Versioned
+from tasks.run.run import Run
+from tasks.stages.evaluate import comparable, evaluate
+from tasks.stages.gates import judge
+from tasks.stages.rollback import checked_reason
+from tasks.stages.shard import shard
+from tasks.stages.stage import Done, PlannedAction, Stage
+from tasks.stages.verify import verify
+
+JUDGED = "the gates are computed each time"
+
+
+def find_decision(
+    run: Run,
+    key: str,
+    checkpoint: Checkpoint,
+    dataset: Dataset | None,
+    evaluation: Evaluation,
+    force: str | None = None,
+) -> Done[Receipt] | None:
+    """An existing decision: this run promoted the candidate before it was cut off, or the alias already names it."""
+    if checkpoint.state != "verified":
+        raise UsageError(f"The checkpoint {checkpoint.ref.uri} is not verified.", remedy="Run `verify` first.")
+    if force is not None:
+        checked_reason(force)
+    found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
+    return None if found is None else _decided(run, found, checkpoint, evaluation)
+
+
+def move_alias(
+    run: Run,
+    key: str,
+    checkpoint: Checkpoint,
+    dataset: Dataset | None,
+    evaluation: Evaluation,
+    force: str | None = None,
+) -> Done[Receipt]:
+    """Make the candidate the champion if every gate is met.
+
+    If the alias moved meanwhile, the new champion is evaluated and the gate computed again.
+
+    Args:
+        force: the reason to promote a checkpoint that is on hold, if it meets the gates; None: it is not promoted.
+
+    Raises:
+        GateNotMet: a gate was not met; the sentence says by how much. The alias stays.
+        InsufficientEvidence: there are no rows to decide on, or they are not the champion's.
+        OnHold: a person rolled the alias back from this checkpoint, and nobody released it.
+    """
+    why = None if force is None else checked_reason(force)
+    while True:
+        try:
+            return _promote(run, checkpoint, dataset, evaluation, why)
+        except PointerMoved:
+            continue
+
+
+def judged_or_held(
+    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, force: str | None = None
+) -> PlannedAction:
+    """Whether the gates will decide or the candidate is on hold, and why."""
+    found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
+    hold = _hold(registry.holds(run.store, found[0] if found else None), checkpoint)
+    return "run", JUDGED if hold is None else f"it will not be promoted: on hold, because {hold.sentence}"
+
+
+promote = Stage(
+    "promote",
+    sections=("promote",),
+    takes=(verify, shard, evaluate),
+    key=lambda run, *_, **__: f"{run.spec.model_name}@{run.spec.promote.alias}",
+    find=find_decision,
+    make=move_alias,
+    missing="this checkpoint is not promoted",
+    ahead=judged_or_held,
+    resumed=lambda run: ("run", JUDGED),
+)
+
+
+def _decided(
+    run: Run, found: tuple[Versioned, int], checkpoint: Checkpoint, evaluation: Evaluation
+) -> Done[Receipt] | None:
+    if made := _made_before(run, found):
+        return made
+    champion = registry.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
+    return _unchanged(run, champion, evaluation) if champion.checkpoint.ref.id == checkpoint.ref.id else None
+
+
+def _hold(holds: Sequence[Hold], checkpoint: Checkpoint) -> Hold | None:
+    return next((one for one in holds if one.checkpoint_id == checkpoint.ref.id), None)
+
+
+def _promote(
+    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, force: str | None
+) -> Done[Receipt]:
+    store, model, alias = run.store, run.spec.model_name, run.spec.promote.alias
+    found = registry.read_alias(store, model, alias)
+    theirs = None
+    if found is not None:
+        if decided := _decided(run, found, checkpoint, evaluation):
+            return decided
+        theirs = registry.model_version(store, Ref.model_validate(found[0].value["model_version"]))
+    previous, champion = (theirs.version, theirs.ref) if theirs else (None, None)
+    held = registry.holds(store, found[0] if found else None)
+    hold = _hold(held, checkpoint)
+    if hold is not None and force is None:
+        raise _refused(run, hold, previous)
+    gates, evaluation = _judged(run, checkpoint, dataset, evaluation, theirs)
+    provenance = run.provenance(checkpoint.ref, evaluation.ref)
+    version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, provenance)
+    was = f", was {previous}" if previous else ""
+    lifted = "" if hold is None else f'; {run.resolved.actor} lifted its hold: "{force}"'
+    receipt = Receipt(
+        decision="promoted",
+        model=model,
+        alias=alias,
+        version=version.version,
+        previous=previous,
+        gates=gates,
+        candidate=version.ref,
+        evaluation=evaluation.ref,
+        champion=champion,
+        sentence=f"{model}@{alias} is version {version.version}{was}{checkpoint.passed_over}{lifted}",
+    )
+    provenance = run.provenance(version.ref, evaluation.ref, champion)
+    kept = without_hold(held, checkpoint.ref.id)
+    current = found[0] if found else None
+    receipt = registry.move_alias(store, current, version, receipt, provenance, kept)
+    return Done(receipt, "ran", receipt.sentence, version.ref)
+
+
+def _made_before(run: Run, found: tuple[Versioned, int]) -> Done[Receipt] | None:
+    """This run's own promotion if it was made before the run was cut off, even if the alias has moved since."""
+    receipt = registry.receipt_of_run(run.store, found[0], run.run_id, run.resolved.started)
+    if receipt is None or receipt.ref is None:
+        return None
+    if found[0].value["receipt"] != receipt.ref.to_json():
+        receipt = registry.moved_on(receipt, found[0])
+    return Done(receipt, "ran", receipt.sentence, receipt.candidate)
+
+
+def _unchanged(run: Run, champion: ModelVersion, evaluation: Evaluation) -> Done[Receipt]:
+    alias = run.spec.promote.alias
+    receipt = Receipt(
+        decision="unchanged",
+        model=champion.name,
+        alias=alias,
+        version=champion.version,
+        previous=champion.version,
+        candidate=champion.ref,
+        evaluation=evaluation.ref,
+        champion=champion.ref,
+        sentence=f"{champion.name}@{alias} already is this candidate (version {champion.version})",
+    )
+    return Done(receipt, "reused", receipt.sentence, champion.ref, champion.ref.uri, in_plan=receipt.sentence)
+
+
+def _judged(
+    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, theirs: ModelVersion | None
+) -> tuple[list[GateResult], Evaluation]:
+    """The gate results, all met, and the candidate's evaluation that met them."""
+    wanted, previous = run.spec.promote.gates, theirs.version if theirs else None
+    champion = None
+    try:
+        if theirs is not None:
+            compared = [gate.metric for gate in wanted if gate.min_gain is not None]
+            evaluation, champion = comparable(run, checkpoint, evaluation, theirs.checkpoint, dataset, compared)
+        gates = judge(wanted, evaluation, champion)
+    except InsufficientEvidence as error:
+        sentence = f"Not promoted: {error.message.rstrip('.')}; {_stays(run, previous)}."
+        raise InsufficientEvidence(sentence, details=error.details) from None
+    if missed := [gate for gate in gates if not gate.met]:
+        why = "; ".join(gate.sentence for gate in missed)
+        raise GateNotMet(
+            f"Not promoted, {len(missed)} of {len(gates)} gates not met: {why}; {_stays(run, previous)}.",
+            details={"gates": [gate.to_json() for gate in gates]},
+        )
+    return gates, evaluation
+
+
+def _refused(run: Run, hold: Hold, previous: int | None) -> OnHold:
+    name = f"{run.spec.model_name}@{run.spec.promote.alias}"
+    command = f"trainwright release {name} {hold.version} --reason WHY"
+    return OnHold(
+        f"Not promoted: this checkpoint is on hold, because {hold.sentence}; {_stays(run, previous)}.",
+        remedy=f"Lift the hold with `{command}` and run again, or train other weights.",
+        details={"held": hold.to_json()},
+    )
+
+
+def _stays(run: Run, previous: int | None) -> str:
+    name = f"{run.spec.model_name}@{run.spec.promote.alias}"
+    return f"{name} stays at version {previous}" if previous else "no version was made"

@@ -1,0 +1,171 @@
+"""shard: raw rows become sealed shards. A child process does the work, because the user's transform may run there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_contracts.canonical import canonical, reuse_key
+from data_contracts.handoffs import ContractReport, Dataset, Ref, SourceFile
+from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
+from data_contracts.pipeline_spec import SourceSpec
+from infra.datasets import dataset_to_extend, newest_dataset
+from infra.processes.child import run_child
+from tasks.run.progress import shown
+from tasks.run.run import Run
+from tasks.stages.stage import Done, Stage
+from tasks.stages.validate import raw_inputs, reading, validate, ways
+
+VERSION = 2
+
+
+def in_order(dataset: Dataset) -> list[str]:
+    """A dataset's splits in the usual order: train, val and test first, others by name."""
+    usual = ("train", "val", "test")
+    return sorted(dataset.splits, key=lambda name: (usual.index(name) if name in usual else len(usual), name))
+
+
+def dataset_key(run: Run, set_name: str | None = None) -> str:
+    """Reuse key of a dataset: the shards' settings, the raw bytes, and the user's code if a transform runs.
+
+    A named evaluation set is read as its own sources say and has a key of its own; the window does not apply to it.
+    """
+    return _key(run, raw_inputs(_raw(run, set_name)[0]), set_name)
+
+
+def find_dataset(run: Run, set_name: str | None = None) -> Dataset | None:
+    """The sealed dataset of this run's raw files, or of a named evaluation set; None if it is not made yet."""
+    return newest_dataset(run.store, dataset_key(run, set_name))
+
+
+def shard_key(run: Run, contract: ContractReport | None) -> str | None:
+    """Reuse key of the run's own dataset."""
+    return None if run.external else dataset_key(run)
+
+
+def find_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[Dataset | None] | None:
+    """The dataset under this key; `lacks` names the evaluation sets that are not made yet."""
+    dataset = newest_dataset(run.store, key)
+    if dataset is None:
+        return None
+    lacking = next((name for name in run.resolved.sets if find_dataset(run, name) is None), None)
+    return _told(dataset, dataset.ref.uri, "" if lacking is None else unmade(lacking))
+
+
+def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[Dataset | None]:
+    """Make the dataset and those of named evaluation sets, unless they exist.
+
+    Raises:
+        UsageError: a split without rows, a key or time in two splits, a column the format cannot hold.
+        UserCodeError: the user's transform raised.
+    """
+    found = newest_dataset(run.store, key)
+    dataset = found or _make(run, contract)
+    for name in run.resolved.sets:
+        find_dataset(run, name) or _make(run, None, name)
+    return _told(dataset, None if found is None else found.ref.uri)
+
+
+shard = Stage(
+    "shard",
+    sections=("data", "shards"),
+    takes=(validate,),
+    key=shard_key,
+    find=find_datasets,
+    make=make_datasets,
+    missing="there is no dataset for this data and these shard settings",
+    keyed=False,  # the contract's report is a parent of the dataset, and does not change it
+)
+
+
+def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> Done[Dataset | None]:
+    rows = ", ".join(f"{split} {dataset.rows(split):,}" for split in in_order(dataset))
+    num_shards = sum(len(shards) for shards in dataset.splits.values())
+    sentence = f"{num_shards} {dataset.format} shards: {rows} rows"
+    return Done(dataset, "reused" if reused_from else "ran", sentence, dataset.ref, reused_from, lacks=lacks)
+
+
+def unmade(name: str) -> str:
+    """Why a named evaluation set cannot be scored yet."""
+    return f"there is no dataset of evaluate.sets.{name} for its files and these shard settings"
+
+
+def _key(run: Run, inputs: list[Any], set_name: str | None = None) -> str:
+    """The reuse key with these inputs; without inputs, the key shared by datasets that can extend one another."""
+    shards = run.spec.shards
+    assert shards is not None
+    settings = shards.model_dump(mode="json", exclude=set(shards.UNKEYED))
+    # Canonical JSON sorts keys, but the order of the shares decides which rows each split gets.
+    for name in ("fractions", "boundaries"):
+        settings["split"][name] = list(settings["split"][name].items())
+    sources = ways(_raw(run, set_name)[1])
+    how = reading(run) if set_name is None else {"window": None, "window_column": None, "sources": sources}
+    settings = {**settings, **how, "all_rows_in_one_split": set_name is not None}
+    return reuse_key("shard", VERSION, settings, inputs, run.resolved.code_digest if shards.transform else None)
+
+
+def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceSpec]]:
+    """Files and sources of the pipeline's data, or of a named evaluation set."""
+    if set_name is not None:
+        return run.resolved.sets[set_name], run.spec.evaluate.sets[set_name].source or []
+    assert not isinstance(run.spec.data, str)
+    return run.resolved.files, run.spec.data.source
+
+
+def _make(run: Run, contract: ContractReport | None, set_name: str | None = None) -> Dataset:
+    request = _request(run, contract, set_name)
+    assert run.spec.shards is not None
+    runner = run.spec.shards.runner
+    with shown("shard") as progress:
+        if runner == "local":
+            return run_child(SHARD, request, withhold=run.withholds, on_report={ShardProgress: progress})
+        from tasks.stages.dask_cluster import shard_on_dask  # Dask and Prefect take seconds to import
+
+        return shard_on_dask(run, runner, request, progress)
+
+
+def _extension(run: Run, request: ShardRequest, parents: list[Ref | None]) -> ShardRequest:
+    """The request for a dataset that extends an earlier one, if there is one: only new files are sharded."""
+    inputs, series = raw_inputs(run.resolved.files), _key(run, [])
+    # So that a later extension finds this dataset.
+    request = request.model_copy(update={"settings": {**request.settings, "series": series, "inputs": inputs}})
+    found = dataset_to_extend(run.store, series, inputs)
+    if found is None:
+        return request
+    parent, had = found
+    left = [canonical(one) for one in had]
+    new = []
+    for file, one in zip(run.resolved.files, inputs, strict=True):
+        if canonical(one) in left:
+            left.remove(canonical(one))
+        else:
+            new.append(file)
+    provenance = {**request.provenance, **run.provenance(*parents, parent.ref)}
+    return request.model_copy(update={"files": new, "appended_to": parent, "provenance": provenance})
+
+
+def _request(run: Run, contract: ContractReport | None, set_name: str | None) -> ShardRequest:
+    spec = run.spec
+    assert spec.shards is not None
+    assert not isinstance(spec.data, str)
+    key = dataset_key(run, set_name)
+    files, sources = _raw(run, set_name)
+    windowed = set_name is None and spec.data.window is not None
+    parents = [contract.ref if contract else None]
+    request = ShardRequest(
+        store=run.store_address,
+        uri=run.store.next_attempt("datasets", key),
+        key=key,
+        one_split=None if set_name is None else "test",
+        files=files,
+        sources=sources,
+        root=run.resolved.root,
+        window=run.resolved.window if windowed else None,
+        window_column=spec.data.window.column if windowed and spec.data.window else None,
+        shards=spec.shards,
+        required_splits=["train", spec.evaluate.split] if set_name is None else ["test"],
+        sensitive=spec.data.sensitive,
+        project=str(run.project()) if spec.shards.transform else None,
+        provenance={**run.provenance(*parents), **run.raw_provenance(files, sources)},
+        settings={"files": [file.blake3 for file in files]},
+    )
+    return _extension(run, request, parents) if spec.shards.append and set_name is None else request

@@ -1,0 +1,169 @@
+"""A stage of the line: how its result is found, and how it is made when there is none.
+
+Each stage is one `Stage` in a module of its own name. Its Prefect task (`tasks.stages.orchestrated`), its verb
+(`flows.commands.stages`), its lines in a plan (`tasks.queries.plan`) and its record in the store all follow from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from data_contracts.errors import (
+    Cancelled,
+    ContractRejected,
+    CorruptError,
+    GateNotMet,
+    OnHold,
+    TrainwrightError,
+    UsageError,
+)
+from data_contracts.handoffs import Ref, StageResult, StageStatus
+from infra import stopping
+from infra.store import layout
+from tasks.run.progress import IN_VIEW, StageBegan, StageEnded, notify
+from tasks.run.run import Run
+
+EXTERNAL = "data is external"
+log = logging.getLogger("trainwright")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_STATUSES: dict[type[TrainwrightError], StageStatus] = {ContractRejected: "rejected", Cancelled: "cancelled"}
+# What a stage will do, and why: the last two columns of a plan.
+PlannedAction = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Done(Generic[T]):
+    """A stage's answer: its hand-off, whether it ran or was reused, and one sentence about it.
+
+    Attributes:
+        in_plan: what a plan says about a reused result; default: `reused_from`.
+        lacks: what `make` has still to make beside the found result.
+        error: the error with which this result ends the run, such as the rejection in a contract report.
+    """
+
+    handoff: T
+    status: StageStatus
+    sentence: str
+    ref: Ref | None = None
+    reused_from: str | None = None
+    in_plan: str = ""
+    lacks: str = ""
+    error: TrainwrightError | None = None
+
+
+_SKIPPED: Done[Any] = Done(None, "skipped", f"{EXTERNAL}: the user's data module reads it", in_plan=EXTERNAL)
+
+
+@dataclass(frozen=True, eq=False)
+class Stage(Generic[P, T]):
+    """A stage: called with a run and the hand-offs that it takes, it reuses its result or makes it.
+
+    Attributes:
+        name: the same everywhere: its module, verb, task, record and page.
+        sections: sections of the spec that decide its result; a plan names what changed in them.
+        takes: the stages whose hand-offs it takes, in order.
+        key: the key of the result for these inputs; None with data for which the stage is skipped.
+        find: the result under this key, if there is one. Nothing is written.
+        make: makes the result.
+        missing: why there is nothing to reuse, for a plan and for a later verb that asks for the result.
+        keyed: whether the hand-offs that it takes decide its result; if not, key and find take None for each.
+        check: refuses what `make` would refuse, before any work begins; takes None for what is not made yet.
+        ahead: what `make` would do where `missing` does not say it, such as continuing unfinished work.
+        resumed: what continuing the run would do, where the stage's record does not say it.
+        corrupt: what the stage does with a CorruptError of `find` before the run ends with that error.
+    """
+
+    name: str
+    sections: tuple[str, ...]
+    takes: tuple[Stage[..., Any], ...]
+    key: Callable[Concatenate[Run, P], str | None]
+    find: Callable[Concatenate[Run, str, P], Done[T] | None]
+    make: Callable[Concatenate[Run, str, P], Done[T]]
+    missing: str
+    keyed: bool = field(default=True, kw_only=True)
+    check: Callable[Concatenate[Run, ...], None] | None = field(default=None, kw_only=True)
+    ahead: Callable[Concatenate[Run, P], PlannedAction | None] | None = field(default=None, kw_only=True)
+    resumed: Callable[[Run], PlannedAction | None] | None = field(default=None, kw_only=True)
+    corrupt: Callable[Concatenate[Run, CorruptError, P], None] | None = field(default=None, kw_only=True)
+
+    def found(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> Done[T] | None:
+        """The stored result for these inputs, if there is one; None for each input if the stage is not `keyed`."""
+        key = self.key(run, *args, **kwargs)
+        return _SKIPPED if key is None else self.find(run, key, *args, **kwargs)
+
+    def done(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> Done[T]:
+        """The stored result, or a new one; nothing is logged or recorded."""
+        known: Any = args if self.keyed else (None,) * len(args)
+        key = self.key(run, *known, **kwargs)
+        if key is None:
+            return _SKIPPED
+        try:
+            stored = self.find(run, key, *known, **kwargs)
+        except CorruptError as error:
+            if self.corrupt is not None:
+                self.corrupt(run, error, *args, **kwargs)
+            raise
+        if stored is not None and not stored.lacks:
+            return stored
+        if self.check is not None:
+            self.check(run, *args)
+        return self.make(run, key, *args, **kwargs)
+
+    def first(self, missing: str = "") -> UsageError:
+        """The error of a later verb that needs this stage's result: what is missing, and which verb makes it."""
+        clause = missing or self.missing
+        return UsageError(
+            f"{clause[0].upper()}{clause[1:]}.", remedy=f"Run `trainwright {self.name}` with the same spec first."
+        )
+
+    def __call__(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Carry the stage out: timed, logged, and recorded in `run.results` and under `runs/<run_id>/stages/`."""
+        started = time.monotonic()
+        notify(StageBegan(self.name, run.spec.name, run.run_id if run.recorded else ""))
+
+        def ended(status: StageStatus, sentence: str, **more: Any) -> StageResult:
+            seconds = round(time.monotonic() - started, 3)
+            result = StageResult(name=self.name, status=status, seconds=seconds, sentence=sentence, **more)
+            run.results[self.name] = result
+            # An error is reported once, where it ends the run.
+            shown = "" if sys.exception() else f"  {sentence}"
+            log.info("%-9s %-9s %6.1f s%s", self.name, status, seconds, shown, extra=IN_VIEW)
+            notify(StageEnded(result))
+            return result
+
+        try:
+            stopping.check()
+            done = self.done(run, *args, **kwargs)
+            if done.error is not None:
+                raise done.error
+        except OnHold as error:  # not recorded: the run continues once the checkpoint is released
+            ended("ran", error.message)
+            raise
+        except GateNotMet as error:
+            _record(run, ended("ran", error.message))
+            raise
+        except TrainwrightError as error:
+            ended(_STATUSES.get(type(error), "failed"), error.message)
+            raise
+        except Exception as error:
+            ended("failed", f"{type(error).__name__}: {error}")
+            raise
+        except BaseException as signal:  # Ctrl-C, or Prefect's TerminationSignal in a worker's flow run
+            ended("cancelled", "stopped; no process is left")
+            raise Cancelled(f"The run was stopped during {self.name}.") from signal
+        identity = done.ref.id if done.ref else None
+        _record(run, ended(done.status, done.sentence, id=identity, reused_from=done.reused_from))
+        return done.handoff
+
+
+def _record(run: Run, result: StageResult) -> None:
+    """Record how the stage ended. A run's first record of a stage stays; a resumed run does not replace it."""
+    if run.recorded:
+        run.store.create_once(layout.stage(run.run_id, result.name), result.to_json())

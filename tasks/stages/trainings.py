@@ -1,0 +1,155 @@
+"""Which training a run's settings stand for: its reuse key, the attempt to use, and where that attempt resumes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from data_contracts.canonical import reuse_key
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Checkpoint, Dataset, StageResult
+from data_contracts.messages.gang import Launch
+from infra.checkpoints import verify_checkpoint
+from infra.datasets import find_dataset_by_id
+from infra.gang.checkpoints.ledger import at_step
+from infra.gang.checkpoints.listing import committed, why_from
+from infra.gang.checkpoints.participants import generations
+from infra.store import Store, layout
+from tasks.run.run import Run
+
+VERSION = 1
+log = logging.getLogger("trainwright")
+
+# Where a training runs, and how long it waits, does not affect its result.
+PLACEMENT = {
+    "launcher",
+    "pool",
+    "nodes",
+    "min_nodes",
+    "devices",
+    "machine",
+    "micro_batch_size",
+    "shard_ranks",
+    "rollcall_timeout_s",
+    "collective_timeout_s",
+    "hang_timeout_s",
+    "spike_factor",
+}
+
+
+def training_key(run: Run, dataset: Dataset | None) -> str:
+    """Reuse key of a training: covers what decides its result; never where it ran."""
+    return key_of(sealed_settings(run, dataset))
+
+
+def key_of(sealed: dict[str, Any], version: int = VERSION) -> str:
+    """Reuse key of a training, from the settings sealed in its checkpoints."""
+    return reuse_key("train", version, sealed["train"], sealed["dataset_id"], sealed["code_digest"])
+
+
+def sealed_settings(run: Run, dataset: Dataset | None) -> dict[str, Any]:
+    """The settings that decide a training's result. They are sealed in every checkpoint, which is rebuilt from them
+    alone.
+    """
+    settings = {name: value for name, value in run.train_settings().items() if name not in PLACEMENT}
+    settings["checkpoint"] = {"every_steps": settings["checkpoint"]["every_steps"]}
+    settings["loader"] = run.spec.train.loader.result
+    begin = settings.pop("init_from")
+    if run.resolved.init_from is not None:
+        settings["init_from"] = {"id": run.resolved.init_from.id, "strict": begin["strict"]}
+    if run.resolved.mixture:
+        others = {name: other.ref.id for name, other in run.resolved.mixture.items()}
+        settings["loader"]["mixture"] = {**settings["loader"]["mixture"], "datasets": others}
+    return {
+        "train": settings,
+        "code_digest": run.resolved.code_digest,
+        "dataset_id": None if dataset is None else dataset.ref.id,
+    }
+
+
+def find_training(run: Run, key: str, *, warn: bool = True) -> tuple[str, Checkpoint | None, bool]:
+    """The training to use for a key: its directory, its checkpoint if finished and whole, and whether it was begun.
+
+    Args:
+        warn: log why a finished training is not used.
+    """
+    attempt = max(run.store.attempts("trainings", key), default=0)
+    training = layout.attempt("trainings", key, attempt)
+    following = layout.attempt("trainings", key, attempt + 1), None, False
+    if not run.store.claim(training):
+        return following
+    begun = bool(run.store.list(training))
+    if begun and run.resolved.fresh and _begun_by(run, training) != run.run_id:
+        return following
+    if run.store.exists(layout.result(training)):
+        checkpoint = run.store.read_as(layout.result(training), Checkpoint.from_json)
+        return (training, checkpoint, True) if usable(run, checkpoint, warn=warn) else following
+    return training, None, begun
+
+
+def _begun_by(run: Run, training: str) -> str | None:
+    """The run that began a training: `--new` makes one new training, however often the run is continued."""
+    try:
+        return run.store.read_as(layout.launch(training, 0), _launcher)
+    except FileNotFoundError:
+        return None
+
+
+def usable(run: Run, checkpoint: Checkpoint, *, warn: bool = True) -> bool:
+    """Whether a checkpoint may be handed over or started from: it is whole, and not quarantined."""
+    level = logging.WARNING if warn else logging.DEBUG
+    uri = checkpoint.ref.uri
+    if run.store.exists(layout.quarantined(uri)):
+        log.log(level, "the checkpoint %s is quarantined", uri)
+        return False
+    try:
+        verify_checkpoint(run.store, checkpoint)
+    except (CorruptError, FileNotFoundError):
+        log.log(level, "the checkpoint %s is corrupt or missing", uri)
+        return False
+    return True
+
+
+def training_of(run: Run) -> str | None:
+    """The training that the run reused, else the newest with its key that it launched, else the newest with its key."""
+    trained, sharded = recorded(run, "train"), recorded(run, "shard")
+    if trained is not None and trained.reused_from:
+        return trained.reused_from
+    made = None if run.external or sharded is None else sharded.id
+    dataset: Dataset | None = None if made is None else find_dataset_by_id(run.store, made)
+    if dataset is None and not run.external:
+        return None
+    key, attempts = training_key(run, dataset), list[str]()
+    while run.store.list(training := layout.attempt("trainings", key, len(attempts))):
+        attempts.insert(0, training)
+    launched = [training for training in attempts if run.run_id in _launched_by(run.store, training)]
+    # `--new` asks for a training of its own.
+    return next(iter(launched if run.resolved.fresh else [*launched, *attempts]), None)
+
+
+def continuation(store: Store, training: str, from_step: int | None) -> str:
+    """Where an unfinished training would continue, and why; UsageError for a step that is not committed."""
+    kept, aside = committed(store, training)
+    if from_step is not None:
+        later = [one.step for one in kept if one.step > at_step(kept, from_step, training).step]
+        beyond = f"; step {', '.join(f'{step:,}' for step in later)} will be set aside" if later else ""
+        return f"continues from step {from_step:,}, as requested{beyond}"
+    if not kept:
+        return "starts from step 0: it has no committed checkpoint"
+    return f"continues from step {kept[-1].step:,} ({why_from(store, training, kept[-1].step, aside)})"
+
+
+def _launched_by(store: Store, training: str) -> set[str]:
+    """The runs that launched a generation of a training."""
+    return {store.read_as(layout.launch(training, number), _launcher) for number in generations(store, training)}
+
+
+def _launcher(launch: dict[str, Any]) -> str:
+    """The run that launched a generation."""
+    return Launch.from_json(launch).run_id
+
+
+def recorded(run: Run, stage: str) -> StageResult | None:
+    """How a stage of the run ended, if it ended successfully."""
+    path = layout.stage(run.run_id, stage)
+    return run.store.read_as(path, StageResult.model_validate) if run.store.exists(path) else None

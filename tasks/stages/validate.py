@@ -1,0 +1,156 @@
+"""validate: checks whether the raw data keeps its contract. Great Expectations decides, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from data_contracts.canonical import reuse_key
+from data_contracts.contract.suites import SEVERITIES, suite_digest
+from data_contracts.errors import ContractRejected
+from data_contracts.handoffs import ContractReport, Failure, SourceFile, StageStatus
+from data_contracts.messages.raw_data import CONTRACT, ContractRequest
+from data_contracts.pipeline_spec import SourceSpec
+from infra import contract_worker
+from infra.handoffs import put_handoff, read_handoff
+from infra.processes.child import run_child
+from tasks.run.run import Run
+from tasks.stages.stage import Done, Stage
+
+VERSION = 1
+SHOWN = 5
+
+
+def contract_key(run: Run) -> str | None:
+    """Reuse key of the contract report: the suite, what it fails on, what is masked, the window and the raw bytes."""
+    if run.external:
+        return None
+    spec = run.spec
+    assert spec.contract is not None
+    assert not isinstance(spec.data, str)
+    assert run.resolved.suite is not None
+    settings = {
+        "suite": suite_digest(run.resolved.suite),
+        "fail_on": spec.contract.fail_on,
+        "sensitive": sorted(spec.data.sensitive),
+        **reading(run),
+    }
+    return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), None)
+
+
+def find_report(run: Run, key: str) -> Done[ContractReport | None] | None:
+    """The contract report under this key, accepted or not."""
+    ref = run.store.newest("contracts", key)
+    return None if ref is None else _judged(run, read_handoff(run.store, ref, ContractReport), "reused")
+
+
+def make_report(run: Run, key: str) -> Done[ContractReport | None]:
+    """Check the raw data against its contract; a report that rejects the data is kept too."""
+    return _judged(run, _check(run, key), "ran")
+
+
+validate = Stage(
+    "validate",
+    sections=("data", "contract"),
+    takes=(),
+    key=contract_key,
+    find=find_report,
+    make=make_report,
+    missing="there is no accepted contract report for this data and suite",
+)
+
+
+def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[ContractReport | None]:
+    """The stage's answer from a report; with ContractRejected if a failure has a severity in `contract.fail_on`."""
+    assert run.spec.contract is not None
+    assert report.ref is not None
+    reused_from = report.ref.uri if status == "reused" else None
+    if not report.accepted:
+        sentence = rejection(report, run.spec.contract.fail_on)
+        error = ContractRejected(sentence, details=report.to_json())
+        in_plan = f"{report.ref.uri}: {sentence}"
+        return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
+    plural = "" if report.expectations == 1 else "s"
+    sentence = f"{report.rows:,} rows meet {report.expectations} expectation{plural}"
+    if report.failures:
+        kept = report.expectations - len(report.failures)
+        sentence = f"{report.rows:,} rows meet {kept} of {report.expectations} expectations; {_listed(report.failures)}"
+    return Done(report, status, sentence, report.ref, reused_from)
+
+
+def rejection(report: ContractReport, fail_on: str) -> str:
+    """One sentence that says what broke, where and in how many rows; the failures that rejected the data come first."""
+    if not report.failures:
+        return "The contract rejects the data: no expectation was checked."
+    bar = SEVERITIES.index(fail_on)
+    grave = [failure for failure in report.failures if SEVERITIES.index(failure.severity) >= bar]
+    mild = report.failures[len(grave) :]  # the gravest come first
+    milder = f" Milder than fail_on: {_listed(mild)}." if mild else ""
+    return f"The contract rejects the data: {_listed(grave)}.{milder}"
+
+
+def _listed(failures: list[Failure]) -> str:
+    more = len(failures) - SHOWN
+    return "; ".join(map(_finding, failures[:SHOWN])) + (f"; and {more} more" if more > 0 else "")
+
+
+def _finding(failure: Failure) -> str:
+    """A failure's sentence, with the first values that broke it where they may be shown."""
+    # A missing value reveals nothing, so it is not quoted.
+    values = ", ".join(failure.values[:3]) if failure.expectation != "expect_column_values_to_not_be_null" else ""
+    return f"{failure.sentence}, such as {values}" if values else failure.sentence
+
+
+def reading(run: Run) -> dict[str, object]:
+    """The settings that decide which rows the pipeline's raw files give."""
+    spec = run.spec
+    assert not isinstance(spec.data, str)
+    column = spec.data.window.column if spec.data.window else None
+    window = {"window": run.resolved.window if column else None, "window_column": column}
+    return {**window, "sources": ways(spec.data.source)}
+
+
+def ways(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
+    """How each source is read: the settings that decide its rows."""
+    return [{"pattern": one.pattern, "columns": one.columns} for one in sources]
+
+
+def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, object]]:
+    """Raw files by their content, not by their place; columns taken from paths count."""
+    return [
+        {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source} for file in files
+    ]
+
+
+def _check(run: Run, key: str) -> ContractReport:
+    spec, resolved = run.spec, run.resolved
+    assert spec.contract is not None
+    assert not isinstance(spec.data, str)
+    assert resolved.suite is not None
+
+    sources = spec.data.source
+    request = ContractRequest(
+        suite=resolved.suite,
+        files=resolved.files,
+        sources=sources,
+        root=resolved.root,
+        window=resolved.window,
+        window_column=spec.data.window.column if spec.data.window else None,
+        fail_on=spec.contract.fail_on,
+        sensitive=spec.data.sensitive,
+    )
+    if run.withholds:
+        outcome = run_child(CONTRACT, request, withhold=True)
+    else:
+        outcome = contract_worker.main(request, lambda report: None)
+    found = outcome.model_dump(mode="json", exclude={"schema_version"})
+    fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(resolved.suite)}
+    writer = run.store.writer(run.store.next_attempt("contracts", key))
+    put_handoff(writer, fields)
+    settings = {
+        "suite": resolved.suite,
+        "fail_on": spec.contract.fail_on,
+        "files": [file.blake3 for file in resolved.files],
+    }
+    provenance = {**run.provenance(), **run.raw_provenance(resolved.files, sources)}
+    ref = writer.seal("contract", settings, provenance)
+    return read_handoff(run.store, ref, ContractReport)

@@ -1,0 +1,118 @@
+"""Every test asserts something: itself, by `pytest.raises` and its like, or through a helper of the tests that does.
+
+A helper counts if it is defined in the test's file, in a `conftest.py` above it, or in a module of the tests that it
+imports. A child process that must end with 0 is not enough: it says that nothing failed, not what was done.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.architecture.test_sizes import _functions
+
+# Tests that pass if nothing is raised, each with the reason why that is all there is to say.
+ALLOWED: dict[str, str] = {}
+EXPECTED = {"pytest.raises", "pytest.warns", "pytest.fail"}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def without_assertion(sources: dict[str, str]) -> list[str]:
+    """Tests (`path::name`) of these sources (path below the repository → text) that assert nothing."""
+    trees = {path: ast.parse(text) for path, text in sources.items()}
+    functions = {path: list(_functions(tree)) for path, tree in trees.items()}
+    seen = {path: _in_view(path, tree, set(trees)) for path, tree in trees.items()}
+    asserting = {path: {_last(name) for name, one in functions[path] if _asserts(one)} for path in trees}
+    grown = True
+    while grown:
+        grown = False
+        for path in trees:
+            known = set().union(*(asserting[other] for other in seen[path]))
+            for name, one in functions[path]:
+                if _last(name) not in asserting[path] and _calls(one) & known:
+                    asserting[path].add(_last(name))
+                    grown = True
+    return [
+        f"{path}::{name}"
+        for path, tree in trees.items()
+        for name, one in _tests(tree)
+        if not _asserts(one) and not _calls(one) & set().union(*(asserting[other] for other in seen[path]))
+    ]
+
+
+def _tests(tree: ast.Module) -> Iterator[tuple[str, Function]]:
+    """What pytest collects: functions of the module and of its classes."""
+    for node in tree.body:
+        for one in node.body if isinstance(node, ast.ClassDef) and node.name.startswith("Test") else [node]:
+            if isinstance(one, Function) and one.name.startswith("test_"):
+                yield one.name, one
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _asserts(function: Function) -> bool:
+    return any(
+        isinstance(node, ast.Assert) or (isinstance(node, ast.Call) and _expects(ast.unparse(node.func)))
+        for node in ast.walk(function)
+    )
+
+
+def _expects(called: str) -> bool:
+    return called in EXPECTED or _last(called).startswith("assert_")
+
+
+def _calls(function: Function) -> set[str]:
+    called = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    return {name.id if isinstance(name, ast.Name) else getattr(name, "attr", "") for name in called}
+
+
+def _in_view(path: str, tree: ast.Module, paths: set[str]) -> set[str]:
+    """The file itself, each `conftest.py` above it, and the modules of the tests that it imports."""
+    above = {f"{parent}/conftest.py" for parent in Path(path).parents}
+    modules = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return ({path} | above | {f"{module.replace('.', '/')}.py" for module in modules}) & paths
+
+
+def test_every_test_asserts_something(repository: Path) -> None:
+    paths = [path for path in sorted((repository / "tests").rglob("*.py")) if "golden" not in path.parts]
+    found = without_assertion({str(path.relative_to(repository)): path.read_text() for path in paths})
+    assert [name for name in found if name not in ALLOWED] == []
+    assert [name for name in ALLOWED if name not in found] == [], "these assert something now"
+
+
+HELPER = """
+def checked(value):
+    assert value
+
+def through(value):
+    checked(value)
+
+def plain(value):
+    print(value)
+"""
+
+
+def test_a_test_without_an_assertion_is_found() -> None:
+    test = (
+        "from tests.support.helper import checked, plain, through\n"
+        "def test_itself():\n    assert 1\n"
+        "def test_raises():\n    with pytest.raises(ValueError):\n        int('x')\n"
+        "def test_helper():\n    through(1)\n"
+        "def test_mock(mock):\n    mock.assert_called_once_with(1)\n"
+        "def test_nothing():\n    plain(1)\n"
+        "def test_runs():\n    subprocess.run(['true'], check=True)\n"
+        "class TestIt:\n    def test_inside(self):\n        plain(1)\n"
+    )
+    sources = {"tests/support/helper.py": HELPER, "tests/unit/test_it.py": test}
+    names = ["test_nothing", "test_runs", "test_inside"]
+    assert without_assertion(sources) == [f"tests/unit/test_it.py::{name}" for name in names]
+    elsewhere = {"tests/support/helper.py": HELPER, "tests/unit/test_it.py": "def test_helper():\n    through(1)\n"}
+    assert without_assertion(elsewhere) == ["tests/unit/test_it.py::test_helper"], "a name of a file not imported"

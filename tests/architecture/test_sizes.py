@@ -1,0 +1,126 @@
+"""Functions stay small: at most 50 lines, 4 levels of nesting, 7 parameters; in tests and benchmarks, too.
+
+Nesting counts the blocks around a statement (`if`, `for`, `while`, `with`, `try`, `match`); `elif` is not a level, and
+a function inside another begins anew. `self` and `cls` are not counted as parameters.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+MOST = {"lines": 50, "levels": 4, "parameters": 7}
+FOLDERS = (
+    *("flows", "tasks", "training", "infra", "data_contracts"),
+    *("tests", "benchmarks", "examples", ".ci"),
+)
+# (module, function) that is larger. To be mended: whoever mends one takes it out, and none may be added.
+ALLOWED = {
+    ("training.formats.kernels.read", "locate"),
+    ("training.formats.kernels.write", "put_bytes"),
+    ("training.formats.kernels.write", "put_floats"),
+    ("training.formats.kernels.write", "put_ints"),
+    ("training.loader.loaders", "TrainLoader.__init__"),
+    ("training.loader.loaders", "_Source.__init__"),
+    ("training.loader.split_reader", "Split.__init__"),
+}
+_BLOCKS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_SCOPES = (*_FUNCTIONS, ast.ClassDef)
+
+
+def _functions(node: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Every function below `node` with its name, which begins with those of the classes and functions around it."""
+    for child in ast.iter_child_nodes(node):
+        name = inside
+        if isinstance(child, _SCOPES):
+            name = f"{inside}.{child.name}".lstrip(".")
+        if isinstance(child, _FUNCTIONS):
+            yield name, child
+        yield from _functions(child, name)
+
+
+def _levels(node: ast.AST) -> int:
+    deepest = 0
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, _SCOPES):
+            is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+            deepest = max(deepest, _levels(child) + (isinstance(child, _BLOCKS) and not is_elif))
+    return deepest
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    given = function.args
+    named = [*given.posonlyargs, *given.args]
+    unbound = named[1:] if named and named[0].arg in ("self", "cls") else named
+    return len(unbound) + len(given.kwonlyargs) + (given.vararg is not None) + (given.kwarg is not None)
+
+
+def too_large(source: str) -> dict[str, str]:
+    """Functions of a source that are too large, each with what it has too much of: `has 51 lines`."""
+    found = {}
+    for name, function in _functions(ast.parse(source)):
+        assert function.end_lineno is not None
+        sizes = {
+            "lines": function.end_lineno - function.lineno + 1,
+            "levels": _levels(function),
+            "parameters": _parameters(function),
+        }
+        over = [f"{sizes[what]} {what}" for what, most in MOST.items() if sizes[what] > most]
+        if over:
+            found[name] = f"has {', '.join(over)}"
+    return found
+
+
+def test_functions_are_small(repository: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "--", *(f"{folder}/*.py" for folder in FOLDERS)],
+        cwd=repository,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    names = listed.stdout.splitlines()
+    if listed.returncode != 0:  # a copy without a repository
+        names = [str(one.relative_to(repository)) for folder in FOLDERS for one in (repository / folder).rglob("*.py")]
+    found = {
+        (name.removesuffix(".py").replace("/", "."), function): f"{name}: {function} {sizes}"
+        for name in names
+        if (repository / name).is_file()
+        for function, sizes in too_large((repository / name).read_text()).items()
+    }
+    large = [sentence for where, sentence in sorted(found.items()) if where not in ALLOWED]
+    most = f"at most {MOST['lines']} lines, {MOST['levels']} levels of nesting and {MOST['parameters']} parameters"
+    assert not large, f"A function has {most}; split these:\n" + "\n".join(large)
+    assert len(names) > 100
+    assert not ALLOWED - found.keys(), "These are small now; take them out of ALLOWED."
+
+
+BRANCHES = """
+class A:
+    def f(self, a, b, *c, d, e, f, g, **h):
+        if a:
+            pass
+        elif b:
+            for one in c:
+                while d:
+                    with e:
+                        try:
+                            pass
+                        except ValueError:
+                            pass
+
+    @staticmethod
+    def g(a, b, c, d, e, f, g):
+        def inner():
+            if a:
+                pass
+"""
+
+
+def test_what_is_counted() -> None:
+    assert too_large(BRANCHES) == {"A.f": "has 5 levels, 8 parameters"}
+    assert too_large("def f():\n" + "    pass\n" * 49) == {}
+    assert too_large("@decorated\ndef f():\n" + "    pass\n" * 50) == {"f": "has 51 lines"}

@@ -1,0 +1,332 @@
+"""A damaged record of a store is exit code 6, one sentence and no other answer, from each command that reads it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from data_contracts.messages.gang import Launch
+from flows.cli import main
+from flows.commands.guard import Answer, carry_out
+from flows.stages import stages
+from infra.gang.checkpoints.ledger import Ledger
+from infra.store import Store, layout, open_store
+from infra.store.lease_keeper import LeaseKeeper
+from infra.store.retry import ConductorWatch
+from tasks.queries.plan import plan_resumed
+from tasks.run.options import RunOptions
+from tasks.run.report import report
+from tasks.run.run import Run, open_run, reopen_run
+from tasks.stages.earlier_handoffs import EarlierHandoffs
+from tasks.stages.evaluate import evaluate
+from tasks.stages.promote import promote
+from tasks.stages.shard import shard
+from tasks.stages.train import train
+from tasks.stages.validate import validate
+from tasks.stages.verify import verify
+from tests.support.damage import overwrite
+from tests.support.tiny import trainwright, write_project
+
+MANIFEST = "manifest.json"
+# The readers of each record; `checkpoints` reads only those stages of a run that say which training it used.
+READERS = {
+    r"store\.json": ["status"],
+    r"aliases/tiny/champion": ["show", "prove", "status", "gc"],
+    r"runs/[^/]+/resolved\.json": ["checkpoints", "resume", "open", "gc"],
+    r"runs/[^/]+/report\.json": ["show run", "status", "gc"],
+    r"runs/[^/]+/stages/(shard|train)\.json": ["checkpoints", "gc"],
+    r"runs/[^/]+/stages/(validate|verify|evaluate)\.json": ["resume"],
+    r"runs/[^/]+/(stages/promote|attempts/0)\.json": ["gc"],
+    r"(runs|trainings)/[^/]+/lease": ["lease"],
+    r"trainings/[^/]+/latest": ["checkpoints", "conduct", "gc"],
+    r"trainings/[^/]+/result\.json": ["checkpoints", "verified", "gc"],
+    r"trainings/[^/]+/g0/launch\.json": ["logs", "gc"],
+    r"trainings/[^/]+/g0/(rollcall|node-0/joined|node-0/exit)\.json": ["logs"],
+    r"trainings/[^/]+/g0/cancel": ["watch"],
+    r"trainings/[^/]+/checkpoints/[^/]+\.verified": ["verified"],
+    r"trainings/[^/]+/checkpoints/[^/]+\.quarantined": ["checkpoints"],
+    r"triggers/[^/]+": ["open", "gc"],
+    r"pipelines/[^/]+": ["open"],
+}
+# Records that are read only while a generation runs, or only by people.
+NOT_ASKED = r"trainings/[^/]+/g0/node-0/beat-\d+\.json|tombstones/.+"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A promoted run with every kind of record."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        spec = write_project(tmp_path_factory.mktemp("project") / "tiny")
+        run = open_run(spec, store_uri=str(tmp_path_factory.mktemp("store")), options=RunOptions(key="k"))
+        dataset = shard(run, validate(run))
+        checkpoint = verify(run, train(run, dataset))
+        evaluation = evaluate(run, checkpoint, dataset)
+        receipt = promote(run, checkpoint, dataset, evaluation)
+        page = report(run, dataset=dataset, checkpoint=checkpoint, evaluation=evaluation, receipt=receipt)
+    store = run.store
+    keeper = LeaseKeeper(store, layout.lease(layout.run(run.run_id)), "test")
+    keeper.start()
+    assert keeper.token(60) == 0
+    keeper.stop()
+    store.create_json(layout.run_attempt(run.run_id, 0), page.to_json())
+    store.create_json(layout.cancel(checkpoint.training, 0), {"schema_version": 1, "cause": "cancelled"})
+    marked = layout.quarantined(layout.checkpoint(checkpoint.training, 1, 0))
+    store.create_json(marked, {"schema_version": 1, "reason": "not finite"})
+    store.create_json(layout.tombstone("datasets/gone-0"), {"by": "me", "why": "old"})
+    return run
+
+
+def records(root: Path) -> list[str]:
+    """Every record of a store, by its path."""
+    sealed = {path.parent for path in root.rglob(MANIFEST)}
+    files = [path for path in root.rglob("*") if path.is_file() and not sealed.intersection(path.parents)]
+    paths = [str(path.relative_to(root)) for path in files]
+    return sorted(path for path in paths if path[0] != "." and not path.startswith("uses/") and path[-4:] != ".txt")
+
+
+class Reading:
+    """Reads a store as commands do; returns the exit code, the answer and the log lines."""
+
+    def __init__(self, run: Run, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.run_id, self.root, self.capsys = run.run_id, root, capsys
+        self.spec = run.resolved.spec_path
+        self.training = next(iter(f"trainings/{path.name}" for path in (root / "trainings").iterdir()))
+        where = ["--store", str(root)]
+        self.commands: dict[str, Callable[[], int]] = {
+            "status": lambda: main(["status", *where]),
+            "gc": lambda: main(["gc", "--dry-run", *where]),
+            "show": lambda: main(["show", "tiny@champion", *where]),
+            "show run": lambda: main(["show", self.run_id, *where]),
+            "prove": lambda: main(["prove", "tiny", *where]),
+            "checkpoints": lambda: main(["checkpoints", self.run_id, *where]),
+            "logs": lambda: main(["logs", self.run_id, *where]),
+            "resume": lambda: self.answer(
+                lambda: "\n".join(one.line for one in plan_resumed(self.reopened(), stages()))
+            ),
+            "open": lambda: self.answer(
+                lambda: open_run(self.spec, store_uri=str(root), options=RunOptions(key="k")).run_id
+            ),
+            "verified": lambda: self.answer(lambda: str(EarlierHandoffs(self.opened()).handoff(verify))),
+            "lease": lambda: self.answer(self.take_leases),
+            "conduct": lambda: self.answer(lambda: str(Ledger(self.store, self.training, 9).checkpoints)),
+            "watch": lambda: self.answer(self.watch),
+        }
+
+    @property
+    def store(self) -> Store:
+        return open_store(str(self.root), create=False)
+
+    def reopened(self) -> Run:
+        return reopen_run(self.run_id, str(self.root))
+
+    def opened(self) -> Run:
+        return open_run(self.spec, store_uri=str(self.root), recorded=False)
+
+    def planned(self) -> str:
+        return "\n".join(one.line for one in plan_resumed(self.reopened(), stages()))
+
+    def take_leases(self) -> str:
+        for path in (layout.lease(self.training), layout.lease(layout.run(self.run_id))):
+            keeper = LeaseKeeper(self.store, path, "test")
+            keeper.start()
+            with contextlib.closing(argparse.Namespace(close=keeper.stop)):
+                assert keeper.token(60) is not None
+        return "taken"
+
+    def watch(self) -> str:
+        launch = self.store.read_as(layout.launch(self.training, 0), Launch.from_json)
+        launch = launch.model_copy(update={"heartbeat_s": 0})
+        try:
+            ConductorWatch(self.store, launch).look()
+        except CorruptError:
+            raise
+        except Exception as error:
+            return str(error)
+        return ""
+
+    def answer(self, work: Callable[[], str]) -> int:
+        return carry_out(
+            lambda: lambda _: Answer(work(), {}), argparse.Namespace(command="x", json=False, no_color=True)
+        )
+
+    def __call__(self, reader: str) -> tuple[int, str, str]:
+        self.capsys.readouterr()
+        code = self.commands[reader]()
+        said = self.capsys.readouterr()
+        return code, re.sub(r"\S+ \w+ +old", "old", said.out), said.err
+
+
+@pytest.fixture
+def reading(made: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Reading:
+    """Readers of a copy of the store."""
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    shutil.copytree(made.store.uri, tmp_path / "store")
+    return Reading(made, tmp_path / "store", capsys)
+
+
+def damages(root: Path, path: str) -> Iterator[tuple[str, bytes]]:
+    """What may stand in a record's place, by name."""
+    data = (root / path).read_bytes()
+    for bit in (3, 8 * (len(data) // 2) + 1, 8 * len(data) - 8):
+        yield f"bit {bit}", flipped(data, bit)
+    yield "truncated", data[: len(data) // 2]
+    yield "empty", b""
+    yield "brackets", b"[" * 100_000
+    yield "not UTF-8", b'{"a":"\xff"}'
+    yield "another's", (root / next(other for other in records(root) if other != path)).read_bytes()
+    yield "schema 1", downgraded(data)
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def downgraded(data: bytes) -> bytes:
+    """The same, as an earlier Trainwright would have written it."""
+    value = json.loads(data)
+    del value["digest"], value["path"]
+    number = "schema_version" if "schema_version" in value else "schema"
+    return json.dumps({**value, number: 1}).encode()
+
+
+def readers_of(path: str) -> list[str]:
+    return next((readers for pattern, readers in READERS.items() if re.fullmatch(pattern, path)), [])
+
+
+def test_every_record_has_its_readers(made: Run) -> None:
+    found = records(Path(made.store.uri))
+    assert [path for path in found if not readers_of(path) and not re.fullmatch(NOT_ASKED, path)] == []
+    unused = [pattern for pattern in READERS if not any(re.fullmatch(pattern, path) for path in found)]
+    assert unused == []
+
+
+def test_damage_is_exit_code_6_in_one_sentence(reading: Reading) -> None:
+    wrong: list[Any] = []
+    for path in records(reading.root):
+        whole, harm = (reading.root / path).read_bytes(), list(damages(reading.root, path))
+        for reader in readers_of(path):
+            for name, data in harm:
+                if path == layout.STORE and name == "schema 1":
+                    continue  # so a store looked that an earlier Trainwright made
+                overwrite(reading.root / path, data)
+                code, out, err = reading(reader)
+                lines = [line for line in err.splitlines() if not line.startswith("ok ")]
+                if code != 6 or out or len(lines) != 1 or path not in err:
+                    wrong.append((path, reader, name, code, out[:200], err[-300:]))
+        overwrite(reading.root / path, whole)
+    assert wrong == []
+
+
+def bits_of(data: bytes, every: bool) -> range:
+    return range(0, 8 * len(data), 1 if every else max(1, 8 * len(data) // 60))
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.sweep)])
+def test_no_flipped_bit_is_believed(reading: Reading, every: bool) -> None:
+    store, believed, tried, unnamed = reading.store, list[Any](), 0, list[Any]()
+    for path in records(reading.root):
+        file = reading.root / path
+        whole = file.read_bytes()
+        pointer = isinstance(json.loads(whole).get("version"), int) and "value" in json.loads(whole)
+        for bit in bits_of(whole, every):
+            tried += 1
+            overwrite(file, flipped(whole, bit))
+            try:
+                believed.append((path, bit, store.pointer(path).read() if pointer else store.read_json(path)))
+            except CorruptError as error:
+                unnamed += [(path, bit)] if error.details != {"file": path} else []
+        overwrite(file, whole)
+    assert (believed, unnamed) == ([], [])
+    print(f"{tried:,} flipped bits in {len(records(reading.root))} records, each found")
+
+
+def test_whole_records_are_read_without_a_word(reading: Reading) -> None:
+    for reader in reading.commands:
+        code, out, err = reading(reader)
+        assert (code, bool(out), "earlier Trainwright" in err) == (0, True, False), (reader, err)
+
+
+def test_processes_say_the_same(reading: Reading, made: Run) -> None:
+    """The commands themselves, on a `latest` that leads out of the store and on a run with another seed."""
+    latest = reading.root / layout.latest(reading.training)
+    resolved = reading.root / layout.resolved(made.run_id)
+    changed = {
+        latest: latest.read_bytes().replace(b'"training":"trainings/', b'"training":"../../.../', 1),
+        resolved: resolved.read_bytes().replace(b'"seed":7', b'"seed":5', 1),
+    }
+    for path, data in changed.items():
+        whole = path.read_bytes()
+        assert data != whole
+        overwrite(path, data)
+        done = trainwright("checkpoints", made.run_id, "--store", str(reading.root))
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (6, "", 1), done.stderr
+        overwrite(path, whole)
+
+
+def test_a_path_that_leads_out_of_the_store_is_refused_though_the_digest_is_right(reading: Reading) -> None:
+    pointer = reading.store.pointer(layout.latest(reading.training))
+    held = pointer.read()
+    assert held is not None
+    [checkpoint] = held.value["checkpoints"][-1:]
+    pointer.swap(held, {**held.value, "checkpoints": [{**checkpoint, "ref": {**checkpoint["ref"], "uri": "../.."}}]})
+    code, out, err = reading("checkpoints")
+    assert (code, out, err.count("\n")) == (6, "", 1), err
+    assert layout.latest(reading.training) in err
+
+
+def test_a_store_of_an_earlier_version_is_read_with_one_warning(reading: Reading, tmp_path: Path) -> None:
+    before = {reader: reading(reader) for reader in reading.commands if reader not in ("lease", "conduct")}
+    alias = reading.root / "aliases/tiny/champion"
+    for path in records(reading.root):
+        if reading.root / path != alias:
+            overwrite(reading.root / path, downgraded((reading.root / path).read_bytes()))
+    warned = 0
+    for reader, (code, out, _) in before.items():
+        again = reading(reader)
+        assert (again[0], AGE.sub("", again[1])) == (code, AGE.sub("", out)), (reader, again)
+        warned += again[2].count("earlier Trainwright")
+    assert warned == 1
+    overwrite(alias, downgraded(alias.read_bytes()))
+    for reader in ("show", "prove", "status", "open"):
+        code, out, err = reading(reader)
+        assert (code, out) == (6, ""), reader
+        assert "aliases/tiny/champion has schema 1, although the receipt that it names" in err
+    with contextlib.redirect_stderr(io.StringIO()):
+        assert reading("conduct")[0] == 0
+    moved = json.loads((reading.root / layout.latest(reading.training)).read_bytes())
+    assert (moved["schema"], "digest" in moved) == (2, True), "its next move"
+
+
+# How long ago a checkpoint was made, in a table for people.
+AGE = re.compile(r"  +[0-9.]+ (s|min|h)\b")
+WITNESSED = ["runs/[^/]+/stages/train.json", "runs/[^/]+/report.json", "trainings/[^/]+/(latest|lease|result.json)"]
+WITNESSED += ["trainings/[^/]+/g0/node-0/exit.json", "trainings/[^/]+/checkpoints/.+verified", "runs/[^/]+/lease"]
+
+
+@pytest.mark.parametrize("pattern", WITNESSED)
+def test_an_old_store_does_not_take_back_a_newer_record(reading: Reading, pattern: str) -> None:
+    """In a store of an earlier version, a record beside others with a digest must have one too."""
+    store_file = reading.root / layout.STORE
+    overwrite(store_file, downgraded(store_file.read_bytes()))
+    paths = [path for path in records(reading.root) if re.fullmatch(pattern, path)]
+    assert paths
+    for path in paths:
+        file = reading.root / path
+        overwrite(file, downgraded(file.read_bytes()))
+        with pytest.raises(
+            CorruptError, match=rf"^{re.escape(path)} has schema 1, although .+ written by a later version"
+        ):
+            reading.store.read_json(path) if path.endswith(("json", "verified")) else reading.store.pointer(path).read()

@@ -1,0 +1,285 @@
+"""One target's mutants: which are drawn, which tests see them, what became of each."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.mutants import reach
+from tests.support.mutants.imports import dependents
+from tests.support.mutants.kinds import Mutant, mutants_of
+
+SEED = 20261123
+OPEN = {"survived", "unreached", "broken"}
+# Files of tests that are recorded at once; what was recorded is kept.
+BATCH = 8
+# Seconds that the tests of one mutant took when they were recorded; those beyond are left out.
+BUDGET_S = 20.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """Sources to mutate, and the tests that may see it: files by pattern, or single tests (`path::name`)."""
+
+    sources: str
+    tests: tuple[str, ...]
+    # Tests that reach this file need a server of their own, so they come last where others see the mutant.
+    late: str = ""
+
+
+CONDUCTOR = "tests/unit/infra/gang/conductor"
+ALONE = ("conductor_run", "generation", "generation_run", "liveness", "liveness_limits", "members", "recovery")
+CONDUCTED = (
+    "a_gang_trains_to_the_end",
+    "a_node_that_is_lost_takes_the_others_with_it",
+    "a_users_error_on_one_node_is_the_cause_whatever_the_others_say",
+    "a_budget_is_spent_and_then_the_cause_raised",
+    "a_missing_node_is_named_and_the_others_are_released",
+    "a_supervisor_that_cannot_start_is_said_at_once",
+    "what_starts_the_nodes_may_be_away_for_a_while",
+    "a_finished_training_is_returned_without_a_launch",
+    "it_says_from_which_step_it_goes_on_and_why",
+    "it_goes_back_to_a_step_as_asked",
+    "a_training_that_broke_off_after_its_last_step_hands_over_that_checkpoint",
+    "a_corrupt_checkpoint_is_passed_over",
+    "the_selected_checkpoint_is_handed_over_and_kept",
+)
+RECOVERED = (
+    "out_of_memory_goes_on_once_with_half_the_micro_batch",
+    "what_diverged_is_passed_over_by_this_conductor_and_by_the_next",
+    "a_gang_grows_after_a_checkpoint_when_a_node_comes_late",
+    "a_node_that_failed_twice_is_left_out_and_named",
+    "an_error_before_a_generation_begins_is_not_tried_again",
+)
+TARGETS = {
+    "training/order": Target("training/order/*.py", ("tests/unit/training/order/test_*.py",)),
+    "tasks/stages/promote": Target(
+        "tasks/stages/promote.py",
+        # Not test_holds, which trains for half a minute first, nor the thousands of decisions of test_decisions.
+        ("tests/unit/tasks/stages/test_promote.py", "tests/unit/tasks/queries/test_plan.py"),
+    ),
+    "infra/store": Target("infra/store/*.py", ("tests/unit/infra/store/test_*.py",), late="infra/store/s3.py"),
+    # The gangs of real processes that end by themselves within a few seconds, each seen by one test.
+    "infra/gang/conductor": Target(
+        "infra/gang/conductor/*.py",
+        (
+            *(f"{CONDUCTOR}/test_{name}.py" for name in ALONE),
+            *(f"{CONDUCTOR}/test_conductor.py::test_{name}" for name in CONDUCTED),
+            *(f"{CONDUCTOR}/test_recovering.py::test_{name}" for name in RECOVERED),
+            f"{CONDUCTOR}/test_store_blips.py::test_every_node_is_ended_although_one_cannot_be",
+        ),
+    ),
+}
+
+
+class Bench:
+    """What is kept of a target: records and results in `state`; a scratch copy of the tree beside it."""
+
+    def __init__(self, root: Path, state: Path, name: str, number: int) -> None:
+        self.root, self.state, self.name, self.target = root, state, name, TARGETS[name]
+        mark = hashlib.sha256(str(root).encode()).hexdigest()[:8]
+        self.scratch = Path(tempfile.gettempdir()) / f"mutants-{mark}"
+        self.tree = self.scratch / "tree"
+        files = sorted(str(path.relative_to(root)) for path in root.glob(self.target.sources))
+        tree = ast.parse((root / "data_contracts/errors.py").read_text())
+        errors = frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+        every = [mutant for file in files for mutant in mutants_of(file, root, errors)]
+        random.Random(SEED).shuffle(every)
+        self.files, self.population, self.mutants = files, len(every), every[:number]
+        self.equivalent: dict[str, str] = tomllib.loads((Path(__file__).parent / "survivors.toml").read_text())
+
+    def results(self) -> dict[str, dict[str, Any]]:
+        """The last result of each mutant whose text is still the same."""
+        path = self.state / "results.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = {one["id"]: one for one in map(json.loads, lines)}
+        now = {mutant.id: mutant.digest for mutant in self.mutants}
+        return {name: one for name, one in found.items() if now.get(name) == one["digest"]}
+
+    def try_all(self, limit_s: float, again: bool) -> None:
+        """Try the mutants without a result; `again`: those that survived, too."""
+        known = self.results()
+        passed_over = {name for name, one in known.items() if not (again and one["status"] in OPEN)}
+        left = [mutant for mutant in self.mutants if mutant.id not in passed_over and mutant.id not in self.equivalent]
+        if not left:
+            return
+        self._copy()
+        tests, modules = self._recorded()
+        with self._warm(modules) as warm:
+            for number, mutant in enumerate(left, 1):
+                one = self._try(warm, mutant, tests, limit_s)
+                with (self.state / "results.jsonl").open("a") as results:
+                    results.write(json.dumps({"id": mutant.id, "digest": mutant.digest, **one}) + "\n")
+                print(f"{self.name} {number}/{len(left)} {one['status']} {one['seconds']} s  {mutant.id}", flush=True)
+            self._confirm(warm, {one["test"]: one["seconds"] for one in tests})
+
+    def _confirm(self, warm: subprocess.Popen[str], seconds: dict[str, float]) -> None:
+        """Run every test that killed a mutant on the sources as they are: if it fails here, what it killed is open."""
+        killers = {one["by"] for one in self.results().values() if one["status"] == "killed"}
+        left = [(test, seconds[test]) for test in sorted(killers & seconds.keys())]
+        unreliable = set()
+        while left:
+            answer = _asked(warm, left, 1800, self.scratch / "trial", compiled=False)
+            if answer["status"] == "survived":
+                break
+            unreliable.add(answer["by"])
+            kept = [(test, spent) for test, spent in left if test != answer["by"]]
+            if len(kept) == len(left):
+                raise SystemExit(f"{self.name}: the tests do not run on the sources as they are: {answer}")
+            left = kept
+        with (self.state / "results.jsonl").open("a") as results:
+            for one in self.results().values():
+                if one["by"] in unreliable:
+                    results.write(json.dumps({**one, "status": "broken"}) + "\n")
+
+    def _try(self, warm: subprocess.Popen[str], mutant: Mutant, tests: list[dict[str, Any]], limit_s: float) -> Any:
+        chosen = chosen_tests(mutant, tests, self.target.late)
+        if not chosen:
+            return {"status": "unreached", "by": "", "seconds": 0}
+        place = self.tree / mutant.file
+        original, date = place.read_text(), place.stat()
+        place.write_text(mutant.source)
+        try:
+            return _asked(warm, chosen, limit_s, self.scratch / "trial", compiled=mutant.compiled)
+        finally:
+            place.write_text(original)
+            os.utime(place, ns=(date.st_atime_ns, date.st_mtime_ns))
+
+    def _copy(self) -> None:
+        """The scratch copy as the tree is now; what has not changed keeps its compiled code."""
+        shutil.rmtree(self.scratch / "trial", ignore_errors=True)
+        listed = subprocess.run(
+            ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=self.root, capture_output=True, check=True
+        )
+        names = [name for name in listed.stdout.decode().split("\0") if name and (self.root / name).is_file()]
+        for old in set(self.tree.rglob("*.py")) - {self.tree / name for name in names}:
+            old.unlink()
+        for name in names:
+            source, copy = self.root / name, self.tree / name
+            if not copy.exists() or copy.read_bytes() != source.read_bytes():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source, copy)
+
+    def _recorded(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Every test with the lines that it reaches, and the modules that they load; what changed is recorded again."""
+        sources = b"".join((self.root / file).read_bytes() for file in self.files)
+        kept = self.state / f"reach-{self.name.replace('/', '-')}.json"
+        record: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"modules": [], "files": {}}
+        now = {}
+        for pattern in self.target.tests:
+            file, _, name = pattern.partition("::")
+            for path in sorted(self.root.glob(file)):
+                test = f"{path.relative_to(self.root)}{'::' if name else ''}{name}"
+                now[test] = hashlib.sha256(sources + path.read_bytes()).hexdigest()
+        record["files"] = {name: one for name, one in record["files"].items() if now.get(name) == one["digest"]}
+        left = [name for name in now if name not in record["files"]]
+        while stale := left[:BATCH]:
+            left = left[BATCH:]
+            tests, modules = self._record(stale)
+            record["modules"] = list(dict.fromkeys([*record["modules"], *modules]))
+            for name in stale:
+                own = [one for one in tests if one["test"].startswith((f"{name}::", f"{name}["))]
+                own += [one for one in tests if one["test"] == name]
+                record["files"][name] = {"digest": now[name], "tests": own}
+            kept.write_text(json.dumps(record))
+        return [one for each in record["files"].values() for one in each["tests"] if one["passed"]], record["modules"]
+
+    def _record(self, files: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
+        print(f"{self.name}: recording what {len(files)} files of tests reach", flush=True)
+        with tempfile.TemporaryDirectory(prefix="mutants-reach-") as place:
+            own = {"MUTANTS_REACH": place, "MUTANTS_SOURCES": str(self.tree / self.target.sources)}
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.mutants.reach", "--tb=line"]
+            subprocess.run([*command, "--hypothesis-seed=1", *files], cwd=self.tree, env=self._env(own), check=False)
+            modules = json.loads((Path(place) / "modules.json").read_text())
+            return reach.read(Path(place), self.tree), modules
+
+    @contextmanager
+    def _warm(self, modules: list[str]) -> Iterator[subprocess.Popen[str]]:
+        changed = dependents(self.tree, self.files)
+        names = [name for name in modules if name not in changed and name.split(".")[0] not in ("tests", "__main__")]
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.support.mutants.trial"],
+            cwd=self.tree,
+            env=self._env({"PYTHONDONTWRITEBYTECODE": "1"}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as warm:
+            assert warm.stdin is not None
+            print(json.dumps({"preload": names, "changed": sorted(changed)}), file=warm.stdin, flush=True)
+            try:
+                yield warm
+            finally:
+                warm.stdin.close()
+
+    def _env(self, own: dict[str, str]) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PYTHONPATH": str(self.tree),
+            "NUMBA_CACHE_DIR": str(self.scratch / "numba"),
+            "TRAINWRIGHT_HOME": str(self.scratch / "home"),
+            "PREFECT_HOME": str(self.scratch / "prefect"),
+            **own,
+        }
+
+    def report(self) -> None:
+        """Print how many were tried, killed, and which survived without a reason."""
+        known = self.results()
+        listed = [mutant.id for mutant in self.mutants if mutant.id in self.equivalent]
+        count = Counter(one["status"] for name, one in known.items() if name not in self.equivalent)
+        tried, killed = sum(count.values()) + len(listed), count["killed"] + count["timeout"]
+        print(
+            f"{self.name}: {tried} of {len(self.mutants)} tried ({self.population} in all), {killed} killed"
+            f" ({killed / max(1, tried):.1%}), of them {count['timeout']} by the limit; {len(listed)} survive with a"
+            f" reason, {count['survived']} without one, {count['unreached']} reached by no test,"
+            f" {count['broken']} without an answer"
+        )
+        for name, one in known.items():
+            if one["status"] in OPEN and name not in self.equivalent:
+                print(f"  {one['status']}: {name}")
+
+
+def _asked(
+    warm: subprocess.Popen[str], tests: list[tuple[str, float]], limit_s: float, scratch: Path, *, compiled: bool
+) -> dict[str, Any]:
+    """The answer of the warm process to one request."""
+    assert warm.stdin is not None
+    assert warm.stdout is not None
+    request = {"tests": tests, "limit_s": limit_s, "scratch": str(scratch), "compiled": compiled}
+    print(json.dumps(request), file=warm.stdin, flush=True)
+    answer: dict[str, Any] = json.loads(warm.stdout.readline())
+    return answer
+
+
+def chosen_tests(mutant: Mutant, tests: list[dict[str, Any]], late: str = "") -> list[tuple[str, float]]:
+    """The tests that reach the mutant, each with its seconds.
+
+    Those of the file's namesake come first, then the quick ones, within the budget. A line that runs at import, or that
+    is compiled, counts as reached by the tests that reach its function, or else its file.
+    """
+    whole = (1, 1 << 30)
+    for first, last in (mutant.lines, mutant.scope_lines, whole):
+        found = [one for one in tests if any(first <= line <= last for line in one["lines"].get(mutant.file, ()))]
+        if found or not (mutant.at_import or mutant.compiled):
+            break
+    namesake = f"test_{Path(mutant.file).stem}.py"
+    found.sort(key=lambda one: (late in one["lines"], namesake not in one["test"], one["seconds"]))
+    chosen: list[tuple[str, float]] = []
+    for one in found:
+        if not chosen or sum(seconds for _, seconds in chosen) + one["seconds"] <= BUDGET_S:
+            chosen.append((one["test"], one["seconds"]))
+    return chosen

@@ -1,0 +1,10 @@
+"""What the warm process of `tests.support.warm` imports: what every rank imports before the user's code."""
+
+import training.checkpoint
+import training.fit.failures
+import training.fit.history
+import training.fit.loop
+import training.fit.supervisor
+import training.lightning_adapter
+import training.loader
+import training.user.assemble  # noqa: F401

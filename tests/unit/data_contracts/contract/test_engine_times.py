@@ -1,0 +1,100 @@
+"""The engine and times, and what it keeps to itself: nothing printed, nothing read or loaded without need."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from data_contracts.contract import engine, frames
+from data_contracts.contract.engine import check
+from data_contracts.errors import SpecError
+from tests.support.expectations import E, one, reader, run, suite
+
+TIMES = {
+    "naive": pa.array(["2024-01-01T10:00:00", "2024-03-01T00:00:00"]).cast(pa.timestamp("us")),
+    "far": pa.array(["2024-01-01T10:00:00", "9999-12-31T00:00:00"]).cast(pa.timestamp("us")),
+    "zoned": pa.array(["2024-01-01T10:00:00Z", "2024-03-01T00:00:00Z"]).cast(pa.timestamp("us", "UTC")),
+    "day": pa.array(["2024-01-01", "2024-03-01"]).cast(pa.date32()),
+}
+
+
+@pytest.mark.parametrize("column", TIMES)
+@pytest.mark.parametrize("bound", ["2024-02-01", "2024-02-01T00:00:00Z", "2024-02-01T02:00:00+02:00"])
+def test_times_compare_with_iso_texts(column: str, bound: str) -> None:
+    table = pa.table(TIMES)
+    assert one(table, E("column_values_to_be_between", column=column, max_value=bound)).row_numbers == [1]
+    assert one(table, E("column_max_to_be_between", column=column, max_value=bound)).observed
+    assert run(table, E("column_min_to_be_between", column=column, max_value=bound)).accepted
+
+
+def test_times_are_read_as_iso_texts_where_texts_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "BLOCK_ROWS", 1)
+    days = pa.array(["2024-01-01", "2024-03-01"]).cast(pa.date32())
+    moments = pa.array(["2024-01-01T00:00:00", "2024-01-02T10:00:00"]).cast(pa.timestamp("s"))
+    assert run(
+        pa.table({"day": days, "at": moments}),
+        E("column_values_to_match_strftime_format", column="day", strftime_format="%Y-%m-%d"),
+        E("column_values_to_match_strftime_format", column="at", strftime_format="%Y-%m-%d %H:%M:%S"),
+        E("column_values_to_be_dateutil_parseable", column="at"),
+        E("column_values_to_match_regex", column="day", regex=r"^\d{4}-\d\d-\d\d$"),
+        E("column_value_lengths_to_equal", column="at", value=19),
+    ).accepted
+
+
+def test_nothing_is_printed() -> None:
+    code = (
+        "import pyarrow as pa; from pathlib import Path; from data_contracts.contract.engine import check, load_suite\n"
+        "entry = {'type': 'expect_column_values_to_be_between', 'kwargs': {'column': 'a', 'min_value': 0,"
+        " 'row_condition': 'a != 0', 'condition_parser': 'pandas'}}\n"
+        "other = {**entry, 'kwargs': {'column': 'b', 'min_value': 0}}\n"
+        "suite = load_suite({'name': 's', 'expectations': [entry, other]}, Path())\n"
+        "read = lambda columns: pa.table({'a': [1, -1], 'b': ['x', 'y']}).to_batches()\n"
+        "assert len(check(suite, read, fail_on='critical', sensitive=[]).failures) == 2"
+    )
+    done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if "marshmallow" not in line and "import" not in line]
+    assert (done.returncode, done.stdout, said) == (0, "", [])
+
+
+def test_a_value_that_gx_refuses_is_a_spec_error() -> None:
+    with pytest.raises(SpecError, match=r"contract.suite: expectations.0.kwargs.mostly: .*less than or equal to 1"):
+        run(pa.table({"a": [1]}), E("column_values_to_not_be_null", column="a", mostly=2))
+
+
+def test_a_time_that_is_none_is_a_spec_error() -> None:
+    with pytest.raises(SpecError, match=r"expectations.0.kwargs.max_value: .* refuses the value"):
+        run(pa.table(TIMES), E("column_values_to_be_between", column="day", max_value="soon"))
+
+
+def test_only_the_columns_that_are_needed_are_read() -> None:
+    table = pa.table({"a": [1], "b": [1], "c": [1], "big": [b"x"]})
+    seen: list[list[str] | None] = []
+    told = suite(
+        E("column_values_to_be_between", column="a", max_value=2, row_condition="b > 0", condition_parser="pandas"),
+        E("column_mean_to_be_between", column="c"),
+        E("table_columns_to_match_set", column_set=["a", "b", "c", "big"]),
+    )
+    assert check(told, reader(table, seen=seen), fail_on="critical", sensitive=[]).accepted
+    assert seen == [None, ["a", "b"], ["c"]]
+
+
+def test_the_list_of_expectations_is_that_of_the_installed_version() -> None:
+    kept = json.loads(Path(engine.__file__).with_name("expectations.json").read_text())
+    assert kept == engine.catalogue(), (
+        "run `python -m data_contracts.contract.engine > data_contracts/contract/expectations.json`"
+    )
+
+
+def test_neither_loading_a_suite_nor_importing_the_engine_loads_great_expectations() -> None:
+    code = (
+        "import sys; from pathlib import Path; from data_contracts.contract.engine import load_suite, suite_digest\n"
+        "entry = {'type': 'expect_column_to_exist', 'kwargs': {'column': 'a'}}\n"
+        "suite_digest(load_suite({'name': 's', 'expectations': [entry]}, Path('.')))\n"
+        "sys.exit('great_expectations' in sys.modules or 'pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

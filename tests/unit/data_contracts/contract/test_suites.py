@@ -1,0 +1,118 @@
+"""Suites as people write them and as Great Expectations saves them: what is refused, and what decides the digest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.contract.suites import load_suite, suite_digest
+from data_contracts.errors import SpecError
+
+NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "a"}}
+BETWEEN = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "a", "min_value": 0}}
+
+
+def saved(*expectations: dict[str, Any]) -> str:
+    return json.dumps({"name": "s", "expectations": list(expectations)}, indent=1)
+
+
+BAD = {
+    "no file": (None, r"contract.suite: there is no file suite.json in .*write the suite there"),
+    "no JSON": (
+        '{"name": "s",\n "expectations": [}',
+        r"suite.json:2: contract.suite: the suite is not JSON: Expecting value",
+    ),
+    "NaN": ('{"name": "s", "expectations": [NaN]}', r"suite.json:1: the suite holds NaN"),
+    "a list": ("[]", r"suite.json:1: a suite is an object .* no list of expectations"),
+    "no list": ('{"name": "s"}', r"no list of expectations"),
+    "an entry that is a text": (saved("x"), r"suite.json:4: expectations.0: an expectation is an object"),  # type: ignore[arg-type]
+    "before 1.0": (saved({"expectation_type": "x"}), r"expectations.0: .*rename expectation_type to type"),
+    "no type": (saved({"kwargs": {}}), r"expectations.0: the expectation has no type"),
+    "a key of ours": (
+        saved({**NOT_NULL, "severty": "info"}),
+        r"expectations.0.severty: unknown key; did you mean severity",
+    ),
+    "severity": (
+        saved({**NOT_NULL, "severity": "bad"}),
+        r"severity: 'bad' is not a severity; use critical, warning or info",
+    ),
+    "arguments": (saved({**NOT_NULL, "kwargs": []}), r"expectations.0.kwargs: the arguments are an object"),
+    "unknown": (
+        saved(NOT_NULL, {"type": "expect_column_values_to_be_betwen", "kwargs": {}}),
+        r"suite.json:11: expectations.1.type: .* has no expect_column_values_to_be_betwen; did you mean "
+        r"expect_column_values_to_be_between\?",
+    ),
+    "argument": (
+        saved({**BETWEEN, "kwargs": {"column": "a", "min": 0}}),
+        r"suite.json:8: expectations.0.kwargs.min: .* has no argument min; did you mean min_value\?",
+    ),
+    "argument missing": (saved({**NOT_NULL, "kwargs": {}}), r"expectations.0.kwargs: .* needs the argument column"),
+    "parameter": (
+        saved({**BETWEEN, "kwargs": {"column": "a", "min_value": {"$PARAMETER": "low"}}}),
+        r"expectations.0.kwargs.min_value: suite parameters have no value here",
+    ),
+    "SQL": (
+        saved({"type": "expect_column_values_to_match_like_pattern", "kwargs": {"column": "a", "like_pattern": "a%"}}),
+        r"expectations.0.type: .* needs a SQL database",
+    ),
+    "no text": (b"\xff\xfe", r"contract.suite: suite.json cannot be read as text"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_suite_is_refused_in_one_sentence(case: str, tmp_path: Path) -> None:
+    text, sentence = BAD[case]
+    if text is not None:
+        (tmp_path / "suite.json").write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(SpecError, match=sentence):
+        load_suite("suite.json", tmp_path)
+
+
+def test_an_inline_suite_is_named_by_its_field(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"^contract.suite: expectations.0.kwargs.min: "):
+        load_suite({"expectations": [{**BETWEEN, "kwargs": {"column": "a", "min": 1}}]}, tmp_path)
+
+
+def test_what_great_expectations_saves_is_read(tmp_path: Path) -> None:
+    import great_expectations as gx
+    import great_expectations.expectations as gxe
+
+    context = gx.get_context(mode="ephemeral")
+
+    def save(name: str) -> str:
+        made = gx.ExpectationSuite(name=name, notes="n")
+        made.add_expectation(gxe.ExpectColumnValuesToBeBetween(column="a", min_value=0, mostly=0.9, severity="warning"))
+        made.add_expectation(gxe.ExpectColumnToExist(column="b", notes="why", meta={"owner": "us"}))
+        return json.dumps(context.suites.add(made).to_json_dict())
+
+    loaded = []
+    for text in (save("one"), save("two")):
+        (tmp_path / "suite.json").write_text(text)
+        loaded.append(load_suite("suite.json", tmp_path))
+    assert loaded[0]["expectations"][0]["severity"] == "warning"
+    assert "id" not in json.dumps(loaded[0])
+    assert "great_expectations_version" not in json.dumps(loaded[0])
+    assert suite_digest(loaded[0]) == suite_digest(loaded[1])
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"id": "x"}, True),
+        ({"meta": {"owner": "us"}}, True),
+        ({"description": "as agreed"}, True),
+        ({"severity": "critical"}, True),
+        ({"severity": "warning"}, False),
+        ({"kwargs": {"column": "b"}}, False),
+        ({"kwargs": {"column": "a", "mostly": 0.5}}, False),
+        ({"kwargs": {"column": "a", "result_format": "COMPLETE"}}, True),
+        ({"type": "expect_column_values_to_be_null"}, False),
+    ],
+)
+def test_the_digest_covers_what_decides(change: dict[str, Any], same: bool, tmp_path: Path) -> None:
+    plain = suite_digest(load_suite({"name": "s", "expectations": [NOT_NULL]}, tmp_path))
+    other = suite_digest(load_suite({"name": "other", "id": "1", "expectations": [{**NOT_NULL, **change}]}, tmp_path))
+    assert (plain == other) is same

@@ -1,0 +1,44 @@
+"""Where a training runs, and with how few nodes: the rules of `train`'s fields of placement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import SpecError
+from data_contracts.load import load_spec
+
+BROKEN = {
+    "devices: 2\n  launcher: work-pool": "pool: is missing; launcher work-pool needs the name of a Prefect work pool",
+    "devices: 2\n  pool: gpu": "pool: has an effect only with launcher: work-pool; set that, or leave this out",
+    "launcher: work-pool\n  pool: ''": "pool: is missing; launcher work-pool needs the name of a Prefect work pool",
+    "nodes: 2\n  min_nodes: 4": "min_nodes: 4 is more than train.nodes = 2",
+    "nodes: 4\n  min_nodes: 3": "min_nodes: train.min_nodes x train.devices = 3 does not divide global_batch_size = 64",
+    "nodes: 8\n  min_nodes: 1\n  devices: 4\n  micro_batch_size: 2": None,
+    "nodes: 4\n  micro_batch_size: 16\n  min_nodes: 1": None,
+    "nodes: 4\n  launcher: work-pool\n  pool: gpu\n  min_nodes: 2": None,
+}
+
+
+@pytest.mark.parametrize("placed", BROKEN)
+def test_the_rules_of_placement(placed: str, spec_file: Callable[..., Path]) -> None:
+    path, error = spec_file(("devices: 2", placed)), BROKEN[placed]
+    if error is None:
+        assert load_spec(path).train.least_nodes in (1, 2)
+        return
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert str(caught.value).partition(": ")[2] == f"train.{error}"
+
+
+def test_the_micro_batch_fits_the_fewest_nodes_too(spec_file: Callable[..., Path]) -> None:
+    changes = ("global_batch_size: 64", "global_batch_size: 24"), ("devices: 2", "nodes: 4\n  min_nodes: 3")
+    assert load_spec(spec_file(*changes)).train.least_nodes == 3
+    with pytest.raises(SpecError, match="6 does not divide the 8 rows of .* that a rank takes with train.min_nodes"):
+        load_spec(spec_file(*changes, ("batch: [", "micro_batch_size: 6\n  batch: [")))
+
+
+def test_without_it_all_nodes_are_needed(spec_file: Callable[..., Path]) -> None:
+    assert load_spec(spec_file(("devices: 2", "nodes: 4"))).train.least_nodes == 4

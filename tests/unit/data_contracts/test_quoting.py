@@ -1,0 +1,109 @@
+"""What a sentence quotes of a foreign exception: all of it, or type, file and line where rows are sensitive."""
+
+from __future__ import annotations
+
+import traceback
+from pathlib import Path
+
+import pytest
+
+from data_contracts import quoting
+from data_contracts.quoting import (
+    column_shown,
+    columns_shown,
+    describe,
+    format_links,
+    shown,
+    text_of,
+    type_and_text,
+    withhold,
+)
+
+SECRET = "Jane Doe"
+
+
+def raised(folder: Path) -> BaseException:
+    """An exception of code in `folder`, chained to another and with a note, all of them with the secret."""
+    path = folder / "mine.py"
+    source = (
+        "def look(value):\n    try:\n        {}[value]\n    except KeyError as error:\n"
+        "        wrapped = ValueError(f'bad {value}\\nsecond line')\n        wrapped.add_note(f'note {value}')\n"
+        "        raise wrapped from error\n"
+    )
+    path.write_text(source)
+    space: dict = {}
+    exec(compile(source, str(path), "exec"), space)
+    try:
+        space["look"](SECRET)
+    except ValueError as error:
+        return error
+    raise AssertionError
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "log.txt"
+    monkeypatch.setenv(quoting.LOG, str(path))
+    return path
+
+
+def test_nothing_is_withheld_without_a_log(tmp_path: Path) -> None:
+    error = raised(tmp_path)
+    assert text_of(error) == f"bad {SECRET}\nsecond line"
+    assert type_and_text(error) == f"ValueError: bad {SECRET}\nsecond line"
+    assert describe(error, tmp_path) == f"ValueError: bad {SECRET}"
+    assert shown(SECRET) == repr(SECRET)
+    assert withhold("words", "others") == "words"
+    whole = traceback.TracebackException.from_exception(error)
+    assert format_links(whole) == "".join(whole.format()).rstrip()
+
+
+@pytest.mark.parametrize("say", [text_of, type_and_text, describe])
+def test_a_withheld_text_is_a_type_a_line_and_the_log(
+    say, log: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    said = say(raised(tmp_path))
+    assert said.startswith(f"ValueError at {tmp_path.name}/mine.py:7; its text is in {log} on ")
+    assert SECRET not in said
+    kept = capfd.readouterr().err
+    for text in (f"KeyError: '{SECRET}'", f"bad {SECRET}", "second line", f"note {SECRET}", "mine.py"):
+        assert text in kept
+
+
+def test_the_project_s_own_file_stands_for_a_text(log: Path, tmp_path: Path) -> None:
+    assert describe(raised(tmp_path), tmp_path).startswith("ValueError at mine.py:7; ")
+
+
+def test_a_withheld_traceback_has_every_link_and_no_text(log: Path, tmp_path: Path) -> None:
+    whole = traceback.TracebackException.from_exception(raised(tmp_path))
+    lines = format_links(whole).splitlines()
+    place = f'  File "{tmp_path}/mine.py"'
+    assert [line for line in lines if line.startswith(place)] == [
+        f"{place}, line 3, in look",
+        f"{place}, line 7, in look",
+    ]
+    assert [line for line in lines if not line.startswith(" ")] == [
+        "Traceback (most recent call last):",
+        "KeyError",
+        "Traceback (most recent call last):",
+        "ValueError",
+    ]
+
+
+def test_values_are_masked_and_texts_go_to_the_log(log: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert shown(SECRET) == "•••"
+    assert withhold(SECRET, "GX raised").startswith(f"GX raised; its text is in {log} on ")
+    assert SECRET in capfd.readouterr().err
+
+
+def test_names_of_columns_are_told_unless_data_is_sensitive() -> None:
+    assert columns_shown(["a", "b"]) == "a, b"
+    assert columns_shown(["a", SECRET], sensitive=True) == (
+        "2 columns, whose names are withheld because data.sensitive is set"
+    )
+    assert column_shown("'a'", 0) == "'a'"
+
+
+def test_names_of_columns_that_only_the_data_names_are_withheld(log: Path) -> None:
+    assert SECRET not in columns_shown(["a", SECRET])
+    assert column_shown(SECRET, 1) == "2 (its name is withheld because data.sensitive is set)"

@@ -1,0 +1,50 @@
+"""`doctor`: what it checks, what it reports, and with which exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flows.commands.doctor import doctor
+from infra.settings import remember_store
+from infra.store import layout, open_store
+
+
+def told(name: str) -> tuple[int, list[tuple[bool, str]]]:
+    """The exit code, and the checks of a name."""
+    answer = doctor(argparse.Namespace(json=True))
+    assert answer.value["ok"] is (answer.exit_code == 0)
+    assert len(answer.text.splitlines()) == len(answer.value["checks"])
+    return answer.exit_code, [(one["ok"], one["fact"]) for one in answer.value["checks"] if one["name"] == name]
+
+
+def test_a_machine_that_will_do(home: Path) -> None:
+    assert told("state") == (0, [(True, f"state in {home}, mode 0700")])
+    assert told("server") == (0, [(True, "no Prefect server runs")])
+    assert told("worker") == (0, [(True, "no worker of ours runs")])
+
+
+@pytest.mark.root
+def test_a_state_folder_of_another_user(home: Path) -> None:
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    assert told("state") == (2, [(False, f"The state folder {home} belongs to another user (nobody)")])
+
+
+def test_stores_that_answer_are_gone_or_are_damaged(home: Path, tmp_path: Path) -> None:
+    for name in ("good", "gone", "damaged"):
+        store = open_store(str(tmp_path / name))
+        remember_store(store.uri, {})
+    assert told("store") == (0, [(True, f"{tmp_path / name} answers") for name in ("good", "gone", "damaged")])
+    shutil.rmtree(tmp_path / "gone")
+    damaged = tmp_path / "damaged" / layout.STORE
+    damaged.unlink()
+    damaged.write_text("[]")
+    code, lines = told("store")
+    assert (code, lines[0]) == (6, (True, f"{tmp_path / 'good'} answers"))
+    assert [ok for ok, _ in lines] == [True, False, True]
+    assert lines[2] == (True, "1 that were used before can no longer be opened from here")

@@ -1,0 +1,71 @@
+"""What stands around every command: a signal or a panic at an awkward moment is one sentence and its exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A library in Rust whose import or call is disturbed panics: what it raises is no Exception, or another one.
+SCRIPT = """\
+import sys, time
+from argparse import Namespace
+from flows.commands.guard import carry_out
+
+class PanicException(BaseException): ...
+
+def disturbed(error):
+    print("there", flush=True)
+    try:
+        time.sleep(60 if {waits} else 0)
+    except BaseException:
+        if {moment!r} == "import":
+            print("panicked", file=sys.stderr)
+    raise error
+
+def load():
+    if {moment!r} == "import":
+        disturbed(ImportError("no module named datetime"))
+    return lambda arguments: disturbed(PanicException("unwrap on an Err value"))
+
+sys.exit(carry_out(load, Namespace(json=True, command="x")))
+"""
+
+
+def carried_out(moment: str, state: Path, stop: int | None) -> tuple[int, dict, str]:
+    """Exit code, the answer as JSON, stderr."""
+    script = SCRIPT.format(moment=moment, waits=stop is not None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TRAINWRIGHT_HOME": str(state)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "there\n"
+    if stop is not None:
+        process.send_signal(stop)
+    out, err = process.communicate(timeout=30)
+    return process.returncode, json.loads(out), err
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["import", "command"])
+def test_a_signal_that_a_library_turns_into_something_else_is_a_cancel(moment: str, stop: int, tmp_path: Path) -> None:
+    code, told, err = carried_out(moment, tmp_path, stop)
+    assert (code, told["exit_code"], told["error"]["cause"]) == (130, 130, "cancelled")
+    assert err == "trainwright: stopped; no process is left.\n"
+
+
+@pytest.mark.parametrize("moment", ["import", "command"])
+def test_a_panic_is_one_sentence(moment: str, tmp_path: Path) -> None:
+    code, told, err = carried_out(moment, tmp_path, None)
+    assert (code, told["exit_code"]) == (1, 1)
+    assert err.startswith("trainwright: Internal error: ")
+    assert err.count("\n") == 1
+    log = next(tmp_path.rglob("internal-error.log")).read_text()
+    assert ("datetime" if moment == "import" else "PanicException") in log

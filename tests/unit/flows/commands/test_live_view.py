@@ -1,0 +1,215 @@
+"""The live view on a real terminal: whatever is printed while it stands and however it ends, the screen is clean."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.screen import Terminal
+
+# A command that runs a stage: prints as libraries and users do, says that it is there, waits, and ends somehow.
+SCRIPT = """\
+import logging, os, sys, time
+from pathlib import Path
+from argparse import Namespace
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import StageResult
+from data_contracts.messages.raw_data import ShardProgress
+from flows.commands.guard import Answer, carry_out
+from tasks.run.progress import IN_VIEW, RunEnded, StageBegan, StageEnded, shown, notify
+from tasks.run.training_progress import TrainingProgress
+
+log, folder, end = logging.getLogger("trainwright"), Path(sys.argv[1]), sys.argv[2]
+
+def command(arguments):
+    notify(StageBegan("train", "tiny", "run-1"))
+    print("printed [bold]\\x1b[2J")
+    log.info("logged \\x1b]0;x\\x07")
+    log.info("train shown", extra=IN_VIEW)
+    print("and " + "long " * 20, file=sys.stderr)
+    logging.getLogger("elsewhere").warning("warned")
+    with shown("shard") as show:
+        show(ShardProgress(phase="reading", rows=1, total=2, rows_per_s=1, share=0.5, seconds_left=1))
+    notify(TrainingProgress("training", 7, 1, 70, 100, 10.0, {"loss": 0.5}))
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    if end == "raise":
+        raise ValueError("a bug")
+    if end == "refuse":
+        raise UsageError("Refused.", remedy="Ask again.")
+    notify(StageEnded(StageResult(name="train", status="ran", seconds=1, sentence="step 7")))
+    notify(RunEnded())
+    log.error("an error")
+    return Answer("promoted: it is\\n\\n  train     ran", {"it": "is"}, line="promoted: it is")
+
+arguments = Namespace(json="--json" in sys.argv, quiet="--quiet" in sys.argv, no_color=False, command="x")
+sys.exit(carry_out(lambda: command, arguments))
+"""
+ABOVE = """\
+printed [bold]\\x1b[2J
+logged \\x1b]0;x\\x07
+and long long long long long long long long long long long long long long long l
+ong long long long long
+warned
+"""
+VIEW = """\
+running tiny
+
+  validate
+  shard
+  train     running      0.0 s  ━━━━━━━━━━━━━━━━━━━━━╺━━━━━━━━  70 %
+            epoch 1, step 7, loss 0.5, 10 samples/s, 3 s left
+  verify
+  evaluate
+  promote
+
+  run       run-1
+"""
+ANSWER = "an error\npromoted: it is\n\n  train     ran\n"
+
+
+def begun(folder: Path, end: str, *options: str, **more: object) -> Terminal:
+    env = {"TRAINWRIGHT_HOME": str(folder / "home"), **more.pop("env", {})}  # type: ignore[dict-item]
+    return Terminal("-c", SCRIPT, folder, end, *options, env=env, **more)  # type: ignore[arg-type]
+
+
+def go(folder: Path) -> None:
+    (folder / "go").touch()
+
+
+def test_lines_pass_above_the_view_and_the_answer_takes_its_place(tmp_path: Path) -> None:
+    terminal = begun(tmp_path, "answer")
+    terminal.until("epoch 1")
+    shown = terminal.until("run       run-1")
+    assert re.sub(r"\d\.\d s  ━", "0.0 s  ━", shown) == ABOVE + VIEW.rstrip("\n")
+    assert not terminal.screen().cursor
+    go(tmp_path)
+    assert terminal.end() == 0
+    assert terminal.screen().text.rstrip("\n") == (ABOVE + ANSWER).rstrip("\n")
+    assert terminal.screen().cursor
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "sentence"),
+    [
+        ("refuse", 2, "trainwright: Refused. Ask again.\n"),
+        ("raise", 1, "trainwright: Internal error: ValueError: a bug. This is a bug"),
+        ("\x03", 130, "trainwright: stopped; no process is left.\n"),
+        (signal.SIGTERM, 130, "trainwright: stopped; no process is left.\n"),
+    ],
+)
+def test_however_it_ends_the_view_is_gone_and_the_cursor_back(
+    end: str | signal.Signals, code: int, sentence: str, tmp_path: Path
+) -> None:
+    terminal = begun(tmp_path, str(end))
+    terminal.until("epoch 1")
+    if isinstance(end, signal.Signals):
+        terminal.process.send_signal(end)
+    elif end == "\x03":
+        terminal.type(b"\x03")
+    else:
+        go(tmp_path)
+    assert terminal.end() == code
+    screen = terminal.screen()
+    assert screen.cursor
+    assert screen.text.replace("^C", "").startswith(ABOVE + sentence)
+    assert "running" not in screen.text
+
+
+def test_ctrl_z_shows_the_cursor_until_it_goes_on(tmp_path: Path) -> None:
+    terminal = begun(tmp_path, "answer")
+    terminal.until("epoch 1")
+    # Nothing would wake a session's leader, so the kernel does not stop it: it goes on at once.
+    terminal.process.send_signal(signal.SIGTSTP)
+    terminal.until_output("\x1b[?25h\x1b[?25l")
+    go(tmp_path)
+    assert (terminal.end(), terminal.screen().cursor) == (0, True)
+
+
+def test_a_window_that_becomes_narrower_is_followed(tmp_path: Path) -> None:
+    terminal = begun(tmp_path, "answer")
+    terminal.until("epoch 1")
+    before = len(terminal.output)
+    terminal.resize(40)
+    terminal.until("\n    epoch 1")
+    go(tmp_path)
+    assert terminal.end() == 0
+    assert "epoch 1, step 7, loss 0.5, 10" in terminal.output[before:]
+    assert terminal.screen().cursor
+
+
+def test_the_last_picture_stays_where_the_answer_goes_elsewhere(tmp_path: Path) -> None:
+    terminal = begun(tmp_path, "answer", stdout=tmp_path / "out")
+    terminal.until("epoch 1")
+    go(tmp_path)
+    assert terminal.end() == 0
+    assert "  train     ran          1.0 s  step 7\n" in terminal.screen().text
+    assert (tmp_path / "out").read_text() == "printed [bold]\x1b[2J\n" + ANSWER.removeprefix("an error\n")
+
+
+def test_no_color_is_kept_to(tmp_path: Path) -> None:
+    go(tmp_path)
+    plain, coloured = begun(tmp_path, "answer", env={"NO_COLOR": "1"}), begun(tmp_path, "answer")
+    assert (plain.end(), coloured.end()) == (0, 0)
+    assert ["\x1b[3" in one.output for one in (plain, coloured)] == [False, True]
+
+
+LINES = "logged \\x1b]0;x\\x07\ntrain shown\nand " + "long " * 20 + "\nwarned\nan error\n"
+PRINTED = "printed [bold]\x1b[2J\n"
+
+
+def test_without_a_terminal_lines_are_as_they_were(tmp_path: Path) -> None:
+    go(tmp_path)
+
+    def piped(*options: str) -> tuple[str, str]:
+        command = [sys.executable, "-c", SCRIPT, str(tmp_path), "answer", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout, done.stderr
+
+    answer = ANSWER.removeprefix("an error\n")
+    assert piped() == (PRINTED + answer, LINES)
+    assert piped("--json") == (PRINTED + '{"it": "is"}\n', LINES)
+    quiet = f"and {'long ' * 20}\nan error\n"  # a program's own print cannot be told from an error
+    assert piped("--quiet") == (PRINTED + "promoted: it is\n", quiet)
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "tail"),
+    [
+        ((), {"TERM": "dumb"}, LINES + ANSWER.removeprefix("an error\n")),
+        (("--quiet",), {}, f"and {'long ' * 20}\nan error\npromoted: it is\n"),
+    ],
+)
+def test_a_dumb_terminal_and_quiet_get_lines_alone(
+    options: tuple[str, ...], env: dict[str, str], tail: str, tmp_path: Path
+) -> None:
+    go(tmp_path)
+    terminal = begun(tmp_path, "answer", *options, env=env)
+    assert terminal.end() == 0
+    assert terminal.output.replace("\r\n", "\n") == PRINTED + tail
+
+
+def test_json_on_a_terminal_draws_no_view(tmp_path: Path) -> None:
+    go(tmp_path)
+    terminal = begun(tmp_path, "answer", "--json")
+    assert terminal.end() == 0
+    assert "running tiny" not in terminal.output
+    assert "\x1b[?25l" not in terminal.output
+    assert "train shown\r\n" in terminal.output
+
+
+def test_no_picture_is_worth_a_run(tmp_path: Path) -> None:
+    go(tmp_path)
+    broken = "import flows.commands.run_view as b\ndef fail(*_): raise ValueError('broken')\nb.updated = fail\n"
+    env = {"TRAINWRIGHT_HOME": str(tmp_path / "home")}
+    terminal = Terminal("-c", broken + SCRIPT, tmp_path, "answer", env=env)
+    assert terminal.end() == 0
+    said = terminal.output.replace("\r\n", "\n")
+    assert said.startswith("The live view failed and is switched off; the run continues (ValueError: broken).\nprinted")
+    assert said.endswith("promoted: it is\n\n  train     ran\n")
+    assert said.count("switched off") == 1

@@ -1,0 +1,61 @@
+"""A table for people: aligned text for programs and files, ruled and wrapped on a terminal, blocks on a narrow one."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from flows.commands.tables import table
+
+HEAD = ("step", "state", "metrics")
+ROWS = [("1,200", "verified, handed over", "loss 0.25, val_loss 0.125"), ("80", "committed", "\x1b[2J [bold]猫")]
+PLAIN = """\
+ step  state                  metrics
+1,200  verified, handed over  loss 0.25, val_loss 0.125
+   80  committed              \\x1b[2J [bold]猫"""
+RULED = """\
+  step   state                   metrics
+ ────────────────────────────────────────────
+ 1,200   verified, handed over   loss 0.25,
+                                 val_loss
+                                 0.125
+    80   committed               \\x1b[2J
+                                 [bold]猫"""
+BLOCKS = """\
+step     1,200
+state    verified, handed over
+metrics  loss 0.25, val_loss 0.125
+
+step     80
+state    committed
+metrics  \\x1b[2J [bold]猫"""
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    return monkeypatch
+
+
+def test_plain_text_is_aligned_and_never_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    assert table(HEAD, ROWS, ["step"]) == PLAIN
+    long = table(("a", "b"), [("x" * 300, "y " * 300)]).splitlines()
+    assert len(long) == 2
+
+
+@pytest.mark.parametrize(("columns", "shown"), [(46, RULED), (36, BLOCKS), (5, BLOCKS)])
+def test_a_terminal(columns: int, shown: str, terminal: pytest.MonkeyPatch) -> None:
+    terminal.setenv("COLUMNS", str(columns))
+    assert table(HEAD, ROWS, ["step"]) == shown
+
+
+def test_a_dumb_terminal_gets_plain_text(terminal: pytest.MonkeyPatch) -> None:
+    terminal.setenv("TERM", "dumb")
+    assert table(HEAD, ROWS, ["step"]) == PLAIN
+
+
+def test_no_rows_are_no_table() -> None:
+    assert table(HEAD, []) == ""

@@ -1,0 +1,51 @@
+"""What a store or a rank says reaches a terminal as text, never as commands to it."""
+
+from __future__ import annotations
+
+import logging
+from argparse import Namespace
+
+import pytest
+
+from data_contracts.errors import UsageError
+from flows.commands import guard
+from flows.commands.terminal import printable
+
+ATTACK = "\x1b]0;pwned\x07\x1b[2J"
+SHOWN = "\\x1b]0;pwned\\x07\\x1b[2J"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (ATTACK, SHOWN),
+        ("a\rb\x00\x7f\x9b2J", "a\\rb\\x00\\x7f\\x9b2J"),
+        ("abc\u202etxt.\u2066\u200f", "abc\\u202etxt.\\u2066\\u200f"),
+        ("half \udcff", "half \\udcff"),
+        ("\x1b[8m\x1b[31;8m", "\\x1b[8m\\x1b[31;8m"),
+        ("\x1b[32mpromoted\x1b[0m", "\x1b[32mpromoted\x1b[0m"),
+        ("a\n\tb \\ ä 猫 👩\u200d🔬", "a\n\tb \\ ä 猫 👩\u200d🔬"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_written_out(text: str, shown: str) -> None:
+    assert printable(text) == shown
+
+
+def test_answers_logs_and_errors_are_escaped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"handlers": [], "propagate": True, "level": guard.log.level}.items():
+        monkeypatch.setattr(guard.log, name, value)
+
+    def told(arguments: Namespace) -> guard.Answer:
+        logging.getLogger("trainwright").info("logged %s", ATTACK)
+        return guard.Answer(f"answered {ATTACK}", {})
+
+    def failed(arguments: Namespace) -> guard.Answer:
+        raise UsageError(f"failed {ATTACK}", user_traceback=f"traced {ATTACK}")
+
+    arguments = Namespace(json=False, command="doctor")
+    assert [guard.carry_out(lambda: told, arguments), guard.carry_out(lambda: failed, arguments)] == [0, 2]
+    said = capsys.readouterr()
+    assert said.out == f"answered {SHOWN}\n"
+    assert said.err == f"logged {SHOWN}\ntraced {SHOWN}\ntrainwright: failed {SHOWN}\n"

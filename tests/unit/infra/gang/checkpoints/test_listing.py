@@ -1,0 +1,80 @@
+"""Checkpoints as people see them: every state with its reason, and nothing moved by looking."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.checkpoints.listing import list_checkpoints, why_from
+from infra.store import Store, layout, open_store
+from tests.support.damage import overwrite
+from tests.unit.infra.gang.checkpoints.test_ledger import TRAINING, seal, spoil
+
+NEWEST = "the newest committed checkpoint"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def test_every_state_is_listed_with_its_reason(store: Store) -> None:
+    ledger = Ledger(store, TRAINING, 0)
+    for step in (5, 10, 15, 20):
+        ledger.commit(seal(store, step, loss=1 / step))
+    spoil(store, ledger.checkpoints[-1])
+    ledger.resume_from()
+    ledger.go_back(10, by="run-1")
+    store.create_json(layout.verified(ledger.checkpoints[0].ref.uri), {})
+    store.create_json(layout.result(TRAINING), ledger.checkpoints[0].to_json())
+    seal(store, 12, generation=1)
+    store.writer(layout.checkpoint(TRAINING, 25, 1)).put("state.json", b"not sealed")
+    before = store.pointer(layout.latest(TRAINING)).read()
+    found = list_checkpoints(store, TRAINING)
+    assert [(one.step, one.generation, one.state, one.handed_over) for one in found] == [
+        (5, 0, "verified", True),
+        (10, 0, "committed", False),
+        (12, 1, "uncommitted", False),
+        (15, 0, "set aside", False),
+        (20, 0, "quarantined", False),
+    ]
+    assert [one.bytes for one in found] == [1, 2, 2, 2, 2]
+    assert found[3].reason.endswith("run-1 went back to step 10")
+    assert found[4].reason.endswith("20-g0/state.json does not hold the bytes that were sealed")
+    assert store.pointer(layout.latest(TRAINING)).read() == before
+
+
+def test_a_changed_manifest_is_said_and_hides_no_other(store: Store) -> None:
+    ledger = Ledger(store, TRAINING, 0)
+    for step in (5, 10):
+        ledger.commit(seal(store, step))
+    overwrite(Path(store.uri) / layout.manifest(ledger.checkpoints[0].ref.uri), b"{}")
+    first, second = list_checkpoints(store, TRAINING)
+    assert (first.state, first.bytes, first.reason) == (
+        "quarantined",
+        None,
+        f"{layout.manifest(ledger.checkpoints[0].ref.uri)} does not end with a seal",
+    )
+    assert second.state == "committed"
+
+
+def test_a_training_without_any_has_none(store: Store) -> None:
+    assert list_checkpoints(store, TRAINING) == []
+    assert why_from(store, TRAINING, 0, []) == NEWEST
+
+
+def test_why_an_older_one_is_gone_on_from(store: Store) -> None:
+    ledger = Ledger(store, TRAINING, 0)
+    for step in (5, 10, 1500):
+        ledger.commit(seal(store, step))
+    spoil(store, ledger.checkpoints[-1])
+    assert why_from(store, TRAINING, 1500, ledger.aside) == NEWEST
+    ledger.resume_from()
+    ledger.go_back(5, by="run-1")
+    first, second = why_from(store, TRAINING, 5, ledger.aside).split("; ")
+    assert (first.partition(" at ")[0], first[-22:]) == ("step 10 was set aside", "run-1 went back to step 5"[-22:])
+    assert second.startswith("step 1,500 is quarantined: ")
+    ledger.commit(seal(store, 2000, generation=1))
+    assert why_from(store, TRAINING, 2000, ledger.aside) == NEWEST

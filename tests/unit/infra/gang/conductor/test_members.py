@@ -1,0 +1,144 @@
+"""Who may take part in a generation, what each node is called, and whose error is the cause."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts import errors
+from data_contracts.errors import NodeLost, TrainwrightError
+from data_contracts.messages.gang import Joined, Launch, NodeExit, RankAnswer, RankEnd
+from infra.gang.conductor.members import Members, Node, called, first_cause, fitting, links_between
+
+
+def joined(host: str) -> Joined:
+    return Joined(node=0, address="10.0.0.1", port=1, host=host)
+
+
+def node(host: str | None = None, status: str = "", **more: Any) -> Node:
+    handle: Any = SimpleNamespace(status=lambda: status, log=lambda: "")
+    return Node(handle, 0.0, joined=None if host is None else joined(host), **more)
+
+
+def launched(**launch: Any) -> Launch:
+    return Launch(**{"training": "trainings/k-0", "nodes": 4, "devices": 1, **launch})
+
+
+def members(started: list[Node], **launch: Any) -> Members:
+    made = Members(launched(**launch))
+    made.nodes += started
+    return made
+
+
+GONE = {"exit": NodeExit(status="done", ranks=[RankEnd(rank=0, done=RankAnswer())])}
+
+
+def test_who_has_joined_and_who_is_missing() -> None:
+    nodes = [node("a"), node("bad"), node(), node("b", **GONE), node("c"), node(status="its run is Late")]
+    found = members(nodes, left_out=["bad"])
+    assert list(found.joined()) == [0, 4]
+    assert found.incomplete(60).details["missing"] == ["1 (bad is left out)", "2", "3", "5 (its run is Late)"]
+    assert [one.over for one in nodes] == [False, False, False, True, False, False]
+    assert node(lost=NodeLost("gone.")).over
+    assert [one.host for one in nodes[:3]] == ["a", "bad", ""]
+    assert [found.called(number) for number in (0, 2)] == ["node 0 (a)", "node 2"]
+    assert called(7, node("z")) == "node 7 (z)"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "barred", "expected"),
+    [
+        ([], [], [0, 1, 2, 3]),
+        (["a", None], [], [2, 3]),
+        (["a", "b", "c", "d"], [], []),
+        (["a", "bad"], ["bad"], [2, 3, 4]),
+        (["a", "bad", "bad", "c"], ["bad"], [4]),
+        (["bad", "worse", "b", "c"], ["bad", "worse"], [4, 5]),
+    ],
+)
+def test_a_node_on_a_host_that_is_left_out_is_replaced_once(
+    hosts: list[str | None], barred: list[str], expected: list[int]
+) -> None:
+    assert list(members([node(host) for host in hosts], left_out=barred).unstarted()) == expected
+
+
+@pytest.mark.parametrize(
+    ("launch", "least"), [({}, 4), ({"min_nodes": 2}, 2), ({"min_nodes": 9}, 4), ({"min_nodes": 0}, 0)]
+)
+def test_the_least_number_of_nodes(launch: dict[str, Any], least: int) -> None:
+    found = launched(**launch)
+    assert (found.nodes, found.least_nodes) == (4, least)
+
+
+# nodes that there are, devices, global batch, the most, the least -> how many fit
+FITS = [
+    (1, 0, 4, 1, 4),
+    (1, 12, 4, 1, 4),
+    (1, 12, 5, 1, 4),
+    (1, 12, 5, 5, 0),
+    (2, 12, 4, 1, 3),
+    (2, 12, 1, 1, 1),
+    (8, 12, 4, 1, 0),
+    (1, 7, 4, 0, 1),
+    (3, 8, 4, 0, 0),
+]
+
+
+@pytest.mark.parametrize(("devices", "batch", "most", "least", "expected"), FITS)
+def test_as_many_nodes_as_share_the_global_batch(
+    devices: int, batch: int, most: int, least: int, expected: int
+) -> None:
+    train = {"train": {"global_batch_size": batch}} if batch else {}
+    assert fitting(launched(devices=devices, **train), most, least) == expected
+
+
+def test_the_gang_is_the_first_that_fit_and_may_grow_by_those_that_come_late() -> None:
+    nodes = [node("a"), node(), node("c"), node("d")]
+    found = members(nodes, min_nodes=1, train={"global_batch_size": 8})
+    assert found.active() == dict(enumerate(nodes)), "before the roll-call all that were started"
+    assert list(found.fix()) == [0, 2], "3 do not divide 8"
+    assert found.active() == found.gang == {0: nodes[0], 2: nodes[2]}
+    assert list(found.late()) == [1], "the fourth has answered"
+    assert found.could_be() == 2
+    nodes[1].joined = joined("b")
+    assert (list(found.late()), found.could_be()) == ([], 4)
+    assert found.fitting(9) == 4, "never more than are asked for"
+    unfit = members([node("a"), node("b"), node("c")], nodes=3, train={"global_batch_size": 8})
+    assert list(unfit.fix()) == [0, 1, 2], "the spec's own check has said so before"
+
+
+def test_links_are_named_once_by_their_ends() -> None:
+    nodes = {0: node("a"), 1: node("b"), 3: node()}
+    nodes[1].unreachable = [0, 3]
+    nodes[0].unreachable = [1, 2]
+    ends = ["between node 0 (a) and node 1 (b)", "between node 1 (b) and node 3"]
+    assert links_between(nodes, nodes) == ends
+    assert links_between(nodes, [0, 1]) == ends[:1]
+    assert links_between(nodes, [0, 3]) == []
+
+
+def failed(error: TrainwrightError) -> Node:
+    return node("a", exit=NodeExit(status="failed", error=error.to_json()))
+
+
+# Each stands before all that follow it.
+ORDER = [
+    "Fenced", "Cancelled", "UserCodeError", "UsageError", "CorruptError", "Preempted", "StorageUnavailable", "Hung",
+    "NodeLost",
+]  # fmt: skip
+
+
+def test_the_cause_by_precedence_then_by_time() -> None:
+    for at, name in enumerate(ORDER):
+        for other in ORDER[at + 1 :]:
+            said = [failed(getattr(errors, one)("as said.")) for one in (other, name)]
+            assert type(first_cause(said)) is getattr(errors, name), (name, other)
+            assert type(first_cause(said[::-1])) is getattr(errors, name), (name, other)
+    internal = TrainwrightError("a bug.")
+    assert first_cause([failed(errors.CorruptError("x.")), failed(internal)]).message == "a bug."
+    assert first_cause([failed(errors.UserCodeError("x.")), failed(internal)]).message == "x."
+    early = errors.UsageError("early.", details={"when": -1.0})
+    assert first_cause([failed(internal), failed(early)]).message == "early.", "without a time it is 0"
+    assert first_cause([node("a"), failed(internal), node("b", **GONE)]).message == "a bug."

@@ -1,0 +1,183 @@
+"""What follows each cause, as data: whether it is tried again, and what the next generation is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data_contracts import errors
+from data_contracts.errors import Diverged, Hung, NodeLost, OutOfMemory, TrainwrightError
+from data_contracts.messages.gang import Launch
+from data_contracts.pipeline_spec import RetrySpec
+from infra.gang.conductor.recovery import Recovery
+
+LAUNCH = Launch(training="trainings/k-0", nodes=4, min_nodes=2, devices=1, train={"global_batch_size": 24})
+HOSTS = {0: "a", 1: "b", 2: "c", 3: "d"}
+
+
+def recovery(
+    skipped: list[tuple[int, int]] | None = None, launch: dict[str, Any] | None = None, **retry: int
+) -> Recovery:
+    return Recovery(RetrySpec(**retry), LAUNCH.model_copy(update=launch or {}), skipped or [])
+
+
+# cause -> how often it is tried again by default
+TRIED = [
+    ("Preempted", 10),
+    ("NodeLost", 3),
+    ("Hung", 3),
+    ("StorageUnavailable", 3),
+    ("GangIncomplete", 0),
+    ("Fenced", 0),
+    ("CorruptError", 0),
+    ("UserCodeError", 0),
+    ("UsageError", 0),
+    ("TrainwrightError", 0),
+    ("Cancelled", 0),
+]
+
+
+@pytest.mark.parametrize(("kind", "times"), TRIED)
+def test_a_cause_is_tried_again_as_often_as_its_budget_says(kind: str, times: int) -> None:
+    recovers, error = recovery(), getattr(errors, kind)("as said.")
+    for _ in range(times):
+        recovers.after(error, {}, 0)
+    with pytest.raises(TrainwrightError) as raised:
+        recovers.after(error, {}, 0)
+    assert raised.value is error
+
+
+# global batch, nodes, the least of them, micro-batch that was too much -> the next one; None: there is no smaller one
+HALVES = [
+    (24, 4, 2, 6, 3),
+    (24, 4, 2, 3, 1),
+    (24, 4, 3, 6, 2),
+    (24, 4, 2, 1, None),
+    (24, 4, 2, 0, None),
+    (20, 4, 2, 5, 1),
+    (32, 4, 4, 8, 4),
+]
+
+
+@pytest.mark.parametrize(("batch", "nodes", "least", "micro", "smaller"), HALVES)
+def test_out_of_memory_halves_the_micro_batch_and_leaves_the_global_one(
+    batch: int, nodes: int, least: int, micro: int, smaller: int | None
+) -> None:
+    train = {"global_batch_size": batch, "seed": 3}
+    recovers = recovery(launch={"train": train, "nodes": nodes, "min_nodes": least})
+    error = OutOfMemory("no more.")
+    if smaller is None:
+        with pytest.raises(OutOfMemory):
+            recovers.after(error, HOSTS, micro)
+        return
+    assert recovers.launch.train == train
+    said = recovers.after(error, HOSTS, micro)
+    assert said == f"Out of memory: micro-batches of {smaller} rows instead of {micro}, same global batch."
+    assert recovers.launch.train == {"global_batch_size": batch, "seed": 3, "micro_batch_size": smaller}
+    with pytest.raises(OutOfMemory):
+        recovers.after(error, HOSTS, smaller)
+
+
+def diverged(first: int, end: int, **more: Any) -> Diverged:
+    return Diverged("no number.", details={"samples": [first, end], "rows": [7], **more})
+
+
+def test_what_diverged_is_passed_over_three_times_in_one_training() -> None:
+    recovers = recovery([(0, 24)])
+    assert recovers.after(diverged(48, 72), HOSTS, 6) == "Samples 48 to 72 are passed over."
+    recovers.after(diverged(96, 120), HOSTS, 6)
+    assert recovers.launch.skip == [(0, 24), (48, 72), (96, 120)]
+    with pytest.raises(Diverged):
+        recovers.after(diverged(120, 144), HOSTS, 6)
+
+
+def test_batches_of_the_users_own_loader_cannot_be_passed_over() -> None:
+    with pytest.raises(Diverged):
+        recovery().after(Diverged("no number.", details={"samples": [0, 24]}), HOSTS, 0)
+
+
+def lost(node: int, kind: type[TrainwrightError] = NodeLost) -> TrainwrightError:
+    return kind("gone.", details={"node": node})
+
+
+def test_a_node_that_failed_twice_is_left_out_and_named() -> None:
+    recovers = recovery(node_lost=9, hung=9)
+    assert recovers.after(lost(2), HOSTS, 6) == ""
+    assert recovers.after(lost(1), HOSTS, 6) == ""
+    assert (recovers.nodes, recovers.launch.left_out) == (4, [])
+    assert recovers.after(lost(2, Hung), HOSTS, 6) == "Node 2 (c) failed 2 times and is left out."
+    assert (recovers.nodes, recovers.launch.nodes, recovers.launch.asked) == (3, 3, 4)
+    assert recovers.launch.left_out == ["c"]
+    assert recovers.happened == ["node 2 (c) failed 2 times and is left out"]
+    # 24 rows share evenly among 3, 2 and 1; two nodes are the least.
+    recovers.after(lost(1), HOSTS, 6)
+    assert recovers.nodes == 2
+    recovers.after(lost(0), HOSTS, 6)
+    assert recovers.after(lost(0), HOSTS, 6) == "", "fewer than min_nodes cannot train"
+    assert recovers.nodes == 2
+
+
+def test_on_one_machine_a_place_is_left_out_not_the_host() -> None:
+    recovers = recovery(node_lost=9)
+    here = dict.fromkeys(HOSTS, "a")
+    recovers.after(lost(2), here, 6)
+    recovers.after(lost(2), here, 6)
+    assert (recovers.nodes, recovers.launch.left_out) == (3, [])
+
+
+def test_a_gang_shrinks_to_a_number_that_divides_the_global_batch() -> None:
+    recovers = recovery(launch={"train": {"global_batch_size": 16}}, node_lost=9)
+    recovers.after(lost(2), HOSTS, 6)
+    recovers.after(lost(2), HOSTS, 6)
+    assert recovers.nodes == 2, "16 rows do not share evenly among 3"
+
+
+def test_what_the_next_generation_is_told_without_a_failure() -> None:
+    told = {"nodes": 4, "asked": 4, "skip": [(0, 24)], "left_out": []}
+    assert recovery([(0, 24)]).launch == LAUNCH.model_copy(update=told)
+    assert recovery(launch={"min_nodes": 1, "train": {}}).nodes == 4, "without a global batch any number fits"
+    assert recovery(launch={"nodes": 3, "min_nodes": None, "train": {"global_batch_size": 8}}).nodes == 0
+
+
+def test_a_gang_that_grows_spends_no_budget_and_uses_are_counted_by_cause() -> None:
+    recovers = recovery(preempted=1)
+    grows = errors.Preempted("more nodes.", details={"grows": True})
+    assert [recovers.after(grows, HOSTS, 6) for _ in range(3)] == ["", "", ""]
+    assert recovers.used(grows) == 0
+    assert recovers.after(errors.Preempted("gone."), HOSTS, 6) == ""
+    assert (recovers.used(grows), recovers.used(NodeLost("gone."))) == (1, 0)
+    with pytest.raises(errors.Preempted):
+        recovers.after(errors.Preempted("gone."), HOSTS, 6)
+
+
+def test_what_happened_is_said_of_a_smaller_micro_batch() -> None:
+    recovers = recovery(launch={"devices": 2, "train": {"global_batch_size": 48}})
+    recovers.after(OutOfMemory("no more."), HOSTS, 6)
+    assert recovers.happened == ["out of memory: micro-batches of 3 rows instead of 6, same global batch"]
+
+
+@pytest.mark.parametrize("details", [{}, {"node": 9}, {"node": 2, "link": True}])
+def test_a_failure_that_names_no_node_of_the_gang_is_counted_for_none(details: dict[str, Any]) -> None:
+    recovers = recovery(node_lost=9)
+    for _ in range(4):
+        assert recovers.after(NodeLost("gone.", details=details), HOSTS, 6) == ""
+    assert (recovers.nodes, recovers.launch.left_out, recovers.happened) == (4, [], [])
+
+
+def test_a_node_that_is_left_out_is_said_once() -> None:
+    recovers = recovery(node_lost=9)
+    said = [recovers.after(lost(2), HOSTS, 6) for _ in range(4)]
+    assert said == ["", "Node 2 (c) failed 2 times and is left out.", "", ""]
+    assert (recovers.launch.left_out, len(recovers.happened)) == (["c"], 1)
+    alone = recovery(launch={"nodes": 2, "min_nodes": 1}, node_lost=9)
+    for _ in range(2):
+        alone.after(lost(0), {0: "a"}, 6)
+    assert (alone.nodes, alone.launch.left_out) == (1, []), "one host alone is a place on it"
+
+
+def test_one_of_two_hosts_is_left_out_by_its_name() -> None:
+    recovers = recovery(launch={"nodes": 2, "min_nodes": 1}, node_lost=9)
+    for _ in range(2):
+        recovers.after(lost(1), {0: "a", 1: "b"}, 6)
+    assert (recovers.nodes, recovers.launch.left_out) == (1, ["b"])

@@ -1,0 +1,199 @@
+"""Each call that a conductor makes to the store fails once, at its turn: the training ends well all the same.
+
+Nodes are told by hand: they join, and answer once the roll-call is there, without any process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import StorageUnavailable, UsageError
+from data_contracts.handoffs import Checkpoint
+from data_contracts.messages.gang import Launch
+from data_contracts.pipeline_spec import RetrySpec
+from infra.gang.conductor import conductor as conductor_module
+from infra.gang.conductor.conductor import GangOutcome, TrainingRequest, conduct
+from infra.gang.conductor.generation import Progress
+from infra.store import Store, folder, layout, lease_keeper, open_store, retry
+
+TRAINING = "trainings/k-0"
+METHODS = ("create", "read", "replace", "names", "walk", "exists", "delete", "digest")
+
+
+class ScriptedNode:
+    """Joins at once and is done at once, with checkpoints of steps 5 and 10."""
+
+    def __init__(self, store: Store, generation: int, node: int) -> None:
+        self.store, self.place, self.trained = store, (TRAINING, generation, node), False
+        joined = {"address": "127.0.0.1", "port": 1, "host": "h", "node": node}
+        store.create_json(layout.joined(*self.place), joined)
+
+    def ended(self) -> None:
+        """Asked each round: the moment to train."""
+        _, generation, _ = self.place
+        if self.trained or not self.store.exists(layout.rollcall(TRAINING, generation)):
+            return
+        self.trained = True
+        checkpoints = [seal(self.store, step, generation) for step in (5, 10)]
+        report = {"rank": 0, "step": 10, "checkpoints": [one.to_json() for one in checkpoints]}
+        done = {"checkpoint": checkpoints[-1].to_json(), "plan": {"dropped_rows": 3}}
+        self.store.create_json(layout.beat(*self.place, 0), {"ranks": [{**report, "step": 5}]})
+        record = {"status": "done", "error": None, "ranks": [{"rank": 0, "report": report, "done": done}]}
+        self.store.create_json(layout.node_exit(*self.place), record)
+
+    def log(self) -> str:
+        return ""
+
+    def kill(self) -> None: ...
+
+
+def seal(store: Store, step: int, generation: int) -> Checkpoint:
+    writer = store.writer(layout.checkpoint(TRAINING, step, generation))
+    writer.put("state.json", str(step).encode())
+    ref = writer.seal("checkpoint", {"step": step}, {})
+    fields = {"training": TRAINING, "step": step, "epoch": 0, "generation": generation, "world_size": 1}
+    return Checkpoint(ref=ref, key="k", **fields)
+
+
+def train(store: Store, **options: Any) -> GangOutcome:
+    nodes = open_store(store.uri)
+    request = TrainingRequest(
+        launch=Launch(training=TRAINING, nodes=1, devices=1, poll_s=0.001),
+        holder="test",
+        retry=RetrySpec(**options.pop("retry", {"storage": 0})),
+        keep=1,
+        select=None,
+        rollcall_timeout_s=30,
+        patience_s=0.1,
+        start=options.pop("start", lambda generation, node: ScriptedNode(nodes, generation, node)),
+        **options,
+    )
+    return conduct(store, request)
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (retry, lease_keeper):
+        monkeypatch.setattr(module, "RETRY_S", 0.001)
+    # Dozens of trainings: none has to outlive a power cut.
+    monkeypatch.setattr(folder, "_sync", lambda path: None)
+
+
+def failing(store: Store, monkeypatch: pytest.MonkeyPatch, which: tuple[str, int], late: bool) -> list[str]:
+    """Make the nth call of this name and path fail; `late`: after it was carried out. The calls that were made."""
+    calls: list[str] = []
+
+    def patched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            calls.append(f"{name} {arguments[0]}")
+            fails = (calls[-1], calls.count(calls[-1])) == which
+            value = real(*arguments, **more) if late or not fails else None
+            if fails:
+                raise StorageUnavailable("the store is away.")
+            return value
+
+        return call
+
+    for name in METHODS:
+        monkeypatch.setattr(store._backend, name, patched(name, getattr(store._backend, name)))
+    return calls
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_no_single_failure_of_the_store_ends_a_training(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        whole = open_store(str(tmp_path / "whole"))
+        calls = failing(whole, patch, ("none", 1), late)
+        train(whole)
+    assert len(set(calls)) > 15
+    # Each writing, and the first of what is asked again and again.
+    turns = [(call, n + 1) for call in dict.fromkeys(calls) for n in range(calls.count(call))]
+    turns = [turn for turn in turns if turn[1] == 1 or turn[0].startswith(("create", "replace", "delete"))]
+    for turn, about in enumerate(turns):
+        store = open_store(str(tmp_path / str(turn)))
+        with monkeypatch.context() as patch:
+            made = failing(store, patch, about, late)
+            outcome = train(store)
+        assert about[0] in made
+        assert outcome.checkpoint.step == 10, about
+        held = open_store(store.uri)
+        assert held.read_json(layout.result(TRAINING)) == outcome.checkpoint.to_json(), about
+        assert held.verify(outcome.checkpoint.ref), about
+        assert not held.exists(layout.manifest(layout.checkpoint(TRAINING, 5, 0))), about
+
+
+def test_a_store_that_stays_away_before_a_generation_is_part_of_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    real, left, seen = store.create_json, [2], []
+
+    def sometimes(path: str, value: Any) -> None:
+        if path.endswith("launch.json") and left[0] > 0:
+            left[0] -= 1
+            raise StorageUnavailable("the store is away.")
+        real(path, value)
+
+    monkeypatch.setattr(store, "create_json", sometimes)
+    monkeypatch.setattr(conductor_module, "patiently", lambda work: work())
+    monkeypatch.setattr(conductor_module, "MAX_BACKOFF_S", 0.01)
+    assert train(store, retry={"storage": 2}, on_progress=seen.append).checkpoint.step == 10
+    sentences = [progress.sentence for progress in seen if progress.phase == "ended"]
+    assert sentences == ["no generation began (storage): the store is away. Continuing from step 0."] * 2
+    assert all(isinstance(progress, Progress) for progress in seen)
+
+
+def test_a_number_that_a_fenced_conductor_took_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path / "store"))
+    real, others = store.create_json, [True]
+
+    def raced(path: str, value: Any) -> None:
+        if path == layout.launch(TRAINING, 0) and others.pop():
+            real(path, {"token": 0})
+        real(path, value)
+
+    monkeypatch.setattr(store, "create_json", raced)
+    outcome = train(store)
+    assert (outcome.checkpoint.generation, outcome.generations) == (1, 2)
+
+
+class Unkillable(ScriptedNode):
+    """A node that cannot be ended."""
+
+    def __init__(self, store: Store, generation: int, node: int, killed: list[int]) -> None:
+        super().__init__(store, generation, node)
+        self.killed = killed
+
+    def kill(self) -> None:
+        self.killed.append(self.place[2])
+        raise UsageError("the server does not let go.")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_node_is_ended_although_one_cannot_be(fails: bool, tmp_path: Path) -> None:
+    """The first failure to end one is told, unless something else ended the generation: that is the cause then."""
+    store, killed = open_store(str(tmp_path / "store")), []
+
+    def start(generation: int, node: int) -> Unkillable:
+        if fails and node == 2:
+            raise ZeroDivisionError
+        return Unkillable(open_store(store.uri), generation, node, killed)
+
+    request = TrainingRequest(
+        launch=Launch(training=TRAINING, nodes=3, devices=1, poll_s=0.001),
+        holder="test",
+        retry=RetrySpec(),
+        keep=1,
+        select=None,
+        rollcall_timeout_s=30,
+        start=start,
+    )
+    with pytest.raises(ZeroDivisionError if fails else UsageError):
+        conduct(store, request)
+    assert killed == ([0, 1] if fails else [0, 1, 2])

@@ -1,0 +1,59 @@
+"""No process of a gang listens anywhere but on the address of its node: seen in the kernel's own tables."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hosts import Hosts
+from tests.support.listening import listeners
+from tests.support.nodes import Nodes
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
+    nodes: list[Nodes] = []
+
+    def start(addresses: list[str], devices: int, inside: Callable[[int], list[str]] = lambda node: []) -> Nodes:
+        nodes.append(Nodes(tmp_path, addresses, devices, inside))
+        return nodes[-1]
+
+    yield start
+    for one in nodes:
+        one.close()
+
+
+@pytest.mark.parametrize(("nodes", "devices"), [(1, 2), (2, 1)])
+def test_a_gang_on_this_machine_listens_on_loopback_alone(
+    nodes: int, devices: int, started: Callable[..., Nodes]
+) -> None:
+    gang = started(["127.0.0.1"] * nodes, devices)
+    gang.train()
+    found = [listeners(mark) for mark in gang.marks]
+    assert [set(one) for one in found] == [{"127.0.0.1"}] * nodes, found
+    others = {address for _, _, _, _, (address, *_) in socket.getaddrinfo(socket.gethostname(), None)} - {"127.0.0.1"}
+    for address in others:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((address, gang.meeting["port"]), timeout=5).close()
+    assert gang.end() == [0] * nodes
+
+
+@pytest.mark.root
+@pytest.mark.apt("iproute2")
+def test_a_host_listens_on_its_own_address_alone(started: Callable[..., Nodes]) -> None:
+    try:
+        hosts = Hosts(2)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"no network namespace can be made here: {error.stderr.decode().strip()}")
+    try:
+        gang = started(hosts.addresses, 2, hosts.inside)
+        gang.train()
+        found = [listeners(mark) for mark in gang.marks]
+        assert [set(one) for one in found] == [{address} for address in hosts.addresses], found
+        assert gang.end() == [0, 0]
+    finally:
+        hosts.close()

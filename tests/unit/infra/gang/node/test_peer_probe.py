@@ -1,0 +1,67 @@
+"""Which nodes can be reached: one that does not answer is known after two probes, one that refuses lives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from data_contracts.messages.gang import Joined
+from infra.gang.node import peer_probe
+from infra.gang.node.peer_probe import PeerProbe
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer_probe, "PROBE_S", 0.1)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[PeerProbe, PeerProbe]]:
+    one, other = PeerProbe(0, "127.0.0.1"), PeerProbe(1, "127.0.0.1")
+    yield one, other
+    one.stop()
+    other.stop()
+
+
+def joined(number: int, links: PeerProbe, address: str = "127.0.0.1") -> Joined:
+    return Joined(node=number, address=address, port=1, links=links.port)
+
+
+def test_nodes_that_answer_or_refuse_are_reached(pair: tuple[PeerProbe, PeerProbe]) -> None:
+    one, other = pair
+    nodes = [joined(0, one), joined(1, other)]
+    one.meet(nodes)
+    other.meet(nodes)
+    until = time.monotonic() + 10
+    while set(one._missed) != {1} or set(other._missed) != {0}:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    other.stop()
+    other.join()
+    for _ in range(3):
+        assert one._reaches(nodes[1])
+    assert one.unreachable == []
+
+
+def test_a_node_that_does_not_answer_is_unreachable_after_two_probes(
+    pair: tuple[PeerProbe, PeerProbe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    seen: list[list[int]] = []
+
+    def silence(*_: Any, **__: Any) -> None:
+        seen.append(one.unreachable)
+        if len(seen) > 3:
+            one.stop()
+        raise TimeoutError
+
+    monkeypatch.setattr(peer_probe.socket, "create_connection", silence)
+    one.meet([joined(0, one), joined(1, other)])
+    one.join()
+    assert seen == [[], [], [1], [1]]
+    monkeypatch.undo()
+    one._stopped.clear()
+    assert one._reaches(joined(1, other))

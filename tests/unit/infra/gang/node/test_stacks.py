@@ -1,0 +1,67 @@
+"""The stacks of ranks that hang: printed by the ranks themselves, and for those that cannot, why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.gang.node.stacks import take_stacks
+from infra.gang.rank_files import RankFiles
+from infra.processes.processes import state
+
+PROGRAM = """
+import sys, time
+from infra.gang.node.stacks import answer_with_stacks
+answer_with_stacks()
+print("ready", flush=True)
+def waits_for_ever():
+    time.sleep(600)
+waits_for_ever()
+"""
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[Callable[[int], subprocess.Popen[bytes]]]:
+    started = []
+
+    def start(number: int) -> subprocess.Popen[bytes]:
+        files = RankFiles(tmp_path, number)
+        with files.log.open("wb") as output:
+            process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=output, stderr=output)
+        started.append(process)
+        until = time.monotonic() + 30
+        while b"ready" not in files.log.read_bytes():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        files.write_process(process.pid)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_each_rank_says_where_it_stands_or_why_it_cannot(
+    rank: Callable[[int], subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    sleeping, stopped = rank(0), rank(1)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    until = time.monotonic() + 10
+    while state(stopped.pid) != "T":
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    found = take_stacks(RankFiles(tmp_path, number) for number in range(3))
+    assert "in waits_for_ever" in found[0]
+    assert "ready" not in found[0], "what it printed before is not part of it"
+    assert found[1] == f"Process {stopped.pid} is stopped (SIGSTOP), so it cannot say."
+    assert found[2] == "It has no process."
+    assert sleeping.poll() is None, "asking ends nothing"
+    assert "in waits_for_ever" in RankFiles(tmp_path, 0).log.read_text()

@@ -1,0 +1,195 @@
+"""A piece of work on a node: what the child answers or raises, and what is laid out for it there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError, GangIncomplete
+from data_contracts.handoffs import Ref
+from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, RemoteJob, VerifyRequest
+from data_contracts.pipeline_spec import RetrySpec
+from infra.code_bundle import pack
+from infra.gang.checkpoints.participants import roster
+from infra.gang.conductor.generation import Progress
+from infra.gang.node.local import Start, local
+from infra.gang.remote_job import ErrandRequest, lay_out, run_errand
+from infra.processes.processes import find_marked, kill_marked, new_mark
+from infra.store import Store, layout, open_store
+from tests.support.child_module import CHILD, Ask, Told
+
+URI = layout.errand("20260101-000000-abc", "verify-1")
+
+
+class Lobby:
+    """Room that has to be waited for once."""
+
+    def __init__(self) -> None:
+        self.asked = self.given_back = 0
+
+    def take(self, nodes: int) -> str | None:
+        assert nodes == 1
+        self.asked += 1
+        return "full" if self.asked == 1 else None
+
+    def give_back(self) -> None:
+        self.given_back += 1
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture(autouse=True)
+def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    mark = new_mark()
+    monkeypatch.setenv("TRAINWRIGHT_MARK", mark)
+    yield mark
+    left = find_marked(mark)
+    kill_marked(mark)
+    assert not left
+
+
+@pytest.fixture
+def code(store: Store, tmp_path: Path) -> Ref:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").touch()
+    (project / "net.py").write_text("HERE = True\n")
+    return pack(project, store).ref
+
+
+def errand(store: Store, request: dict[str, Any], code: Ref, **changes: Any) -> Told:
+    asked: dict[str, Any] = {
+        "holder": "test",
+        "retry": RetrySpec(),
+        "rollcall_timeout_s": 30,
+        "start": local(store.uri, {}, URI),
+        "room": Lobby(),
+        "on_progress": lambda progress: None,
+        "on_spent": lambda seconds: None,
+        **changes,
+    }
+    job = RemoteJob.of(CHILD.module, Ask(code=code, **request))
+    return Told.from_json(run_errand(store, ErrandRequest(uri=URI, job=job, **asked)))
+
+
+def test_it_waits_for_room_does_the_work_in_the_project_and_answers(store: Store, code: Ref) -> None:
+    lobby, said = Lobby(), list[Progress]()
+    answer = errand(store, {"do": "answer"}, code, room=lobby, on_progress=said.append)
+    assert str(Ask.from_json(answer.got).project) == answer.project == answer.cwd
+    assert not Path(answer.project).exists(), "the node took its scratch with it"
+    assert (said[0].phase, said[0].sentence) == ("waiting", "full")
+    assert lobby.given_back == 1
+    lease = store.pointer(layout.lease(URI)).read()
+    assert lease is not None
+    assert lease.value["released"]
+    # Gone on with, the same piece of work is another generation.
+    errand(store, {"do": "answer"}, code)
+    assert [seat.generation for seat in roster(store, URI)] == [1, 0]
+
+
+def test_what_the_child_raises_is_raised_here(store: Store, code: Ref) -> None:
+    lobby = Lobby()
+    with pytest.raises(CorruptError, match="as asked") as caught:
+        errand(store, {"do": "raise", "error": "CorruptError"}, code, room=lobby)
+    assert caught.value.user_traceback == "Traceback: here"
+    assert lobby.given_back == 1
+
+
+def failing_first(start: Start, kills: int) -> Callable[[int, int], Any]:
+    """Nodes that are killed as soon as they were started, `kills` times."""
+    started = 0
+
+    def begin(generation: int, node: int) -> Any:
+        nonlocal started
+        started += 1
+        handle = start(generation, node)
+        if started <= kills:
+            handle._process.kill()  # type: ignore[attr-defined]
+        return handle
+
+    return begin
+
+
+def test_a_lost_node_is_replaced_within_its_budget(store: Store, code: Ref) -> None:
+    said: list[Progress] = []
+    start = failing_first(local(store.uri, {}, URI), 1)
+    assert errand(store, {"do": "answer"}, code, start=start, on_progress=said.append).got
+    assert any("tried again (node_lost)" in progress.sentence for progress in said)
+
+
+def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, code: Ref) -> None:
+    spent: list[float] = []
+    start = failing_first(local(store.uri, {}, URI), 1)
+    errand(store, {"do": "answer"}, code, start=start, on_spent=spent.append)
+    with pytest.raises(CorruptError):
+        errand(store, {"do": "raise", "error": "CorruptError"}, code, on_spent=spent.append)
+    lived = [store.read_json(layout.node_exit(URI, number, 0)) for number in (1, 2)]
+    assert len(spent) == 3
+    assert spent[0] > 0
+    for seconds, exit_ in zip(spent[1:], lived, strict=True):
+        assert seconds > exit_["released"] - exit_["started"]
+
+
+def test_a_node_that_never_comes_is_said(store: Store, code: Ref) -> None:
+    class Absent:
+        def ended(self) -> None:
+            return None
+
+        def log(self) -> str:
+            return ""
+
+        def status(self) -> str:
+            return "its run is Late"
+
+        def kill(self) -> None:
+            return None
+
+    with pytest.raises(GangIncomplete, match=r"Node 0 \(its run is Late\) of 1 had not answered"):
+        errand(store, {}, code, start=lambda generation, node: Absent(), rollcall_timeout_s=0.2)
+
+
+def test_what_a_request_needs_is_laid_out_once_and_the_first_is_the_project(store: Store, tmp_path: Path) -> None:
+    first, second = (Ref(uri=f"code/{name}", id=name * 64, seal=name * 64) for name in "ab")
+    asked: list[str] = []
+
+    def unpack(ref: Ref) -> Path:
+        asked.append(ref.uri)
+        return tmp_path / ref.id[0]
+
+    here = Ask(code=first).at(lay_out(store, [first, second, first], unpack))
+    assert asked == [first.uri, second.uri]
+    assert (here.project, here.path(second)) == (tmp_path / "a", tmp_path / "b")
+
+
+REF = {"uri": "code/a", "id": "a" * 64, "seal": "b" * 64}
+OTHER = {"uri": "code/c", "id": "c" * 64, "seal": "b" * 64}
+
+
+def test_a_job_of_an_earlier_trainwright_is_read(repository: Path) -> None:
+    """Its request named the folders that were to be filled in, and each place the keys that led there."""
+    golden = json.loads((repository / "tests/golden/messages/EvaluateRequest-v1.json").read_text())
+    flat = {"store": golden["store"]["uri"], "store_options": golden["store"]["options"]}
+    flat["pointers"] = golden["store"]["pointers"]
+    kept = {key: golden[key] for key in golden.keys() - {"schema_version", "code", "metrics_code", "paths", "store"}}
+    dataset = golden["sets"][""]["dataset"]
+    places = [
+        {"keys": ["project"], "code": REF},
+        {"keys": ["metrics_project"], "code": OTHER},
+        {"keys": ["sets", "", "path"], "dataset": dataset},
+    ]
+    job = RemoteJob.from_json({"module": EVALUATE.module, "request": {**flat, **kept}, "places": places})
+    paths = {REF["id"]: "/p", OTHER["id"]: "/m", dataset["ref"]["id"]: "/d"}
+    request = EvaluateRequest.from_json(job.request_at(paths))
+    expected = EvaluateRequest.from_json({**golden, "code": REF, "metrics_code": OTHER, "paths": paths})
+    assert request == expected
+    assert job.needs == expected.needs
+    asked = {"checkpoint": golden["checkpoint"], "train": {}, "dataset": None, "dataset_path": ""}
+    job = RemoteJob.from_json({"module": VERIFY.module, "request": {**flat, **asked}, "places": places[:1]})
+    assert VerifyRequest.from_json(job.request_at({REF["id"]: "/p"})).project == Path("/p")

@@ -1,0 +1,241 @@
+"""Room on a pool, with a server that answers as it is told. (With a real one: tests/integration/test_pool.py.)"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx
+import pytest
+from prefect.exceptions import ObjectNotFound
+
+from data_contracts.errors import GangIncomplete, UsageError
+from infra.orchestrator import admission as module
+from infra.orchestrator.admission import LEASE_S, PoolAdmission
+
+
+def failing(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("POST", "http://server/api")
+    return httpx.HTTPStatusError(str(status), request=request, response=httpx.Response(status, request=request))
+
+
+class Server:
+    """A pool, its queue, workers and limit; what was taken and given back."""
+
+    def __init__(self) -> None:
+        self.pool: Any = SimpleNamespace(
+            concurrency_limit=None, is_paused=False, is_push_pool=False, is_managed_pool=False, type="process"
+        )
+        self.queue = SimpleNamespace(concurrency_limit=None, is_paused=False)
+        self.workers = [SimpleNamespace(status="OFFLINE"), SimpleNamespace(status="ONLINE")]
+        self.limit: Any = SimpleNamespace(limit=4, active=True, active_slots=0)
+        self.leases: dict[UUID, int] = {}
+        self.asked = 0
+        self.error: Exception | None = None
+
+    def read_work_pool(self, name: str) -> Any:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return self.pool
+
+    def read_work_queue_by_name(self, name: str, pool: str) -> Any:
+        assert (name, pool) == ("default", "gpu")
+        return self.queue
+
+    def read_workers_for_work_pool(self, pool: str) -> list[Any]:
+        return self.workers
+
+    def read_global_concurrency_limit_by_name(self, name: str) -> Any:
+        if self.limit is None:
+            raise ObjectNotFound(Exception("404"))
+        return self.limit
+
+    def increment_concurrency_slots_with_lease(
+        self, names: list[str], slots: int, mode: str, lease_duration: float, holder: Any
+    ) -> Any:
+        assert (names, mode, lease_duration) == (["gpu"], "concurrency", LEASE_S)
+        if self.limit.active_slots + slots > self.limit.limit:
+            raise failing(423)
+        self.limit.active_slots += slots
+        lease = uuid4()
+        self.leases[lease] = slots
+        return SimpleNamespace(json=lambda: {"lease_id": str(lease)})
+
+    def renew_concurrency_lease(self, lease: UUID, lease_duration: float) -> None:
+        if lease not in self.leases:
+            raise failing(410)
+
+    def release_concurrency_slots_with_lease(self, lease: UUID) -> None:
+        # As the real one: a lease that it does not know is no error.
+        self.limit.active_slots -= self.leases.pop(lease, 0)
+
+    def release_concurrency_slots(self, names: list[str], slots: int, occupancy_seconds: float) -> None:
+        assert (names, occupancy_seconds > 0) == (["gpu"], True)
+        self.limit.active_slots -= slots
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    server = Server()
+
+    @contextlib.contextmanager
+    def asking(retries: int = 0) -> Iterator[Any]:
+        yield server
+
+    monkeypatch.setattr(module, "asking", asking)
+    monkeypatch.setattr(module, "ASK_S", 0.0)
+    monkeypatch.setattr(module, "RENEW_S", 0.01)
+    return server
+
+
+def test_slots_are_taken_whole_or_not_at_all_and_held_over_generations(server: Server) -> None:
+    first, second = PoolAdmission("gpu", 1), PoolAdmission("gpu", 1)
+    assert first.take(3) is None
+    assert second.take(3) == "3 of the 4 slots of gpu are needed at once, and 1 are free"
+    assert server.limit.active_slots == 3
+    assert first.take(2) is None, "a gang that shrank keeps what it has"
+    assert first.take(3) is None, "and grows back into it"
+    assert server.limit.active_slots == 3
+    assert first.take(4) is None, "only what is missing is asked for"
+    assert server.limit.active_slots == 4
+    first.give_back()
+    assert second.take(3) is None
+    second.give_back()
+    second.give_back()
+    assert (server.limit.active_slots, server.leases) == (0, {})
+
+
+@pytest.mark.parametrize("limit", ["none", "not active"])
+def test_without_a_limit_there_is_room(limit: str, server: Server) -> None:
+    server.limit = None if limit == "none" else SimpleNamespace(limit=1, active=False, active_slots=0)
+    room = PoolAdmission("gpu", 1)
+    assert room.take(9) is None
+    room.give_back()
+    assert server.leases == {}
+
+
+NEVER = {
+    "pool": ("pool", "the concurrency limit of the work pool gpu is 2"),
+    "queue": ("queue", "the concurrency limit of the default queue of gpu is 2"),
+    "limit": ("limit", "the global concurrency limit gpu is 2"),
+}
+
+
+@pytest.mark.parametrize("which", NEVER)
+def test_more_nodes_than_ever_fit_are_refused(which: str, server: Server) -> None:
+    thing, why = NEVER[which]
+    setattr(getattr(server, thing), "limit" if which == "limit" else "concurrency_limit", 2)
+    with pytest.raises(UsageError, match=f"train.pool: 3 nodes can never run at once, because {why}"):
+        PoolAdmission("gpu", 1).take(3)
+    room = PoolAdmission("gpu", 1)
+    assert room.take(2) is None
+    room.give_back()
+
+
+def test_a_pool_that_is_not_there_is_named(server: Server) -> None:
+    server.error = ObjectNotFound(Exception("404"))
+    with pytest.raises(UsageError, match="train.pool: this Prefect server has no work pool gpu"):
+        PoolAdmission("gpu", 1).take(1)
+
+
+def test_no_worker_is_said_and_then_too_long(server: Server) -> None:
+    server.workers = [SimpleNamespace(status="OFFLINE")]
+    room = PoolAdmission("gpu", 0.05)
+    assert room.take(1) == "no worker of the work pool gpu is online; start one: prefect worker start --pool gpu"
+    time.sleep(0.06)
+    with pytest.raises(GangIncomplete, match="No worker of the work pool gpu was online for 0.05 s"):
+        room.take(1)
+    assert server.limit.active_slots == 0
+
+
+def test_a_pool_whose_infrastructure_comes_by_itself_needs_no_worker(server: Server) -> None:
+    server.workers, server.pool.is_push_pool = [], True
+    room = PoolAdmission("gpu", 1)
+    assert room.take(1) is None
+    room.give_back()
+
+
+@pytest.mark.parametrize("what", ["pool", "queue"])
+def test_a_paused_pool_is_waited_for(what: str, server: Server) -> None:
+    getattr(server, what).is_paused = True
+    assert PoolAdmission("gpu", 1).take(1) == "the work pool gpu is paused; resume it: prefect work-pool resume gpu"
+    assert server.limit.active_slots == 0
+
+
+def test_a_server_that_is_away_is_waited_for_and_not_asked_too_often(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ASK_S", 60.0)
+    server.error = httpx.ConnectError("refused")
+    room = PoolAdmission("gpu", 1)
+    said = room.take(1)
+    assert said is not None
+    assert said.startswith("waiting: The Prefect server no longer answers")
+    assert (room.take(1), server.asked) == (said, 1)
+
+
+def held(room: PoolAdmission) -> list[Any]:
+    return list(room._held)
+
+
+def wait_for(wanted: Any) -> None:
+    deadline = time.monotonic() + 5
+    while not wanted():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_slots_of_a_lease_that_a_restarted_server_forgot_are_given_back_all_the_same(server: Server) -> None:
+    room = PoolAdmission("gpu", 1)
+    assert room.take(3) is None
+    server.leases.clear()
+    wait_for(lambda: held(room)[0].forgotten)
+    room.give_back()
+    assert server.limit.active_slots == 0
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_slots_whose_lease_ran_out_are_taken_again_if_they_are_free(
+    others: int, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = PoolAdmission("gpu", 1)
+    assert room.take(3) is None
+    monkeypatch.setattr(module, "LEASE_S", 0.0)
+    server.leases.clear()
+    server.limit.active_slots = others
+    monkeypatch.setattr(
+        server,
+        "increment_concurrency_slots_with_lease",
+        lambda names, slots, mode, lease_duration, holder: Server.increment_concurrency_slots_with_lease(
+            server, names, slots, mode, 120.0, holder
+        ),
+    )
+    monkeypatch.setattr(
+        server, "renew_concurrency_lease", lambda lease, seconds: Server.renew_concurrency_lease(server, lease, seconds)
+    )
+    if others:
+        wait_for(lambda: "they are no longer free; the gang continues without slots" in caplog.text)
+    else:
+        wait_for(lambda: server.leases)
+    assert len(held(room)) == (0 if others else 1)
+    room.give_back()
+    assert server.limit.active_slots == others
+
+
+def test_what_cannot_be_given_back_is_said(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    room = PoolAdmission("gpu", 1)
+    assert room.take(1) is None
+
+    def away(lease: UUID) -> None:
+        raise httpx.ConnectError("refused")
+
+    server.release_concurrency_slots_with_lease = away  # type: ignore[method-assign]
+    room.give_back()
+    assert (
+        "The slots of the work pool gpu could not be given back; they are free once their lease expires" in caplog.text
+    )

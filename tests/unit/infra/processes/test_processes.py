@@ -1,0 +1,229 @@
+"""Descendants are found by their mark and ended, whatever session or parent they have."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from infra.processes import processes
+from infra.processes.processes import (
+    MARK,
+    end,
+    find_marked,
+    is_alive,
+    kill_marked,
+    marked_env,
+    module_command,
+    new_mark,
+)
+from tests.support.foreground import foreground
+
+SLEEP = "import time; time.sleep(600)"
+# What a descendant may do to get away: a session of its own, a dead parent, a cleared environment, deaf to SIGTERM.
+ESCAPES = {
+    "plain": SLEEP,
+    "own session": f"import os; os.setsid(); {SLEEP}",
+    "orphan": f"import os\nif os.fork(): os._exit(0)\nos.setsid(); {SLEEP}",
+    "deaf": f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEP}",
+    "no environment": f"import os, sys\nif os.fork(): {SLEEP}\nos.execve(sys.executable, ['p', '-c', '{SLEEP}'], {{}})",
+}
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def mark() -> Iterator[str]:
+    mark = new_mark()
+    yield mark
+    kill_marked(mark)
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+@pytest.mark.parametrize("grace_s", [0, 0.2])
+def test_every_descendant_is_found_and_ended(escape: str, grace_s: float, mark: str) -> None:
+    script = (
+        f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {ESCAPES[escape]!r}]); p.wait(); {SLEEP}"
+    )
+    top = subprocess.Popen([sys.executable, "-c", script], env=marked_env(mark))
+    wanted = 3 if escape == "no environment" else 2
+    until(lambda: len(find_marked(mark)) == wanted, f"{wanted} descendants of {escape}, found {find_marked(mark)}")
+    pids = find_marked(mark)
+    # At least: one that had just forked may have been seen before its parent ended.
+    assert kill_marked(mark, grace_s) >= wanted
+    top.wait()
+    assert find_marked(mark) == []
+    assert [pid for pid in pids if is_alive(pid)] == []
+
+
+def test_a_process_that_keeps_forking_is_ended(mark: str) -> None:
+    script = f"import subprocess, sys\nwhile True: subprocess.Popen([sys.executable, '-S', '-c', {SLEEP!r}])"
+    top = subprocess.Popen([sys.executable, "-c", script], env=marked_env(mark))
+    until(lambda: len(find_marked(mark)) > 5, "the fork loop is under way")
+    assert kill_marked(mark) > 5
+    top.wait()
+    assert find_marked(mark) == []
+
+
+def test_with_a_grace_a_process_ends_by_itself(tmp_path: Path, mark: str) -> None:
+    ready, said = tmp_path / "ready", tmp_path / "said"
+    script = f"""import signal, sys, pathlib, time
+def end(*_): pathlib.Path({str(said)!r}).touch(); sys.exit()
+signal.signal(signal.SIGTERM, end); pathlib.Path({str(ready)!r}).touch(); time.sleep(600)"""
+    process = subprocess.Popen([sys.executable, "-c", script], env=marked_env(mark))
+    until(ready.exists, "the process is ready")
+    assert kill_marked(mark, grace_s=30) == 1
+    assert said.exists()
+    assert process.wait() == 0
+
+
+def test_marks_nest_and_do_not_match_in_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer, inner = new_mark(), new_mark()
+    monkeypatch.setenv(MARK, outer)
+    process = subprocess.Popen([sys.executable, "-c", SLEEP], env=marked_env(inner))
+    try:
+        # The kernel shows a program's environment a moment after it has begun to run it.
+        until(lambda: find_marked(inner) == [process.pid], "the process shows its environment")
+        assert find_marked(outer) == find_marked(inner) == [process.pid]
+        assert find_marked(inner[:-1]) == find_marked(new_mark()) == []
+    finally:
+        kill_marked(inner)
+        process.wait()
+
+
+def test_neither_itself_nor_a_zombie_counts(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+    code = f"from infra.processes.processes import *; import sys; print(find_marked({mark!r}), kill_marked({mark!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=marked_env(mark), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["[]", "0"]
+    zombie = subprocess.Popen([sys.executable, "-c", ""], env=marked_env(mark))
+    until(lambda: not is_alive(zombie.pid), "the process has ended, not yet waited for")
+    assert find_marked(mark) == []
+    zombie.wait()
+    assert not is_alive(zombie.pid)
+
+
+def test_without_proc_psutil_finds_the_same(mark: str) -> None:
+    script = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}]); {SLEEP}"
+    top = subprocess.Popen([sys.executable, "-c", script], env=marked_env(mark))
+    until(lambda: len(find_marked(mark)) == 2, "both run")
+    assert processes._find_with_psutil(mark) == find_marked(mark)
+    kill_marked(mark)
+    until(lambda: processes._find_with_psutil(mark) == [], "the ended one is a zombie and does not count")
+    top.wait()
+
+
+@pytest.fixture
+def in_foreground() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    foreground()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("in_foreground")
+def test_a_signal_during_cleanup_waits_for_its_end() -> None:
+    finished = []
+
+    def clean() -> None:
+        with processes.uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+            finished.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        clean()
+    assert finished == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_off_the_main_thread_cleanup_just_runs() -> None:
+    finished: list[bool] = []
+
+    def clean() -> None:
+        with processes.uninterrupted(), processes.terminable():
+            finished.append(True)
+
+    thread = threading.Thread(target=clean)
+    thread.start()
+    thread.join()
+    assert finished == [True]
+
+
+@pytest.mark.usefixtures("in_foreground")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_terminable_process_cleans_up(number: int) -> None:
+    with pytest.raises(KeyboardInterrupt), processes.terminable():
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_the_environment_finds_our_modules_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repository: Path, mark: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.path.relpath(tmp_path))
+    (tmp_path / "infra.py").write_text("raise SystemExit('the wrong infra')")
+    environment = marked_env(mark, {"EXTRA": "1"})
+    assert environment["PYTHONPATH"].split(os.pathsep) == [str(repository), str(tmp_path)]
+    assert environment["EXTRA"] == "1"
+    command = module_command("infra.processes.processes", "argument")
+    assert subprocess.run(command, cwd=tmp_path, env=environment, check=False).returncode == 0
+
+
+def test_what_outlives_sigkill_is_said_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
+    # Stands for a process in uninterruptible sleep: signals reach it, and it stays.
+    monkeypatch.setattr(processes, "find_marked", lambda mark: [os.getpid()])
+    monkeypatch.setattr(processes, "_signal", lambda pids, number: None)
+    assert kill_marked(new_mark()) == 1
+    assert "do not end after SIGKILL" in caplog.text
+
+
+def test_the_end_of_what_cannot_be_killed_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = new_mark()
+    process = subprocess.Popen([sys.executable, "-c", SLEEP], env=marked_env(mark))
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "REAP_S", 0.01)
+        # Stands for a process in uninterruptible sleep.
+        patch.setattr(processes, "_signal", lambda pids, number: None)
+        patch.setattr(processes, "UNKILLABLE_AFTER_S", 0)
+        assert end(mark, process) is None
+    assert end(mark, process) == -signal.SIGKILL
+    assert end(mark, None) is None
+
+
+@pytest.mark.parametrize(("vmstat", "kills"), [("a 1\noom_kill 7\nb 2", 7), ("a 1\n", 0), (None, 0)])
+def test_kills_for_memory_are_counted(vmstat: str | None, kills: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read_text(path: Path) -> str:
+        assert str(path) == "/proc/vmstat"
+        if vmstat is None:
+            raise FileNotFoundError
+        return vmstat
+
+    monkeypatch.setattr(processes.Path, "read_text", read_text)
+    assert processes.oom_kills() == kills
+
+
+def test_is_alive_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes.Path, "exists", lambda self: False)
+    assert is_alive(os.getpid())
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    until(lambda: not is_alive(process.pid), "it ends; a zombie does not live")
+    process.wait()
+    assert not is_alive(process.pid)

@@ -1,0 +1,91 @@
+"""Lengths that a file states are never trusted without a bound."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import UsageError
+from infra.sources import tables
+from tests.unit.infra.sources.conftest import Raw
+
+MIB = 1 << 20
+
+
+class Endless:
+    """A stream without an end; counts what is taken of it."""
+
+    def __init__(self, piece: bytes) -> None:
+        self.piece, self.taken = piece, 0
+
+    def read(self, size: int) -> bytes:
+        self.taken += size
+        return (self.piece * (size // len(self.piece) + 1))[:size]
+
+
+@pytest.mark.parametrize("piece", [b"a", b" ", b'{"a": 1} '])
+def test_a_row_without_an_end_is_refused_after_two_blocks(piece: bytes) -> None:
+    stream: Any = Endless(piece)
+    with pytest.raises(UsageError, match=r"^x: row 0 is larger than 8 MiB\. Write JSON Lines, one object a line"):
+        tables.json_schema(stream, "x")
+    assert stream.taken == 2 * tables._BLOCK
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("over", [-1, 0, 1])
+def test_the_limit_is_one_row_wherever_it_stands(before: int, over: int, raw: Raw) -> None:
+    row = json.dumps({"a": ""}).encode()
+    large = json.dumps({"a": "x" * (tables._MOST_LINE_BYTES - len(row) + over)}).encode()
+    assert len(large) == tables._MOST_LINE_BYTES + over
+    raw.write("a.jsonl", b"\n".join([row] * before + [large] + [row] * 2))
+    if over > 0:
+        with pytest.raises(UsageError, match=f"row {before} is larger than 8 MiB"):
+            raw.read("a.jsonl")
+    else:
+        assert raw.read("a.jsonl").num_rows == before + 3
+
+
+READ = """
+import os, sys
+from pathlib import Path
+from infra.sources.read import read_batches
+from infra.sources.resolve import resolve_sources
+from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec import SourceSpec
+specs, root = [SourceSpec.model_validate(sys.argv[1])], Path(sys.argv[2])
+files = resolve_sources(specs, root=root, window=None, window_path=None, cache=root / "cache")
+try:
+    print(sum(batch.num_rows for batch in read_batches(files, specs, root=root)))
+except UsageError as error:
+    print(error)
+sys.stdout.flush()
+os._exit(0)  # under the limit Arrow's threads may not end in order
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("a.jsonl.gz", b'{"a": "' + bytes(1)), ("b.csv.gz", b"a,b\n" + b'"'), ("c.csv.gz", b"")]
+)
+def test_a_small_file_that_unpacks_to_much_is_refused_in_little_memory(name: str, line: bytes, tmp_path: Path) -> None:
+    with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
+        file.write(line)
+        for _ in range(1200):
+            file.write(b"a" * MIB)
+    assert (tmp_path / name).stat().st_size < 10 * MIB
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (800 * MIB, 800 * MIB))
+
+    done = subprocess.run(
+        [sys.executable, "-c", READ, name, str(tmp_path)], preexec_fn=limit, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "larger than 8 MiB" in done.stdout or "is not a CSV file" in done.stdout, done.stdout

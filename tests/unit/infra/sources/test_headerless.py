@@ -1,0 +1,99 @@
+"""Without a header, the first row's values stand for column names: with sensitive columns, no message has them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.errors import UsageError
+from data_contracts.messages.raw_data import ContractRequest
+from data_contracts.quoting import LOG
+from infra import contract_worker
+from infra.sources import Window
+from tests.unit.infra.sources.conftest import Raw
+
+SECRET = "jane@x.example"
+WINDOW = Window(datetime(2026, 1, 1), datetime(2026, 2, 1))
+
+
+@pytest.fixture(autouse=True)
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOG, str(tmp_path / "log.txt"))
+
+
+def parquet(names: list[str], *columns: list[object]) -> bytes:
+    table = pa.Table.from_arrays([pa.array(column) for column in columns], names)
+    pq.write_table(table, stream := io.BytesIO())
+    return stream.getvalue()
+
+
+def _no_column(raw: Raw) -> None:
+    raw.write("a.csv", f"2026-01-01,{SECRET}\n2026-01-02,x\n")
+    raw.read("a.csv", columns=["ts"])
+
+
+def _no_window_column(raw: Raw) -> None:
+    raw.write("a.csv", f"2026-01-01,{SECRET}\n2026-01-02,x\n")
+    raw.read("a.csv", window=WINDOW, window_column="ts")
+
+
+def _twice(raw: Raw) -> None:
+    raw.write("a.csv", f"1,{SECRET},{SECRET}\n2,x,y\n")
+    raw.read("a.csv")
+
+
+def _twice_in_parquet(raw: Raw) -> None:
+    raw.write("a.parquet", parquet([SECRET, SECRET], [1], [2]))
+    raw.read("a.parquet")
+
+
+def _two_types(raw: Raw) -> None:
+    raw.write("a.parquet", parquet(["id", SECRET], [1], [1]))
+    raw.write("b.parquet", parquet(["id", SECRET], [1], [[1]]))
+    raw.read("a.parquet", "b.parquet")
+
+
+def _a_key_of_two_types(raw: Raw) -> None:
+    raw.write("a.jsonl", "".join(json.dumps({SECRET: value}) + "\n" for value in (1, True)))
+    raw.read("a.jsonl")
+
+
+CASES = [_no_column, _no_window_column, _twice, _twice_in_parquet, _two_types, _a_key_of_two_types]
+
+
+@pytest.mark.parametrize("read", CASES)
+def test_no_message_has_a_name_that_only_the_data_has(read: Callable[[Raw], None], raw: Raw) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(raw)
+    assert SECRET not in json.dumps(caught.value.to_json())
+    assert "withheld because data.sensitive is set" in caught.value.message
+
+
+def test_a_key_whose_types_differ_between_blocks_is_not_told(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.sources.tables._BLOCK", 30)
+    with pytest.raises(UsageError, match="withheld because data.sensitive is set") as caught:
+        _a_key_of_two_types(raw)
+    assert SECRET not in str(caught.value)
+
+
+def test_sensitive_columns_that_are_not_there_come_before_the_window_s(raw: Raw) -> None:
+    raw.write("a.csv", f"2025-01-01,{SECRET}\n2025-01-02,x\n")
+    asked = {
+        "suite": {},
+        "files": [file.model_dump(mode="json") for file in raw.resolve("a.csv")],
+        "sources": [{"uri": "a.csv"}],
+        "root": str(raw.root),
+        "window": [WINDOW.start.isoformat(), WINDOW.end.isoformat()],
+        "window_column": "ts",
+        "fail_on": "critical",
+        "sensitive": ["email"],
+    }
+    with pytest.raises(UsageError, match=r"data\.sensitive: the data has no column email\."):
+        contract_worker.main(ContractRequest.from_json(asked), lambda report: None)

@@ -1,0 +1,167 @@
+"""A database that `store.json` alone names is not connected to: somebody here must have named it as well."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import StorageUnavailable, UsageError
+from data_contracts.messages.children import StoreAddress
+from infra.atomic import replace_private
+from infra.gang.node.local import local
+from infra.settings import known_stores, remember_store, state_folder
+from infra.store import Store, layout, open_store
+from infra.store.opening import STORE_POINTERS
+from training.shard.worker import _writer
+
+TRAINING = "trainings/k-0"
+
+
+class Listener:
+    """A port that nobody may connect to."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.setblocking(False)
+        port = self._socket.getsockname()[1]
+        self.url = f"postgresql://x:env:SECRETENV_TOKEN@127.0.0.1:{port}/n?sslmode=disable"
+
+    def was_called(self) -> bool:
+        try:
+            self._socket.accept()[0].close()
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
+    monkeypatch.setenv("SECRETENV_TOKEN", "the-secret")
+    listener = Listener()
+    yield listener
+    listener.close()
+
+
+@pytest.fixture
+def another_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """From here on, a state folder that knows of no store."""
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "another"))
+    return tmp_path / "another"
+
+
+def tamper(store: Store, pointers: str) -> None:
+    """Have `store.json` name a database, as whoever may write in the bucket can."""
+    kept = getattr(store._backend, "_objects", store._backend)
+    kept.delete(layout.STORE)
+    kept.create(layout.STORE, json.dumps({"schema": 1, "pointers": pointers, "uri": store.uri}).encode())
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_a_folder_never_has_a_database(folder_store: Store, listener: Listener, create: bool) -> None:
+    tamper(folder_store, listener.url)
+    with pytest.raises(UsageError) as raised:
+        open_store(folder_store.uri, create=create)
+    assert not listener.was_called()
+    assert str(raised.value) == (
+        f"The store {folder_store.uri} says that its pointers are in {listener.url}, but a folder decides its names "
+        "itself. Restore its store.json, or name another store."
+    )
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_database_that_nobody_here_named(s3_store: Store, listener: Listener, known: bool) -> None:
+    """Whether the store is new here, or was used before with its pointers in itself."""
+    if known:
+        remember_store(s3_store.uri, s3_store.storage_options, s3_store.pointers)
+    tamper(s3_store, listener.url)
+    with pytest.raises(UsageError) as raised:
+        open_store(s3_store.uri, s3_store.storage_options)
+    assert not listener.was_called()
+    assert raised.value.exit_code == 2
+    assert str(raised.value) == (
+        f"The store {s3_store.uri} says that its pointers are in {listener.url}, which nobody on this machine has "
+        "approved; it was not connected to. If that database is the right one, name it as `pointers:` under `store:` "
+        f"in the spec, or run trainwright store init {s3_store.uri} --pointers {listener.url}."
+    )
+
+
+def test_a_sqlite_file_that_nobody_here_named_is_not_opened(s3_store: Store, tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    tamper(s3_store, f"sqlite:///{tmp_path}/theirs")
+    with pytest.raises(UsageError, match="it was not connected to"):
+        open_store(s3_store.uri, s3_store.storage_options)
+    assert (tmp_path / "theirs").read_text() == "theirs"
+
+
+def test_who_names_it_connects(s3_store: Store, listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listener hears of the one who named it, so that its silence above says something."""
+    monkeypatch.setattr("infra.store.name_database._TRIES", 1)
+    tamper(s3_store, listener.url.replace("sslmode", "connect_timeout=2&sslmode"))
+    named = s3_store.read_json(layout.STORE)["pointers"]
+    with pytest.raises(StorageUnavailable, match="does not answer"):
+        open_store(s3_store.uri, s3_store.storage_options, pointers=named)
+    assert listener.was_called()
+
+
+def test_named_once_it_opens_from_then_on(named_store: Store, another_home: Path, tmp_path: Path) -> None:
+    uri, options, pointers = named_store.uri, named_store.storage_options, named_store.pointers
+    with pytest.raises(UsageError, match="nobody on this machine has approved"):
+        open_store(uri, options, create=False)
+    assert open_store(uri, options, pointers=pointers).pointers == pointers
+    assert [(entry["uri"], entry["pointers"]) for entry in known_stores()] == [(uri, pointers)]
+    assert open_store(f"{uri}/", options, create=False).pointers == pointers
+    tamper(named_store, f"sqlite:///{tmp_path}/other.db")
+    with pytest.raises(UsageError, match="nobody on this machine has approved"):
+        open_store(uri, options, create=False)
+
+
+def test_a_store_that_an_earlier_version_knew(
+    named_store: Store, another_home: Path, listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It opens, once with a warning; another database is refused afterwards."""
+    uri, options, pointers = named_store.uri, named_store.storage_options, named_store.pointers
+    replace_private(state_folder() / "stores.json", json.dumps([{"uri": uri, "storage_options": options}]))
+    for _ in range(2):
+        assert open_store(uri, options, create=False).pointers == pointers
+    assert [record.getMessage() for record in caplog.records if record.name == "trainwright"] == [
+        f"The store {uri} has been used on this machine; its pointer database {pointers} is approved from now on."
+    ]
+    tamper(named_store, listener.url)
+    with pytest.raises(UsageError, match="nobody on this machine has approved"):
+        open_store(uri, options, create=False)
+    assert not listener.was_called()
+
+
+def test_a_child_is_told_and_remembers_nothing(named_store: Store, another_home: Path) -> None:
+    uri, options, pointers = named_store.uri, named_store.storage_options, named_store.pointers
+    assert open_store(uri, options, create=False, pointers=pointers).pointers == pointers
+    address = StoreAddress(uri=uri, options=options, pointers=pointers)
+    _writer(address.model_dump_json(), "datasets/k-0")
+    assert known_stores() == []
+
+
+def test_a_node_is_told(named_store: Store, another_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real one, in a state folder that knows of no store."""
+    launch = {"training": TRAINING, "generation": 0, "token": 0, "nodes": 1, "devices": 1, "poll_s": 0.05}
+    launch |= {"schema_version": 1, "grace_s": 1, "heartbeat_s": 0.1, "lease_silence_s": 60, "code": None}
+    named_store.create_json(layout.launch(TRAINING, 0), {**launch, "dataset": None})
+    node = local(named_store.uri, named_store.storage_options, TRAINING, named_store.pointers)(0, 0)
+    try:
+        deadline = time.monotonic() + 120
+        while not named_store.exists(layout.joined(TRAINING, 0, 0)):
+            assert node.ended() is None, node.log()
+            assert time.monotonic() < deadline, node.log()
+            time.sleep(0.05)
+    finally:
+        node.kill()
+    monkeypatch.setenv(STORE_POINTERS, "sqlite:////another")
+    with pytest.raises(UsageError, match="nobody on this machine has approved"):
+        open_store(named_store.uri, named_store.storage_options, create=False)

@@ -1,0 +1,125 @@
+"""The lease is taken however often the store is away meanwhile, and not waited for once it is no longer wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import Fenced, StorageUnavailable
+from infra.store import Lease, PointerMoved, Store, layout, open_store
+from infra.store import lease_keeper as keeper_module
+from infra.store.lease_keeper import LeaseKeeper
+from infra.store.retry import Outage
+
+PATH = layout.lease("trainings/k-0")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def away(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Takes the store away for the next so many reads."""
+    real, left = store._backend.read, [0]
+
+    def read(path: str) -> tuple[bytes, str]:
+        if left[0] > 0:
+            left[0] -= 1
+            raise StorageUnavailable("the store is away.")
+        return real(path)
+
+    monkeypatch.setattr(store._backend, "read", read)
+    monkeypatch.setattr(keeper_module, "RETRY_S", 0.001)
+
+    def take_away(times: int) -> None:
+        left[0] = times
+
+    return take_away
+
+
+@pytest.mark.parametrize("times", [0, 1, 5])
+def test_a_store_that_is_away_for_a_while_delays_the_lease(
+    times: int, store: Store, away: Callable[[int], None]
+) -> None:
+    away(times)
+    keeper = LeaseKeeper(store, PATH, "me")
+    keeper.start()
+    assert keeper.token(30) == 0
+    keeper.stop()
+    assert store.pointer(PATH).read().value["released"]
+
+
+def test_waiting_for_anothers_lease_survives_a_store_that_is_away(store: Store, away: Callable[[int], None]) -> None:
+    other = Lease.take(store, PATH, "other")
+    keeper = LeaseKeeper(store, PATH, "me", patience_s=5)
+    keeper.start()
+    assert keeper.token(0.05) is None
+    away(3)
+    other.release()
+    assert keeper.token(30) == 1
+    keeper.stop()
+
+
+def test_a_store_that_stays_away_does_not_hold_up_the_end(store: Store, away: Callable[[int], None]) -> None:
+    away(10**9)
+    keeper = LeaseKeeper(store, PATH, "me")
+    keeper.start()
+    assert keeper.token(0.01) is None
+    keeper.stop()
+    assert not keeper.is_alive()
+    keeper.check()
+
+
+def test_a_store_that_stays_away_for_too_long_is_told(
+    store: Store, away: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper_module, "Outage", lambda: Outage(patience_s=0.01))
+    away(10**9)
+    keeper = LeaseKeeper(store, PATH, "me")
+    keeper.start()
+    keeper.join(30)
+    with pytest.raises(StorageUnavailable):
+        keeper.token(0)
+    keeper.stop()
+
+
+def test_it_is_renewed_until_it_is_released(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    renewed, enough, renew = [], threading.Event(), Lease.renew
+
+    def counted(lease: Lease) -> None:
+        renewed.append(lease.token)
+        if len(renewed) == 2:
+            raise StorageUnavailable("the store is away.")
+        renew(lease)
+        if len(renewed) == 4:
+            enough.set()
+
+    monkeypatch.setattr(Lease, "renew", counted)
+    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.001)
+    keeper.start()
+    assert enough.wait(60), "a renewal that the store did not answer does not end the keeping"
+    keeper.stop()
+    held = store.pointer(PATH).read()
+    assert held is not None
+    assert held.value == {"beat": len(renewed), "holder": "me", "released": True, "token": 0}
+
+
+def test_a_lease_that_was_lost_is_told(store: Store) -> None:
+    keeper = LeaseKeeper(store, PATH, "me", renew_s=0.001)
+    keeper.start()
+    assert keeper.token(60) == 0
+    pointer, beat = store.pointer(PATH), {"beat": 0, "holder": "other", "released": False, "token": 1}
+    while keeper.is_alive():
+        with contextlib.suppress(PointerMoved):
+            pointer.swap(pointer.read(), beat)
+        keeper.join(0.01)
+    with pytest.raises(Fenced, match="now belongs to other, no longer to me"):
+        keeper.check()
+    keeper.stop()
+    assert pointer.read().value == beat

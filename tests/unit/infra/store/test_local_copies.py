@@ -1,0 +1,223 @@
+"""Copies on this machine: whole or not there, kept while in use, and a fault of this machine is told as one."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import UsageError
+from infra import scratch
+from infra.store import Manifest, Store, local_copies
+from infra.store.backend import Backend, hash_and_copy
+from infra.store.local_copies import copy_of
+from tests.support.s3 import S3Server
+
+ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture
+def manifest(folder_store: Store) -> Manifest:
+    writer = folder_store.writer("datasets/k-0")
+    writer.put("a", b"aaaa")
+    writer.put("sub/b", b"b")
+    return folder_store.manifest(writer.seal("dataset", {}, {}))
+
+
+@pytest.fixture
+def backend(folder_store: Store) -> Backend:
+    return folder_store._backend
+
+
+def laid_out(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_copy_is_made_once_and_mended(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
+    base = tmp_path / "deep/cache"
+    copy = copy_of(manifest, backend, base)
+    inode = copy.stat().st_ino
+    assert copy_of(manifest, backend, base) == copy
+    assert copy.stat().st_ino == inode
+    (copy / "a").write_bytes(b"aaab")
+    assert laid_out(copy_of(manifest, backend, base)) == {"a": b"aaaa", "sub/b": b"b"}
+    assert list(base.iterdir()) == [copy]
+
+
+def test_a_directory_without_files_is_copied_too(folder_store: Store, backend: Backend, tmp_path: Path) -> None:
+    ref = folder_store.writer("models/m/1").seal("model", {}, {}, files=[])
+    assert copy_of(folder_store.manifest(ref), backend, tmp_path / "cache").is_dir()
+
+
+def test_a_rename_that_fails_is_told(
+    manifest: Manifest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rename(source: object, target: object) -> None:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(local_copies.os, "rename", rename)
+    with pytest.raises(UsageError) as raised:
+        copy_of(manifest, backend, tmp_path / "cache")
+    assert raised.value.message == (
+        f"The folder {tmp_path / 'cache'} on this machine cannot be used (Disk quota exceeded)."
+    )
+    assert "TRAINWRIGHT_HOME" in raised.value.remedy
+
+
+def test_a_place_that_cannot_hold_copies_is_told(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_bytes(b"")
+    with pytest.raises(UsageError, match="cache on this machine cannot be used"):
+        copy_of(manifest, backend, tmp_path / "cache")
+
+
+def test_a_full_disk_here_is_no_fault_of_the_store() -> None:
+    with pytest.raises(
+        UsageError, match=r"^The folder /dev on this machine cannot be used \(No space left on device\)"
+    ):
+        hash_and_copy(io.BytesIO(bytes(10)), Path("/dev/full"))
+
+
+def test_a_full_disk_here_is_no_fault_of_the_server(s3: S3Server, s3_store: Store) -> None:
+    s3_store.create("x", bytes(10))
+    s3.fault("pass", method="GET", match="/x", times=2)
+    with pytest.raises(UsageError, match="No space left on device"):
+        s3_store._backend.digest("x", Path("/dev/full"))
+    assert [fault["times"] for fault in s3.clear()] == [1], "asked once: another try cannot help"
+
+
+DOWNLOADING = """
+import sys, time
+from pathlib import Path
+from infra import scratch
+
+with scratch.make("copy", root=Path(sys.argv[1])) as folder:
+    (folder.path / "copy").mkdir()
+    (folder.path / "copy" / "a").write_bytes(b"aa")
+    print(folder.path, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_download_left_is_swept_by_the_next(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
+    base = tmp_path / "cache"
+    (base / "other").mkdir(parents=True)
+    old = Path(backend.uri, "store.json").stat().st_mtime - 2 * scratch.SWEEP_AFTER_S
+    left: list[Path] = []
+    for is_killed in (True, False):
+        process = subprocess.Popen(
+            [sys.executable, "-c", DOWNLOADING, str(base)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        assert process.stdout is not None
+        left.append(Path(process.stdout.readline().strip()))
+        os.utime(left[-1] / scratch.NOTE, (old, old))
+        if is_killed:
+            process.kill()
+            process.communicate()
+    try:
+        copy = copy_of(manifest, backend, base)
+        assert {path.name for path in base.iterdir()} == {left[1].name, "other", copy.name}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
+    """Gives a folder's disk so many bytes, of which copies take what their files take."""
+
+    def give(base: Path, total: int) -> None:
+        def usage(path: Path) -> Usage:
+            used = sum(file.stat().st_size for file in base.rglob("*") if file.is_file())
+            return Usage(total, used, total - used)
+
+        monkeypatch.setattr(shutil, "disk_usage", usage)
+
+    return give
+
+
+@pytest.fixture(autouse=True)
+def nothing_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_copies, "_held", {})
+
+
+def copy(base: Path, letter: str, age: int, num_bytes: int = 100) -> Path:
+    folder = base / (letter * 64)
+    folder.mkdir(parents=True)
+    (folder / "x").write_bytes(b"0" * num_bytes)
+    os.utime(folder, (1000 - age, 1000 - age))
+    return folder
+
+
+def test_what_nobody_holds_makes_room_the_oldest_first(tmp_path: Path, disk: Callable[[Path, int], None]) -> None:
+    disk(tmp_path, 400)
+    young, old, oldest = copy(tmp_path, "a", 1), copy(tmp_path, "b", 2), copy(tmp_path, "c", 3)
+    other = tmp_path / "another download"
+    other.mkdir()
+    local_copies.make_room(tmp_path, 100, "it")
+    assert all(folder.exists() for folder in (young, old, oldest))
+    local_copies.make_room(tmp_path, 150, "it")
+    assert [folder.exists() for folder in (young, old, oldest, other)] == [True, True, False, True]
+
+
+def test_using_one_makes_it_the_youngest_and_keeps_it(tmp_path: Path, disk: Callable[[Path, int], None]) -> None:
+    disk(tmp_path, 300)
+    first, second = copy(tmp_path, "a", 1), copy(tmp_path, "b", 2)
+    assert local_copies.hold(second)
+    assert second.stat().st_mtime > first.stat().st_mtime
+    with pytest.raises(UsageError, match="has 200 bytes free, but a copy of datasets/k-0 takes 201"):
+        local_copies.make_room(tmp_path, 201, "datasets/k-0")
+    assert not first.exists()
+    assert second.exists()
+
+
+def test_what_another_process_holds_is_kept_until_it_ends(tmp_path: Path, disk: Callable[[Path, int], None]) -> None:
+    disk(tmp_path, 100)
+    held = copy(tmp_path, "a", 1)
+    program = f"""
+from pathlib import Path
+from infra.store import local_copies
+assert local_copies.hold(Path({str(held)!r}))
+print("held", flush=True)
+input()
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(UsageError, match="0 bytes free"):
+        local_copies.make_room(tmp_path, 1, "it")
+    process.communicate("\n")
+    local_copies.make_room(tmp_path, 1, "it")
+    assert not held.exists()
+
+
+def test_a_copy_that_is_not_there_is_not_held(tmp_path: Path) -> None:
+    assert not local_copies.hold(tmp_path / "a")
+
+
+def test_a_disk_too_small_is_named_before_anything_is_fetched(
+    s3_store: Store, tmp_path: Path, disk: Callable[[Path, int], None]
+) -> None:
+    writer = s3_store.writer("datasets/k-0")
+    (tmp_path / "x").write_bytes(b"0" * 50)
+    writer.put("x", tmp_path / "x")
+    ref = writer.seal("dataset", {}, {})
+    cache = tmp_path / "cache"
+    disk(cache, 49)
+    with pytest.raises(UsageError, match="has 49 bytes free, but a copy of datasets/k-0 takes 50"):
+        s3_store.local(ref, cache=cache)
+    assert list(cache.iterdir()) == []
+    disk(cache, 50)
+    assert (s3_store.local(ref, cache=cache) / "x").stat().st_size == 50

@@ -1,0 +1,132 @@
+"""Files of a folder store are read-only; what must change or be deleted still can, for a group too, without root."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra import code_bundle
+from infra.store import Store, open_store
+
+NOBODY, COLLEAGUE, GROUP = 65534, 65533, 65534
+
+
+def filled(root: Path) -> Store:
+    """A store with a sealed directory, a bundle of code and a pointer that has moved once."""
+    store = open_store(str(root))
+    store.writer("datasets/k-0").put("a", b"a")
+    (root.parent / "file").write_bytes(b"b")
+    writer = store.writer("datasets/k-0")
+    writer.put("b", root.parent / "file")
+    writer.put_pieces("c", [memoryview(b"c")], root.parent)
+    writer.seal("dataset", {}, {})
+    project = root.parent / "project"
+    project.mkdir(exist_ok=True)
+    (project / "mine.py").write_text("x = 1\n")
+    code_bundle.pack(project, store)
+    moved(store)
+    return store
+
+
+def moved(store: Store) -> int:
+    """Move the pointer; returns how often it was moved."""
+    pointer = store.pointer("aliases/m/champion")
+    current = pointer.read()
+    return pointer.swap(current, {"n": 1 if current is None else current.value["n"] + 1}).value["n"]
+
+
+def files(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file() and path.parent.name != ".locks"]
+
+
+def as_user(uid: int, work: Callable[[], object], umask: int = 0o022) -> None:
+    """Do `work` in a process of another user."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setresgid(GROUP, GROUP, GROUP)
+            os.setresuid(uid, uid, uid)
+            os.umask(umask)
+            work()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.fixture
+def open_to_all(tmp_path: Path) -> Path:
+    """A folder that every user can reach and write to."""
+    folder = tmp_path
+    while folder != Path(folder.anchor):
+        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & stat.S_IXOTH:
+            folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
+        folder = folder.parent
+    place = tmp_path / "place"
+    place.mkdir()
+    place.chmod(0o2777)
+    os.chown(place, -1, GROUP)
+    return place
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o444), (0o002, 0o444), (0o027, 0o440), (0o077, 0o400)])
+def test_everything_is_read_only_and_the_umask_says_who_may_read(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        store = filled(tmp_path / "store")
+        assert moved(store) == 2
+    finally:
+        os.umask(before)
+    modes = {str(path): stat.S_IMODE(path.stat().st_mode) for path in files(tmp_path / "store")}
+    assert len(modes) > 8
+    assert {path: one for path, one in modes.items() if one != mode} == {}
+
+
+def test_a_store_of_an_earlier_version_with_writable_files_works(tmp_path: Path) -> None:
+    store = filled(tmp_path / "store")
+    for path in files(tmp_path / "store"):
+        path.chmod(0o664)
+    store = open_store(str(tmp_path / "store"), create=False)
+    assert [entry.path for entry in store.verify("datasets/k-0").files] == ["a", "b", "c"]
+    assert moved(store) == 2
+
+
+@pytest.mark.root
+def test_a_user_cannot_write_in_place_and_can_do_all_else(open_to_all: Path) -> None:
+    def work() -> None:
+        os.environ["TRAINWRIGHT_HOME"] = str(open_to_all / "home")
+        store = filled(open_to_all / "store")
+        for path in files(open_to_all / "store"):
+            with pytest.raises(PermissionError):
+                path.write_bytes(b"")
+        [bundle] = store.list("code")
+        laid_out = code_bundle.unpack(store, store.manifest(f"code/{bundle}").ref, open_to_all / "unpacked")
+        (laid_out / "mine.py").write_text("changed\n")
+        store.remove("datasets/k-0", why="a test", by="a test")
+        assert not store.exists("datasets/k-0/a")
+        shutil.rmtree(shutil.copytree(open_to_all / "store", open_to_all / "copy"))
+        shutil.rmtree(open_to_all / "store")
+
+    as_user(NOBODY, work)
+
+
+@pytest.mark.root
+def test_a_store_of_a_group_is_everybodys_in_it(open_to_all: Path) -> None:
+    store = open_to_all / "store"
+
+    as_user(NOBODY, lambda: filled(store), umask=0o002)
+    for uid in (COLLEAGUE, NOBODY, COLLEAGUE):
+        as_user(uid, lambda: moved(open_store(str(store))), umask=0o002)
+    as_user(COLLEAGUE, lambda: open_store(str(store)).remove("datasets/k-0", why="t", by="t"), umask=0o002)
+    assert open_store(str(store)).pointer("aliases/m/champion").read().value == {"n": 4}
+    assert not (store / "datasets/k-0/a").exists()

@@ -1,0 +1,166 @@
+"""Silence counts only while the store answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable, TrainwrightError
+from data_contracts.messages.gang import Launch
+from infra.store import Lease, Store, layout, open_store, retry
+from infra.store.retry import Background, ConductorWatch, Outage, patiently
+
+TRAINING = "trainings/k-0"
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(retry, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def lease(store: Store) -> Lease:
+    return Lease.take(store, layout.lease(TRAINING), "me")
+
+
+def watch(store: Store) -> ConductorWatch:
+    return ConductorWatch(store, Launch(training=TRAINING, nodes=1, devices=1, lease_silence_s=60, heartbeat_s=1))
+
+
+def away(times: int) -> Callable[..., str]:
+    left = [times]
+
+    def work(*_: object) -> str:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise StorageUnavailable("the store is away.")
+        return "done"
+
+    return work
+
+
+def test_patiently_tries_until_the_store_is_back(clock: Clock) -> None:
+    assert patiently(away(0)) == patiently(away(100)) == "done"
+    assert clock.now == 1000 + 100 * retry.RETRY_S
+    with pytest.raises(StorageUnavailable):
+        patiently(away(10**6), patience_s=10)
+    with pytest.raises(ZeroDivisionError):
+        patiently(lambda: 1 / 0)
+
+
+def test_an_outage_ends_or_becomes_too_long(clock: Clock) -> None:
+    outage = Outage(patience_s=10)
+    work = away(2)
+    assert not outage.tolerate(work)
+    clock.sleep(9)
+    assert not outage.tolerate(work)
+    assert outage.error is not None
+    assert outage.tolerate(work)
+    assert outage.error is None
+    work = away(3)
+    assert not outage.tolerate(work), "the clock begins anew with each outage"
+    clock.sleep(10.1)
+    with pytest.raises(StorageUnavailable):
+        outage.tolerate(work)
+
+
+def test_an_outage_told_from_outside_counts_the_same(clock: Clock) -> None:
+    outage, error = Outage(patience_s=10), StorageUnavailable("the store is away.")
+    outage.failed(error)
+    clock.sleep(9)
+    outage.answered()
+    clock.sleep(9)
+    outage.failed(error)
+    clock.sleep(10.1)
+    with pytest.raises(StorageUnavailable):
+        outage.failed(error)
+
+
+def test_a_beat_that_moves_is_a_conductor_that_lives(store: Store, lease: Lease, clock: Clock) -> None:
+    seen = watch(store)
+    for _ in range(10):
+        seen.look()
+        clock.sleep(59)
+        lease.renew()
+    seen.look()
+    clock.sleep(59)
+    seen.look()
+    clock.sleep(2)
+    with pytest.raises(NodeLost, match="has not renewed its lease for 60 s"):
+        seen.look()
+
+
+def test_a_store_that_is_away_is_not_a_silent_conductor(
+    store: Store, lease: Lease, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watch(store)
+    seen.look()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "exists", away(10**6))
+        for _ in range(8):
+            clock.sleep(100)
+            seen.look()
+    clock.sleep(59)
+    seen.look()
+    clock.sleep(2)
+    with pytest.raises(NodeLost):
+        seen.look()
+
+
+def cancel(store: Store) -> None:
+    store.create_json(layout.cancel(TRAINING, 0), {})
+
+
+def cancel_another(store: Store) -> None:
+    store.create_json(layout.cancel(TRAINING, 1), {})
+
+
+def usurp(store: Store) -> None:
+    Lease.take(store, layout.lease(TRAINING), "other", patience_s=0)
+
+
+@pytest.mark.parametrize(("event", "error"), [(cancel, Cancelled), (usurp, Fenced), (cancel_another, None)])
+def test_what_ends_a_node(
+    event: Callable[[Store], Any], error: type[TrainwrightError] | None, store: Store, lease: Lease, clock: Clock
+) -> None:
+    seen = watch(store)
+    seen.look()
+    event(store)
+    seen.look()  # asked again too soon: nothing is read
+    clock.sleep(0.6)
+    if error is None:
+        seen.look()
+    else:
+        with pytest.raises(error, match="Generation 0 of trainings/k-0"):
+            seen.look()
+
+
+def test_work_in_the_background_answers_or_raises() -> None:
+    assert Background(lambda: 3).result() == 3
+    failing = Background(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        failing.result()
+    assert failing.done

@@ -1,0 +1,97 @@
+"""Code that was changed in the store and sealed again under its old name is packed again, and never unpacked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from infra.code_bundle import pack, unpack
+from infra.store import Store, open_store
+from tests.support.reseal import reseal
+
+CHANGED = r"^code/[0-9a-f]{40} does not hold the code that its name, or what refers to it, stands for: it was ch"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    root.mkdir()
+    for name, text in {"pyproject.toml": "", "net.py": "x = 1", "vocab.json": "[]", "merges.txt": "a b"}.items():
+        (root / name).write_text(text)
+    return root
+
+
+def forget_named(provenance: dict[str, Any]) -> None:
+    """As the version before wrote it."""
+    provenance.pop("named")
+
+
+ATTACKS: dict[str, dict[str, Any]] = {
+    "a module": {"files": {"project/net.py": b"x = 2"}},
+    "a file that the spec names": {"files": {"project/vocab.json": b"[0]"}},
+    "a file that nobody names": {"files": {"project/pyproject.toml": b"[project]"}},
+    "a new module": {"files": {"project/other.py": b""}},
+    "outside of the project": {"files": {"other.py": b""}},
+    "another digest": {"settings": lambda settings: settings.update(digest="0" * 64)},
+    "what is named": {"provenance": lambda provenance: provenance["named"].clear()},
+    "a module, as an earlier version": {"files": {"project/net.py": b"x = 2"}, "provenance": forget_named},
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_changed_code_is_packed_again(attack: str, project: Path, store: Store, tmp_path: Path) -> None:
+    named = [project / "vocab.json"]
+    honest = pack(project, store, named)
+    forged = reseal(Path(store.uri), honest.ref.uri, **ATTACKS[attack])
+    store.verify(forged)
+    with pytest.raises(CorruptError) as caught:
+        unpack(store, forged, tmp_path / "out")
+    assert caught.value.exit_code == 6
+    assert caught.value.message.startswith(honest.ref.uri)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(CorruptError, match="is not the one that the reference names"):
+        unpack(store, honest.ref, tmp_path / "out")
+    again = pack(project, store, named)
+    assert (again.ref.uri, again.ref.id) == (f"{honest.ref.uri}-1", honest.ref.id)
+    unpack(store, again.ref, tmp_path / "whole")
+
+
+def test_the_expected_code_digest_is_checked(project: Path, store: Store, tmp_path: Path) -> None:
+    first = pack(project, store)
+    (project / "net.py").write_text("x = 2")
+    second = pack(project, store)
+    assert unpack(store, second.ref, tmp_path / "second", code_digest=second.digest).is_dir()
+    with pytest.raises(CorruptError, match=CHANGED):
+        unpack(store, second.ref, tmp_path / "first", code_digest=first.digest)
+
+
+@pytest.mark.parametrize("named", [[], ["vocab.json"], ["merges.txt", "vocab.json"]])
+def test_a_bundle_of_an_earlier_version_is_laid_out(
+    named: list[str], project: Path, store: Store, tmp_path: Path
+) -> None:
+    bundle = pack(project, store, [project / name for name in named])
+    older = reseal(Path(store.uri), bundle.ref.uri, provenance=forget_named)
+    assert older.id == bundle.ref.id
+    assert (unpack(store, older, tmp_path / "out", code_digest=bundle.digest) / "net.py").exists()
+
+
+def test_a_bundle_of_an_earlier_version_with_many_files_goes_by_its_run(
+    project: Path, store: Store, tmp_path: Path
+) -> None:
+    for number in range(60):
+        (project / f"text-{number}.txt").write_text("")
+    named = [f"text-{number}.txt" for number in (3, 20, 40, 59)]
+    bundle = pack(project, store, [project / name for name in named], {"run_id": "r"})
+    older = reseal(Path(store.uri), bundle.ref.uri, provenance=forget_named)
+    with pytest.raises(CorruptError, match=CHANGED):
+        unpack(store, older, tmp_path / "out")
+    store.create_json("runs/r/resolved.json", {"spec": [*named[:3], f"./{named[3]}", "net.py", "pyproject.toml"]})
+    assert (unpack(store, older, tmp_path / "out") / "net.py").exists()

@@ -1,0 +1,146 @@
+"""One run, one process at a time: who comes second waits, and who comes after a death goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import Cancelled, ContractRejected, NodeLost, UserCodeError
+from data_contracts.handoffs import RunReport
+from infra.store import layout
+from infra.store.lease_keeper import LeaseKeeper
+from tasks.run.attach import attach
+from tasks.run.options import RunOptions
+from tasks.run.report import report
+from tasks.run.resolve import ci_key
+from tasks.run.run import Run, open_run
+from tests.support.tiny import SPEC, write_project, write_rows
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    return write_project(tmp_path / "tiny")
+
+
+class Line:
+    """In place of the stages: ends as `errors` say, one after the other, and counts how often it was asked."""
+
+    def __init__(self, *errors: Exception, gate: threading.Event | None = None) -> None:
+        self.errors, self.gate, self.calls = list(errors), gate, 0
+        self.begun = threading.Event()
+
+    def __call__(self, run: Run) -> RunReport:
+        self.calls += 1
+        self.begun.set()
+        if self.gate is not None:
+            assert self.gate.wait(60)
+        return report(run, error=self.errors.pop(0))  # type: ignore[arg-type]
+
+    __name__ = "line"
+
+
+def opened(spec: Path, key: str = "k") -> Run:
+    return open_run(spec, options=RunOptions(key=key, trigger="ci"))
+
+
+def the_second_while_the_first_is_at_it(line: Line, spec: Path, caplog: pytest.LogCaptureFixture) -> list[Any]:
+    """The answers of two processes with one key: the second comes and waits before the first goes on."""
+    caplog.set_level("INFO")
+    assert line.gate is not None
+    answers: list[Any] = []
+    threads = [threading.Thread(target=lambda: answers.append(attach(line)(opened(spec)))) for _ in range(2)]
+    threads[0].start()
+    assert line.begun.wait(60)
+    threads[1].start()
+    while "another process carries out the run" not in caplog.text:
+        assert threads[1].is_alive(), "it did not wait"
+        time.sleep(0.01)
+    line.gate.set()
+    for thread in threads:
+        thread.join(60)
+    return answers
+
+
+def test_the_second_waits_for_the_first_and_answers_its_report(spec: Path, caplog: pytest.LogCaptureFixture) -> None:
+    line = Line(ContractRejected("no"), gate=threading.Event())
+    answers = the_second_while_the_first_is_at_it(line, spec, caplog)
+    assert line.calls == 1
+    assert answers[0] == answers[1]
+    assert answers[0].verdict == "rejected"
+
+
+def test_a_final_verdict_is_answered_at_once_even_while_the_lease_is_held(spec: Path) -> None:
+    line = Line(ContractRejected("no"))
+    first = attach(line)(opened(spec))
+    run = opened(spec)
+    holder = LeaseKeeper(run.store, layout.lease(layout.run(run.run_id)), "another")
+    holder.start()
+    assert holder.token(60) is not None
+    assert attach(line)(run) == first
+    holder.stop()
+    assert line.calls == 1
+
+
+def test_what_ended_without_a_verdict_goes_on(spec: Path) -> None:
+    line = Line(NodeLost("gone"), ContractRejected("no"))
+    assert [attach(line)(opened(spec)).verdict for _ in range(3)] == ["failed", "rejected", "rejected"]
+    assert line.calls == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "calls"), [(UserCodeError("raised"), 1), (Cancelled("stopped"), 1), (NodeLost("gone"), 2)]
+)
+def test_what_ended_while_it_was_waited_for_is_repeated_only_if_its_cause_lay_outside(
+    spec: Path, caplog: pytest.LogCaptureFixture, error: Exception, calls: int
+) -> None:
+    line = Line(error, error, gate=threading.Event())
+    answers = the_second_while_the_first_is_at_it(line, spec, caplog)
+    assert line.calls == calls
+    assert [one.sentence for one in answers] == [str(error)] * 2
+
+
+def test_another_key_is_another_run(spec: Path) -> None:
+    line = Line(ContractRejected("no"), ContractRejected("no"))
+    assert attach(line)(opened(spec, "a")).run_id != attach(line)(opened(spec, "b")).run_id
+    assert line.calls == 2
+
+
+def test_the_key_of_ci_is_the_code_too(spec: Path) -> None:
+    def key(*overrides: str) -> str:
+        return ci_key(open_run(spec, overrides=overrides, options=RunOptions(trigger="ci"), recorded=False).resolved)
+
+    first = key()
+    assert key() == first
+    assert key("train.seed=8") != first
+    (spec.parent / "README.md").write_text("words")
+    assert key() == first
+    (spec.parent / "net.py").write_text((spec.parent / "net.py").read_text() + "\n# changed\n")
+    assert key() != first
+
+
+def test_the_key_of_ci_is_the_content_of_every_input_wherever_it_lies(tmp_path: Path) -> None:
+    sets = {"second": {"source": "second.csv"}}
+
+    def key(folder: str, **changed: Any) -> str:
+        spec = write_project(tmp_path / folder, {"evaluate": {**SPEC["evaluate"], "sets": sets}})
+        write_rows(spec.parent / "second.csv", rows=20)
+        for name, change in changed.items():
+            change(spec.parent / name.replace("_", "."))
+        return ci_key(open_run(spec, options=RunOptions(trigger="ci"), recorded=False).resolved)
+
+    def mend(path: Path) -> None:
+        path.write_text(path.read_text().replace("0.", "0.0", 1))
+
+    def renew(path: Path) -> None:
+        path.write_text(path.read_text().replace('"max_value": 1', '"max_value": 2'))
+
+    first = key("a")
+    assert key("b") == first
+    changed = [key("c", rows_csv=mend), key("d", second_csv=mend), key("e", suite_json=renew)]
+    assert len({first, *changed}) == 4

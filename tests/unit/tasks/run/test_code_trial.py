@@ -1,0 +1,108 @@
+"""A file that the code needs at import and the bundle lacks is named before anything is booked."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import UsageError
+from data_contracts.messages.children import Child, ImportTrialAnswer, ImportTrialRequest
+from tasks.run import code_trial
+from tasks.run.run import open_run
+from tests.support.tiny import MODEL, answer, trainwright, write_project
+
+pytestmark = pytest.mark.usefixtures("home")
+# Without torch, which takes seconds to import.
+NET = "from pathlib import Path\n\nHERE = Path(__file__).parent\n{body}\n\n\nclass Net: ...\n"
+
+
+def project(folder: Path, body: str, files: dict[str, str], *, ignored: str = "", **sections: Any) -> Path:
+    spec = write_project(folder, sections)
+    (folder / "net.py").write_text(NET.format(body=body))
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    if ignored:
+        (folder / ".gitignore").write_text(ignored)
+        subprocess.run(["git", "-C", str(folder), "init"], check=True, capture_output=True)
+    return spec
+
+
+ONLY = "net.Net cannot be imported from the packed files of the project {folder}: it needs {path}, which is left out, "
+NEEDED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("WORDS = (HERE / 'a/words.npy').read_bytes()", {"files": {"a/words.npy": "1"}}, "a/words.npy", "it is data, and"),
+    ("ROWS = open('rows.csv').read()", {"files": {}}, "rows.csv", "it is a source of data"),
+    ("from made import x", {"files": {"made.py": "x = 1"}, "ignored": "made.py"}, "made.py", "Git ignores it"),
+    ("X = open(HERE / 'raw/x.json')", {"files": {"raw/x.json": "1"}, "ignored": "raw"}, "raw/x.json", "Git ignores it"),
+]
+
+
+@pytest.mark.parametrize(("body", "more", "path", "why"), NEEDED, ids=[case[2] for case in NEEDED])
+def test_a_file_that_was_left_out_is_named_and_include_brings_it(
+    body: str, more: dict[str, Any], path: str, why: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tiny"
+    spec = project(folder, body, **more)
+    with pytest.raises(UsageError) as caught:
+        open_run(spec)
+    assert caught.value.message.startswith(f"{ONLY.format(folder=folder, path=path)}because {why}")
+    assert caught.value.remedy == f"If it may be stored, add code.include: [{path}] to the spec."
+    assert not (folder / ".trainwright/runs").exists()
+    run = open_run(project(folder, body, **more, code={"include": [path]}), recorded=False)
+    assert path in [file.path.removeprefix("project/") for file in run.store.manifest(run.resolved.code).files]
+
+
+def test_a_bundle_is_tried_once_and_only_if_a_module_mentions_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def count(child: Child[Any, Any], request: ImportTrialRequest, **more: Any) -> ImportTrialAnswer:
+        tried.append(child.module)
+        return ImportTrialAnswer(missing=None)
+
+    monkeypatch.setattr(code_trial, "run_child", count)
+    spec = write_project(tmp_path / "tiny")
+    open_run(spec, recorded=False)
+    assert tried == [], "nothing in the module speaks of rows.csv"
+    (spec.parent / "net.py").write_text(f"{MODEL}\nPATH = 'rows.csv'\n")
+    for _ in range(2):
+        open_run(spec, recorded=False)
+    assert tried == ["training.user.import_trial"]
+
+
+def test_an_import_that_fails_for_another_reason_is_left_to_its_stage(tmp_path: Path) -> None:
+    run = open_run(project(tmp_path / "tiny", "raise ValueError('no GPU for .csv files')", {}), recorded=False)
+    assert len([*(code_trial.state_folder() / "tried").iterdir()]) == 1, "it was tried, and is not tried again"
+    assert "project/net.py" in [file.path for file in run.store.manifest(run.resolved.code).files]
+
+
+def test_a_spec_without_the_section_is_dumped_as_before(tmp_path: Path) -> None:
+    run = open_run(write_project(tmp_path / "tiny"), recorded=False)
+    assert "code" not in run.resolved.spec
+    run = open_run(write_project(tmp_path / "tiny", {"code": {"include": ["./suite.json"]}}), recorded=False)
+    assert run.resolved.spec["code"] == {"include": ["suite.json"]}
+    assert run.spec.code.include == ["suite.json"]
+
+
+def test_a_plan_lists_what_is_packed_and_what_is_left_out(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny", {"code": {"include": ["words/*"]}})
+    for name in ("secrets/db.json", "words/a.npy", "words/key.json"):
+        (spec.parent / name).parent.mkdir(exist_ok=True)
+        (spec.parent / name).write_text("12345")
+    done = trainwright("plan", spec, "--json")
+    assert done.returncode == 0, done.stderr
+    code = answer(done)["code"]
+    names = ["net.py", "pipeline.yaml", "pyproject.toml", "suite.json", "words/a.npy"]
+    assert [one["path"] for one in code["packed"]] == names
+    assert code["packed"][-1] == {"path": "words/a.npy", "bytes": 5, "counted": True}
+    secret = {"bytes": 5, "why": "its name looks like a secret's"}
+    rows = {"path": "rows.csv", "bytes": (spec.parent / "rows.csv").stat().st_size, "why": "it is a source of data"}
+    left_out = [rows, {"path": "secrets/db.json", **secret}, {"path": "words/key.json", **secret}]
+    assert code["left_out"] == left_out
+    text = trainwright("plan", spec).stdout
+    assert "\ncode      packs 5 files, " in text
+    assert "\n  left out       5 B  secrets/db.json: its name looks like a secret's\n" in text

@@ -1,0 +1,128 @@
+"""`train.init_from` looked up once: which checkpoint, model or file may be begun with, and what the key holds of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from safetensors.numpy import save
+
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import Checkpoint, Receipt, Ref
+from infra import registry
+from infra.store import Store, layout, open_store
+from tasks.run.run import Run, open_run
+from tasks.stages.trainings import sealed_settings, training_key
+from tests.support.damage import overwrite
+from tests.support.tiny import SPEC, write_project
+
+pytestmark = pytest.mark.usefixtures("home")
+URI = "trainings/k-0/checkpoints/8-g0"
+WEIGHTS = save({"w": np.ones(3, np.float32)})
+DIGEST = f"sha256:{hashlib.sha256(WEIGHTS).hexdigest()}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def opened(store: Store, init_from: Any, **train: Any) -> Run:
+    folder = Path(store.uri).parent / "tiny"
+    spec = write_project(folder, {"train": {**SPEC["train"], "init_from": init_from, **train}})
+    return open_run(spec, store_uri=store.uri, recorded=False)
+
+
+def sealed(store: Store, step: int = 8, *, verified: bool = True) -> Checkpoint:
+    writer = store.writer(layout.checkpoint("trainings/k-0", step, 0))
+    writer.put("state.json", b"{}")
+    ref = writer.seal("checkpoint", {"step": step}, {})
+    if verified:
+        store.create_json(layout.verified(ref.uri), {"checkpoint": ref.to_json()})
+    fields = {"training": "trainings/k-0", "epoch": 0, "generation": 0, "world_size": 1}
+    return Checkpoint(ref=ref, key="k", step=step, **fields)
+
+
+def test_a_checkpoint_a_model_and_a_file_are_recorded_as_what_they_are_now(store: Store, tmp_path: Path) -> None:
+    checkpoint = sealed(store)
+    run = opened(store, URI)
+    assert run.resolved.init_from == checkpoint.ref
+    evaluation = Ref(uri="evaluations/e-0", id="e" * 64, seal="s" * 64)
+    version = registry.write_version(store, "digits", checkpoint, evaluation, {}, {"parents": []})
+    receipt = Receipt(decision="promoted", model="digits", alias="champion", version=1, previous=None, sentence="")
+    registry.move_alias(store, None, version, receipt, {"run_id": "r"}, ())
+    for name in ("digits@champion", "digits@1"):
+        assert opened(store, name).resolved.init_from == checkpoint.ref
+    (tmp_path / "tiny").mkdir(exist_ok=True)
+    (tmp_path / "tiny" / "w.safetensors").write_bytes(WEIGHTS)
+    outside = opened(store, {"weights": "w.safetensors", "digest": DIGEST}).resolved
+    assert outside.init_from is not None
+    manifest = store.verify(outside.init_from)
+    assert (manifest.kind, manifest.provenance["tags"]) == ("import", {"team": "tests"})
+    assert json.loads(outside.model_dump_json())["init_from"] == outside.init_from.to_json()
+
+
+def test_the_key_holds_what_is_begun_with_and_how_but_not_where_it_lies(store: Store, tmp_path: Path) -> None:
+    def key(init_from: Any) -> str:
+        return training_key(opened(store, init_from), None)
+
+    (tmp_path / "tiny").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / "tiny" / f"{name}.safetensors").write_bytes(WEIGHTS)
+    sealed(store)
+    sealed(store, 16)
+    a, b = ({"weights": f"{name}.safetensors", "digest": DIGEST} for name in ("a", "b"))
+    other = {"weights": "a.safetensors", "digest": f"blake3:{blake3(WEIGHTS).hexdigest()}"}
+    assert key(a) == key(b) == key(other), "which of two imports of one content it is does not count"
+    assert len({key(None), key(a), key({**a, "strict": False}), key(URI), key(URI.replace("8-g0", "16-g0"))}) == 5
+
+
+def test_without_it_the_key_is_as_it_was(store: Store) -> None:
+    run = opened(store, None)
+    assert "init_from" not in sealed_settings(run, None)["train"]
+
+
+def spoil(store: Store, checkpoint: Checkpoint) -> None:
+    overwrite(Path(store.uri) / checkpoint.ref.uri / "state.json", b"{} ")
+
+
+def quarantine(store: Store, checkpoint: Checkpoint) -> None:
+    store.create_json(layout.quarantined(checkpoint.ref.uri), {"schema_version": 1, "reason": "it is not finite."})
+
+
+# what is done to the checkpoint, how it was sealed, what is raised
+REFUSED: dict[str, tuple[Any, Any, type[Exception], str]] = {
+    "no such checkpoint": (None, {}, UsageError, "has no checkpoint trainings/k-0/checkpoints/9-g0"),
+    "not verified": (None, {"verified": False}, UsageError, "8-g0 is not verified. Run `trainwright verify`"),
+    "quarantined": (quarantine, {}, UsageError, "8-g0 is quarantined: it is not finite. Name another"),
+    "changed": (spoil, {}, CorruptError, "state.json does not hold the bytes that were sealed"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_before_anything_starts(case: str, store: Store) -> None:
+    harm, how, kind, sentence = REFUSED[case]
+    checkpoint = sealed(store, **how)
+    if harm is not None:
+        harm(store, checkpoint)
+    with pytest.raises(kind) as caught:
+        opened(store, URI if case != "no such checkpoint" else URI.replace("8-g0", "9-g0"))
+    assert sentence in str(caught.value)
+
+
+def test_a_mark_of_another_checkpoint_verifies_nothing(store: Store) -> None:
+    other = sealed(store, 16)
+    checkpoint = sealed(store, verified=False)
+    store.create_json(layout.verified(checkpoint.ref.uri), {"checkpoint": other.ref.to_json()})
+    with pytest.raises(CorruptError, match="8-g0 is not the checkpoint that was verified"):
+        opened(store, URI)
+
+
+def test_a_model_that_is_not_there_is_named_with_its_field(store: Store) -> None:
+    with pytest.raises(UsageError, match=r"pipeline\.yaml: train\.init_from: There is no digits@champion in "):
+        opened(store, "digits@champion")

@@ -1,0 +1,72 @@
+"""What becomes of a piece, as the Dask cluster tells it. (A real one: tests/integration/test_shard_on_dask.py.)"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed.scheduler import KilledWorker
+from prefect.states import Completed, Crashed, Failed
+
+from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
+from data_contracts.messages.raw_data import PieceOutcome
+from tasks.run.run import open_run
+from tasks.stages.dask_cluster import _Pieces
+from tasks.stages.shard import dataset_key
+from tests.support.tiny import write_project
+
+ADDRESS = "tcp://scheduler:8786"
+
+
+@dataclass
+class Told:
+    """A future as the client sees it."""
+
+    status: str
+    answer: Any = None
+
+    def exception(self) -> Any:
+        return self.answer if self.status == "error" else None
+
+    def result(self) -> Any:
+        return self.answer
+
+
+@pytest.fixture
+def pieces(tmp_path: Path) -> _Pieces:
+    return _Pieces(ADDRESS, None, tmp_path)  # type: ignore[arg-type]
+
+
+def test_an_error_of_ours_is_handed_back_and_so_is_the_end(pieces: _Pieces) -> None:
+    error = UsageError("no rows").to_json()
+    assert pieces._outcome(1, Told("finished", Completed())) == PieceOutcome()
+    assert pieces._outcome(1, Told("finished", Failed(data=error))) == PieceOutcome(error=error)
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "sentence"),
+    [
+        (Told("lost"), StorageUnavailable, f"the Dask scheduler at {ADDRESS} was lost"),
+        (Told("cancelled"), StorageUnavailable, f"the Dask scheduler at {ADDRESS} was lost"),
+        (Told("error", KilledWorker("k", None, 3)), NodeLost, f"Piece 7 .* ended 4 workers of the .* at {ADDRESS}"),
+        (Told("error", ModuleNotFoundError("no tasks")), UsageError, r"could not begin piece 7 .* \(.*no tasks\)"),
+        (Told("finished", Crashed(message="killed")), NodeLost, "Piece 7 .* ended Crashed .*: killed"),
+    ],
+    ids=["lost", "cancelled", "killed", "unlike", "crashed"],
+)
+def test_what_ends_a_piece_has_a_cause(pieces: _Pieces, told: Told, kind: type[Exception], sentence: str) -> None:
+    with pytest.raises(kind, match=sentence):
+        pieces._outcome(7, told)
+
+
+@pytest.mark.usefixtures("home")
+def test_the_runner_is_no_part_of_the_key(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+
+    def key(setting: str) -> str:
+        return dataset_key(open_run(spec, overrides=[setting], recorded=False))
+
+    cluster = f"shards.runner={{dask: '{ADDRESS}', scratch: /shared}}"
+    assert key(cluster) == key("shards.runner=local") != key("shards.seed=1")

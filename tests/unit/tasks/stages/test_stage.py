@@ -1,0 +1,143 @@
+"""A stage is found, then reused or made; what it says is kept once. No store, no training: a stage of this test's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import ContractRejected, CorruptError, UsageError
+from data_contracts.handoffs import Ref, StageResult
+from infra.store import Store, layout
+from tasks.queries.plan import _look
+from tasks.stages.earlier_handoffs import EarlierHandoffs
+from tasks.stages.stage import Done, Stage
+from tests.support.raced import Memory
+
+
+@dataclass
+class Shelf:
+    """A stage whose results lie in a dictionary; it says what was asked of it."""
+
+    keyed: bool = True
+    lacks: str = ""
+    error: Exception | None = None
+    asked: list[str] = field(default_factory=list)
+    made: dict[str, str] = field(default_factory=dict)
+
+    def stage(self, *takes: Stage[..., Any]) -> Stage[..., Any]:
+        def find(run: Any, key: str, *inputs: Any) -> Done[str] | None:
+            self.asked.append(f"find {key}")
+            if isinstance(self.error, CorruptError):
+                raise self.error
+            if key not in self.made:
+                return None
+            return Done(self.made[key], "reused", "there", Ref(uri="a", id="b", seal="c"), key, lacks=self.lacks,
+                        error=self.error)  # type: ignore[arg-type]  # fmt: skip
+
+        def make(run: Any, key: str, *inputs: Any) -> Done[str]:
+            self.asked.append(f"make {key} of {inputs}")
+            self.made[key] = "thing"
+            return Done("thing", "ran", "made", Ref(uri="a", id="b", seal="c"))
+
+        return Stage(
+            "toy",
+            ("data",),
+            takes,
+            lambda run, *inputs: None if run.external else f"key of {inputs}",
+            find,
+            make,
+            "there is no toy",
+            keyed=self.keyed,
+            check=lambda run, *inputs: self.asked.append("check"),
+            corrupt=lambda run, error, *inputs: self.asked.append("corrupt"),
+        )
+
+
+@pytest.fixture
+def run() -> Any:
+    return SimpleNamespace(
+        run_id="r",
+        spec=SimpleNamespace(name="toy"),
+        recorded=True,
+        external=False,
+        results={},
+        store=Store(Memory(), {}),
+    )
+
+
+def kept(run: Any) -> StageResult:
+    return run.store.read_as(layout.stage("r", "toy"), StageResult.model_validate)
+
+
+def test_a_result_is_made_once_and_reused(run: Any) -> None:
+    shelf = Shelf()
+    toy = shelf.stage()
+    assert toy(run) == "thing"
+    assert (run.results["toy"].status, kept(run).status) == ("ran", "ran")
+    assert toy(run) == "thing"
+    assert (run.results["toy"].status, run.results["toy"].reused_from) == ("reused", "key of ()")
+    assert kept(run).status == "ran", "the first record stands"
+    assert shelf.asked == ["find key of ()", "check", "make key of () of ()", "find key of ()"]
+
+
+def test_a_result_that_lacks_something_is_completed(run: Any) -> None:
+    shelf = Shelf(lacks="there is no lid", made={"key of ()": "thing"})
+    toy = shelf.stage()
+    step, _ = _look(run, toy, EarlierHandoffs(run), [])
+    assert (step.action, step.why) == ("run", "there is no lid")
+    assert toy(run) == "thing"
+    assert shelf.asked[-1] == "make key of () of ()"
+
+
+def test_hand_offs_that_decide_nothing_are_not_asked_for(run: Any) -> None:
+    first = Shelf()
+    shelf = Shelf(keyed=False)
+    toy = shelf.stage(first.stage())
+    toy(run, "input")
+    assert shelf.asked == ["find key of (None,)", "check", "make key of (None,) of ('input',)"]
+    assert EarlierHandoffs(run).handoff(toy) == "thing"
+    assert first.asked == []
+
+
+def test_a_later_verb_is_told_which_one_to_run_first(run: Any) -> None:
+    first, then = Shelf(), Shelf()
+    toy = first.stage()
+    later = then.stage(toy)
+    with pytest.raises(UsageError, match=r"^There is no toy\. Run `trainwright toy` with the same spec first\.$"):
+        EarlierHandoffs(run).inputs(later)
+    toy(run)
+    earlier = EarlierHandoffs(run)
+    assert (earlier.inputs(later), earlier.inputs(later)) == (["thing"], ["thing"])
+    assert first.asked.count("find key of ()") == 3, "looked up once by one `EarlierHandoffs`"
+
+
+def test_a_result_that_ends_the_run_ends_it_each_time(run: Any) -> None:
+    toy = Shelf(error=ContractRejected("No."), made={"key of ()": "thing"}).stage()
+    for _ in range(2):
+        with pytest.raises(ContractRejected):
+            toy(run)
+        assert run.results["toy"].status == "rejected"
+    with pytest.raises(UsageError, match="There is no toy"):
+        EarlierHandoffs(run).handoff(toy)
+
+
+def test_a_corrupt_result_is_set_aside_by_the_stage_and_only_named_by_a_plan(run: Any) -> None:
+    shelf = Shelf(error=CorruptError("It is damaged."))
+    toy = shelf.stage()
+    with pytest.raises(CorruptError):
+        EarlierHandoffs(run).found(toy)
+    assert shelf.asked == ["find key of ()"]
+    with pytest.raises(CorruptError):
+        toy(run)
+    assert shelf.asked[-1] == "corrupt"
+    assert run.results["toy"].status == "failed"
+
+
+def test_without_a_key_a_stage_is_skipped(run: Any) -> None:
+    run.external = True
+    shelf = Shelf()
+    assert shelf.stage()(run) is None
+    assert (run.results["toy"].status, shelf.asked) == ("skipped", [])

@@ -1,0 +1,195 @@
+"""The stages as plain functions, without Prefect: what is used again, what is not, and what a cut-off run says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import Cancelled, CorruptError, GateNotMet, NodeLost
+from data_contracts.handoffs import Cost, Receipt
+from flows.stages import verbs
+from infra import registry, stopping
+from infra.gc import Limits, collect
+from infra.store import layout
+from tasks.queries.proof import prove
+from tasks.run.options import RunOptions
+from tasks.run.report import report
+from tasks.run.run import Run, open_run, reopen_run
+from tasks.stages.evaluate import evaluate, evaluation_key, sets_to_score
+from tasks.stages.lineage import trained_with
+from tasks.stages.promote import promote
+from tasks.stages.rollback import rollback
+from tasks.stages.shard import shard
+from tasks.stages.train import train
+from tasks.stages.trainings import find_training, training_key
+from tasks.stages.validate import validate
+from tasks.stages.verify import verify
+from tests.support.damage import overwrite
+from tests.support.tiny import write_project
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_project(tmp_path_factory.mktemp("project") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+
+
+def opened(spec: Path, store: Path, *overrides: str, fresh: bool = False) -> Run:
+    return open_run(spec, store_uri=str(store), overrides=overrides, options=RunOptions(fresh=fresh))
+
+
+def line(run: Run) -> Receipt:
+    dataset = shard(run, validate(run))
+    checkpoint = verify(run, train(run, dataset))
+    return promote(run, checkpoint, dataset, evaluate(run, checkpoint, dataset))
+
+
+@pytest.fixture(scope="module")
+def store(spec: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one promoted run."""
+    store = tmp_path_factory.mktemp("store")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        assert line(opened(spec, store)).decision == "promoted"
+    return store
+
+
+def test_a_signal_whose_exception_was_lost_stops_at_the_next_stage(
+    spec: Path, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = opened(spec, store)
+    monkeypatch.setattr(stopping, "received", [2])
+    with pytest.raises(Cancelled):
+        validate(run)
+    assert run.results["validate"].status == "cancelled"
+
+
+def test_what_a_model_is_rebuilt_from_is_sealed_beside_its_weights(spec: Path, store: Path) -> None:
+    run = opened(spec, store)
+    dataset = shard(run, validate(run))
+    checkpoint = train(run, dataset)
+    assert run.results["train"].status == "reused"
+    told = trained_with(run, checkpoint)
+    assert told.train["lightning"]["model"]["class_path"] == "net.Net"
+    assert (told.code, told.dataset) == (run.resolved.code, dataset.ref)
+    path = store / checkpoint.ref.uri / "train.json"
+    kept = path.read_bytes()
+    overwrite(path, kept.replace(b"net.Net", b"net.Ney"))
+    with pytest.raises(CorruptError, match=r"train\.json is not what was sealed"):
+        trained_with(run, checkpoint)
+    overwrite(path, kept)
+
+
+def test_the_same_weights_from_other_arguments_are_another_checkpoint(spec: Path, store: Path) -> None:
+    """An argument that acts in `predict_step` alone trains the same bytes, and scores otherwise."""
+    one, two = opened(spec, store), opened(spec, store, "train.lightning.trainer.log_every_n_steps=7")
+    dataset = shard(one, validate(one))
+    first, second = train(one, dataset), train(two, dataset)
+    assert two.results["train"].status == "ran"
+    assert first.ref.id != second.ref.id
+    sets = sets_to_score(one, dataset)
+    assert evaluation_key(one, first, sets) != evaluation_key(one, second, sets)
+
+
+def test_a_quarantined_checkpoint_is_not_handed_over_again(spec: Path, store: Path) -> None:
+    run = opened(spec, store)
+    dataset = shard(run, validate(run))
+    key = training_key(run, dataset)
+    _, checkpoint, _ = find_training(run, key)
+    assert checkpoint is not None
+    mark = layout.quarantined(checkpoint.ref.uri)
+    run.store.create_json(mark, {"schema_version": 1, "reason": "not finite"})
+    try:
+        assert find_training(run, key) == (layout.attempt("trainings", key, 1), None, False)
+    finally:
+        (store / mark).unlink()
+
+
+def test_new_is_asked_for_once_however_often_the_run_is_gone_on_with(spec: Path, store: Path, tmp_path: Path) -> None:
+    # Another attempt would be the newest one for the tests that share the store.
+    store = Path(shutil.copytree(store, tmp_path / "store"))
+    run = opened(spec, store, fresh=True)
+    dataset = shard(run, validate(run))
+    key = training_key(run, dataset)
+    training, found, _ = find_training(run, key)
+    assert found is None
+    made = train(run, dataset)
+    assert made.training == training
+    again = reopen_run(run.run_id, str(store))
+    assert find_training(again, key)[:2] == (training, made)
+    assert find_training(opened(spec, store, fresh=True), key)[1] is None
+
+
+def test_a_promotion_that_was_cut_off_after_the_alias_moved_still_says_promoted(spec: Path, tmp_path: Path) -> None:
+    run = opened(spec, tmp_path / "store")
+    assert line(run).decision == "promoted"
+    again = reopen_run(run.run_id, str(tmp_path / "store"))
+    receipt = line(again)
+    assert (receipt.decision, again.results["promote"].status) == ("promoted", "ran")
+    other = opened(spec, tmp_path / "store")
+    assert line(other).decision == "unchanged"
+    assert len(registry.history(run.store, "tiny", "champion")) == 1
+
+
+def test_going_back_twice_goes_back_by_two_versions(spec: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for seed in (1, 2, 3):
+        line(opened(spec, store, f"train.seed={seed}", "promote.gates=[]"))
+    held = opened(spec, store).store
+    assert [rollback(held, "tiny", "champion", None, {"run_id": "r"}).version for _ in range(2)] == [2, 1]
+
+
+def test_a_set_that_was_not_sharded_is_asked_for_and_not_made(spec: Path, store: Path, tmp_path: Path) -> None:
+    run = opened(spec, store, "evaluate.sets.hard.source=rows.csv")
+    dataset = shard(opened(spec, store), None)
+    before = sorted(path.name for path in (store / "datasets").iterdir())
+    with pytest.raises(Exception, match=r"no dataset of evaluate\.sets\.hard .* Run `trainwright shard`"):
+        sets_to_score(run, dataset)
+    assert sorted(path.name for path in (store / "datasets").iterdir()) == before
+
+
+def test_cost_is_counted_over_all_attempts(spec: Path, tmp_path: Path) -> None:
+    run = opened(spec, tmp_path / "store")
+    run.spent.append(Cost(node_seconds=10, usd=0.5))
+    assert report(run, error=NodeLost("gone")).cost.node_seconds == 10
+    again = reopen_run(run.run_id, str(tmp_path / "store"))
+    again.spent.append(Cost(node_seconds=1, usd=0.25))
+    last = report(again, error=GateNotMet("no"))
+    assert (last.cost.node_seconds, last.cost.usd) == (11, 0.75)
+    assert json.loads((tmp_path / "store" / layout.report(run.run_id)).read_text())["cost"]["node_seconds"] == 11
+
+
+def test_a_mark_of_another_checkpoint_verifies_nothing(spec: Path, store: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    run = opened(spec, copy)
+    checkpoint = train(run, shard(run, validate(run)))
+    mark = layout.verified(checkpoint.ref.uri)
+    told = run.store.read_json(mark)
+    (copy / mark).unlink()
+    run.store.create_json(mark, {**told, "checkpoint": {**told["checkpoint"], "seal": "0" * 64}})
+    with pytest.raises(CorruptError, match="marks another checkpoint than"):
+        verify(run, checkpoint)
+    assert (copy / layout.quarantined(checkpoint.ref.uri)).exists()
+
+
+def test_a_collection_leaves_all_that_a_model_is_proven_by_and_the_line_reuses_it(
+    spec: Path, store: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "store"
+    shutil.copytree(store, copy)
+    held = opened(spec, copy).store
+    shutil.rmtree(copy / "uses")
+    before = {link.uri for link in prove(held, "tiny@champion").links}
+    collect(held, by="a test", limits=Limits(keep_s=0, grace_s=0))
+    assert {link.uri for link in prove(held, "tiny@champion").links} == before
+    run = opened(spec, copy)
+    assert line(run).decision == "unchanged"
+    assert {name: one.status for name, one in run.results.items()} == dict.fromkeys(verbs(), "reused")

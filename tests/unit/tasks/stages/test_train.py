@@ -1,0 +1,64 @@
+"""The train stage: what its key is made of, and what it says of waiting for data."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.pipeline_spec import TrainSpec
+from tasks.stages.train import REMEDIES, warn_of_waiting
+from tasks.stages.trainings import training_key
+
+BASE: dict[str, Any] = {"lightning": {"model": {}}, "global_batch_size": 8}
+BLOCK = {"shuffle": "block", "block_rows": 4}
+CHANGES = [
+    # what changes, whether the result may
+    ({"loader": {"memory_bytes": 2**20}}, False),
+    ({"loader": {"cache_bytes": 0}}, False),
+    ({"micro_batch_size": 2}, False),
+    ({"devices": 2}, False),
+    ({"loader": {"shuffle": "block"}}, True),
+    ({"loader": {"pad": {"x": 0}}}, True),
+    ({"loader": {"mixture": {"column": "c", "weights": {"a": 1}}}}, True),
+    ({"transform": {"call": "a.b"}}, True),
+    ({"seed": 1}, True),
+]
+
+
+def key(change: dict[str, Any]) -> str:
+    spec = TrainSpec.model_validate({**BASE, **change})
+    run: Any = SimpleNamespace(
+        spec=SimpleNamespace(train=spec),
+        train_settings=lambda: spec.model_dump(mode="json"),
+        resolved=SimpleNamespace(code_digest="c", mixture={}, init_from=None),
+    )
+    return training_key(run, None)
+
+
+@pytest.mark.parametrize(("change", "counts"), CHANGES)
+def test_the_key_holds_what_decides_the_result_alone(change: dict[str, Any], counts: bool) -> None:
+    assert (key(change) != key({})) is counts
+
+
+def test_the_sizes_of_a_block_shuffle_count() -> None:
+    keys = {key({"loader": {**BLOCK, **more}}) for more in ({}, {"block_rows": 5}, {"window_blocks": 3})}
+    assert len(keys) == 3
+    assert key({"loader": {**BLOCK, "memory_bytes": 2**20}}) == key({"loader": BLOCK})
+
+
+def test_over_how_many_ranks_a_replica_is_sharded_does_not_count() -> None:
+    sharded = {"strategy": "hsdp", "devices": 8, "shard_ranks": 2}
+    assert key(sharded) == key({**sharded, "shard_ranks": 4})
+    assert key(sharded) != key({"strategy": "fsdp", "devices": 8})
+
+
+@pytest.mark.parametrize("cause", REMEDIES)
+def test_waiting_for_data_is_warned_of_above_a_share(cause: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "trainwright"):
+        warn_of_waiting(0.05, cause)
+        assert caplog.messages == []
+        warn_of_waiting(0.071, cause)
+    assert caplog.messages == [f"train waited for data 7.1% of the time: {REMEDIES[cause]}"]

@@ -1,0 +1,57 @@
+"""Ranks exchange JSON: what arrives is what was given, and no collective of ours takes a pickle."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.fit.validation import _number, _tensor
+
+RANK = """
+import json, sys
+import torch.distributed as dist
+from training.checkpoint.rank_exchange import gather, share
+rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", world), rank=rank, world_size=world)
+mine = [{"value": {"of": rank, "é": "x" * 10 ** rank, "n": [0.1, 1e-320, -0.0, None, True, 2 ** 62]}}, []][rank % 2]
+found = [gather(mine), gather({}), share({"told": mine} if rank == 0 else object), share(None, dist.new_group())]
+pair = dist.new_group([1, 2])
+found.append(share(f"by {rank}", pair) if rank else None)
+infinite = gather([float("inf"), float("nan")])[0]
+assert infinite[0] == float("inf") and infinite[1] != infinite[1]
+with open(f"{folder}/{rank}", "w") as file:
+    json.dump(found, file)
+"""
+
+
+def test_every_rank_gets_what_each_gave(tmp_path: Path, repository: Path) -> None:
+    commands = [[sys.executable, "-c", RANK, str(rank), "3", str(tmp_path)] for rank in range(3)]
+    ranks = [subprocess.Popen(command, cwd=repository) for command in commands]
+    assert [rank.wait(240) for rank in ranks] == [0, 0, 0]
+    numbers = [0.1, 1e-320, -0.0, None, True, 2**62]
+    given = [{"value": {"of": rank, "é": "x" * 10**rank, "n": numbers}} for rank in range(3)]
+    given[1] = []
+    for rank in range(3):
+        everyone, nothing, told, none, pair = json.loads((tmp_path / str(rank)).read_text())
+        assert everyone == given
+        assert str(everyone[0]["value"]["n"][2]) == "-0.0"
+        assert (nothing, told, none) == ([{}, {}, {}], {"told": given[0]}, None)
+        assert pair == (None if rank == 0 else "by 1")
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool]
+)
+def test_a_logged_number_arrives_to_the_last_bit(kind: torch.dtype) -> None:
+    drawn = torch.randint(0, 256, (1000, kind.itemsize), dtype=torch.uint8)
+    values = (drawn % 2 if kind is torch.bool else drawn).view(kind).flatten()
+    for value in values:
+        arrived = _tensor(json.loads(json.dumps(_number(value))))
+        assert arrived.dtype is kind
+        assert torch.equal(arrived, value) or (torch.isnan(arrived) and torch.isnan(value))
+        assert torch.signbit(arrived).item() == torch.signbit(value).item() or bool(torch.isnan(value))

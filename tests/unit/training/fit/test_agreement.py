@@ -1,0 +1,50 @@
+"""What the ranks agree on: the most urgent flag of any, a sum, and a signal that any of them got."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from training.fit.agreement import NOT_SAVED, STOP, WRONG, Agreement
+
+
+@pytest.fixture(autouse=True)
+def _handler_as_before() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_one_rank_agrees_with_itself() -> None:
+    agreement = Agreement(60)
+    agreement.meet(1)
+    assert (agreement.most_urgent(NOT_SAVED), agreement.total(7)) == (NOT_SAVED, 7)
+
+
+def test_sigterm_only_sets_a_flag() -> None:
+    agreement = Agreement(60)
+    agreement.listen()
+    assert not agreement.stop_signalled
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert agreement.stop_signalled
+
+
+def _rank(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    agreement = Agreement(60)
+    agreement.meet(2)
+    found = agreement.most_urgent((STOP, WRONG + 1)[rank]), agreement.total((2**40, 3)[rank])
+    Path(folder, str(rank)).write_text(f"{found}")
+    dist.destroy_process_group()
+
+
+def test_two_ranks_take_the_greater_flag_and_the_sum(tmp_path: Path) -> None:
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    mp.spawn(_rank, (str(tmp_path),), 2)
+    assert {(tmp_path / str(rank)).read_text() for rank in range(2)} == {f"{(WRONG + 1, 2**40 + 3)}"}

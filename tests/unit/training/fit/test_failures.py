@@ -1,0 +1,64 @@
+"""Whose fault an exception was: the cause decides what is tried again, so each kind has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from data_contracts.errors import TrainwrightError, UsageError
+from training.fit.failures import classify
+
+HERE = Path(__file__).parent
+
+
+def interrupted_through_lightning() -> BaseException:
+    error = SystemExit(1)
+    error.__context__ = KeyboardInterrupt()
+    return error
+
+
+LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711"
+SILENT = "[../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:86] Timed out waiting 60000ms for recv operation"
+
+CASES: dict[str, tuple[BaseException, str, int]] = {
+    "ours": (UsageError("as it was."), "usage", 2),
+    "a lost peer": (RuntimeError(LOST), "node_lost", 5),
+    "a silent peer": (RuntimeError(SILENT), "hung", 5),
+    "a network error of torch": (torch.distributed.DistNetworkError("failed to recv, got 0 bytes"), "node_lost", 5),
+    "a backend's error": (torch.distributed.DistBackendError("NCCL error: remote process exited"), "node_lost", 5),
+    "no memory on a device": (torch.OutOfMemoryError("CUDA out of memory"), "out_of_memory", 8),
+    "no memory here": (MemoryError(), "out_of_memory", 8),
+    "no memory in torch's allocator": (
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8e12 bytes."),
+        "out_of_memory",
+        8,
+    ),
+    "a misuse of Lightning": (MisconfigurationException("no training_step"), "usage", 2),
+    "the process ended": (SystemExit(0), "user_code", 8),
+    "Ctrl-C": (KeyboardInterrupt(), "cancelled", 130),
+    "Ctrl-C through Lightning": (interrupted_through_lightning(), "cancelled", 130),
+    "anything else": (ZeroDivisionError("of ours"), "internal", 1),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_exception_has_a_cause(case: str, tmp_path: Path) -> None:
+    error, cause, exit_code = CASES[case]
+    found = classify(error, tmp_path, timeout_s=60)
+    assert (found.cause, found.exit_code) == (cause, exit_code)
+    assert found.message.endswith(".")
+
+
+@pytest.mark.parametrize(("text", "cause"), [("too much", "user_code"), (LOST, "node_lost")])
+def test_what_passes_through_the_users_frames_is_theirs_unless_a_peer_was_lost(text: str, cause: str) -> None:
+    def their_step() -> None:
+        raise RuntimeError(text)
+
+    with pytest.raises(RuntimeError) as caught:
+        their_step()
+    found: TrainwrightError = classify(caught.value, HERE, timeout_s=60)
+    assert found.cause == cause
+    assert ("their_step" in found.user_traceback) == (cause == "user_code")

@@ -1,0 +1,155 @@
+"""First weights for a module: what fits, what is said of the rest, and what is refused before step 1."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from data_contracts.errors import UsageError
+from training.fit.warm_start import WarmStart
+
+
+class Net(L.LightningModule):
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__()
+        self.base = nn.Linear(2, 3, device=device)
+        self.adapter = nn.Linear(3, 1, device=device)
+        self.register_buffer("seen", torch.zeros(1, dtype=torch.int64))
+
+
+class AdapterOnly(Net):
+    """Saves its adapter alone."""
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        return {name: tensor for name, tensor in super().state_dict(*args, **kwargs).items() if "adapter" in name}
+
+
+class ExtraState(Net):
+    def get_extra_state(self) -> dict[str, Any]:
+        return {"steps": 3}
+
+    def set_extra_state(self, state: Any) -> None:
+        raise AssertionError("a training's own state is not for another")
+
+
+def full(**changes: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    held = {
+        "base.weight": torch.full((3, 2), 1.0),
+        "base.bias": torch.full((3,), 2.0),
+        "adapter.weight": torch.full((1, 3), 3.0),
+        "adapter.bias": torch.full((1,), 4.0),
+        "seen": torch.tensor([5]),
+    }
+    return {name: tensor for name, tensor in {**held, **changes}.items() if tensor is not None}
+
+
+def begin(module: Net, folder: Path, strict: bool, *files: dict[str, torch.Tensor]) -> WarmStart:
+    folder.mkdir(exist_ok=True)
+    for number, tensors in enumerate(files):
+        save_file(tensors, folder / f"part-{number}.safetensors")
+    said: list[str] = []
+    warm = WarmStart(folder, strict, said.append)
+    warm.install(module)
+    module.configure_model()
+    assert said == [warm.sentence]
+    return warm
+
+
+def test_all_of_a_module_from_two_files(tmp_path: Path) -> None:
+    net, parts = ExtraState(), full()
+    second = {"seen": parts.pop("seen")}
+    assert begin(net, tmp_path / "w", True, parts, second).sentence == "5 tensors loaded"
+    held = [net.base.weight, net.base.bias, net.adapter.weight, net.adapter.bias, net.seen]
+    assert [tensor.flatten()[0].item() for tensor in held] == [1, 2, 3, 4, 5]
+
+
+def test_the_users_own_configure_model_comes_first(tmp_path: Path) -> None:
+    class Late(L.LightningModule):
+        def configure_model(self) -> None:
+            self.head = nn.Linear(1, 1)
+
+    module: Any = Late()
+    begin(module, tmp_path / "w", True, {"head.weight": torch.full((1, 1), 7.0), "head.bias": torch.zeros(1)})
+    assert module.head.weight.item() == 7
+
+
+def test_a_float_of_another_width_is_converted(tmp_path: Path) -> None:
+    net = Net()
+    half = {name: t.bfloat16() if t.is_floating_point() else t for name, t in full().items()}
+    begin(net, tmp_path / "w", True, half)
+    assert (net.base.weight.dtype, net.base.weight[0, 0].item()) == (torch.float32, 1.0)
+
+
+# what the file has, strict, what is said of it
+REFUSED: list[tuple[dict[str, Any], bool, str]] = [
+    (full(**{"base.weight": None, "seen": None}), True, "3 tensors loaded, 2 missing (base.weight, seen). With strict: "
+     "false, the tensors that fit are loaded."),
+    (full(more=torch.ones(1)), True, "5 tensors loaded, 1 unexpected (more). With strict: false, the tensors that fit "
+    "are loaded."),
+    (full(**{"base.bias": torch.ones(4)}), True, "4 tensors loaded, 1 of another shape or type (base.bias: float32 [4] "
+     "for float32 [3]). With strict: false, the tensors that fit are loaded."),
+    (full(seen=torch.ones(1)), True, "4 tensors loaded, 1 of another shape or type (seen: float32 [1] for int64 [1]). "
+     "With strict: false, the tensors that fit are loaded."),
+    ({"x": torch.ones(1)}, False, "0 tensors loaded, 5 missing (adapter.bias, adapter.weight, base.bias and 2 more), "
+     "1 unexpected (x). No tensor in it fits; name other weights."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("held", "strict", "sentence"), REFUSED)
+def test_what_does_not_fit_is_named_and_nothing_is_loaded(
+    held: dict[str, torch.Tensor], strict: bool, sentence: str, tmp_path: Path
+) -> None:
+    net = Net()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    with pytest.raises(UsageError) as caught:
+        begin(net, tmp_path / "w", strict, held)
+    assert str(caught.value) == f"train.init_from does not fit Net: {sentence}"
+    assert all(torch.equal(tensor, before[name]) for name, tensor in net.state_dict().items())
+
+
+def test_a_module_on_the_meta_device_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"base\.weight|adapter\.bias: given to a module on the meta device"):
+        begin(Net("meta"), tmp_path / "w", True, full())
+
+
+def test_one_name_in_two_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"seen is in part-1\.safetensors and in another file"):
+        begin(Net(), tmp_path / "w", True, full(), {"seen": torch.ones(1)})
+
+
+def trainer_that_saves(names: list[str]) -> Any:
+    state = {"state_dict": dict.fromkeys(names)}
+    return SimpleNamespace(_checkpoint_connector=SimpleNamespace(dump_checkpoint=lambda weights_only: state))
+
+
+def test_a_module_that_saves_its_adapters_begins_with_adapters_and_not_with_a_base_it_would_lose(
+    tmp_path: Path,
+) -> None:
+    adapters = {name: tensor for name, tensor in full().items() if "adapter" in name}
+    net = AdapterOnly()
+    warm = begin(net, tmp_path / "adapters", True, adapters)
+    assert warm.sentence == "2 tensors loaded"
+    warm.on_train_start(trainer_that_saves(list(net.state_dict())), net)
+    net = AdapterOnly()
+    warm = begin(net, tmp_path / "base", False, full(**{"adapter.weight": None, "adapter.bias": None}))
+    with pytest.raises(UsageError, match=r"gives the module 3 tensors \(base\.bias, base\.weight, seen\), which its"):
+        warm.on_train_start(trainer_that_saves(list(net.state_dict())), net)
+
+
+def test_what_was_loaded_is_remembered_by_a_resumed_training_which_loads_nothing(tmp_path: Path) -> None:
+    net = Net()
+    first = begin(net, tmp_path / "w", True, full())
+    resumed, later = WarmStart(None, True), Net()
+    resumed.load_state_dict(first.state_dict())
+    before = later.base.weight.clone()
+    resumed.install(later)
+    later.configure_model()
+    resumed.on_train_start(trainer_that_saves([]), later)
+    assert (resumed.sentence, torch.equal(later.base.weight, before)) == ("5 tensors loaded", True)

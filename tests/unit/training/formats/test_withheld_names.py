@@ -1,0 +1,73 @@
+"""Of sensitive data, no message has a column's name that the spec does not have."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from data_contracts.errors import UsageError, UserCodeError
+from data_contracts.quoting import LOG
+from training.formats import schema, tfrecord
+from training.formats.facts import Facts, Mismatch
+from training.formats.normalize import normalise
+from training.shard import first_pass
+
+SECRET = "jane@x.example"
+ONE = pa.table({SECRET: [1]})
+
+
+def _pick() -> None:
+    schema.pick(ONE.schema, ["nope"])
+
+
+def _two_of_one_name() -> None:
+    normalise(pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET]))
+
+
+def _two_of_one_name_from_a_transform() -> None:
+    first_pass._checked(pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET]))
+
+
+def _a_type_that_no_shard_holds() -> None:
+    schema.type_text(pa.field(SECRET, pa.struct([("a", pa.int64())])))
+
+
+def _what_no_tfrecord_holds() -> None:
+    tfrecord.refuse(pa.table({SECRET: [[1, None]]}))
+
+
+def _other_columns() -> None:
+    _look(ONE, pa.table({"b": [1]}))
+
+
+def _other_types() -> None:
+    _look(ONE, pa.table({SECRET: ["a"]}))
+
+
+def _other_shapes() -> None:
+    _look(pa.table({SECRET: [[1, 2]]}), pa.table({SECRET: [["a"]]}))
+
+
+def _look(*tables: pa.Table) -> None:
+    facts = Facts()
+    for table in tables:
+        facts.look("train", table)
+
+
+CASES = [
+    _pick, _two_of_one_name, _two_of_one_name_from_a_transform, _a_type_that_no_shard_holds, _what_no_tfrecord_holds,
+    _other_columns, _other_types, _other_shapes,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fail", CASES)
+def test_no_message_has_a_name_that_only_the_data_has(
+    fail: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LOG, "/log")
+    with pytest.raises((UsageError, UserCodeError, Mismatch)) as caught:
+        fail()
+    assert SECRET not in "".join(traceback.format_exception_only(caught.value))

@@ -1,0 +1,167 @@
+"""The children of verify and evaluate, run here: a sealed checkpoint, its own code, and today's metrics."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Checkpoint, Dataset, Ref
+from data_contracts.messages.children import EvaluateRequest, ScoredSet, StoreAddress, Verified, VerifyRequest
+from infra.store import Store, open_store
+from tests.support.gang import make_dataset
+from training.checkpoint.capture import capture
+from training.checkpoint.save import Place, save
+from training.score import evaluate_worker, verify_worker
+from training.user.assemble import build_module
+
+# Built late, as for sharding; its own metrics.py has no Score, and another Old.
+MODEL = """
+import lightning as L
+from torch import nn
+import metrics
+
+
+class Net(L.LightningModule):
+    def configure_model(self):
+        self.layer = nn.Linear(4, 1)
+
+    def predict_step(self, batch, batch_idx):
+        return metrics.halve(self.layer(batch[0])[:, 0])
+"""
+THEIRS = """
+def halve(x):
+    return x / 2
+"""
+OURS = """
+import torch, torchmetrics
+
+class Score(torchmetrics.MeanMetric):
+    def update(self, prediction, target):
+        super().update(torch.full_like(prediction, 7.0))
+"""
+TRAIN = {
+    "lightning": {"model": {"class_path": "model.Net"}, "trainer": {"accelerator": "cpu"}},
+    "batch": ["x", "y"],
+    "seed": 0,
+}
+
+
+@pytest.fixture
+def projects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Path]]:
+    """The champion's project and today's, both with a `metrics.py`."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    champion, today = tmp_path / "champion", tmp_path / "today"
+    for folder, files in ((champion, {"model": MODEL, "metrics": THEIRS}), (today, {"metrics": OURS})):
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / f"{name}.py").write_text(text)
+    yield champion, today
+    for name in ("model", "metrics"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def request_of(store: Store, projects: tuple[Path, Path], tmp_path: Path) -> EvaluateRequest:
+    """What evaluate asks for of a sealed checkpoint of the champion's module."""
+    module = build_module(TRAIN, projects[0])
+    uri = "trainings/t-0/checkpoints/1-g0"
+    ref = save(
+        Place(store, uri, {"step": 1}, {}, {}, tmp_path), capture({"state_dict": module.state_dict()}, {}, 0), 1, []
+    )
+    checkpoint = {"ref": ref.to_json(), "key": "t", "training": "trainings/t-0", "generation": 0}
+    facts = {"step": 1, "epoch": 0, "world_size": 1, "metrics": {}, "dropped_rows": 0}
+    dataset = make_dataset(tmp_path / "dataset", {"test": 10})
+    theirs, ours = (Ref(uri=f"code/{name}", id=name * 64, seal=name * 64) for name in "ab")
+    return EvaluateRequest(
+        store=StoreAddress(uri=store.uri),
+        uri="evaluations/e-0",
+        key="e",
+        checkpoint=Checkpoint.from_json({**checkpoint, **facts}),
+        train=TRAIN,
+        evaluate={"metrics": {"score": {"class_path": "metrics.Score", "target": "y", "mode": "max"}}},
+        sets={"": ScoredSet(dataset=Dataset.from_json(dataset), split="test")},
+        data_external=False,
+        code=theirs,
+        metrics_code=ours,
+        paths={
+            theirs.id: str(projects[0]), ours.id: str(projects[1]), dataset["ref"]["id"]: str(tmp_path / "dataset"),
+        },
+        settings={},
+        provenance={},
+    )  # fmt: skip
+
+
+def verified(asked: EvaluateRequest) -> Verified:
+    """What verify finds in the same checkpoint."""
+    request = VerifyRequest(
+        store=asked.store, checkpoint=asked.checkpoint, train=asked.train, dataset=None, code=asked.code,
+        paths=asked.paths,
+    )  # fmt: skip
+    return verify_worker.main(request, lambda report: None)
+
+
+def test_a_champion_is_scored_by_todays_metrics_and_its_own_code(request_of: EvaluateRequest) -> None:
+    sys.modules.pop("model"), sys.modules.pop("metrics")
+    found = evaluate_worker.main(request_of, lambda _: None)
+    assert found.metrics["score"].value == 7.0
+    assert found.metrics["score"].rows == 10
+
+
+def test_layers_that_are_made_late_are_there_when_weights_are_loaded(request_of: EvaluateRequest) -> None:
+    assert verified(request_of).tensors == 2
+
+
+def test_a_module_without_those_layers_does_not_fit(request_of: EvaluateRequest, projects: tuple[Path, Path]) -> None:
+    (projects[0] / "model.py").write_text(MODEL.replace("nn.Linear(4, 1)", "nn.Identity()"))
+    sys.modules.pop("model")
+    with pytest.raises(CorruptError, match="the module has no layer.bias"):
+        verified(request_of)
+
+
+ROWS = """
+import lightning as L
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Rows(L.LightningDataModule):
+    def __init__(self, first, rows, batch):
+        super().__init__()
+        self.y = torch.arange(first, first + rows)
+        self.batch = batch
+
+    def test_dataloader(self):
+        return DataLoader(TensorDataset(torch.rand(len(self.y), 4), self.y), batch_size=self.batch)
+"""
+
+
+def test_the_truth_that_a_data_module_gives_is_told_apart(
+    request_of: EvaluateRequest, projects: tuple[Path, Path], store: Store
+) -> None:
+    (projects[0] / "rows.py").write_text(ROWS)
+    metric = {"class_path": "torchmetrics.regression.MeanSquaredError", "target": "1", "mode": "min"}
+    told = {}
+    cases = {"first": (0, 8, 4), "same": (0, 8, 3), "other": (1, 8, 4), "fewer": (0, 7, 4)}
+    for name, (first, rows, batch) in cases.items():
+        sys.modules.pop("model", None), sys.modules.pop("metrics", None), sys.modules.pop("rows", None)
+        data = {"class_path": "rows.Rows", "init_args": {"first": first, "rows": rows, "batch": batch}}
+        train = {**TRAIN, "batch": None, "lightning": {**TRAIN["lightning"], "data": data}}
+        asked: dict[str, Any] = {"uri": f"evaluations/{name}-0", "train": train, "sets": {}, "data_external": True}
+        asked["evaluate"] = {"metrics": {"mse": metric}}
+        found = evaluate_worker.main(request_of.model_copy(update=asked), lambda _: None)
+        told[name] = store.manifest(f"evaluations/{name}-0").provenance["rows"]["mse"]
+        assert found.metrics["mse"].rows == rows
+    sys.modules.pop("rows", None)
+    assert told["first"] == told["same"], "however they are batched, and whatever the inputs are"
+    assert len({one["digest"] for one in told.values()}) == 3
+    assert {one["of"] for one in told.values()} == {"truth"}

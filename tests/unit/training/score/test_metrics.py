@@ -1,0 +1,313 @@
+"""Metrics over batches: the value is torchmetrics' own, the outcomes are the finest whose mean it is."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+import torchmetrics
+from torch import nn
+
+from data_contracts.errors import UsageError, UserCodeError
+from data_contracts.pipeline_spec import MetricSpec
+from training.score.evaluate_worker import outcomes_table, score
+from training.score.metrics import metric_classes
+from training.user.imports import add_project
+
+TRAIN = {"lightning": {"model": {"class_path": "x.Y"}, "trainer": {"accelerator": "cpu"}}, "batch": ["x", "y"]}
+HERE = Path(__file__).parent
+PREFIX = "torchmetrics.classification."
+ACCURACY = {"class_path": f"{PREFIX}MulticlassAccuracy", "init_args": {"num_classes": 3, "average": "micro"}}
+F1 = {"class_path": f"{PREFIX}MulticlassF1Score", "init_args": {"num_classes": 3, "average": "macro"}}
+
+
+class Module(L.LightningModule):
+    """Adds one to its input's scores, so that predictions can be told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accuracy = torchmetrics.classification.MulticlassAccuracy(num_classes=3, average="micro")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    def test_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> None:
+        x, y = batch
+        self.log("loss", nn.functional.cross_entropy(self(x), y))
+        self.accuracy(self(x), y)
+        self.log("acc", self.accuracy)
+
+    def on_test_epoch_end(self) -> None:
+        self.log("late", torch.tensor(0.25))
+
+
+def batches(sizes: tuple[int, ...] = (4, 4, 2), seed: int = 0) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(seed)
+    return [(torch.randn(n, 3, generator=draw), torch.randint(0, 3, (n,), generator=draw)) for n in sizes]
+
+
+class Loader:
+    """An iterable with a length, as our loader is; Lightning takes a list for several loaders."""
+
+    def __len__(self) -> int:
+        return len(batches())
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return iter(batches())
+
+
+def scored(
+    metrics: dict[str, dict], module: L.LightningModule | None = None, train: dict = TRAIN, source: Any = None
+) -> dict:
+    specs = {name: MetricSpec(**{"mode": "max", **fields}) for name, fields in metrics.items()}
+    return score(module or Module(), source or Loader(), specs, metric_classes(specs, HERE, HERE), train, HERE)
+
+
+def whole() -> tuple[torch.Tensor, torch.Tensor]:
+    xs, ys = zip(*batches(), strict=True)
+    return torch.cat(xs), torch.cat(ys)
+
+
+def test_a_mean_over_rows_keeps_one_outcome_per_row() -> None:
+    found = scored({"accuracy": {**ACCURACY, "target": "y"}})["accuracy"]
+    x, y = whole()
+    right = (x.argmax(1) == y).float()
+    assert found.value.value == pytest.approx(right.mean().item())
+    assert (found.value.unit, found.value.rows) == ("row", 10)
+    assert found.outcomes.values == right.tolist()
+
+
+def test_a_metric_that_is_no_mean_is_compared_as_one_number() -> None:
+    found = scored({"f1": {**F1, "target": "1"}})["f1"]
+    x, y = whole()
+    expected = torchmetrics.functional.f1_score(x, y, "multiclass", num_classes=3, average="macro").item()
+    assert found.value.value == pytest.approx(expected)
+    assert (found.value.unit, found.outcomes.rows) == ("dataset", [10])
+
+
+@pytest.mark.parametrize(("name", "unit", "count"), [("loss", "batch", 3), ("acc", "batch", 3), ("late", "dataset", 1)])
+def test_what_test_step_logs_is_captured_per_batch(name: str, unit: str, count: int) -> None:
+    found = scored({"m": {"logged": name}})["m"]
+    x, y = whole()
+    expected = {
+        "loss": nn.functional.cross_entropy(x + 1, y).item(),
+        "acc": (x.argmax(1) == y).float().mean().item(),
+        "late": 0.25,
+    }
+    assert found.value.value == pytest.approx(expected[name], rel=1e-5)
+    assert (found.value.unit, len(found.outcomes.values)) == (unit, count)
+    assert sum(found.outcomes.rows) == found.value.rows == 10
+
+
+def test_outcomes_stand_in_one_table_line_by_line() -> None:
+    table = outcomes_table(scored({"accuracy": {**ACCURACY, "target": "y"}, "loss": {"logged": "loss"}}))
+    assert table.column_names == ["metric", "unit", "position", "rows", "value"]
+    assert table.num_rows == 10 + 3
+    assert sum(table.column("rows").to_pylist()) == 20
+
+
+class Dictionary(Module):
+    def predict_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> dict[str, torch.Tensor]:
+        return {"logits": self(batch[0])}
+
+
+class Broken(Module):
+    def predict_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> torch.Tensor:
+        raise ZeroDivisionError("of the user's")
+
+
+class NoTest(L.LightningModule):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def test_a_dictionary_of_predictions_needs_a_key() -> None:
+    spec = {**ACCURACY, "target": "y", "prediction": "logits"}
+    assert scored({"a": spec}, Dictionary())["a"].value.unit == "row"
+    with pytest.raises(UsageError, match=r"evaluate.metrics.a.prediction: predict_step returns logits"):
+        scored({"a": {**spec, "prediction": "probabilities"}}, Dictionary())
+
+
+REFUSED = [
+    ({"class_path": "torchmetrics.Acuracy", "target": "y"}, Module, r"there is no torchmetrics\.Acuracy"),
+    ({"class_path": "torch.nn.Linear", "target": "y"}, Module, r"torch\.nn\.Linear is not a torchmetrics Metric"),
+    ({**ACCURACY, "init_args": {"classes": 3}, "target": "y"}, Module, "init_args: MulticlassAccuracy refuses them"),
+    ({**ACCURACY, "target": "z"}, Module, "target: a batch has no z"),
+    ({**ACCURACY, "init_args": {"num_classes": 9}, "target": "x"}, Module, "cannot score predictions of shape"),
+    ({"logged": "accuracy"}, Module, "test_step logs no accuracy; it logs acc, late, loss"),
+    ({"logged": "loss"}, NoTest, "NoTest has no test_step"),
+]
+
+
+@pytest.mark.parametrize(("fields", "module", "words"), REFUSED, ids=[case[2] for case in REFUSED])
+def test_a_metric_that_cannot_be_is_refused_in_one_sentence(fields: dict, module: type, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        scored({"a": fields}, module())
+
+
+def test_what_the_module_raises_is_the_users() -> None:
+    with pytest.raises(UserCodeError, match="of the user's"):
+        scored({"a": {**ACCURACY, "target": "y"}}, Broken())
+
+
+def test_a_value_that_is_no_number_decides_nothing() -> None:
+    class Empty(Module):
+        def test_step(self, batch: object, batch_idx: int) -> None:
+            self.log("loss", torch.tensor(math.nan))
+
+    with pytest.raises(UsageError, match="its value is nan"):
+        scored({"a": {"logged": "loss"}}, Empty())
+
+
+def rows_of(answers: torch.Tensor, target: torch.Tensor) -> torch.utils.data.DataLoader:
+    sizes = (100, 100, len(target) - 200)
+    return torch.utils.data.DataLoader(list(zip(answers.split(sizes), target.split(sizes), strict=True)), None)
+
+
+class Answers(L.LightningModule):
+    """Its input is its answer; what it logs is the share of right ones."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def test_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> None:
+        self.log("right", (batch[0] == batch[1]).float().mean(), batch_size=len(batch[0]))
+
+
+@pytest.mark.parametrize(
+    ("metric", "rows", "unit"),
+    [
+        ({"class_path": f"{PREFIX}BinaryAccuracy", "target": "y"}, 360, "row"),
+        ({"class_path": f"{PREFIX}BinaryRecall", "target": "y"}, 400, "dataset"),
+        ({"logged": "right"}, 360, "batch"),
+    ],
+    ids=["row", "dataset", "logged"],
+)
+def test_a_value_at_a_round_bound_is_that_bound(metric: dict, rows: int, unit: str) -> None:
+    # 342 of 360 are found, which single precision calls 0.949999988.
+    target = (torch.arange(rows) < 360).long()
+    answers = target.float()
+    answers[:18] = 0
+    found = scored({"a": metric}, Answers(), source=rows_of(answers, target))["a"]
+    assert (found.value.unit, found.value.value) == (unit, 0.95)
+
+
+LOGGED: dict[str, tuple[Any, float]] = {
+    "twice in a batch": (lambda m, y: [m.log("a", v, batch_size=1) for v in (1.0, 3.0)], 2.0),
+    "a sum": (lambda m, y: m.log("a", float(len(y)), reduce_fx="sum"), 10.0),
+    "a maximum": (lambda m, y: m.log("a", float(len(y)), reduce_fx="max"), 4.0),
+    "in some batches": (lambda m, y: m.log("a", float(len(y))) if len(y) == 4 else None, 4.0),
+}
+
+
+@pytest.mark.parametrize("how", LOGGED)
+def test_what_is_logged_in_another_way_has_lightnings_own_value(how: str) -> None:
+    log, expected = LOGGED[how]
+
+    class Logs(Module):
+        def test_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int) -> None:
+            log(self, batch[1])
+
+    found = scored({"a": {"logged": "a"}}, Logs())["a"]
+    assert found.value.value == expected
+    assert (found.value.unit, found.outcomes.values, found.outcomes.rows) == ("dataset", [expected], [10])
+
+
+def test_with_several_loaders_a_metric_goes_by_the_name_lightning_gives_it() -> None:
+    class Two(Module):
+        def test_step(self, batch: tuple[torch.Tensor, torch.Tensor], batch_idx: int, dataloader_idx: int) -> None:
+            self.log("a", float(dataloader_idx))
+
+    loaders = [Loader(), Loader()]
+    assert scored({"m": {"logged": "a/dataloader_idx_1"}}, Two(), source=loaders)["m"].value.value == 1.0
+    with pytest.raises(UsageError, match="logs no a; it logs a/dataloader_idx_0, a/dataloader_idx_1"):
+        scored({"m": {"logged": "a"}}, Two(), source=loaders)
+
+
+def test_a_metric_that_a_single_row_does_not_have_is_one_number() -> None:
+    metric = {"class_path": "torchmetrics.R2Score", "target": "1"}
+    truth = torch.tensor([1.0, 2.0, 4.0])
+    pairs = [(truth[:2] + 0.5, truth[:2]), (truth[2:], truth[2:])]
+    source = torch.utils.data.DataLoader(pairs, batch_size=None)
+    found = scored({"r2": metric}, Answers(), source=source)["r2"]
+    expected = torchmetrics.functional.r2_score(torch.cat([x for x, _ in pairs]), truth).item()
+    assert (found.value.unit, found.value.value) == ("dataset", pytest.approx(expected))
+
+
+def test_a_metric_that_the_whole_set_does_not_have_is_named() -> None:
+    metric = {"class_path": "torchmetrics.R2Score", "target": "1"}
+    source = torch.utils.data.DataLoader([(torch.ones(1), torch.ones(1))], batch_size=None)
+    with pytest.raises(UserCodeError, match=r"evaluate.metrics.r2 raised ValueError: Needs at least two samples"):
+        scored({"r2": metric}, Answers(), source=source)
+
+
+class Shifted(L.LightningDataModule):
+    """Turns every answer right on its way to the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stages: list[str] = []
+
+    def setup(self, stage: str) -> None:
+        self.stages.append(stage)
+
+    def test_dataloader(self) -> torch.utils.data.DataLoader:
+        return rows_of(torch.zeros(360), torch.ones(360))
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch[0] + 1, batch[1]
+
+
+def test_a_data_modules_own_hooks_see_its_batches() -> None:
+    data = Shifted()
+    metrics = {"a": {"class_path": f"{PREFIX}BinaryAccuracy", "target": "y"}, "b": {"logged": "right"}}
+    found = scored(metrics, Answers(), source=data)
+    assert [one.value.value for one in found.values()] == [1.0, 1.0]
+    assert data.stages == ["test", "test"]
+    assert "setup" not in vars(data)
+
+
+METRICS = """
+import torchmetrics
+class Constant(torchmetrics.MeanMetric):
+    def compute(self):
+        return super().compute() * 0 + helper.VALUE
+import helper
+"""
+
+
+def test_metrics_come_from_their_own_project_and_leave_its_names_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folders = [tmp_path / "today", tmp_path / "champion"]
+    for number, folder in enumerate(folders):
+        folder.mkdir()
+        (folder / "judging.py").write_text(METRICS.replace("helper", "judging_helper"))
+        (folder / "judging_helper.py").write_text(f"VALUE = {number}")
+    specs = {"c": MetricSpec(class_path="judging.Constant", target="y", mode="max")}
+    try:
+        made = metric_classes(specs, *folders)["c"]()
+        made.update(torch.ones(1))
+        assert float(made.compute()) == 0
+        assert not [name for name in sys.modules if name.startswith("judging")]
+        assert str(folders[0]) not in sys.path
+        add_project(folders[1])
+        assert __import__("judging_helper").VALUE == 1
+    finally:
+        for name in ("judging", "judging_helper"):
+            sys.modules.pop(name, None)
+
+
+def test_a_metrics_file_that_raises_on_import_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "judging_broken.py").write_text("1 / 0")
+    specs = {"c": MetricSpec(class_path="judging_broken.Constant", target="y", mode="max")}
+    with pytest.raises(UserCodeError, match="importing judging_broken.Constant raised ZeroDivisionError"):
+        metric_classes(specs, tmp_path, tmp_path)

@@ -1,0 +1,270 @@
+"""The shard worker as the flow runs it: a child process that reads, transforms and seals into a real store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import textwrap
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from data_contracts.errors import CorruptError, UsageError, UserCodeError
+from data_contracts.handoffs import Dataset
+from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
+from infra.digests import file_digest
+from infra.handoffs import read_handoff
+from infra.processes.child import run_child
+from infra.store import open_store
+from tests.support.s3 import s3_server  # noqa: F401 - a fixture
+from training import formats
+from training.formats.schema import read_schema
+from training.shard.splitter import REQUIRED
+from training.shard.worker import main
+
+PROJECT = """
+import pyarrow as pa
+
+def double(batch, times):
+    return pa.record_batch({"x": [x * times for x in batch["x"].to_pylist()]})
+
+def fails(batch):
+    return helper(batch)
+
+def helper(batch):
+    raise RuntimeError("row 7 is bad")
+
+def nothing(batch):
+    return None
+
+def random(batch):
+    import os
+    return pa.record_batch({"x": [os.urandom(1) for _ in range(batch.num_rows)]})
+"""
+
+
+@pytest.fixture
+def given(tmp_path, monkeypatch):
+    """A request for a CSV of 100 rows, and the store it writes to."""
+    raw = tmp_path / "raw.csv"
+    raw.write_text("x,name\n" + "".join(f"{n},row {n}\n" for n in range(100)))
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "mine.py").write_text(textwrap.dedent(PROJECT))
+    open_store(str(tmp_path / "store"))
+    # `main` called here imports the user's module; a child process would leave nothing behind.
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+
+    def request(*, store: str = "store", **changes):
+        if store != "store":
+            open_store(str(tmp_path / store))
+        shards = {"split": {"key": "x"}, "target_size_bytes": 1024, **changes.pop("shards", {})}
+        return {
+            "store": {"uri": str(tmp_path / store)},
+            "uri": "datasets/k-0",
+            "key": "k",
+            "files": [
+                {"uri": str(raw), "bytes": raw.stat().st_size, "blake3": file_digest(raw), "format": "csv", "source": 0}
+            ],
+            "sources": [{"uri": "raw.csv"}],
+            "root": str(tmp_path),
+            "window": None,
+            "window_column": None,
+            "shards": shards,
+            "project": str(project),
+            "required_splits": list(REQUIRED),
+            "settings": {"stage": "shard"},
+            "provenance": {"actor": "a test"},
+            **changes,
+        }
+
+    return request
+
+
+def _run(request) -> Dataset:
+    return main(ShardRequest.from_json(json.loads(json.dumps(request))), lambda report: None)
+
+
+def _run_in_child(request, told) -> Dataset:
+    return run_child(SHARD, ShardRequest.from_json(request), on_report={ShardProgress: told.append})
+
+
+def _rows(request, dataset: Dataset, split: str) -> list:
+    folder = open_store(request["store"]["uri"]).local(dataset.ref)
+    tables = [
+        formats.get(dataset.format).read_shard(folder / shard.path, read_schema(folder))
+        for shard in dataset.splits[split]
+    ]
+    return pa.concat_tables(tables).to_pylist()
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "tfrecord"])
+def test_the_dataset_is_sealed_and_says_what_it_holds(given, format_name):
+    request, told = given(shards={"format": format_name}), []
+    dataset = _run_in_child(request, told)
+    store = open_store(request["store"]["uri"])
+    manifest = store.verify(dataset.ref)
+    assert dataset.columns == {"x": "int64", "name": "string"}
+    assert manifest.kind == "dataset"
+    assert manifest.settings["stage"] == "shard"
+    assert manifest.settings["sources"] == [request["files"][0]["blake3"]]
+    assert manifest.settings["splits"] == {split: dataset.rows(split) for split in ("train", "val", "test")}
+    assert [column["name"] for column in manifest.settings["schema"]["columns"]] == ["x", "name"]
+    assert manifest.provenance == {"actor": "a test"}
+    assert read_handoff(store, dataset.ref, Dataset) == dataset
+    rows = [row for split in dataset.splits for row in _rows(request, dataset, split)]
+    assert sorted(row["x"] for row in rows) == list(range(100))
+    assert [getattr(told[-1], name) for name in ("phase", "rows", "total", "share", "seconds_left")] == [
+        "writing",
+        100,
+        100,
+        1,
+        0,
+    ]
+
+
+def test_the_id_does_not_depend_on_store_and_provenance(given):
+    one = _run(given())
+    two = _run(given(store="another", provenance={"actor": "somebody else", "finished": "later"}))
+    assert one.ref.id == two.ref.id
+    assert one.ref.seal != two.ref.seal
+    assert one.splits == two.splits
+
+
+def test_unsealed_work_is_continued_file_by_file(given, tmp_path):
+    whole = _run(given())
+    request = given(store="partial")
+    folder = tmp_path / "partial" / "datasets" / "k-0"
+    folder.mkdir(parents=True)
+    first = whole.splits["train"][0].path
+    shutil.copy(tmp_path / "store" / "datasets" / "k-0" / first, folder / first)
+    before = (folder / first).stat()
+    dataset = _run(request)
+    assert dataset.ref.id == whole.ref.id
+    assert (folder / first).stat().st_ino == before.st_ino
+    open_store(request["store"]["uri"]).verify(dataset.ref)
+
+
+@pytest.mark.apt("strace")
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.sweep), 29], ids=["every call", "a sample"])
+@pytest.mark.timeout(3600)
+def test_work_killed_at_any_file_system_call_goes_on_to_the_same_dataset(given, tmp_path, step):
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps(given(shards={"memory_bytes": 2**20})))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.kill_sweep", str(request), str(step)],
+        capture_output=True, text=True, cwd=Path(__file__).parents[4], check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    print(f"\n{found}")
+    assert found["calls"] > 100
+    assert found["missed"] == []
+    assert found["went_on_with_shards"] > 0
+
+
+def test_the_id_is_that_of_a_store_on_s3_and_of_more_workers(given, s3_server, monkeypatch):  # noqa: F811
+    from training.shard import source_units
+
+    forkserver._forkserver._stop()  # one that an earlier test left has no record of this server's credentials
+    monkeypatch.setattr(source_units, "TASK_BYTES", 1)
+    request = given()
+    twice = {**request, "files": request["files"] * 2}
+    bucket = f"s3://{s3_server.bucket()}/store"
+    open_store(bucket, s3_server.options)
+    alone = _run({**twice, "shards": {**twice["shards"], "workers": 1}})
+    away = {**twice, "store": {"uri": bucket, "options": s3_server.options}}
+    together = _run({**away, "shards": {**twice["shards"], "workers": 2, "memory_bytes": 2**20}})
+    assert together.ref.id == alone.ref.id
+    assert together.splits == alone.splits
+    open_store(bucket, s3_server.options).verify(together.ref)
+
+
+def test_one_split_takes_all_rows(given):
+    dataset = _run(given(one_split="all"))
+    assert {name: dataset.rows(name) for name in dataset.splits} == {"all": 100}
+
+
+def test_a_transform_is_found_in_the_project_and_given_its_arguments(given):
+    request = given(shards={"transform": {"call": "mine.double", "args": {"times": 3}}})
+    dataset = _run(request)
+    rows = [row["x"] for split in dataset.splits for row in _rows(request, dataset, split)]
+    assert sorted(rows) == [3 * n for n in range(100)]
+
+
+def test_a_window_leaves_rows_out(given, tmp_path):
+    raw = tmp_path / "raw.csv"
+    raw.write_text("x,at\n" + "".join(f"{n},2026-01-{n + 1:02d}\n" for n in range(30)))
+    window = ["2026-01-05T00:00:00+00:00", "2026-01-15T00:00:00+00:00"]
+    dataset = _run(given(window=window, window_column="at", one_split="all"))
+    assert dataset.rows("all") == 10
+
+
+FAILURES = [
+    ({"files": []}, UsageError, "There are no source files to shard"),
+    ({"shards": {"split": {"key": "nope"}}}, UsageError, "the data has no column 'nope'; it has x, name"),
+    ({"shards": {"transform": "mine.fails"}}, UserCodeError, "shards.transform .*RuntimeError: row 7 is bad"),
+    ({"shards": {"transform": "mine.nothing"}}, UserCodeError, "returned a NoneType, not a pyarrow.RecordBatch"),
+    ({"shards": {"transform": "mine.nobody"}}, UsageError, "mine.nobody was not found"),
+    ({"shards": {"transform": "mine.double"}, "project": None}, UsageError, "needs the user's project"),
+    ({"required_splits": ["train", "holdout"]}, UsageError, "leaves no rows for 'holdout'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "sentence"), FAILURES)
+def test_a_failure_is_one_sentence_and_seals_nothing(given, changes, error, sentence):
+    request = given(**changes)
+    with pytest.raises(error, match=sentence) as caught:
+        _run(request)
+    assert type(caught.value) is error
+    assert open_store(request["store"]["uri"]).newest("datasets", "k") is None
+
+
+def test_a_transform_that_raises_is_shown_with_its_own_traceback_alone(given):
+    with pytest.raises(UserCodeError, match="RuntimeError: row 7 is bad") as caught:
+        _run_in_child(given(shards={"transform": "mine.fails"}), [])
+    assert len([line for line in caught.value.user_traceback.splitlines() if "mine.py" in line]) == 2
+    assert "sharding.py" not in caught.value.user_traceback
+
+
+def test_a_source_that_changed_since_it_was_resolved_is_named(given, tmp_path):
+    request = given()
+    raw = tmp_path / "raw.csv"
+    raw.write_text(raw.read_text().replace("row 7\n", "row 8\n"))
+    with pytest.raises(CorruptError, match=r"raw\.csv"):
+        _run(request)
+
+
+@pytest.mark.parametrize(
+    ("transform", "error", "sentence"),
+    [
+        ("mine.random", UserCodeError, "shards.transform gives other rows for datasets/k-0/"),
+        (None, CorruptError, "datasets/k-0/train-0000.*, left by interrupted work, is not what"),
+    ],
+)
+def test_what_interrupted_work_left_is_compared_and_not_trusted(given, tmp_path, transform, error, sentence):
+    request = given(shards={"transform": transform})
+    folder = tmp_path / "store" / "datasets" / "k-0"
+    folder.mkdir(parents=True)
+    (folder / "train-00000.parquet").write_bytes(b"an earlier draw")
+    with pytest.raises(error, match=sentence):
+        _run(request)
+    shutil.rmtree(folder)
+    folder.mkdir()
+    (folder / "train-00009.parquet").write_bytes(b"a shard more")
+    with pytest.raises(error, match=sentence):
+        _run(request)
+
+
+def test_the_worker_imports_no_torch():
+    code = "import sys, training.shard.worker; print(json.dumps([m for m in ('torch', 'prefect') if m in sys.modules]))"
+    found = subprocess.run(
+        [sys.executable, "-c", "import json; " + code], capture_output=True, text=True, check=True,
+        cwd=Path(__file__).parents[4],
+    )  # fmt: skip
+    assert json.loads(found.stdout) == []

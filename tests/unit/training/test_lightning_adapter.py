@@ -1,0 +1,158 @@
+"""What we rely on inside Lightning and torchmetrics still holds; a line that fails says what a version has changed.
+
+`python -m tests.support.newest_lightning` runs this file against the newest versions that the package index has.
+"""
+
+from __future__ import annotations
+
+import ast
+import traceback
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+from tests.support.lightning_internals import INTERNALS, Internal
+from tests.support.lightning_training import Batches, Net, Seen, observed, quiet_trainer
+
+SEAM = ("training.lightning_adapter", "training.metric_state")
+
+
+@pytest.mark.parametrize("line", INTERNALS, ids=str)
+def test_what_we_rely_on_is_as_we_assume(line: Internal) -> None:
+    fault = line.fault()
+    assert not fault, fault
+
+
+def test_a_line_that_fails_says_in_one_sentence_what_changed() -> None:
+    def gone(seen: Seen) -> Any:
+        return seen.trainer._gone  # type: ignore[attr-defined]
+
+    said = [Internal("Trainer._gone", "it is there", holds).fault() for holds in (gone, lambda seen: False)]
+    begin = f"Lightning {L.__version__} has changed Trainer._gone: it is no longer so that it is there"
+    assert said[0].startswith(begin)
+    assert "'Trainer' object has no attribute '_gone'" in said[0]
+    assert said[1].endswith("that it is there; adapt training.lightning_adapter or training.metric_state.")
+
+
+@pytest.mark.parametrize("module", SEAM)
+def test_the_table_has_every_internal_that_is_used(module: str, repository: Path) -> None:
+    tree = ast.parse((repository / f"{module.replace('.', '/')}.py").read_text())
+    listed = {part for line in INTERNALS for part in line.name.split(".")}
+    own = {"_pass_over", "_read", "_no_advice"}
+    assert private_names(tree) - own - listed == set()
+
+
+def private_names(tree: ast.AST) -> set[str]:
+    """Names with an underscore in front that a module imports, reads, sets or overrides."""
+    found = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    found |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.alias)}
+    return {name for name in found if name.startswith("_") and not name.endswith("__")}
+
+
+class Events(Net):
+    """A module that says what happens to it."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.order.append("step")
+
+    def on_validation_epoch_end(self) -> None:
+        self.order.append("validated")
+
+
+def trained_by(loop: Any, order: list[str], *loaders: Any) -> L.Trainer:
+    from training.lightning_adapter import install_epoch_loop
+
+    trainer = quiet_trainer()
+    install_epoch_loop(trainer, loop(trainer))
+    trainer.fit(Events(order), *(loaders or (Batches(), Batches())))
+    return trainer
+
+
+def test_each_micro_batch_is_fetched_between_the_hooks_and_may_be_passed_over() -> None:
+    from training.lightning_adapter import EpochLoop, completed_epochs
+
+    order: list[str] = []
+
+    class Loop(EpochLoop):
+        def before_batch(self, fetcher: Any) -> bool:
+            order.append(f"before {self.batches_done}")
+            return self.batches_done != 0
+
+        def around_fetch(self, *, fetched: bool) -> None:
+            order.append("fetched" if fetched else "fetching")
+
+    trainer = trained_by(Loop, order, Batches())
+    # The first is passed over, yet counted and fetched.
+    before, fetch = [f"before {at}" for at in range(2)], ["fetching", "fetched"]
+    assert [one for one in order if one.startswith("before")] == before
+    assert (order.count("step"), order.index("step") > order.index(before[1])) == (1, True)
+    assert [one for one in order if one in fetch] == fetch * 2
+    assert (trainer.global_step, completed_epochs(trainer)) == (1, 1)
+
+
+def test_values_are_shared_before_and_after_the_hooks_of_a_validation() -> None:
+    from training.lightning_adapter import EpochLoop, ValidationLoop
+
+    order: list[str] = []
+
+    class Shared(ValidationLoop):
+        def share(self) -> None:
+            order.append("share")
+            values = self.logged_values()
+            logged = values["validation_step.val"]
+            assert (logged.reduction, float(logged.value), float(logged.rows)) == ("mean", 6, 6)  # type: ignore[arg-type]
+            self.fix_value("validation_step.val", torch.tensor(5.0))
+            self.publish([(logged.names, torch.tensor(5.0))])
+
+    trainer = trained_by(lambda trainer: EpochLoop(trainer, Shared(trainer)), order)
+    assert [one for one in order if one != "step"][:3] == ["share", "validated", "share"]
+    assert float(trainer.callback_metrics["val"]) == 5
+
+
+def test_a_logged_mean_continues_from_what_was_captured() -> None:
+    from training.lightning_adapter import EpochLoop, capture_logged, resume_logged
+
+    captured: list[Any] = []
+
+    class Loop(EpochLoop):
+        def before_batch(self, fetcher: Any) -> bool:
+            if self.batches_done == 0:
+                resume_logged(self.trainer, {"training_step.ones": {"value": torch.tensor(11.0)}})
+            captured.append(capture_logged(self.trainer))
+            return True
+
+    trainer = trained_by(Loop, [], Batches())
+    assert captured[0] == {}
+    assert {name: float(value) for name, value in captured[1]["training_step.ones"].items()} == {
+        "value": 14,
+        "cumulated_batch_size": 3,
+    }
+    assert torch.equal(trainer.callback_metrics["ones_epoch"], torch.tensor(17.0) / 6)
+
+
+def test_a_checkpoint_is_given_positions_and_counts_of_other_micro_batches() -> None:
+    from training.lightning_adapter import adapt_checkpoint, dump_checkpoint, loader_states
+
+    trainer = observed().trainer
+    checkpoint = dump_checkpoint(trainer)
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    assert (loader_states(trainer), progress["current"]["ready"]) == ([{"at": 7}], 2)
+    adapt_checkpoint(checkpoint, [{"at": 8}], 2, 3)
+    assert progress["current"] == dict.fromkeys(progress["current"], 3)
+    assert checkpoint["loops"]["fit_loop"]["state_dict"]["combined_loader"] == [{"at": 8}]
+
+
+def test_a_frame_of_lightning_that_restores_is_known() -> None:
+    from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+
+    from training.lightning_adapter import is_restoring
+
+    connector = _CheckpointConnector(quiet_trainer())
+    connector._loaded_checkpoint = {"callbacks": {}}
+    with pytest.raises(KeyError, match="pytorch-lightning_version") as caught:
+        connector.restore_callbacks()
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert [is_restoring(frame) for frame in frames][:2] == [False, True]

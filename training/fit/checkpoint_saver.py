@@ -1,0 +1,123 @@
+"""Saves a training's checkpoints: the step waits only for a copy to host memory; a background thread does the rest."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+import torch
+
+from data_contracts.handoffs import Checkpoint
+from infra import audit
+from infra.gang.node.ranks import SAVED_WITHIN_S
+from infra.store import Store, layout
+from training.checkpoint.background import BackgroundWork
+from training.checkpoint.capture import Staging, capture
+from training.checkpoint.save import Place, save
+from training.fit.history import History, finite
+from training.fit.launch_context import Context
+from training.fit.reports import Reports
+from training.lightning_adapter import completed_epochs
+from training.order.rank_plan import Plan
+
+
+class Saver:
+    """One rank's part in saving; all ranks call it at the same steps.
+
+    Attributes:
+        last: the newest checkpoint that is sealed: written here or resumed from.
+        step: the step of the newest checkpoint that was begun.
+    """
+
+    def __init__(self, context: Context, store: Store, reports: Reports, history: History, plan: Plan | None) -> None:
+        self.last = context.resume
+        self.step = self.last.step if self.last else 0
+        self._context, self._store, self._reports = context, store, reports
+        self._history, self._plan = history, plan
+        self._staging = Staging()
+        self._background = BackgroundWork()
+
+    def meet(self) -> None:
+        """Create the background thread's group. Collective; call it once the ranks have found each other."""
+        self._background.meet(self._context.world_size)
+
+    @property
+    def failed(self) -> bool:
+        """Whether saving the newest checkpoint failed; `wait` raises the cause."""
+        return self._background.failed
+
+    def wait(self) -> None:
+        """Wait until the newest checkpoint is sealed; raises the cause if it could not be."""
+        self._background.wait()
+
+    def settle(self) -> None:
+        """Let a pending checkpoint finish before the rank ends with another error: its steps are good."""
+        self._background.settle(SAVED_WITHIN_S)
+
+    def save(
+        self,
+        trainer: L.Trainer,
+        state: dict[str, Any],
+        own: dict[str, Any],
+        metrics: Mapping[str, torch.Tensor],
+        samples: int,
+        held: dict[str, Any] | None = None,
+    ) -> None:
+        """Begin to save the state between two steps; only one save runs at a time.
+
+        Args:
+            state: Lightning's checkpoint dictionary; own: state of this rank alone.
+            held: the loss on a held batch, as `training.fit.reference_loss` records it.
+
+        Raises: the cause if the checkpoint before it could not be saved.
+        """
+        context, step = self._context, trainer.global_step
+        # The previous capture's staging buffers are reused.
+        self._background.wait()
+        taken = capture(state, own, context.rank, staging=self._staging)
+        facts = {
+            "step": step,
+            "epoch": completed_epochs(trainer),
+            "world_size": context.world_size,
+            "metrics": finite(metrics),
+            "dropped_rows": self._plan.dropped_rows if self._plan else 0,
+        }
+        passed = [[first, end] for first, end in context.skip if end <= samples]
+        skipped = {"skipped": passed} if passed else {}
+        place = self._place(step, {**facts, "samples": samples, "held": held, **skipped})
+        history = list(self._history.records)
+
+        def work() -> None:
+            self._reports.saving(True)
+            try:
+                ref = save(place, taken, context.world_size, history, self._background.group)
+            finally:
+                self._reports.saving(False)
+            known = {"key": context.key, "training": context.training, "generation": context.generation}
+            self.last = Checkpoint(ref=ref, **known, **facts, **skipped)
+            if context.rank == 0:
+                self._reports.sealed(self.last)
+
+        self.step = step
+        self._background.start(work)
+
+    def _place(self, step: int, settings: dict[str, Any]) -> Place:
+        context = self._context
+        versions = {"python": platform.python_version(), "torch": torch.__version__, "lightning": L.__version__}
+        return Place(
+            store=self._store,
+            uri=layout.checkpoint(context.training, step, context.generation),
+            settings={**settings, "strategy": context.train.strategy},
+            provenance={
+                **context.provenance,
+                "training": context.training,
+                "generation": context.generation,
+                "finished": audit.now(),
+                "versions": versions,
+            },
+            sealed=context.sealed,
+            scratch=context.scratch,
+            on_wait=lambda error: self._reports.waits(error.message),
+        )

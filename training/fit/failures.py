@@ -1,0 +1,137 @@
+"""Maps any exception of a training to the error tree: who has to act, and which cause decides what follows."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from data_contracts.errors import (
+    Cancelled,
+    CorruptError,
+    Hung,
+    NodeLost,
+    OutOfMemory,
+    TrainwrightError,
+    UsageError,
+    UserCodeError,
+)
+from data_contracts.quoting import describe
+from training import lightning_adapter
+from training.user.imports import is_theirs, raised_in_project, user_traceback
+
+
+def module_file(name: str) -> Path:
+    """The file of a module, given its full name; ImportError if there is no such module."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise ImportError(f"There is no module {name}.", name=name)
+    return Path(found.origin)
+
+
+# What gloo and NCCL say when a peer has died, and when it does not answer. gloo raises plain RuntimeErrors for both.
+_PEER_GONE = re.compile(
+    r"connection (was )?(closed|reset|refused)|closed by peer|broken pipe|socket (error|timeout)|unhandled system error"
+    r"|remote process exited|ncclremoteerror|store.*(closed|broken)|gloo connectfullmesh failed",
+    re.IGNORECASE,
+)
+_PEER_SILENT = re.compile(r"timed out|timeout|wait timeout", re.IGNORECASE)
+# Modules have their full names here, so that a name that no longer exists is an error now and not a wrong answer later.
+_OURS = module_file("training").parent
+# Our files that stand between Lightning and a module and do no work of their own.
+_PASS_ON = {
+    module_file(f"training.{name}")
+    for name in ("fit.rank", "fit.loop", "fit.strategies", "user.assemble", "fit.validation")
+}
+_ADAPTER = module_file("training.lightning_adapter")
+# Where this rank restores its own part of a checkpoint, beside Lightning's.
+_RESTORING = {module_file("training.checkpoint.rng"), module_file("training.fit.epoch_metrics")}
+_TRANSPORT = re.compile(r"gloo|nccl|tcpstore|c10d|connection|watchdog", re.IGNORECASE)
+
+
+def classify(error: BaseException, project: Path, *, timeout_s: float) -> TrainwrightError:
+    """The error of the tree that `error` stands for.
+
+    Args:
+        project: root of the user's code; an exception with a frame there is the user's.
+        timeout_s: how long a collective waits, in seconds, for the message.
+    """
+    if isinstance(error, TrainwrightError) and not is_theirs(error, project):
+        return error
+    # Lightning answers Ctrl-C with sys.exit.
+    if isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+        return Cancelled("The rank was interrupted.")
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error):
+        return OutOfMemory(
+            f"A rank ran out of memory: {describe(error, project)}.", user_traceback=user_traceback(error, project)
+        )
+    # Before the user's frames: a peer's death surfaces in whichever collective the user's step called.
+    transport = _transport(error, timeout_s)
+    if transport is not None:
+        return transport
+    if raised_in_project(error, project):
+        return UserCodeError(
+            f"The user's code raised {describe(error, project)}.", user_traceback=user_traceback(error, project)
+        )
+    if _taking_up(error):
+        return CorruptError(
+            f"The training cannot continue from its checkpoint, which does not fit it: {describe(error, project)}."
+        )
+    if isinstance(error, MisconfigurationException):
+        return UsageError(
+            f"train.lightning: {describe(error, project)}.", remedy="Correct the Lightning config or the module."
+        )
+    if isinstance(error, SystemExit):
+        return UserCodeError("The training ended the process.", user_traceback=user_traceback(error, project))
+    library = _raised_in_library(error)
+    if library == "lightning":
+        return UsageError(
+            f"train.lightning: {describe(error, project)}.", remedy="Correct the Lightning config or the module."
+        )
+    if library is not None:
+        # The config named a class or optimizer of a library. No frame is the user's, but the choice is.
+        return UserCodeError(
+            f"{library} raised {describe(error, project)}.", user_traceback=user_traceback(error, project)
+        )
+    return TrainwrightError(
+        f"The training failed: {describe(error, project)}.", user_traceback=user_traceback(error, project)
+    )
+
+
+def _taking_up(error: BaseException) -> bool:
+    """Whether the Trainer or this rank was restoring a checkpoint's state."""
+    return any(map(_is_restoring, traceback.extract_tb(error.__traceback__)))
+
+
+def _is_restoring(frame: traceback.FrameSummary) -> bool:
+    ours = frame.name.startswith("restore_") and Path(frame.filename) in _RESTORING
+    return ours or lightning_adapter.is_restoring(frame)
+
+
+def _raised_in_library(error: BaseException) -> str | None:
+    """The package that raised, if only Lightning and our pass-through code called it; else None."""
+    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    # The adapter does no work of its own; its caller counts.
+    ours = [file for file in files if file.is_relative_to(_OURS) and file != _ADAPTER]
+    if not files or files[-1].is_relative_to(_OURS) or not ours or ours[-1] not in _PASS_ON:
+        return None
+    parts = files[-1].parts
+    return parts[parts.index("site-packages") + 1] if "site-packages" in parts else None
+
+
+def _transport(error: BaseException, timeout_s: float) -> TrainwrightError | None:
+    text = str(error)
+    known = isinstance(error, dist.DistError)
+    if not known and not (isinstance(error, RuntimeError | OSError) and _TRANSPORT.search(text)):
+        return None
+    if _PEER_GONE.search(text):
+        return NodeLost(f"The connection to another rank was lost: {describe(error)}.", details={"link": True})
+    if _PEER_SILENT.search(text):
+        sentence = f"Another rank did not answer for {timeout_s:g} s: {describe(error)}."
+        return Hung(sentence, details={"link": True})
+    return NodeLost(f"A collective failed: {describe(error)}.", details={"link": True}) if known else None

@@ -1,0 +1,50 @@
+"""Checks before step 1 that all state can be saved and read again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import lightning as L
+
+from data_contracts.errors import UsageError
+from training.checkpoint.capture import Capture, capture
+from training.checkpoint.limits import check_sizes, future_bytes, index_bytes, state_bytes
+from training.checkpoint.state import UnsupportedState
+from training.fit.agreement import Agreement
+from training.fit.launch_context import Context
+
+log = logging.getLogger(__name__)
+
+
+def try_capture(state: dict[str, Any], rank_state: dict[str, Any], rank: int) -> Capture:
+    """What a checkpoint would hold, without copying it; UsageError for a value that no checkpoint can hold.
+
+    Args:
+        state: Lightning's checkpoint dictionary; rank_state: what belongs to this rank alone.
+    """
+    try:
+        return capture(state, rank_state, rank, dry=True)
+    except UnsupportedState as error:
+        raise UsageError(
+            f"{error.path} is a {error.kind}, which a checkpoint cannot hold: it takes tensors and plain values.",
+            remedy="Keep it out of the saved state, or make it tensors, numbers, texts, lists or dictionaries.",
+        ) from error
+
+
+def check_checkpoint_size(taken: Capture, optimizers: Sequence[Any], agreement: Agreement) -> None:
+    """UsageError if checkpoints could be written but not read: the index grows with tensors times ranks. Collective."""
+    check_sizes(agreement.total(index_bytes(taken) + future_bytes(taken, optimizers)), state_bytes(taken))
+
+
+def warn_of_batch_size(trainer: L.Trainer, context: Context) -> None:
+    """Warn if the user's own loader has another batch size than the spec plans with."""
+    size = getattr(trainer.train_dataloader, "batch_size", None)
+    wanted = context.train.global_batch_size // context.world_size
+    if isinstance(size, int) and size != wanted and trainer.is_global_zero:
+        log.warning(
+            "The data module's batch size is %d, but train.global_batch_size %d on %d ranks means %d; "
+            "steps and samples are counted as the spec has them.",
+            *(size, context.train.global_batch_size, context.world_size, wanted),
+        )

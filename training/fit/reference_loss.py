@@ -1,0 +1,120 @@
+"""The loss on a held batch: computed when a checkpoint is made, sealed with it, and computed again from its bytes.
+
+It is `training_step` on the first rows of `val` (of `train`, if there is no `val`), at most as many as a step takes,
+with the module in evaluation mode and its logging off. It changes nothing that the training continues with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import lightning as L
+import torch
+from torchmetrics import Metric
+
+from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
+from training.metric_state import whole_state
+
+log = logging.getLogger(__name__)
+
+MOST_ROWS = 32
+# Relative differences that another order of additions explains: in full precision, and with 16 bits anywhere.
+TOLERANCE = 1e-3
+TOLERANCE_16 = 5e-2
+
+
+def held_loss(module: L.LightningModule, batch: Callable[[], Any], trainer: L.Trainer) -> float | None:
+    """The loss on a batch; None where the module's step cannot return it. Collective where the module is sharded.
+
+    Args:
+        batch: makes it; a transform of the user's may draw random numbers, the same ones each time.
+
+    Raises: what the user's code raises.
+    """
+    if not module.automatic_optimization:
+        return None  # its step changes the weights
+    with _undisturbed(module), torch.no_grad(), trainer.precision_plugin.forward_context():
+        seed_rank(0, 0, 0)
+        made = trainer.strategy.batch_to_device(batch())
+        given = module.training_step(*_arguments(module, made))
+    loss = given.get("loss") if isinstance(given, Mapping) else given
+    return float(loss.detach()) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None
+
+
+def record(
+    module: L.LightningModule, batch: Callable[[], Any], trainer: L.Trainer, *, sharded: bool, rows: int
+) -> dict[str, Any] | None:
+    """The record to seal with a checkpoint: the loss and the circumstances it depends on; None without a loss."""
+    try:
+        loss = held_loss(module, batch, trainer)
+    except Exception as error:
+        log.warning(
+            "the loss on the held batch is not recorded, because the module's step raised %s: %s",
+            type(error).__name__,
+            error,
+        )
+        return None
+    if loss is None or not math.isfinite(loss):
+        return None
+    return {"loss": loss, "sharded": sharded, "rows": rows, **circumstances(trainer)}
+
+
+def circumstances(trainer: L.Trainer) -> dict[str, Any]:
+    """The circumstances under which the same bytes give the same bits."""
+    device = trainer.strategy.root_device
+    return {
+        "device": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "precision": str(trainer.precision),
+        "torch": torch.__version__,
+    }
+
+
+def misfit(recorded: Mapping[str, Any], loss: float, now: Mapping[str, Any]) -> str:
+    """How a loss differs from the recorded one, or "". It must be bit-equal under equal circumstances, else about
+    equal.
+    """
+    same = not recorded["sharded"] and all(recorded[name] == value for name, value in now.items())
+    tolerance = 0.0 if same else TOLERANCE_16 if "16" in str(recorded["precision"]) else TOLERANCE
+    if loss == recorded["loss"] or math.isclose(loss, recorded["loss"], rel_tol=tolerance, abs_tol=tolerance):
+        return ""
+    allowed = f" (allowed is a relative difference of {tolerance:g})" if tolerance else ""
+    return f"the loss on the held batch is {loss!r}, but {recorded['loss']!r} was recorded{allowed}"
+
+
+def _arguments(module: L.LightningModule, batch: Any) -> tuple[Any, ...]:
+    # Of the class: FSDP replaces the method on the instance.
+    parameters = inspect.signature(type(module).training_step).parameters
+    return (batch, 0) if len(parameters) > 2 or "batch_idx" in parameters else (batch,)
+
+
+@contextlib.contextmanager
+def _undisturbed(module: L.LightningModule) -> Iterator[None]:
+    """Put the module in evaluation mode and turn logging off; afterwards restore it, its metrics and the generators."""
+    rng = capture_rng()
+    modes = [(part, part.training) for part in module.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    metrics = [(part, copy.deepcopy(whole_state(part))) for part in module.modules() if isinstance(part, Metric)]
+    module.eval()
+    mute: Any = lambda *_, **__: None  # noqa: E731
+    module.__dict__.update(log=mute, log_dict=mute)
+    try:
+        yield
+    finally:
+        del module.__dict__["log"], module.__dict__["log_dict"]
+        for metric, state in metrics:
+            metric.__dict__.update(state)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        for part, mode in modes:
+            part.training = mode
+        restore_rng(rng)

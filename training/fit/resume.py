@@ -1,0 +1,104 @@
+"""What a resumed training needs beside Lightning's state: generators, running means, positions, logged values.
+
+It is added to each checkpoint, read before Lightning restores its own part, and restored before the first step.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from torch import Tensor
+
+from data_contracts.errors import CorruptError
+from training.checkpoint.rng import capture_rng, restore_rng, seed_rank
+from training.checkpoint.save import read_history, read_rank_state
+from training.fit.divergence import all_finite, check_resumed
+from training.fit.epoch_metrics import capture_running, restore_running
+from training.fit.history import History
+from training.fit.launch_context import Context
+from training.lightning_adapter import (
+    adapt_checkpoint,
+    loader_states,
+    replay_batches,
+    restore_callback_metrics,
+)
+from training.loader import TrainLoader
+
+KEY = "trainwright"
+
+
+class Resume:
+    """One rank's state, saved and restored.
+
+    Args:
+        own_loader: whether the batches are the user's own; a rank's loader may then differ in position from rank 0's.
+        folder: files of the checkpoint that is resumed from; None when a training begins.
+
+    Attributes:
+        metrics: the newest value of each metric that was logged.
+    """
+
+    def __init__(self, context: Context, history: History, own_loader: bool, folder: Path | None) -> None:
+        self.metrics: dict[str, Tensor] = {}
+        self._context, self._history, self._own_loader, self._folder = context, history, own_loader, folder
+        self._rank_state: dict[str, Any] | None = None
+
+    def rank_state(self, trainer: L.Trainer) -> dict[str, Any]:
+        """The state that belongs to this rank alone."""
+        state: dict[str, Any] = {"rng": capture_rng(), "running": capture_running(trainer)}
+        loaders = loader_states(trainer) if self._own_loader else None
+        return state if loaders is None else {**state, "loaders": loaders}
+
+    def add_to(self, checkpoint: dict[str, Any], trainer: L.Trainer) -> None:
+        """Add the state that Lightning does not save to its checkpoint dictionary."""
+        self.metrics |= {name: value for name, value in trainer.callback_metrics.items() if isinstance(value, Tensor)}
+        checkpoint[KEY] = {
+            "accumulate": trainer.accumulate_grad_batches,
+            "metrics": dict(sorted(self.metrics.items())),
+        }
+
+    def read(self, checkpoint: dict[str, Any], trainer: L.Trainer) -> None:
+        """Read the added state, and adapt what Lightning restores: another number of ranks has other micro-batches."""
+        context, saved = self._context, checkpoint[KEY]
+        self.metrics = dict(saved["metrics"])
+        restore_callback_metrics(trainer, self.metrics)
+        if trainer.is_global_zero and self._folder is not None:
+            self._history.records[:] = read_history(self._folder)
+        same_ranks = context.resume is not None and context.resume.world_size == context.world_size
+        if self._folder is not None and same_ranks:
+            self._rank_state = read_rank_state(self._folder, context.rank)
+        loaders = (self._rank_state or {}).get("loaders")
+        adapt_checkpoint(checkpoint, loaders, saved["accumulate"], trainer.accumulate_grad_batches)
+
+    def begin(self, trainer: L.Trainer, fetcher: Any, batches_done: int) -> bool:
+        """Restore this rank's state before the first step; returns whether the training is resumed.
+
+        Raises CorruptError if the restored state, or the state that the training begins with, is not finite.
+        """
+        context = self._context
+        if context.resume is not None:
+            check_resumed(trainer, context.resume)
+        elif context.init_from is not None and not all_finite(trainer.lightning_module):
+            raise CorruptError(
+                f"{context.init_from.uri}, which train.init_from names, holds weights that are not finite."
+            )
+        if self._folder is None or context.resume is None:
+            # The same seed on all ranks made equal replicas; from here on each rank draws its own dropout masks.
+            seed_rank(context.train.seed, 0, context.rank)
+            return False
+        # A loader without a position restarts its epoch, but Lightning has counted these batches already.
+        replay_batches(trainer, fetcher, batches_done)
+        if self._rank_state is None:
+            seed_rank(context.train.seed, context.resume.step, context.rank)
+        else:
+            restore_rng(self._rank_state["rng"])
+            restore_running(trainer, self._rank_state["running"])
+        return True
+
+
+def samples_done(trainer: L.Trainer, global_batch_size: int) -> int:
+    """Samples of the training so far, over all ranks; counted by steps where the loader is the user's."""
+    loader = trainer.train_dataloader
+    return loader.samples if isinstance(loader, TrainLoader) else trainer.global_step * global_batch_size

@@ -1,0 +1,295 @@
+"""How ranks share the work: a replica each (DDP), parameters sharded (FSDP2, HSDP), or one rank.
+
+All read checkpoints in our own format through `load_checkpoint`. Saving goes through `checkpoint/`, never through
+Lightning. FSDP shards an unmodified module in place, so it needs no `configure_model` of the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import (
+    DDPStrategy,
+    ModelParallelStrategy,
+    ParallelStrategy,
+    SingleDeviceStrategy,
+    Strategy,
+)
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.pipeline_spec import TrainSpec
+from training.checkpoint.tensors import WEIGHTS, TensorReader, read_state
+from training.fit.sync_batchnorm import layer_sync
+from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
+
+# Their state has the shape of the parameter, or is one number.
+_ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad)
+_BUCKET_BYTES = 25 * 2**20
+_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+
+
+def make_strategy(train: TrainSpec, world_size: int, accelerator: str = "auto") -> Strategy:
+    """The strategy that the spec names, with the collectives' timeout set.
+
+    Args:
+        accelerator: what the Lightning config asks for; it decides a single rank's device.
+    """
+    timeout = timedelta(seconds=train.collective_timeout_s)
+    if train.strategy == "ddp":
+        return SealedDDP(timeout=timeout)
+    if train.sharded:
+        return ShardedStrategy(train.shard_modules, train.mesh(world_size), timeout)
+    on_gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    return SealedSingle(device="cuda:0" if on_gpu else "cpu")
+
+
+class _ReadsSealed(Strategy):
+    """Reads a checkpoint's folder into the dictionary that Lightning restores from."""
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """The checkpoint with every tensor whole, on the CPU."""
+        with TensorReader(Path(checkpoint_path)) as reader:
+            return read_state(reader.folder, reader.read)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Give the optimizers their state, after checking that it belongs to them."""
+        _check_optimizers(self.optimizers, checkpoint)
+        super().load_optimizer_state_dict(checkpoint)
+
+
+class _ExactMeans(ParallelStrategy):
+    """Exact means over ranks of whole numbers, such as the row counts that weigh a logged value."""
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Reduce as Lightning does, without rounding the mean down: 21 rows on two ranks would weigh as 20."""
+        if isinstance(tensor, torch.Tensor) and not tensor.is_floating_point() and reduce_op in ("mean", "avg", None):
+            tensor = tensor.to(torch.get_default_dtype())
+        return super().reduce(tensor, group, reduce_op)  # type: ignore[safe-super]
+
+
+class SealedDDP(_ExactMeans, _ReadsSealed, DDPStrategy):
+    """A replica per rank."""
+
+    def setup(self, trainer: Trainer) -> None:
+        """Set up as Lightning does, and synchronise batch norm on any device where the config asks for it."""
+        if synchronises_batch_norm(self):
+            replace_layer_sync(self, layer_sync(self.root_device))
+        super().setup(trainer)
+
+    def configure_ddp(self) -> None:
+        """Configure DDP as Lightning does, with gradients in their final buckets from the first step."""
+        super().configure_ddp()
+        assert isinstance(self.model, nn.parallel.DistributedDataParallel)
+        _settle_buckets(self.model)
+
+
+class SealedSingle(_ReadsSealed, SingleDeviceStrategy):
+    """One rank."""
+
+
+class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
+    """FSDP2 on any device: parameters, gradients and optimizer state are sharded over all ranks, or over a replica's
+    ranks.
+
+    Args:
+        mesh: replicas, and ranks over which each is sharded.
+    """
+
+    def __init__(self, shard_modules: list[str] | int | None, mesh: tuple[int, int], timeout: timedelta) -> None:
+        super().__init__(data_parallel_size=mesh[0] * mesh[1], tensor_parallel_size=1, timeout=timeout)
+        self._shard_modules = shard_modules
+        self._mesh = mesh
+        self._collective_timeout = timeout
+        # Ranks over which a replica is sharded.
+        self.shards = mesh[1]
+
+    def connect(self, model: LightningModule) -> None:
+        """Attach the module; its `configure_model` hook shards it after the user's own hook."""
+        configured = model.configure_model
+
+        def configure_model(module: LightningModule) -> None:
+            configured()
+            # Lightning's own strategy of this kind ignores `sync_batchnorm`.
+            if synchronises_batch_norm(self):
+                layer_sync(self.root_device).apply(module)
+            self._shard(module)
+
+        model.configure_model = MethodType(configure_model, model)  # type: ignore[method-assign]
+        super().connect(model)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step with the buffers of rank 0 on all ranks, as DDP does, so that both train alike."""
+        self._share_buffers()
+        return super().training_step(*args, **kwargs)
+
+    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the step with the buffers of rank 0 on all ranks."""
+        self._share_buffers()
+        return super().validation_step(*args, **kwargs)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """The checkpoint with this rank's part of every sharded tensor, and the other tensors whole."""
+        with TensorReader(Path(checkpoint_path)) as reader:
+            return read_state(reader.folder, _PlacedReader(reader, self._templates()).read)
+
+    @property
+    def lightning_restore_optimizer(self) -> bool:
+        """Lightning restores the optimizers from what `load_checkpoint` returned."""
+        return True
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Copy the parts into the sharded parameters."""
+        Strategy.load_model_state_dict(self, checkpoint, strict)
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Give the optimizers their parts."""
+        _check_optimizers(self.optimizers, checkpoint)
+        Strategy.load_optimizer_state_dict(self, checkpoint)
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The module's state as this rank holds it: sharded tensors, nothing gathered or copied."""
+        return Strategy.lightning_module_state_dict(self)
+
+    def optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """An optimizer's state as this rank holds it."""
+        return Strategy.optimizer_state(self, optimizer)
+
+    def _share_buffers(self) -> None:
+        assert self.lightning_module is not None
+        buffers = [buffer for buffer in self.lightning_module.buffers() if buffer.numel()]
+        if buffers:
+            everyone = dist.group.WORLD
+            assert everyone is not None
+            with torch.no_grad():
+                dist._broadcast_coalesced(everyone, buffers, _BUCKET_BYTES, 0)
+
+    def _shard(self, module: LightningModule) -> None:
+        names = ("replicate", "shard") if self._mesh[0] > 1 else ("shard",)
+        mesh = init_device_mesh(self.root_device.type, self._mesh[-len(names) :], mesh_dim_names=names)
+        # Groups of a subset of the ranks have torch's own timeout.
+        for name in names:
+            _set_pg_timeout(self._collective_timeout, mesh.get_group(name))
+        for unit in units(module, self._shard_modules):
+            fully_shard(unit, mesh=mesh)
+        fully_shard(module, mesh=mesh)
+        # A step that calls submodules directly bypasses the root's forward, where parameters are gathered.
+        for name in _STEPS:
+            register_fsdp_forward_method(module, name)
+
+    def _templates(self) -> dict[str, torch.Tensor]:
+        """Prefix of a tensor's name in a checkpoint → the parameter whose placement it takes."""
+        assert self.lightning_module is not None
+        found = {f"{WEIGHTS}/{name}": value for name, value in self.lightning_module.state_dict().items()}
+        for number, optimizer in enumerate(self.optimizers):
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            found |= {f"optimizer_states/{number}/state/{at}": value for at, value in enumerate(parameters)}
+        return found
+
+
+def _check_optimizers(optimizers: Sequence[Any], checkpoint: Mapping[str, Any]) -> None:
+    """CorruptError if the states are not those of these optimizers; torch checks only the number of parameters."""
+    states = checkpoint["optimizer_states"]
+    if len(states) != len(optimizers):
+        raise CorruptError(f"The checkpoint has the state of {len(states)} optimizers, the module {len(optimizers)}.")
+    for optimizer, state in zip(optimizers, states, strict=True):
+        if not isinstance(optimizer, _ELEMENTWISE):
+            continue
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for at, kept in state["state"].items():
+            for name, value in kept.items():
+                shape, wanted = getattr(value, "shape", ()), parameters[int(at)].shape
+                if shape not in ((), wanted):
+                    raise CorruptError(
+                        f"The checkpoint's {name} of parameter {at} has the shape {list(shape)}, the parameter "
+                        f"{list(wanted)}."
+                    )
+
+
+class _PlacedReader:
+    """Reads a tensor with its parameter's placement: for a sharded parameter, this rank's part alone."""
+
+    def __init__(self, reader: TensorReader, templates: Mapping[str, torch.Tensor]) -> None:
+        self._reader = reader
+        self._templates = templates
+
+    def read(self, name: str) -> torch.Tensor:
+        """The tensor of that name, on the parameter's device."""
+        entry = self._reader.entry(name)
+        # A parameter has its full name; `optimizer_states/0/state/3/exp_avg` belongs to parameter 3.
+        like = self._templates.get(name, self._templates.get("/".join(name.split("/")[:4])))
+        if not isinstance(like, DTensor):
+            return self._reader.read(name)
+        mesh = like.device_mesh
+        if tuple(like.shape) == entry.shape:
+            shape, offset = compute_local_shape_and_global_offset(like.shape, mesh, like.placements)
+            part = self._reader.read_part(name, offset, shape).to(mesh.device_type)
+            return DTensor.from_local(
+                part, mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+            )
+        whole = self._reader.read(name)
+        if not entry.sharded:
+            return whole
+        # State of another shape than its parameter (factored optimizers): placed whole; the optimizer redistributes it.
+        return DTensor.from_local(whole.to(mesh.device_type), mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
+def units(module: nn.Module, wanted: list[str] | int | None) -> list[nn.Module]:
+    """The modules to shard separately, children before parents; UsageError for a class that is not in the module."""
+    if wanted is None:
+        return []
+    inner = [child for child in module.modules() if child is not module]
+    # Containers have no forward of their own in which their parameters could be gathered.
+    shardable = [child for child in inner if not isinstance(child, nn.ModuleList | nn.ModuleDict)]
+    if isinstance(wanted, int):
+        return _large_enough(module, wanted)
+    classes = sorted({type(child).__name__ for child in shardable})
+    unknown = sorted(set(wanted) - set(classes))
+    if unknown:
+        raise UsageError(
+            f"train.shard_modules: the module has no {unknown[0]}.", remedy=f"It has {', '.join(classes) or 'none'}."
+        )
+    return [child for child in reversed(shardable) if type(child).__name__ in wanted]
+
+
+def _large_enough(module: nn.Module, least: int) -> list[nn.Module]:
+    """Modules with at least `least` parameters outside their chosen descendants, children first."""
+    chosen: list[nn.Module] = []
+
+    def visit(part: nn.Module) -> int:
+        left = sum(parameter.numel() for parameter in part.parameters(recurse=False))
+        left += sum(visit(child) for child in part.children())
+        if left < least or part is module or isinstance(part, nn.ModuleList | nn.ModuleDict):
+            return left
+        chosen.append(part)
+        return 0
+
+    visit(module)
+    return chosen
+
+
+def _settle_buckets(model: nn.parallel.DistributedDataParallel) -> None:
+    """Make DDP rebuild its buckets before the first step.
+
+    DDP does so once, after the first backward pass, in the order in which gradients arrived. A gradient's place in the
+    buckets decides in which order more than two ranks add it up, and so how the sum is rounded. A resumed training
+    would start with the first buckets again, and differ from an uninterrupted one. So a backward pass of zeros comes
+    first.
+    """
+    parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
+    model.reducer.prepare_for_backward([])
+    torch.stack([each.reshape(-1)[:0].abs().sum(dtype=torch.float64) for each in parameters]).sum().backward()
+    for each in parameters:
+        each.grad = None

@@ -1,0 +1,152 @@
+"""Warm start: loads the module's first weights, from a checkpoint or from external safetensors, before step 1.
+
+They are loaded whole on every rank after the user's `configure_model` and before anything is sharded, wrapped or
+optimized, so all strategies begin alike. A resumed training loads its own checkpoint instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import lightning as L
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from data_contracts.errors import UsageError
+from training.checkpoint.files import DTYPES
+from training.checkpoint.tensors import INDEX, WEIGHTS, Entry, Index, Piece, TensorReader, read_index
+from training.lightning_adapter import dump_checkpoint
+
+_NAMED = 3
+# The result of get_extra_state belongs to one training, and need not be a tensor.
+_EXTRA = "_extra_state"
+_DTYPES = {name: str(dtype).removeprefix("torch.") for dtype, name in DTYPES.items()}
+
+
+class WarmStart(L.Callback):
+    """Gives a module its first weights, and records over all generations what was loaded.
+
+    Args:
+        folder: files of the checkpoint or import; None for a training that is resumed.
+        strict: whether names and shapes must be those of the module.
+        told: called with the sentence that says what was loaded.
+
+    Attributes:
+        sentence: what was and what was not loaded.
+    """
+
+    def __init__(self, folder: Path | None, strict: bool, told: Callable[[str], None] = lambda sentence: None) -> None:
+        self.sentence = ""
+        self._folder, self._strict, self._told = folder, strict, told
+        self._loaded: list[str] = []
+
+    @property
+    def state_key(self) -> str:
+        """Its key in a checkpoint, which no callback of the user's can have."""
+        return "trainwright.WarmStart"
+
+    def install(self, module: L.LightningModule) -> None:
+        """Make the module's `configure_model` load the weights after the user's own hook."""
+        if self._folder is None:
+            return
+        configured, folder = module.configure_model, self._folder
+
+        def configure_model(configuring: L.LightningModule) -> None:
+            configured()
+            self._load(configuring, folder)
+
+        module.configure_model = MethodType(configure_model, module)  # type: ignore[method-assign]
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Check before step 1 that a checkpoint will hold what was loaded."""
+        saved = dump_checkpoint(trainer, weights_only=True)["state_dict"] if self._loaded else {}
+        lost = sorted(name for name in self._loaded if name not in saved)
+        if lost:
+            raise UsageError(
+                f"train.init_from gives the module {_listed('tensors', lost)}, which its checkpoints leave out: a "
+                f"resumed or evaluated module would be without them.",
+                remedy="Load them in the module's own __init__, or save them.",
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The record that a resumed training keeps."""
+        return {"sentence": self.sentence}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the record."""
+        self.sentence = state_dict["sentence"]
+
+    def _load(self, module: nn.Module, folder: Path) -> None:
+        with TensorReader(folder, read_index(folder) if (folder / INDEX).exists() else _outside(folder)) as reader:
+            given = {name.removeprefix(f"{WEIGHTS}/"): name for name in reader.index.tensors}
+            # A module may save only part of itself (`state_dict`); then only that part is loaded.
+            own = {name: tensor for name, tensor in nn.Module.state_dict(module).items() if _is_weight(name, tensor)}
+            expected = {name for name, tensor in module.state_dict().items() if _is_weight(name, tensor)}
+            given = {name: path for name, path in given.items() if path != name and _EXTRA not in name}
+            unfit = {
+                name: fault for name in own.keys() & given if (fault := _misfit(own[name], reader.entry(given[name])))
+            }
+            fits = sorted(own.keys() & given.keys() - unfit.keys())
+            self.sentence = _sentence(len(fits), sorted(expected - given.keys()), sorted(given.keys() - own), unfit)
+            whole = not unfit and expected <= given.keys() <= own.keys()
+            if not fits or (self._strict and not whole):
+                raise UsageError(
+                    f"train.init_from does not fit {type(module).__name__}: {self.sentence}.",
+                    remedy="With strict: false, the tensors that fit are loaded."
+                    if fits
+                    else "No tensor in it fits; name other weights.",
+                )
+            with torch.no_grad():
+                for name in fits:
+                    own[name].copy_(reader.read(given[name]))
+        self._loaded = fits
+        self._told(self.sentence)
+
+
+def _is_weight(name: str, tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and _EXTRA not in name
+
+
+def _misfit(ours: torch.Tensor, theirs: Entry) -> str:
+    """Why a tensor of theirs cannot become ours, or "". A float of another width can: it is converted."""
+    floating = getattr(torch, theirs.dtype).is_floating_point
+    if tuple(ours.shape) != theirs.shape or ours.dtype.is_floating_point != floating:
+        return f"{theirs.dtype} {list(theirs.shape)} for {str(ours.dtype).removeprefix('torch.')} {list(ours.shape)}"
+    return "given to a module on the meta device, which holds nothing" if ours.is_meta else ""
+
+
+def _outside(folder: Path) -> Index:
+    """The index of external safetensors files, made from their headers."""
+    tensors: dict[str, Entry] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as held:
+            for key in held.keys():  # noqa: SIM118  (no dictionary)
+                part = held.get_slice(key)
+                shape, dtype, name = tuple(part.get_shape()), part.get_dtype(), f"{WEIGHTS}/{key}"
+                if dtype not in _DTYPES:
+                    raise UsageError(f"train.init_from: {path.name}: {key} is {dtype}, which is not read here.")
+                if name in tensors:
+                    raise UsageError(f"train.init_from: {key} is in {path.name} and in another file of the folder.")
+                piece = Piece(file=path.name, key=key, offset=(0,) * len(shape), shape=shape)
+                tensors[name] = Entry(shape=shape, dtype=_DTYPES[dtype], pieces=[piece] if 0 not in shape else [])
+    return Index(tensors=tensors)
+
+
+def _sentence(loaded: int, missing: list[str], unexpected: list[str], unfit: Mapping[str, str]) -> str:
+    """A sentence such as `4 tensors loaded, 2 missing (head.weight, head.bias)`. It names no path, so an id may hold
+    it.
+    """
+    parts = [f"{loaded} tensor{'s' if loaded != 1 else ''} loaded"]
+    parts += [_listed("missing", missing)] if missing else []
+    parts += [_listed("unexpected", unexpected)] if unexpected else []
+    parts += [_listed("of another shape or type", [f"{n}: {unfit[n]}" for n in sorted(unfit)])] if unfit else []
+    return ", ".join(parts)
+
+
+def _listed(what: str, names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{len(names)} {what} ({', '.join(names[:_NAMED])}{more})"

@@ -1,0 +1,321 @@
+"""From batches to metrics: torchmetrics over predictions, row by row, or the values that `test_step` logs, batch by
+batch.
+
+The outcomes are kept so that two models can be compared on the same rows. A metric that is not a mean over rows (such
+as an F1 score) is compared over fixed batches if it is a mean over those, else as one number over the whole set.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torchmetrics import Metric
+
+from data_contracts.errors import InsufficientEvidence, UsageError
+from data_contracts.handoffs import MetricValue
+from data_contracts.pipeline_spec import MetricSpec
+from data_contracts.quoting import text_of
+from training.metric_state import keeps_rows, last_value
+from training.score.row_means import Outcomes, close, due, parts
+from training.score.rows_digest import RowDigest
+from training.user.imports import borrowed, user_code
+
+ROW_LIMIT = 200_000
+TOLERANCE = 1e-5
+
+
+@dataclass
+class Scored:
+    """One metric's value over a set, with its outcomes, and a digest of the targets or the batches it was scored on."""
+
+    value: MetricValue
+    outcomes: Outcomes
+    rows: dict[str, str] = field(default_factory=dict)
+
+
+def metric_classes(metrics: Mapping[str, MetricSpec], project: Path, other: Path) -> dict[str, type[Metric]]:
+    """The torchmetrics class of every metric that names one.
+
+    Args:
+        project: root of the code that the metrics are taken from.
+        other: root of the code that the module is taken from, which may have modules of the same names.
+
+    Raises:
+        UsageError: there is no such class, or it is not a torchmetrics Metric.
+        UserCodeError: the file that defines it raises on import.
+    """
+    classes = {}
+    with borrowed(project, other):
+        for name, spec in metrics.items():
+            if spec.class_path is not None:
+                with user_code(f"evaluate.metrics.{name}.class_path: importing {spec.class_path}", project.resolve()):
+                    classes[name] = _metric_class(name, spec)
+    return classes
+
+
+def _metric_class(name: str, spec: MetricSpec) -> type[Metric]:
+    assert spec.class_path is not None
+    module, _, attribute = spec.class_path.rpartition(".")
+    try:
+        metric_class = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            f"evaluate.metrics.{name}.class_path: there is no {spec.class_path}.",
+            remedy="Name a torchmetrics class, such as torchmetrics.classification.MulticlassAccuracy.",
+        ) from error
+    if not (isinstance(metric_class, type) and issubclass(metric_class, Metric)):
+        raise UsageError(
+            f"evaluate.metrics.{name}.class_path: {spec.class_path} is not a torchmetrics Metric.",
+            remedy="Name a class derived from torchmetrics.Metric.",
+        )
+    return metric_class
+
+
+class PredictionScore:
+    """A torchmetrics metric over predictions, updated batch by batch; `digest` takes the targets."""
+
+    def __init__(self, name: str, spec: MetricSpec, kind: type[Metric], digest: RowDigest | None = None) -> None:
+        try:
+            self._whole, self._single, twin = (kind(**spec.init_args) for _ in range(3))
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"evaluate.metrics.{name}.init_args: {kind.__name__} refuses them: {text_of(error)}.",
+                remedy="Correct init_args.",
+            ) from error
+        self._name, self._mode = name, spec.mode
+        # A metric that keeps all rows would keep them twice.
+        self._exact = None if keeps_rows(twin) else twin.set_dtype(torch.float64)
+        self._rows: Outcomes | None = Outcomes("row", [], [])
+        self._batches: Outcomes | None = Outcomes("batch", [], [])
+        self._num_rows = self._num_batches = self._nan_rows = 0
+        self._digest = digest
+
+    def update(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
+        """Score one batch: `prediction` (B, …) against `target` (B, …)."""
+        prediction, target = prediction.detach().cpu(), target.detach().cpu()
+        if prediction.is_floating_point():
+            prediction = prediction.float()
+        size = len(target)
+        if not size:
+            return
+        self._nan_rows += _nan_rows(prediction, target)
+        try:
+            self._whole.update(prediction, target)
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise UsageError(
+                f"evaluate.metrics.{self._name}: it cannot score predictions of shape {tuple(prediction.shape)} "
+                f"against targets of shape {tuple(target.shape)}: {text_of(error)}.",
+                remedy="Check target, prediction and init_args.",
+            ) from error
+        if self._exact is not None:
+            try:
+                self._exact.update(_double(prediction), _double(target))
+            except Exception:  # its own single precision is mixed in
+                self._exact = None
+        self._num_rows += size
+        self._num_batches += 1
+        if self._digest is not None:
+            self._digest.update(target.double())
+        self._batches = self._scored(self._batches, prediction, target, size)
+        if self._num_rows > ROW_LIMIT:
+            self._rows = None
+        self._rows = self._scored(self._rows, prediction, target, 1)
+        self._drop_what_is_not_a_mean(prediction, target)
+
+    def result(self) -> Scored:
+        """The metric over all rows, with the finest outcomes whose mean it is.
+
+        Raises:
+            UsageError: the metric gives several numbers, or a number that is not finite.
+            InsufficientEvidence: a prediction or a target is NaN.
+        """
+        if self._nan_rows:
+            raise InsufficientEvidence(
+                f"evaluate.metrics.{self._name}: the prediction or the truth is NaN in {self._nan_rows:,} of "
+                f"{self._num_rows:,} rows, so the gate cannot decide.",
+                remedy="Look at the model's weights and the test rows.",
+            )
+        scored = self._result()
+        if self._digest is not None:
+            scored.rows = {"of": "truth", "digest": self._digest.hexdigest()}
+        return scored
+
+    def _result(self) -> Scored:
+        computed = self._whole.compute()
+        value, in_double = self._own_value(_number(self._name, computed), computed)
+        additions = 0 if in_double else self._num_batches
+        if self._rows is not None and self._rows.has_mean(value, additions, in_double):
+            return _scored(self._rows.mean(), self._mode, self._num_rows, self._rows)
+        outcomes = Outcomes("dataset", [value], [self._num_rows])
+        if self._batches is not None and self._batches.has_mean(value, additions, in_double):
+            outcomes = self._batches
+        return _scored(value, self._mode, self._num_rows, outcomes)
+
+    def _own_value(self, single: float, computed: Any) -> tuple[float, bool]:
+        """The metric's own value, and whether it is in double precision, as it is where torchmetrics supports it."""
+        value = _shortest(single, computed)
+        if self._exact is not None:
+            with contextlib.suppress(Exception):
+                exact = self._exact.compute()
+                if math.isclose(float(exact), value, rel_tol=TOLERANCE, abs_tol=1e-9):
+                    return float(exact), exact.dtype is torch.float64
+        return value, False
+
+    def _drop_what_is_not_a_mean(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
+        """Drop outcomes whose mean is not the metric: in parts of this batch, or over all batches so far."""
+        if self._rows is not None and not self._is_mean_in_parts(self._rows, prediction, target):
+            self._rows = None
+        if not due(self._num_batches) or (self._rows is None and self._batches is None):
+            return
+        try:
+            value = float(self._whole.compute())
+        except Exception:  # it has no value for these rows alone
+            self._rows = self._batches = None
+            return
+        if self._rows is not None and not self._rows.has_mean(value, self._num_batches):
+            self._rows = None
+        if self._batches is not None and not self._batches.has_mean(value, self._num_batches):
+            self._batches = None
+
+    def _is_mean_in_parts(self, outcomes: Outcomes, prediction: torch.Tensor, target: torch.Tensor) -> bool:
+        values = outcomes.values[-len(target) :]
+        try:
+            return all(
+                close([values[at] for at in part], [1] * len(part), self._alone(prediction[part], target[part]))
+                for part in parts(values)
+            )
+        except Exception:  # it has no value for these rows alone
+            return False
+
+    def _scored(
+        self, outcomes: Outcomes | None, prediction: torch.Tensor, target: torch.Tensor, size: int
+    ) -> Outcomes | None:
+        """`outcomes` with those of a batch, in pieces of `size` rows; None once a piece cannot be scored alone."""
+        if outcomes is None:
+            return None
+        try:
+            for at in range(0, len(target), size):
+                outcomes.values.append(self._alone(prediction[at : at + size], target[at : at + size]))
+                outcomes.rows.append(size)
+        # Whatever a metric raises on a single row (some need two): only the whole set must have a value.
+        except Exception:
+            return None
+        return outcomes
+
+    def _alone(self, prediction: torch.Tensor, target: torch.Tensor) -> float:
+        self._single.reset()
+        self._single.update(prediction, target)
+        return float(self._single.compute())
+
+
+@dataclass
+class LoggedScore:
+    """The values that `test_step` logs under one name, captured at `self.log`; an outcome per fixed batch if it logs
+    one each.
+    """
+
+    name: str
+    spec: MetricSpec
+    outcomes: Outcomes = field(default_factory=lambda: Outcomes("batch", [], []))
+    _batch: list[float] = field(default_factory=list)
+    _metric: Metric | None = None
+    _is_mean: bool = True
+
+    def capture(self, value: Any, reduced_by: Any = "mean") -> None:
+        """Record the value that `self.log` got in the current batch, and its reduction over batches (`reduce_fx`)."""
+        self._is_mean &= isinstance(value, Metric) or reduced_by in ("mean", "avg", torch.mean)
+        if isinstance(value, Metric):
+            self._metric = value
+            value = last_value(value)
+        if value is not None:
+            self._batch.append(float(value))
+
+    def end_batch(self, size: int) -> None:
+        """Record how many rows the batch had."""
+        if len(self._batch) == 1 and size:
+            self.outcomes.values += self._batch
+            self.outcomes.rows.append(size)
+            if self._metric is not None and self._is_mean and due(len(self.outcomes.rows)):
+                self._is_mean = self._mean_so_far(self._metric)
+        self._batch.clear()
+
+    def _mean_so_far(self, metric: Metric) -> bool:
+        """Whether a metric object that is logged is the mean over the batches so far."""
+        try:
+            value = float(copy.deepcopy(metric).compute())
+        except Exception:  # it has no value for a part of the rows
+            return False
+        return self.outcomes.has_mean(value, len(self.outcomes.rows))
+
+    def result(self, num_rows: int, final: Mapping[str, Any]) -> Scored:
+        """The metric over the set, with the outcomes whose mean it is.
+
+        Args:
+            final: Lightning's values over the set.
+
+        Raises:
+            UsageError: nothing was logged under its name.
+        """
+        logged = self.spec.logged or ""
+        if logged not in final:
+            said = ", ".join(sorted(final)) or "nothing"
+            raise UsageError(
+                f"evaluate.metrics.{self.name}.logged: test_step logs no {logged}; it logs {said}.",
+                remedy="Name one of these, or log it in test_step.",
+            )
+        computed = final[logged]
+        value = _number(self.name, computed)
+        complete = self._is_mean and sum(self.outcomes.rows) == num_rows
+        if complete and self.outcomes.has_mean(value, len(self.outcomes.rows)):
+            return _scored(_shortest(self.outcomes.mean(), computed), self.spec.mode, num_rows, self.outcomes)
+        value = _shortest(value, computed)
+        return _scored(value, self.spec.mode, num_rows, Outcomes("dataset", [value], [num_rows]))
+
+
+def _shortest(value: float, computed: Any) -> float:
+    """The shortest decimal of a single-precision value: 0.949999988 must not miss a gate at 0.95."""
+    single = isinstance(computed, torch.Tensor) and computed.dtype is torch.float32
+    return float(str(np.float32(value))) if single else value
+
+
+def _double(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _scored(value: float, mode: str, rows: int, outcomes: Outcomes) -> Scored:
+    return Scored(MetricValue(value=value, mode=mode, rows=rows, unit=outcomes.unit), outcomes)
+
+
+def _nan_rows(*tensors: torch.Tensor) -> int:
+    """How many rows hold NaN in any of the tensors (B, …)."""
+    size = len(tensors[-1])
+    found = torch.zeros(size, dtype=torch.bool)
+    for tensor in tensors:
+        nan = tensor.isnan()
+        # A prediction whose first dimension is not the rows counts as a whole.
+        found |= nan.reshape(size, -1).any(1) if nan.dim() and len(nan) == size else nan.any()
+    return int(found.sum())
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise UsageError(
+            f"evaluate.metrics.{name}: it gives {value.numel()} numbers, one is needed.",
+            remedy="Choose an average in init_args.",
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise UsageError(
+            f"evaluate.metrics.{name}: its value is {number}.",
+            remedy="A gate needs a finite number; check the metric's settings and the test rows.",
+        )
+    return number

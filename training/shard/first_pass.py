@@ -1,0 +1,265 @@
+"""The first pass: reads units, decides each row's split, transforms, and stores rows for the second pass.
+
+A `Gatherer` processes units in order, in any process; the results of several are merged in the units' order. Plain
+functions over picklable requests, so that an engine on other machines can call them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from data_contracts.errors import UsageError, UserCodeError
+from data_contracts.pipeline_spec import ShardsSpec
+from data_contracts.quoting import column_shown
+from training.formats.facts import Facts, Mismatch
+from training.formats.normalize import settle, widen
+from training.shard.row_keys import shuffle_keys, stream_start
+from training.shard.source_units import Fetcher, Source, Unit
+from training.shard.spill import Spill, Spilled
+from training.shard.split_leakage import Sides
+from training.shard.splitter import LEFT_OUT, Notes, Splitter
+from training.user.imports import add_project, load_callable
+
+# Rows that a user's transform gets at once, fewer if they are larger than TRANSFORM_BYTES. A transform may look at
+# neighbouring rows, so both numbers decide the result: they belong to the shard stage's version.
+TRANSFORM_ROWS = 4_096
+TRANSFORM_BYTES = 2**26
+
+Transform = Callable[[pa.RecordBatch], pa.RecordBatch]
+Count = Callable[[int, int], None]  # called with rows that were read, and with the bytes of units that are done
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is the same for all units of a first pass.
+
+    Attributes:
+        folder: where rows are spilled.
+        run_bytes: rows that a process sorts at once.
+        keep_bytes: rows that may stay in memory; 0: all are written.
+        one_split: put every row into a split of this name instead of splitting.
+        bounds: for a split by time with fractions, see `training.shard.time_split.cut`.
+        sensitive: columns whose values no message may show.
+        project: folder of the user's code, if a transform runs.
+    """
+
+    source: Source
+    settings: ShardsSpec
+    folder: Path
+    run_bytes: int
+    keep_bytes: int = 0
+    one_split: str | None = None
+    bounds: tuple[int, ...] | None = None
+    sensitive: tuple[str, ...] = ()
+    project: str | None = None
+
+    def splitter(self) -> Splitter:
+        """A new splitter; UsageError if the columns cannot be split by."""
+        assert self.source.schema is not None
+        return Splitter(self.settings.split, self.source.schema, self.bounds, self.sensitive)
+
+
+@dataclass
+class Gathered:
+    """The result of the first pass over some units.
+
+    Attributes:
+        unit_rows: rows of each unit.
+        assigned: rows of each split, before the transform.
+        facts: about the columns and the splits' sizes, after it.
+        rows: the rows, by split and shuffle key.
+        sides: the split of each key, for a split by time or column that has a key.
+    """
+
+    unit_rows: list[int] = field(default_factory=list)
+    assigned: dict[str, int] = field(default_factory=dict)
+    notes: Notes = field(default_factory=Notes)
+    facts: Facts = field(default_factory=Facts)
+    rows: Spilled = field(default_factory=Spilled)
+    sides: Spilled = field(default_factory=Spilled)
+
+    def merge(self, other: Gathered) -> None:
+        """Add the result for later units; Mismatch if a transform's columns differ."""
+        self.unit_rows += other.unit_rows
+        for name, rows in other.assigned.items():
+            self.assigned[name] = self.assigned.get(name, 0) + rows
+        self.notes.merge(other.notes)
+        self.facts.merge(other.facts)
+        self.rows.merge(other.rows)
+        self.sides.merge(other.sides)
+
+
+def gather(job: Job, units: Sequence[Unit]) -> Gathered:
+    """Process units: the work of one process in the first pass."""
+    return Gatherer(job, load_transform(job.settings, job.project), lambda rows, of_bytes: None).work(units)
+
+
+def times_of(job: Job, units: Sequence[Unit], path: Path) -> tuple[int, Notes]:
+    """Write the times of units' rows to a file as raw int64, reading their column alone; returns the number of rows."""
+    splitter, rows = job.splitter(), 0
+    fetcher = Fetcher(job.source, job.folder)
+    assert job.settings.split.time is not None
+    with path.open("wb") as file:
+        for unit in units:
+            at = 0
+            for batch in fetcher.read(unit, [job.settings.split.time]):
+                splitter.times(pa.Table.from_batches([batch]), (unit.number, at)).tofile(file)
+                at += batch.num_rows
+            rows += at
+    fetcher.close()
+    return rows, splitter.notes
+
+
+def load_transform(settings: ShardsSpec, project: str | None) -> Transform | None:
+    """The user's `shards.transform`, imported here; UsageError or UserCodeError if it cannot be imported."""
+    if settings.transform is None:
+        return None
+    if project is None:
+        raise UsageError("shards.transform needs the user's project, but the request names none.")
+    return load_callable(settings.transform.call, settings.transform.args, "shards.transform", add_project(project))
+
+
+class Gatherer:
+    """Processes units in order."""
+
+    def __init__(self, job: Job, transform: Transform | None, count: Count) -> None:
+        self._job, self._transform, self._count = job, transform, count
+        self._splitter = None if job.one_split is not None else job.splitter()
+        self._found = Gathered()
+        self._rows = Spill(job.folder, job.run_bytes, job.keep_bytes, _unified)
+        split = job.settings.split
+        checked = job.one_split is None and split.key is not None and bool(split.time or split.column)
+        self._sides = Sides(job.folder, job.run_bytes // 8, job.keep_bytes // 8) if checked else None
+        self._waiting: dict[str, list[pa.Table]] = {}
+        self._written: dict[str, int] = {}
+        self._unit: Unit | None = None
+
+    def work(self, units: Sequence[Unit]) -> Gathered:
+        """The result for these units."""
+        fetcher = Fetcher(self._job.source, self._job.folder)
+        for unit in units:
+            self._unit, self._written, at = unit, {}, 0
+            for batch in fetcher.read(unit):
+                self._take(pa.Table.from_batches([batch]), unit, at)
+                at += batch.num_rows
+                self._count(batch.num_rows, 0)
+            for split in list(self._waiting):
+                self._transform_waiting(split, to_the_end=True)
+            self._found.unit_rows.append(at)
+            self._count(0, unit.bytes)
+        fetcher.close()
+        self._found.rows = self._rows.close()
+        if self._sides is not None:
+            self._found.sides = self._sides.close()
+        if self._splitter is not None:
+            self._found.notes = self._splitter.notes
+        return self._found
+
+    def _take(self, rows: pa.Table, unit: Unit, at: int) -> None:
+        for split, part in self._parts(rows, unit, at):
+            self._found.assigned[split] = self._found.assigned.get(split, 0) + part.num_rows
+            if self._transform is None:
+                self._put(split, part)
+            else:
+                self._waiting.setdefault(split, []).append(part)
+                self._transform_waiting(split)
+
+    def _parts(self, rows: pa.Table, unit: Unit, at: int) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of each split; nothing once it is certain that the rows will be refused."""
+        if self._splitter is None:
+            assert self._job.one_split is not None
+            yield self._job.one_split, rows
+            return
+        of_row = self._splitter.assign(rows, (unit.number, at))
+        if self._splitter.notes.spoilt:
+            return
+        if self._sides is not None:
+            self._sides.note(self._splitter.digests(rows), of_row, self._splitter.names, unit.number, at)
+        for index in np.unique(of_row[of_row != LEFT_OUT]).tolist():
+            mask = of_row == index
+            yield self._splitter.names[index], rows if mask.all() else rows.filter(pa.array(mask))
+
+    def _transform_waiting(self, split: str, to_the_end: bool = False) -> None:
+        """Give the waiting rows of a split to the transform, in batches that do not depend on how they were read."""
+        assert self._transform is not None
+        waiting = pa.concat_tables(self._waiting.pop(split))
+        while waiting.num_rows:
+            stop = _batch_end(waiting)
+            if stop == waiting.num_rows < TRANSFORM_ROWS and not to_the_end:
+                self._waiting[split] = [waiting]  # the next rows may belong to this batch
+                return
+            [batch] = waiting.slice(0, stop).combine_chunks().to_batches()
+            waiting = waiting.slice(stop)
+            made = _checked(self._transform(batch))
+            if made.num_rows:  # an empty result does not decide the types: an empty list of Python objects has none
+                self._put(split, made)
+
+    def _put(self, split: str, rows: pa.Table) -> None:
+        assert self._unit is not None
+        try:
+            narrowed = self._found.facts.look(split, rows)
+        except Mismatch as error:
+            raise unlike_batches(error) from error
+        first = self._written.get(split, 0)
+        start = stream_start(self._job.settings.seed, split, self._unit.number, self._unit.digest)
+        self._rows.put(split, shuffle_keys(start, first, rows.num_rows), narrowed)
+        self._written[split] = first + rows.num_rows
+
+
+def unlike_batches(error: Mismatch) -> UserCodeError:
+    """The error for a transform whose batches have different columns."""
+    return UserCodeError(
+        f"shards.transform does not give every batch the same columns and types: {error}.",
+        remedy="Return batches with one schema.",
+    )
+
+
+def _unified(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    schema = reduce(widen, (table.schema for table in tables))
+    return [settle(table, schema) for table in tables]
+
+
+def _batch_end(rows: pa.Table) -> int:
+    """The number of rows in the next batch: a function of the rows alone, not of the chunks that hold them."""
+    some = rows.slice(0, TRANSFORM_ROWS)
+    sizes = np.cumsum(_row_bytes(some))
+    return max(1, int(np.searchsorted(sizes, TRANSFORM_BYTES, "right")))
+
+
+def _row_bytes(rows: pa.Table) -> NDArray[np.int64]:
+    """The approximate size of each row's values in bytes."""
+    total = np.zeros(rows.num_rows, np.int64)
+    for column in rows.columns:
+        type_ = column.type
+        if pa.types.is_string(type_) or pa.types.is_binary(type_):
+            total += pc.binary_length(column).fill_null(0).to_numpy()
+        elif pa.types.is_list(type_):
+            item = type_.value_type.bit_width // 8 if pa.types.is_primitive(type_.value_type) else 16
+            total += pc.list_value_length(column).fill_null(0).to_numpy() * item
+        elif pa.types.is_primitive(type_) or pa.types.is_fixed_size_binary(type_):
+            total += type_.bit_width // 8
+    return total
+
+
+def _checked(result: object) -> pa.Table:
+    if not isinstance(result, pa.RecordBatch | pa.Table):
+        kind = f"{type(result).__module__}.{type(result).__qualname__}".removeprefix("builtins.")
+        raise UserCodeError(
+            f"shards.transform returned a {kind}, not a pyarrow.RecordBatch.",
+            remedy="Return a RecordBatch; its number of rows may differ.",
+        )
+    names = result.schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserCodeError(
+            f"shards.transform returned two columns called {column_shown(repr(twice))}.", remedy="Rename one of them."
+        )
+    return pa.Table.from_batches([result]) if isinstance(result, pa.RecordBatch) else result

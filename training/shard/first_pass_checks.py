@@ -1,0 +1,98 @@
+"""Checks that need all rows, after the first pass: the splits' sizes, the schema, and what cannot be sharded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import ShardFile
+from data_contracts.quoting import column_shown
+from training.formats.facts import Size
+from training.formats.normalize import holds
+from training.formats.schema import columns_of
+from training.shard.first_pass import Gathered, Job
+from training.shard.source_units import Source, Unit
+from training.shard.split_leakage import find_shared, refuse_shared
+from training.shard.splitter import in_order, judge, keys_of, refuse_empty
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """A dataset whose shards the new dataset includes: what its splits hold, and the schema that new rows must have."""
+
+    splits: dict[str, list[ShardFile]]
+    schema: pa.Schema
+    dropped_rows: dict[str, int]
+
+
+def sizes_and_schema(
+    gathered: Gathered, job: Job, units: Sequence[Unit], required: Collection[str], earlier: Earlier | None
+) -> tuple[dict[str, Size], pa.Schema]:
+    """The splits in order with their sizes, and the schema; UsageError for errors that only all rows can show."""
+    if not sum(gathered.unit_rows):
+        raise no_rows()
+    first_rows = [0, *accumulate(gathered.unit_rows)]
+    split = job.settings.split
+    there = {name: sum(shard.rows for shard in shards) for name, shards in earlier.splits.items()} if earlier else {}
+    if job.one_split is not None:
+        names, required = [job.one_split], (job.one_split,)
+    else:
+        judge(gathered.notes, split, first_rows, job.sensitive)
+        shared = find_shared(gathered.sides, first_rows)
+        if shared is not None:
+            values = _row_at(job.source, units, first_rows, keys_of(split), shared.row)
+            raise refuse_shared(shared, split, values, job.sensitive)
+        names = in_order({*gathered.assigned, *there}) if split.column is not None else job.splitter().names
+    assigned = {name: gathered.assigned.get(name, 0) + there.get(name, 0) for name in names}
+    refuse_empty(assigned, required, "shards.split")
+    sizes = {name: gathered.facts.sizes.get(name, Size()) for name in names}
+    if job.settings.transform is not None:
+        kept = {name: size.rows + there.get(name, 0) for name, size in sizes.items()}
+        refuse_empty(kept, required, "shards.transform")
+    return sizes, _schema(gathered, earlier)
+
+
+def _schema(gathered: Gathered, earlier: Earlier | None) -> pa.Schema:
+    if gathered.facts.form is None:
+        if earlier is not None:
+            return earlier.schema
+        raise no_rows()
+    schema = gathered.facts.schema()
+    if earlier is None:
+        return schema
+    have, want = columns_of(schema), columns_of(earlier.schema)
+    for name in [*want, *have]:
+        if not (name in have and name in want and holds(earlier.schema.field(name), gathered.facts.form.field(name))):
+            raise UsageError(
+                f"shards.append: the new files have column {column_shown(repr(name))} as {have.get(name, 'nothing')}, "
+                f"but the dataset to which they are added has it as {want.get(name, 'nothing')}.",
+                remedy="Give the new files the columns of the old ones, or leave shards.append out to shard all files "
+                "again.",
+            )
+    return earlier.schema
+
+
+def _row_at(
+    source: Source, units: Sequence[Unit], first_rows: Sequence[int], columns: list[str], row: int
+) -> dict[str, Any]:
+    """Some columns of one row, read from the source again."""
+    unit = int(np.searchsorted(first_rows, row, "right")) - 1
+    at = row - first_rows[unit]
+    for batch in source.read(units[unit], columns):
+        if at < batch.num_rows:
+            return batch.slice(at, 1).to_pylist()[0]
+        at -= batch.num_rows
+    raise AssertionError(f"row {row} was there in the first pass")
+
+
+def no_rows() -> UsageError:
+    """The error for a source without rows."""
+    return UsageError(
+        "The source has no rows to shard.", remedy="Look at data.source and at the window, if there is one."
+    )

@@ -1,0 +1,183 @@
+"""Cuts the source into units, the pieces of work of the first pass: a pure function of the files' contents.
+
+A unit is a file; a run of row groups of a large Parquet file; or a run of small files, each of which is a row. Its rows
+are numbered from 0, after the window's filter. Units are read in tasks: small neighbours are read together.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+
+from data_contracts.canonical import digest
+from data_contracts.handoffs import SourceFile
+from data_contracts.pipeline_spec import SourceSpec
+from infra.sources.places import Stamp
+from infra.sources.read import FileFacts, Selection, fetch, file_facts, merged_schema, read_batches
+from infra.sources.window import Window
+
+# These three decide the units, and with them the order of rows: they belong to the shard stage's version.
+UNIT_BYTES = 2**28  # decoded bytes after which a unit of row groups ends
+UNIT_FILES = 1_024  # files in a unit of `format: files`
+BATCH_ROWS = 2**14
+# Small units are read together until they have this many bytes; this does not affect the result.
+TASK_BYTES = 2**28
+
+
+MapFiles = Callable[[Callable[[SourceFile], FileFacts], list[SourceFile]], Iterable[FileFacts]]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A piece of the source.
+
+    Attributes:
+        number: position in the list of units.
+        digest: of its content.
+        bytes: as stored, or decoded if it is row groups; for planning and progress.
+        rows: before the window's filter, where the file says so.
+        row_groups: START and STOP within its one file; None: all of its files.
+        stamp: of its file, see `FileFacts`.
+    """
+
+    number: int
+    digest: str
+    files: tuple[SourceFile, ...]
+    bytes: int
+    rows: int | None = None
+    row_groups: tuple[int, int] | None = None
+    stamp: Stamp | None = None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where units are read from; may be sent to another process.
+
+    Attributes:
+        root: the spec's folder.
+        window: only rows whose time in `window_column` lies in it are read.
+        schema: of all files together.
+    """
+
+    sources: list[SourceSpec]
+    root: Path
+    window: Window | None = None
+    window_column: str | None = None
+    schema: pa.Schema | None = None
+
+    def read(self, unit: Unit, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """A unit's rows in order; errors as in `infra.sources.read_batches`."""
+        assert self.schema is not None
+        selection = Selection(
+            window=self.window,
+            window_column=self.window_column,
+            columns=columns,
+            batch_rows=BATCH_ROWS,
+            schema=self.schema,
+            row_groups=unit.row_groups,
+            stamp=unit.stamp,
+        )
+        return read_batches(list(unit.files), self.sources, root=self.root, selection=selection)
+
+
+class Fetcher:
+    """Reads units; fetches a remote Parquet file once for all of its units that are read one after another."""
+
+    def __init__(self, source: Source, folder: Path) -> None:
+        self._source, self._folder = source, folder
+        self._at_hand: tuple[SourceFile, Source, SourceFile, Stamp] | None = None
+
+    def read(self, unit: Unit, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """A unit's rows, as in `Source.read`."""
+        if unit.row_groups is None or unit.stamp is not None:
+            yield from self._source.read(unit, columns)
+            return
+        if self._at_hand is None or self._at_hand[0] != unit.files[0]:
+            self.close()
+            self._at_hand = self._fetched(unit.files[0])
+        _, source, file, stamp = self._at_hand
+        yield from source.read(replace(unit, files=(file,), stamp=stamp), columns)
+
+    def close(self) -> None:
+        """Remove the fetched file."""
+        if self._at_hand is not None:
+            Path(self._at_hand[2].uri).unlink(missing_ok=True)
+            self._at_hand = None
+
+    def _fetched(self, file: SourceFile) -> tuple[SourceFile, Source, SourceFile, Stamp]:
+        target = self._folder / f"fetched-{uuid.uuid4().hex}.parquet"
+        copied, stamp = fetch(file, self._source.sources, self._source.root, target)
+        here = file.model_copy(update={"uri": str(target), "source": 0, "rev": None})
+        return file, replace(self._source, sources=[copied]), here, stamp
+
+
+def open_source(files: Sequence[SourceFile], source: Source, map_files: MapFiles) -> tuple[Source, list[Unit]]:
+    """The source with the schema of these files, and their units.
+
+    Args:
+        map_files: a `map`, perhaps over other processes; it is not needed for files that are rows themselves.
+    """
+    learnt = iter(map_files(partial(facts_of, source), [file for file in files if file.format != "files"]))
+    facts = [facts_of(source, file) if file.format == "files" else next(learnt) for file in files]
+    return replace(source, schema=merged_schema(files, facts)), cut_units(files, facts)
+
+
+def facts_of(source: Source, file: SourceFile) -> FileFacts:
+    """The facts about one file; reads all its bytes."""
+    return file_facts(file, source.sources, source.root)
+
+
+def cut_units(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> list[Unit]:
+    """The units of files, in the files' order."""
+    units: list[Unit] = []
+    pairs = list(zip(files, facts, strict=True))
+    for is_row, run in groupby(pairs, key=lambda pair: (pair[0].format == "files", pair[0].source)):
+        together = list(run)
+        if is_row[0]:
+            for start in range(0, len(together), UNIT_FILES):
+                part = tuple(file for file, _ in together[start : start + UNIT_FILES])
+                contents = [[file.blake3, file.columns] for file in part]
+                units.append(Unit(len(units), digest(contents), part, sum(file.bytes for file in part), len(part)))
+            continue
+        for file, fact in together:
+            if fact.row_groups:
+                units += _of_parquet(file, fact, len(units))
+            else:
+                units.append(Unit(len(units), file.blake3, (file,), file.bytes))
+    return units
+
+
+def tasks_of(units: Sequence[Unit], most_bytes: int | None = None) -> list[list[Unit]]:
+    """Units in runs that one process reads; a file that must be fetched first is never in two runs."""
+    task_bytes = TASK_BYTES if most_bytes is None else min(TASK_BYTES, most_bytes)
+    tasks: list[list[Unit]] = []
+    size = 0
+    for unit in units:
+        fetched = unit.row_groups is not None and unit.stamp is None
+        same_file = tasks and fetched and tasks[-1][-1].files == unit.files
+        if not tasks or (size + unit.bytes > task_bytes and not same_file):
+            tasks.append([])
+            size = 0
+        tasks[-1].append(unit)
+        size += unit.bytes
+    return tasks
+
+
+def _of_parquet(file: SourceFile, fact: FileFacts, number: int) -> list[Unit]:
+    units: list[Unit] = []
+    start = rows = size = 0
+    for index, (group_rows, group_bytes) in enumerate(fact.row_groups):
+        rows, size = rows + group_rows, size + group_bytes
+        last = index + 1 == len(fact.row_groups)
+        if size >= UNIT_BYTES or last:
+            groups = (start, index + 1)
+            # `number` says which row groups: a unit's digest is that of its whole file.
+            units.append(Unit(number + len(units), file.blake3, (file,), size, rows, groups, fact.stamp))
+            start, rows, size = index + 1, 0, 0
+    return units

@@ -1,0 +1,252 @@
+"""Assigns rows to train, val and test: by hash of a key, by time, or by a column that names the split.
+
+A row's split by key depends on its own key and the seed alone, so it never changes when data is added. A `Splitter`
+assigns batch by batch, in any process. It records what only all rows can show (a null somewhere, a key in two splits);
+`judge` and `training.shard.split_leakage` decide about these records at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from data_contracts.canonical import valid_name
+from data_contracts.contract.findings import MASK
+from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec import SplitSpec
+from data_contracts.quoting import columns_shown
+from training.shard import time_split
+from training.shard.key_digests import UnusableKey, key_digests
+from training.shard.time_split import SECOND, shares
+
+REQUIRED = ("train", "test")
+LEFT_OUT = -1
+_USUAL = ("train", "val", "test")
+
+Place = tuple[int, int]  # number of a unit, number of a row in it
+
+
+@dataclass
+class Notes:
+    """What was seen in some units' rows and can be judged only with all rows.
+
+    Attributes:
+        nulls: rows without a time or a split, and the first of them.
+        bad_name: the first row whose column does not name a split, and the column's value.
+        zones: whether texts with (True) or without (False) a time zone were seen.
+        dropped: rows left out, by reason.
+    """
+
+    nulls: int = 0
+    first_null: Place | None = None
+    bad_name: tuple[Place, str] | None = None
+    zones: set[bool] = field(default_factory=set)
+    dropped: dict[str, int] = field(default_factory=dict)
+
+    def merge(self, other: Notes) -> None:
+        """Add the notes about later units."""
+        self.nulls += other.nulls
+        self.first_null = self.first_null or other.first_null
+        self.bad_name = self.bad_name or other.bad_name
+        self.zones |= other.zones
+        for reason, rows in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + rows
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether the rows will be refused."""
+        return bool(self.nulls or self.bad_name or len(self.zones) > 1)
+
+
+class Splitter:
+    """Assigns the rows of batches to splits.
+
+    Args:
+        schema: the rows' own types.
+        bounds: for `time` with fractions: the times at which the later splits begin, see `cut`.
+        sensitive: columns whose values no message may show.
+
+    Attributes:
+        names: the splits in order; with `column`, those seen so far, in order of appearance.
+
+    Raises:
+        UsageError: a column is missing or unusable.
+    """
+
+    def __init__(
+        self,
+        spec: SplitSpec,
+        schema: pa.Schema,
+        bounds: Sequence[int] | None = None,
+        sensitive: Collection[str] = (),
+    ) -> None:
+        for name in columns_needed(spec):
+            if name not in schema.names:
+                have = columns_shown(schema.names)
+                raise UsageError(
+                    f"{_setting(spec, name)}: the data has no column {name!r}; it has {have}.",
+                    remedy="Name one of these.",
+                )
+        self.spec, self._sensitive = spec, sensitive
+        self.notes = Notes()
+        self._place_of: dict[str, int] = {}
+        if spec.boundaries:
+            bounds = [time_split.boundary(text) for text in spec.boundaries.values()]
+        self._bounds = np.array(bounds or [], np.int64)
+        later = np.cumsum(list(shares(spec).values()))[:-1]
+        # A share is a fraction of 2^64 and is compared as an integer, so every machine rounds alike.
+        self._thresholds = np.array([min(round(share * 2**64), 2**64 - 1) for share in later.tolist()], np.uint64)
+        self.names: list[str] = list(shares(spec)) if spec.names is not None else []
+        if spec.boundaries:
+            self.names = ["train", *spec.boundaries]
+        # Types are checked before the first row is read.
+        nothing = schema.empty_table()
+        if spec.key is not None:
+            self.digests(nothing)
+        if spec.time is not None:
+            self.times(nothing, (0, 0))
+
+    def assign(self, rows: pa.Table, at: Place) -> NDArray[np.int16]:
+        """Index into `names` of each row's split, or LEFT_OUT: (rows,) int16. `at`: place of the first row."""
+        if self.spec.time is not None:
+            return self._by_time(rows, at)
+        if self.spec.column is not None:
+            return self._by_column(rows.column(self.spec.column), at)
+        drawn = np.ascontiguousarray(self.digests(rows)[:, 0])
+        return np.searchsorted(self._thresholds, drawn, side="right").astype(np.int16)
+
+    def times(self, rows: pa.Table, at: Place) -> NDArray[np.int64]:
+        """The rows' times in microseconds since 1970 (UTC), int64, rounded down, without rows that have no time."""
+        assert self.spec.time is not None
+        column = _decoded(rows.column(self.spec.time))
+        if column.null_count:
+            self._note_nulls(column, at)
+            column = column.drop_null()
+        if time_split.is_text(column.type):
+            column, zone = time_split.parsed(column, self.spec)
+            if len(column):
+                self.notes.zones.add(zone)
+        return time_split.microseconds(column, self.spec)
+
+    def digests(self, rows: pa.Table) -> NDArray[np.uint64]:
+        """The digests of the rows' keys: (rows, 2) uint64."""
+        try:
+            return key_digests([_decoded(rows.column(name)) for name in keys_of(self.spec)], self.spec.seed)
+        except UnusableKey as error:
+            raise UsageError(f"shards.split.key: {keys_of(self.spec)[error.column]!r} {error}.") from error
+
+    def _by_time(self, rows: pa.Table, at: Place) -> NDArray[np.int16]:
+        found = np.full(rows.num_rows, LEFT_OUT, np.int16)
+        nulls = self.notes.nulls
+        when = self.times(rows, at)
+        if self.notes.nulls > nulls:
+            return found  # the rows will be refused
+        found[:] = np.searchsorted(self._bounds, when, side="right")
+        if self.spec.gap_s:
+            gap = np.zeros(len(when), bool)
+            for bound in self._bounds.tolist():
+                gap |= (when >= bound - round(self.spec.gap_s * SECOND)) & (when < bound)
+            found[gap] = LEFT_OUT
+            self.notes.dropped["gap"] = self.notes.dropped.get("gap", 0) + int(gap.sum())
+        return found
+
+    def _by_column(self, column: pa.ChunkedArray, at: Place) -> NDArray[np.int16]:
+        if column.null_count:
+            self._note_nulls(column, at)
+        values = _decoded(column).combine_chunks().dictionary_encode()
+        indices = values.indices.fill_null(0).to_numpy()
+        places = []
+        for index, value in enumerate(values.dictionary.to_pylist()):
+            name = str(value)
+            try:
+                valid_name(name)
+                if self.spec.column in self._sensitive and name not in _USUAL:
+                    raise ValueError("the names of splits appear in files and reports")
+            except ValueError as error:
+                if self.notes.bad_name is None:
+                    row = int(np.flatnonzero(indices == index)[0])
+                    self.notes.bad_name = ((at[0], at[1] + row), str(error))
+            if name not in self._place_of:
+                self._place_of[name] = len(self.names)
+                self.names.append(name)
+            places.append(self._place_of[name])
+        if not places:
+            return np.full(len(column), LEFT_OUT, np.int16)
+        found = np.array(places, np.int16)[indices]
+        if column.null_count:
+            found[column.is_null().to_numpy()] = LEFT_OUT
+        return found
+
+    def _note_nulls(self, column: pa.ChunkedArray, at: Place) -> None:
+        self.notes.nulls += column.null_count
+        if self.notes.first_null is None:
+            self.notes.first_null = (at[0], at[1] + int(np.flatnonzero(column.is_null().to_numpy())[0]))
+
+
+def columns_needed(spec: SplitSpec) -> list[str]:
+    """The columns that a `Splitter` reads."""
+    named = (*keys_of(spec), spec.time, spec.column)
+    return list(dict.fromkeys(name for name in named if name is not None))
+
+
+def in_order(names: Collection[str]) -> list[str]:
+    """Splits that a column names: train, val and test first, others by name, whichever row came first."""
+    return sorted(names, key=lambda name: (_USUAL.index(name) if name in _USUAL else len(_USUAL), name))
+
+
+def judge(notes: Notes, spec: SplitSpec, first_rows: Sequence[int], sensitive: Collection[str] = ()) -> None:
+    """UsageError if the notes about all rows show that they cannot be split.
+
+    Args:
+        first_rows: per unit, how many rows all units before it have.
+    """
+    if notes.nulls and notes.first_null is not None:
+        what = f"shards.split.column: rows without a value in {spec.column!r} belong to no split"
+        if spec.time is not None:
+            what = f"shards.split.time: {spec.time!r} has rows without a time"
+        raise UsageError(
+            f"{what}: {notes.nulls}, the first is row {first_rows[notes.first_null[0]] + notes.first_null[1]}.",
+            remedy="Fill or drop them in the data, and let the contract check for them.",
+        )
+    if len(notes.zones) > 1:
+        raise time_split.no_times(spec)
+    if notes.bad_name is not None:
+        (unit, row), why = notes.bad_name
+        if spec.column in sensitive:
+            why = f"{MASK} cannot be a name; that of a sensitive column is {', '.join(_USUAL[:-1])} or {_USUAL[-1]}"
+        row += first_rows[unit]
+        raise UsageError(
+            f"shards.split.column: row {row} names no split in {spec.column!r}: {why}.",
+            remedy="Correct the row, or name another column.",
+        )
+
+
+def refuse_empty(counts: dict[str, int], required: Collection[str], who: str) -> None:
+    """UsageError if `who` (a field of the spec) leaves a required split without rows."""
+    for name in required:
+        if not counts.get(name):
+            left = ", ".join(f"{split} {number}" for split, number in counts.items()) or "no rows at all"
+            raise UsageError(
+                f"{who} leaves no rows for {name!r} ({left}).",
+                remedy=f"Change {who} so that {name!r} gets some, or give more data.",
+                details={"split": name, "rows": counts},
+            )
+
+
+def keys_of(spec: SplitSpec) -> list[str]:
+    """The columns of the key; [] without one."""
+    return [spec.key] if isinstance(spec.key, str) else list(spec.key or [])
+
+
+def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _setting(spec: SplitSpec, column: str) -> str:
+    if column in keys_of(spec):
+        return "shards.split.key"
+    return "shards.split.time" if column == spec.time else "shards.split.column"

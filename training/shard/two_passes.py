@@ -1,0 +1,254 @@
+"""From source files to shards: two passes over the rows, in bounded memory, on any kind of worker.
+
+The first pass (`training.shard.first_pass`) reads each unit once, decides each row's split, transforms it, draws its
+place in the shuffle and puts it into a spill. Then come the checks that need all rows, so that what cannot be sharded
+is refused before the first byte is written. The second pass reads each shard's rows in order and writes it. The result
+depends on the files and the settings alone, never on processes, memory or the division of work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+
+from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
+from data_contracts.pipeline_spec import ShardsSpec
+from training import formats
+from training.formats.facts import Mismatch, Size
+from training.formats.normalize import settle
+from training.shard.cluster import Cluster
+from training.shard.first_pass import (
+    Gathered,
+    Gatherer,
+    Job,
+    Transform,
+    gather,
+    load_transform,
+    times_of,
+    unlike_batches,
+)
+from training.shard.first_pass_checks import Earlier, no_rows, sizes_and_schema
+from training.shard.progress import Meter, Report
+from training.shard.source_units import TASK_BYTES, Source, Unit, open_source, tasks_of
+from training.shard.spill import Part
+from training.shard.splitter import REQUIRED, Notes
+from training.shard.time_split import cut, selector
+from training.shard.workers import Workers, default_count
+
+# What every process needs; pyarrow imports pandas when it first makes an array of NumPy's.
+PRELOADED = ("training.shard.worker", "training.formats.parquet", "training.formats.tfrecord", "pandas")
+# Below this, starting processes takes longer than they save.
+FEW_BYTES = 2**28
+# A shard is in memory as read and in order, and a part of it once more while it is encoded.
+COPIES = 3
+
+Write = Callable[[str, pa.Table], FileEntry]
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """What was written: the shards of each split in order, the schema of their rows, and the rows left out."""
+
+    splits: dict[str, list[ShardFile]]
+    schema: pa.Schema
+    dropped_rows: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Order:
+    """One shard to write; may be sent to another process."""
+
+    split: str
+    name: str
+    part: Part
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """What is to be sharded, and how.
+
+    Attributes:
+        source: where the files are read from, without a schema.
+        write: stores one shard (name, rows in order) and returns its file entry; pickled if processes write.
+        folder: for spilled rows; emptied by the caller.
+        project: folder of the user's code, if a transform runs.
+        one_split: put every row into a split of this name instead of splitting.
+        required: splits that must have rows; unused with `one_split`.
+        sensitive: columns whose values no message may show.
+        earlier: a dataset to which these files' rows are added.
+        report: called with the progress of the work.
+        cluster: machines that do the work instead of processes of this one; they use the same `folder`.
+    """
+
+    files: Sequence[SourceFile]
+    source: Source
+    settings: ShardsSpec
+    write: Write
+    folder: Path
+    project: str | None = None
+    one_split: str | None = None
+    required: Collection[str] = REQUIRED
+    sensitive: Collection[str] = ()
+    earlier: Earlier | None = None
+    report: Report = lambda record: None
+    cluster: Cluster | None = None
+
+    @property
+    def at_once(self) -> int:
+        """The number of pieces of work that run at once."""
+        if self.cluster is not None:
+            return self.cluster.at_once
+        few = sum(file.bytes for file in self.files) < FEW_BYTES
+        return self.settings.workers or (1 if few else default_count())
+
+
+def shard_files(asked: Sharding) -> Sharded:
+    """Write all rows of files as shards called `<split>-<00000><suffix>`; `ShardFile.uri` of new shards is left empty.
+
+    Raises:
+        UsageError: the split cannot be made, or the format cannot hold a column; nothing was written.
+        UserCodeError: the transform raised, or returned something other than rows.
+    """
+    settings, count = asked.settings, asked.at_once
+    with Workers(count, PRELOADED, asked.cluster) as workers:
+        meter = Meter(asked.report)
+        map_files = partial(workers.map, together=math.ceil(len(asked.files) / count))
+        source, units = open_source(asked.files, asked.source, map_files)
+        job = Job(
+            source=source,
+            settings=settings,
+            folder=asked.folder,
+            run_bytes=max(2**20, min(2**26, settings.memory_bytes // (8 * workers.sharing))),
+            one_split=asked.one_split,
+            sensitive=tuple(asked.sensitive),
+            project=asked.project,
+        )
+        gathered = _FirstPass(job, units, workers, meter).run()
+        sizes, schema = sizes_and_schema(gathered, job, units, asked.required, asked.earlier)
+        formats.get(settings.format).refuse(gathered.facts.witness(schema))
+        workers.release()
+        splits = _second_pass(asked, workers, meter, gathered, sizes, schema)
+    dropped = Counter(asked.earlier.dropped_rows if asked.earlier is not None else {})
+    dropped.update(gathered.notes.dropped)
+    return Sharded(splits, schema, dict(dropped))
+
+
+def _second_pass(
+    asked: Sharding, workers: Workers, meter: Meter, gathered: Gathered, sizes: dict[str, Size], schema: pa.Schema
+) -> dict[str, list[ShardFile]]:
+    """Write each split's shards and return what the splits hold, shards of an earlier dataset first."""
+    settings, earlier = asked.settings, asked.earlier
+    meter.begin("writing", sum(size.rows for size in sizes.values()))
+    splits = {name: list(earlier.splits.get(name, [])) if earlier is not None else [] for name in sizes}
+    most = max(1, settings.memory_bytes // (COPIES * settings.target_size_bytes)) if gathered.rows.on_disk else 1
+    if asked.cluster is not None and gathered.rows.on_disk:
+        most = workers.count  # each on its own machine or in its own share of one
+    orders = _orders(sizes, gathered, schema, settings, {name: len(shards) for name, shards in splits.items()})
+    shards = sum(num_shards(one.rows, one.logical_bytes(schema), settings.target_size_bytes) for one in sizes.values())
+    together = max(1, min(TASK_BYTES // settings.target_size_bytes, shards // workers.count))
+    for split, rows, entry in workers.map(partial(write_shard, asked.write), orders, most, together):
+        splits[split].append(ShardFile(uri="", path=entry.path, rows=rows, bytes=entry.bytes, blake3=entry.blake3))
+        meter.add(rows)
+    return splits
+
+
+def write_shard(write: Write, order: Order) -> tuple[str, int, FileEntry]:
+    """Read a shard's rows in order and store them; returns its split, rows and file. One process's work in the second
+    pass.
+    """
+    entry = write(order.name, order.part.read(partial(settle, schema=order.schema), order.schema))
+    return order.split, order.part.rows, entry
+
+
+def num_shards(rows: int, logical_bytes: int, target_size_bytes: int) -> int:
+    """The number of shards for these rows; each shard has at least one row."""
+    return max(1, min(rows, math.ceil(logical_bytes / target_size_bytes)))
+
+
+def bounds(num_rows: int, shards: int) -> list[int]:
+    """`shards` + 1 row numbers that cut `num_rows` rows into shards whose sizes differ by at most one row."""
+    return [num_rows * index // shards for index in range(shards + 1)]
+
+
+class _FirstPass:
+    """The first pass over units, after a pass over the times alone where a split needs them."""
+
+    def __init__(self, job: Job, units: Sequence[Unit], workers: Workers, meter: Meter) -> None:
+        self.job, self._units, self._workers, self._meter = job, units, workers, meter
+        # On a cluster, little work is divided too: tasks are small enough that every worker has some.
+        share = sum(unit.bytes for unit in units) // workers.count
+        self._tasks = tasks_of(units, share if workers.sharing < workers.count else None)
+        known = [unit.rows for unit in units]
+        self._total = sum(rows or 0 for rows in known) if None not in known and job.source.window is None else None
+
+    def run(self) -> Gathered:
+        if self.job.one_split is None:
+            self.job.splitter()  # unusable columns are refused before any row is read
+            split = self.job.settings.split
+            if split.time is not None and not split.boundaries:
+                self.job = replace(self.job, bounds=self._bounds())
+        self._meter.begin("reading", self._total, sum(unit.bytes for unit in self._units))
+        # A transform that cannot be imported is reported once, before rows are read.
+        transform = load_transform(self.job.settings, self.job.project)
+        if self._workers.count == 1 or len(self._tasks) < 2:
+            return self._here(transform)
+        gathered = Gathered()
+        for task, one in zip(self._tasks, self._workers.map(partial(gather, self.job), self._tasks), strict=True):
+            try:
+                gathered.merge(one)
+            except Mismatch as error:
+                raise unlike_batches(error) from error
+            self._meter.add(sum(one.unit_rows), sum(unit.bytes for unit in task))
+        return gathered
+
+    def _here(self, transform: Transform | None) -> Gathered:
+        """Run everything in this process: what fits stays in memory."""
+        job = replace(self.job, keep_bytes=self.job.settings.memory_bytes // 2)
+        return Gatherer(job, transform, self._meter.add).work(self._units)
+
+    def _bounds(self) -> tuple[int, ...]:
+        tasks = self._tasks
+        paths = [self.job.folder / f"times-{number}" for number in range(len(tasks))]
+        self._meter.begin("reading times", self._total, sum(unit.bytes for unit in self._units))
+        notes, num_rows = Notes(), 0
+        for task, (rows, noted) in zip(
+            tasks, self._workers.map(partial(_times, self.job), list(zip(tasks, paths, strict=True))), strict=True
+        ):
+            notes.merge(noted)
+            num_rows += rows
+            self._meter.add(rows, sum(unit.bytes for unit in task))
+        split, sensitive = self.job.settings.split, self.job.sensitive
+        if notes.spoilt:
+            return ()  # the first pass will name the row
+        if not num_rows:
+            raise no_rows()
+        cuts = cut(selector(paths), num_rows, split, sensitive)
+        for path in paths:
+            path.unlink()
+        return tuple(cuts)
+
+
+def _times(job: Job, task: tuple[list[Unit], Path]) -> tuple[int, Notes]:
+    units, path = task
+    return times_of(job, units, path)
+
+
+def _orders(
+    sizes: dict[str, Size], gathered: Gathered, schema: pa.Schema, settings: ShardsSpec, there: dict[str, int]
+) -> Iterator[Order]:
+    """All shards in order: each split's rows by their keys, cut evenly. `there`: shards that a split has already."""
+    suffix = formats.get(settings.format).SUFFIX
+    for name, size in sizes.items():
+        if not size.rows:
+            continue
+        shards = num_shards(size.rows, size.logical_bytes(schema), settings.target_size_bytes)
+        for index, (start, stop) in enumerate(pairwise(bounds(size.rows, shards)), there[name]):
+            yield Order(name, f"{name}-{index:05d}{suffix}", gathered.rows.part(name, start, stop), schema)

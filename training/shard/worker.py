@@ -1,0 +1,182 @@
+"""The child process of the shard stage: the only place where `shards.transform` is imported.
+
+Run as `python -m training.shard.worker REQUEST ANSWER` by `infra.processes.child`; the answer is a `Dataset`. It
+continues an unsealed directory file by file and seals it when all shards are stored.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import CorruptError, UsageError, UserCodeError
+from data_contracts.handoffs import Dataset, FileEntry, Ref, ShardFile
+from data_contracts.messages.children import StoreAddress
+from data_contracts.messages.raw_data import SHARD, ShardRequest
+from data_contracts.pipeline_spec import ShardsSpec
+from infra import scratch
+from infra.digests import file_digest
+from infra.handoffs import FILE as HANDOFF_FILE
+from infra.handoffs import put_handoff
+from infra.processes.child import Report, child_main
+from infra.sources.window import Window
+from infra.store import Store, Writer, open_at
+from training import formats
+from training.formats import schema as schemas
+from training.shard.cluster import Cluster
+from training.shard.first_pass_checks import Earlier
+from training.shard.source_units import Source
+from training.shard.two_passes import Sharded, Sharding, shard_files
+
+
+@dataclass(frozen=True)
+class StoreShard:
+    """Stores one shard, or skips a shard that an earlier attempt at this directory stored; may be sent elsewhere.
+
+    Attributes:
+        uri: the directory that is written.
+        there: the entries that it already holds.
+        scratch: local folder where a shard is written first; None: the default of the machine that runs it.
+    """
+
+    store: StoreAddress
+    uri: str
+    there: dict[str, FileEntry]
+    scratch: Path | None
+    settings: ShardsSpec
+
+    def __call__(self, name: str, rows: pa.Table) -> FileEntry:
+        """The shard's file as it is stored; UserCodeError or CorruptError if a different file is stored there."""
+        with scratch.make("shard", root=self.scratch) as folder:
+            path = folder.path / name
+            formats.get(self.settings.format).write_shard(rows, path)
+            # An existing shard is compared, not trusted: shards of two different draws must never be mixed.
+            digest = file_digest(path)
+            entry = self.there.get(name)
+            if entry is not None and entry.blake3 != digest:
+                raise _unlike(f"{self.uri}/{name}", self.settings)
+            if entry is None:
+                entry = _writer(self.store.model_dump_json(), self.uri).put(name, path)
+            return entry
+
+
+def main(request: ShardRequest, report: Report) -> Dataset:
+    """Make and seal the dataset that a request describes.
+
+    Args:
+        report: called with `ShardProgress`, and for a cluster with each `PieceOrder`.
+    """
+    if not request.files:
+        raise UsageError("There are no source files to shard.", remedy="Look at data.source and at the window.")
+    store = open_at(request.store)
+    writer = store.writer(request.uri)
+    there = writer.existing()
+    with scratch.make("shards") as folder:
+        sharded = shard_files(_sharding(request, store, there, folder.path, report))
+    new = [shard for shards in sharded.splits.values() for shard in shards if not shard.uri]
+    for name in sorted(there.keys() - {shard.path for shard in new} - {schemas.FILE, HANDOFF_FILE}):
+        raise _unlike(f"{writer.uri}/{name}", request.shards)
+    return _seal(writer, sharded, new, request)
+
+
+def _sharding(request: ShardRequest, store: Store, there: dict[str, FileEntry], here: Path, report: Report) -> Sharding:
+    """The work that a request asks for.
+
+    Args:
+        there: files that the directory already holds.
+        here: a folder of this machine.
+    """
+    shared = request.cluster
+    cluster = Cluster(Path(shared.folder), shared.at_once, report) if shared else None
+    write = StoreShard(
+        store=StoreAddress(uri=store.uri, options=store.storage_options, pointers=store.pointers),
+        uri=request.uri,
+        there=there,
+        scratch=None if cluster else here,
+        settings=request.shards,
+    )
+    window = Window.from_iso(*request.window) if request.window else None
+    return Sharding(
+        files=request.files,
+        source=Source(request.sources, Path(request.root), window, request.window_column),
+        settings=request.shards,
+        write=write,
+        folder=cluster.folder if cluster else here,
+        project=request.project,
+        one_split=request.one_split,
+        required=request.required_splits,
+        sensitive=request.sensitive,
+        earlier=None if request.appended_to is None else _earlier(store, request.appended_to),
+        report=report,
+        cluster=cluster,
+    )
+
+
+@functools.cache
+def _writer(store: str, uri: str) -> Writer:
+    """The writer of a directory in the store at an address (as JSON), opened once in each process."""
+    return open_at(StoreAddress.model_validate_json(store)).writer(uri)
+
+
+def _earlier(store: Store, dataset: Dataset) -> Earlier:
+    schema = store.read_sealed_as(store.manifest(dataset.ref), schemas.FILE, schemas.from_json)
+    return Earlier(dataset.splits, schema, dataset.dropped_rows)
+
+
+def _unlike(path: str, settings: ShardsSpec) -> UserCodeError | CorruptError:
+    """The error for a file that interrupted work left and that this work would not have written."""
+    if settings.transform is not None:
+        return UserCodeError(
+            f"shards.transform gives other rows for {path} than before the work was interrupted.",
+            remedy="Make it deterministic (seed what it draws) and run again.",
+        )
+    return CorruptError(
+        f"{path}, left by interrupted work, is not what the same rows and settings give now.",
+        remedy="Remove its directory from the store and run again.",
+        details={"file": path},
+    )
+
+
+def _seal(writer: Writer, sharded: Sharded, new: list[ShardFile], request: ShardRequest) -> Dataset:
+    """Store the schema and the hand-off beside the shards and seal; `new` are the shards stored here."""
+    schema, settings = schemas.to_json(sharded.schema), request.shards
+    fields = {
+        "schema_version": 1,
+        "key": request.key,
+        "format": settings.format,
+        "splits": {name: [shard.to_json() for shard in shards] for name, shards in sharded.splits.items()},
+        "columns": schemas.columns_of(sharded.schema),
+        "dropped_rows": sharded.dropped_rows,
+    }
+    beside = [writer.put(schemas.FILE, canonical(schema)), put_handoff(writer, fields)]
+    # Everything that decided the result, and nothing that differs between machines, days or stores.
+    shaped = {
+        **request.settings,
+        "format": settings.format,
+        "schema": schema,
+        "splits": {name: sum(shard.rows for shard in shards) for name, shards in sharded.splits.items()},
+        "seed": settings.seed,
+        "sources": [file.blake3 for file in request.files],
+    }
+    if request.appended_to is not None:
+        shaped["appended_to"] = request.appended_to.ref.id
+    stored = [FileEntry(path=shard.path, bytes=shard.bytes, blake3=shard.blake3) for shard in new]
+    ref = writer.seal("dataset", shaped, request.provenance, [*stored, *beside])
+    splits = {name: [_placed(shard, ref) for shard in shards] for name, shards in sharded.splits.items()}
+    return Dataset.from_json({**fields, "splits": splits, "ref": ref})
+
+
+def _placed(shard: ShardFile, dataset: Ref) -> ShardFile:
+    """A shard with the directory that it lies in: this dataset's, unless it is another's."""
+    return shard if shard.uri else shard.model_copy(update={"uri": dataset.uri})
+
+
+if __name__ == "__main__":
+    from training.shard import worker
+
+    # Functions that are sent elsewhere are found by their module's name, which would be __main__ here.
+    child_main(SHARD, worker.main)

@@ -1,0 +1,280 @@
+"""From the spec's Lightning config to objects: module, data module and Trainer, as LightningCLI would build them.
+
+The spec's own settings (strategy, devices, accumulation, sampler, checkpointing) are inserted here; the config is never
+changed on disk, and nothing is run.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+from jsonargparse import ArgumentError, Namespace
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.cli import LightningCLI, instantiate_class
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.utils.data import default_collate
+
+from data_contracts.errors import TrainwrightError, UsageError, UserCodeError
+from data_contracts.pipeline_spec import BatchTransform
+from data_contracts.quoting import describe, withhold
+from training.lightning_adapter import LazyOptimizerCLI
+from training.order.rank_plan import Plan
+from training.user.imports import (
+    add_project,
+    load_callable,
+    load_class,
+    raised_in_project,
+    user_code,
+    user_traceback,
+)
+
+DATASET = "${dataset.path}"
+# Settings that a gang does not need; the config may override them.
+_DEFAULTS: dict[str, Any] = {
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "num_sanity_val_steps": 0,
+    "log_every_n_steps": 10,  # with Lightning's 50, a short training has no curve
+}
+_REMEDY = "Correct it in the Lightning config."
+_PLAIN = ("accelerator", "precision", "deterministic")
+
+
+def build_module(
+    train: Mapping[str, Any], project: Path, dataset_path: str = "", *, optimizer: bool = False
+) -> LightningModule:
+    """The untrained module that a spec names, with all its layers.
+
+    Args:
+        train: TrainSpec as JSON with `lightning` inlined.
+        project: root of the user's unpacked code; goes to the front of `sys.path`.
+        optimizer: whether it gets the optimizer and schedule that the config may name.
+
+    Raises:
+        UsageError: the class is not found or is not a LightningModule, or its arguments do not fit.
+        UserCodeError: the user's code raised.
+    """
+    parts = ("model", "optimizer", "lr_scheduler") if optimizer else ("model",)
+    config = {key: value for key, value in _config(train, dataset_path).items() if key in parts}
+    module = _assemble(train, config, project).model
+    with user_code("the module's configure_model", project.resolve()):
+        module.configure_model()
+    # A Trainer would call it again, after the weights are loaded.
+    module.configure_model = lambda: None
+    return module
+
+
+def build_datamodule(train: Mapping[str, Any], project: Path, dataset_path: str = "") -> LightningDataModule | None:
+    """The user's data module with `${dataset.path}` filled in; None if the config has no `data`. Errors as above."""
+    config = {key: value for key, value in _config(train, dataset_path).items() if key in ("model", "data")}
+    if not config.get("data"):
+        return None
+    return _assemble(train, config, project).datamodule
+
+
+def build_all(
+    train: Mapping[str, Any], project: Path, dataset_path: str, owned: Mapping[str, Any], callbacks: Sequence[Callback]
+) -> tuple[LightningModule, LightningDataModule | None, Trainer]:
+    """Module, data module and Trainer for training; errors as in `build_module`.
+
+    Args:
+        owned: Trainer arguments that the spec decides.
+        callbacks: ours, put after the user's.
+    """
+    built = _assemble(train, _config(train, dataset_path), project, (dict(owned), list(callbacks)))
+    return built.model, built.datamodule, built.trainer
+
+
+def in_micro_batches(trainer: Mapping[str, Any], plan: Plan) -> dict[str, int]:
+    """`limit_train_batches` and `val_check_interval` of a config, in the micro-batches that Lightning counts.
+
+    In a config they are numbers of global batches, or shares. How many micro-batches make up a global batch depends on
+    the machine, and an epoch or a validation must not divide a global batch.
+    """
+    found = {}
+    steps = plan.steps_per_epoch
+    limit = _batches(trainer.get("limit_train_batches"), steps)
+    if limit is not None:
+        steps = min(limit, steps)
+        found["limit_train_batches"] = steps * plan.accumulate
+    interval = _batches(trainer.get("val_check_interval"), steps)
+    if interval is not None:
+        found["val_check_interval"] = max(1, interval) * plan.accumulate
+    return found
+
+
+def _batches(value: Any, of: int) -> int | None:
+    """A number of batches or a share of them, as a number; None for all, and for a value that is not such a number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        return None
+    if isinstance(value, int) or value > 1:
+        return int(value) if value % 1 == 0 else None
+    return int(value * of) if value < 1 else None
+
+
+def plain_trainer(train: Mapping[str, Any], callbacks: Sequence[Callback]) -> Trainer:
+    """A Trainer for one device that writes nothing, with the config's precision."""
+    config = _config(train, "").get("trainer") or {}
+    chosen = {key: config[key] for key in _PLAIN if config.get(key) is not None}
+    silence()
+    return Trainer(
+        **chosen, **_DEFAULTS, devices=1, logger=False, enable_checkpointing=False, callbacks=list(callbacks)
+    )
+
+
+def batch_transform(train: Mapping[str, Any], project: Path) -> Callable[[Any], Any] | None:
+    """The user's `train.transform` with its arguments bound; None if there is none. Errors as in `load_callable`."""
+    if train.get("transform") is None:
+        return None
+    wanted = BatchTransform.model_validate(train["transform"])
+    call = load_callable(wanted.call, wanted.args, "train.transform", add_project(project))
+    return call if wanted.per == "batch" else functools.partial(_each_sample, call)
+
+
+def _each_sample(call: Callable[[Any], Any], batch: Any) -> Any:
+    """The batch made of the user's function applied to each sample."""
+    values = list(batch.values()) if isinstance(batch, dict) else batch
+    samples = zip(*values, strict=True)
+    if isinstance(batch, dict):
+        return default_collate([call(dict(zip(batch, sample, strict=True))) for sample in samples])
+    return default_collate([call(sample) for sample in samples])
+
+
+def silence() -> None:
+    """Keep Lightning's banners and tips out of the logs, but not its warnings."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    logging.getLogger("lightning.fabric").setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*is smaller than the logging interval.*")
+    warnings.filterwarnings("ignore", message=".*litlogger.*")
+
+
+class _Assembly(LazyOptimizerCLI):
+    """LightningCLI without a command line: it instantiates and does nothing else."""
+
+    def __init__(self, config: dict[str, Any], trainer: tuple[dict[str, Any], list[Callback]] | None) -> None:
+        self._given = trainer
+        super().__init__(
+            save_config_callback=None,
+            trainer_defaults=_DEFAULTS,
+            parser_kwargs={"exit_on_error": False},
+            args=config,
+            run=False,
+        )
+
+    def instantiate_trainer(self, **_: Any) -> Any:
+        """A Trainer with the config's settings overridden by ours, and the user's callbacks and loggers before ours."""
+        if self._given is None:
+            return None
+        owned, callbacks = self._given
+        theirs = dict(self.config_init.get("trainer", {}))
+        loggers = [*_listed(owned.get("logger")), *_listed(theirs.get("logger") or None)]
+        both = {"logger": loggers, "callbacks": [*_listed(theirs.get("callbacks")), *callbacks]}
+        return Trainer(**{**theirs, **owned, **both})
+
+    def add_optimizer(self) -> None:
+        """Make the config's optimizer only when it is asked for: configure_model or sharding replace parameters."""
+        optimizer, scheduler = self.config_init.get("optimizer"), self.config_init.get("lr_scheduler")
+        if not optimizer:
+            return
+
+        def configure_optimizers(module: LightningModule) -> Any:
+            made = instantiate_class(module.parameters(), _plain(optimizer))
+            plan = instantiate_class(made, _plain(scheduler)) if scheduler else None
+            return LightningCLI.configure_optimizers(module, made, plan)
+
+        self.model.configure_optimizers = MethodType(configure_optimizers, self.model)
+
+
+def _assemble(
+    train: Mapping[str, Any],
+    config: dict[str, Any],
+    project: Path,
+    trainer: tuple[dict[str, Any], list[Callback]] | None = None,
+) -> _Assembly:
+    silence()
+    root = add_project(project)
+    for part, base in (("model", LightningModule), ("data", LightningDataModule)):
+        if config.get(part):
+            load_class(config[part]["class_path"], base, f"train.lightning: {part}.class_path", root)
+    try:
+        with _no_command_line():
+            return _Assembly({**config, "seed_everything": train.get("seed", 0)}, trainer)
+    except (TrainwrightError, KeyboardInterrupt):
+        raise
+    except ArgumentError as error:
+        said = _sentence(str(error))
+        if _raised_by_user(error, root) is not None:
+            said = withhold(said, "the module's own code refuses its arguments")
+        raise UsageError(f"train.lightning: {said}.", remedy=_REMEDY) from error
+    except BaseException as error:
+        theirs = _raised_by_user(error, root)
+        if theirs is not None:
+            raise UserCodeError(
+                f"The Lightning config could not be built: {describe(theirs, root)}.",
+                user_traceback=user_traceback(theirs, root),
+            ) from error
+        if isinstance(error, MisconfigurationException | TypeError | ValueError):
+            raise UsageError(f"train.lightning: {describe(error)}.", remedy=_REMEDY) from error
+        raise
+
+
+def _raised_by_user(error: BaseException, root: Path) -> BaseException | None:
+    """The exception in the chain that the user's code raised: jsonargparse wraps it in its own exception."""
+    link: BaseException | None = error
+    while link is not None and not raised_in_project(link, root):
+        link = link.__cause__ or link.__context__
+    return link
+
+
+def _sentence(report: str) -> str:
+    """The field and the reason in jsonargparse's report, which lists every type that does not fit the value."""
+    keys = re.findall(r'Parser key "([^"]+)":', report)
+    lines = [line.strip(" -") for line in report.splitlines()]
+    noise = ("Parser key", "Does not", "Subtypes", "Errors", "Problem with given class", "Given value", "Expected a")
+    reasons = [line for line in lines if line and not line.startswith(noise)]
+    expected = [line.rstrip(".") for line in lines if line.startswith("Expected a") and "NoneType" not in line]
+    reason = (reasons or [" or ".join(expected)])[0].rstrip(".:")
+    return f"{'.'.join(keys)}: {reason}" if keys else reason
+
+
+@contextmanager
+def _no_command_line() -> Iterator[None]:
+    """Suppress LightningCLI's warning about a config beside command line arguments: those of a child are ours."""
+    arguments, sys.argv = sys.argv, sys.argv[:1]
+    try:
+        yield
+    finally:
+        sys.argv = arguments
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return value.as_dict() if isinstance(value, Namespace) else dict(value)
+
+
+def _config(train: Mapping[str, Any], dataset_path: str) -> dict[str, Any]:
+    return _filled(dict(train["lightning"]), dataset_path)
+
+
+def _filled(value: Any, dataset_path: str) -> Any:
+    """`value` with `${dataset.path}` replaced in every text."""
+    if isinstance(value, str):
+        return value.replace(DATASET, dataset_path)
+    if isinstance(value, dict):
+        return {key: _filled(item, dataset_path) for key, item in value.items()}
+    return [_filled(item, dataset_path) for item in value] if isinstance(value, list) else value
