@@ -20,9 +20,10 @@ def replace_bytes(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     """
     # Not the process's number, which a process of another machine may have, too, in a folder that both share.
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # O_EXCL: what someone put in the draft's place, perhaps a link, is neither followed nor removed.
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        # O_EXCL: a link that someone put in the draft's place is not followed.
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         draft.replace(path)
     except BaseException:

@@ -82,9 +82,10 @@ def test_a_draft_that_lies_in_the_way_is_not_written_through(
     (tmp_path / "theirs").write_text("theirs")
     monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
     (state_folder() / ".secret.guessed").symlink_to(tmp_path / "theirs")
-    replace_private(home / "secret", "mine")
-    assert sorted(one.name for one in home.iterdir()) == ["secret"], "and replaced"
+    with pytest.raises(FileExistsError):
+        replace_private(home / "secret", "mine")
     assert (tmp_path / "theirs").read_text() == "theirs"
+    assert [one.name for one in home.iterdir()] == [".secret.guessed"], "what is not ours stays"
 
 
 @pytest.mark.parametrize(("bits", "private"), [(0o700, True), (0o1777, True), (0o755, True), (0o777, False)])
