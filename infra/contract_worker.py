@@ -14,7 +14,7 @@ import pyarrow as pa
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from infra.processes.child import Report, child_main
-from infra.processes.paused_collector import collector_paused
+from infra.processes.light_imports import light_imports
 from infra.sources import Selection, Window, read_batches
 
 
@@ -25,7 +25,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         UsageError: the data cannot be read, or lacks a column that `sensitive` names.
         SpecError: an argument of an expectation has a value that Great Expectations refuses.
     """
-    with collector_paused():
+    with light_imports():
         # Its import takes four seconds, so only when there is something to check.
         from data_contracts.contract.engine import check, load_great_expectations
 

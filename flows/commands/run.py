@@ -79,9 +79,9 @@ def run_line(
     """Run a spec's whole line in this process and wait for its report."""
     load_spec(Path(spec).resolve(), overrides)  # a wrong spec is refused before any server is started
     connect(options.trigger)
-    from infra.processes.paused_collector import collector_paused
+    from infra.processes.light_imports import light_imports
 
-    with collector_paused():
+    with light_imports():
         from flows.retrain import retrain
 
     return run_flow(

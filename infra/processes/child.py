@@ -7,7 +7,6 @@ error that the child answered with. It leaves no process behind, even if it is i
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import os
 import signal
@@ -29,6 +28,7 @@ from data_contracts.quoting import LOG, PROJECT, log_place, type_and_text, withh
 from infra import scratch, stopping
 from infra.atomic import replace_json
 from infra.processes.environment import explain, for_user_code
+from infra.processes.light_imports import end_light_imports
 from infra.processes.private_texts import new_log
 from infra.processes.processes import (
     MARK,
@@ -146,7 +146,7 @@ def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
     One of our errors is answered as itself, with its exit code. Any other exception is a bug of ours, because `work`
     wraps exceptions of user code in UserCodeError.
     """
-    gc.enable()  # `infra.processes.paused_collector` pauses it for the module's imports
+    end_light_imports()
     request_path, answer_path = Path(sys.argv[1]), Path(sys.argv[2])
     end_with_parent()
     files = _Files(request_path.parent)
@@ -206,7 +206,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     with files.log.open("wb") as output:
         return subprocess.Popen(
-            module_command("infra.processes.paused_collector", module, str(files.request), str(files.answer)),
+            module_command("infra.processes.light_imports", module, str(files.request), str(files.answer)),
             cwd=project,
             env=env,
             stdin=subprocess.DEVNULL,

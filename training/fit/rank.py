@@ -23,7 +23,7 @@ from infra.checkpoints import verify_checkpoint
 from infra.datasets import mixed
 from infra.gang.environment import SCRATCH
 from infra.gang.rank_files import RankFiles
-from infra.processes.paused_collector import collector_paused
+from infra.processes.light_imports import light_imports
 from infra.store import Store
 from training.fit.launch_context import Context, read_context
 from training.fit.reports import Reports
@@ -72,7 +72,7 @@ def _unread(error: Exception) -> int:
 
 def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, TrainingSummary]:
     """Train to the end, from the checkpoint that the launcher named, if any; returns the last one (rank 0 alone)."""
-    with collector_paused():
+    with light_imports():
         from training.fit.history import History
         from training.fit.loop import install
         from training.fit.rank_activity import watch_collectives

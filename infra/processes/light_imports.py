@@ -1,0 +1,130 @@
+"""Imports large packages with less work: no garbage collection meanwhile, and SciPy and Altair only when they are used.
+
+What an import makes stays until the process ends, so Python's cyclic garbage collector finds nothing meanwhile: it took
+12 to 20% of the processor time of importing Lightning, and as much of Great Expectations. Another quarter goes to
+packages that these two import at their top for a few functions (`LATE`); such a module is loaded when one of its names
+is first asked for. `python -m infra.processes.light_imports MODULE ARGUMENT…` runs a child's module that way, until
+`child_main` ends it.
+"""
+
+from __future__ import annotations
+
+import gc
+import runpy
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+# Great Expectations needs `scipy.stats` for three expectations and `altair` for pictures that nobody sees here.
+# torchmetrics imports `scipy.signal` to give it back a name of an older SciPy.
+LATE = frozenset({"altair", "scipy.signal", "scipy.stats"})
+
+
+class _LateModule(ModuleType):
+    """A module that is loaded when one of its names is first asked for; other threads wait meanwhile."""
+
+    __slots__ = ()
+    _loading = threading.RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        _LateModule._load(self)
+        return ModuleType.__getattribute__(self, name)
+
+    def __dir__(self) -> Iterable[str]:
+        _LateModule._load(self)
+        return super().__dir__()
+
+    def _load(self) -> None:
+        spec: ModuleSpec = self.__dict__["__spec__"]
+        with _LateModule._loading:
+            if (loader := spec.loader_state) is None:
+                return
+            spec.loader_state = None  # names that it asks itself for while it loads are not there yet
+            try:
+                loader.exec_module(self)
+            except BaseException:
+                spec.loader_state = loader
+                raise
+
+
+class _LateLoader(Loader):
+    """Makes a module without loading it, which is left to `loader`."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = _LateModule(spec.name)
+        if spec.name == "scipy.signal":
+            module.__dict__["hamming"] = _hamming
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        spec: ModuleSpec = module.__dict__["__spec__"]
+        spec.loader = spec.loader_state = module.__loader__ = self.loader
+
+
+def _hamming(*arguments: Any, **options: Any) -> Any:
+    """What torchmetrics sets as `scipy.signal.hamming`. It looks for that name first, which would load the module."""
+    from scipy.signal.windows import hamming
+
+    return hamming(*arguments, **options)
+
+
+class _LateFinder(MetaPathFinder):
+    """Finds the modules of LATE, if they are installed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in LATE else None
+        if spec is None or spec.loader is None:
+            return None
+        spec.loader = _LateLoader(spec.loader)
+        return spec
+
+
+_FINDER = _LateFinder()
+
+
+@contextmanager
+def light_imports() -> Iterator[None]:
+    """Import lightly inside; afterwards the collector runs if it ran before."""
+    collected = gc.isenabled()
+    begin_light_imports()
+    try:
+        yield
+    finally:
+        end_light_imports(collect=collected)
+
+
+def begin_light_imports() -> None:
+    """Import lightly from here on."""
+    gc.disable()
+    sys.meta_path.insert(0, _FINDER)
+
+
+def end_light_imports(*, collect: bool = True) -> None:
+    """Import as usual from here on; what is late stays so until it is used."""
+    if _FINDER in sys.meta_path:
+        sys.meta_path.remove(_FINDER)
+    if collect:
+        gc.enable()
+
+
+def main() -> None:
+    """Become MODULE, whose imports come first; they are light until MODULE ends that."""
+    from infra.processes import light_imports as imported  # this file is `__main__` here, and MODULE imports it anew
+
+    imported.begin_light_imports()
+    sys.argv = sys.argv[1:]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
