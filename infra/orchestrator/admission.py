@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from data_contracts.errors import GangIncomplete, UsageError
-from infra.orchestrator.api import REACH_TIMEOUT_S, unreachable
+from infra.orchestrator.api import REACH_TIMEOUT_S, client_retries, unreachable
 from infra.processes.processes import uninterrupted
 from infra.store.retry import Outage
 
@@ -36,12 +36,11 @@ log = logging.getLogger("trainwright")
 
 @contextlib.contextmanager
 def asking(retries: int = 0) -> Iterator[SyncPrefectClient]:
-    """A client for a few requests, because Prefect's own retries against a silent server take minutes."""
+    """A client that gives up soon on a silent server."""
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
     with (
-        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: retries}),
+        client_retries(retries),
         get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client,
     ):
         yield client

@@ -6,11 +6,13 @@ active Prefect profile, else Trainwright's own (`server.py`). Profiles are read,
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,13 +63,12 @@ def reach(url: str, where: str) -> Server:
     import httpx
     from prefect.client.base import ServerType
     from prefect.client.orchestration import get_client
-    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
+    from prefect.settings import get_current_settings
 
     shown = f"The Prefect server at {_without_password(url)} (from {where})"
     try:
-        # One try: Prefect's own retries against a silent server take minutes.
         with (
-            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+            client_retries(0),
             get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client,
         ):
             if problem := client.api_healthcheck():
@@ -133,6 +134,20 @@ def _warn_of_open(url: str) -> None:
         "Set PREFECT_SERVER_API_AUTH_STRING where it is started, and PREFECT_API_AUTH_STRING here.",
         url,
     )
+
+
+@contextlib.contextmanager
+def client_retries(number: int) -> Iterator[None]:
+    """Within this context, Prefect's clients repeat a failed request `number` times; their default takes minutes.
+
+    Only this setting is replaced. `temporary_settings` would read all settings from their sources again: 50 ms.
+    """
+    from prefect.context import SettingsContext, get_settings_context
+
+    context = get_settings_context()
+    client = context.settings.client.model_copy(update={"max_retries": number})
+    with SettingsContext(profile=context.profile, settings=context.settings.model_copy(update={"client": client})):
+        yield
 
 
 def unreachable(error: BaseException) -> StorageUnavailable | None:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
+from infra.orchestrator.api import client_retries
+
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
@@ -93,10 +95,8 @@ def _store(key: str, kind: str, data: str | float, description: str) -> UUID | N
 
 def _warned(key: str, call: Callable[[], T]) -> T | None:
     """The result of a call to the server, without retries; None with a warning if it fails."""
-    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
-
     try:
-        with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+        with client_retries(0):
             return call()
     except Exception as error:  # pages are only for people: a page that fails must not fail the stage
         reason = " ".join(str(error).split()) or type(error).__name__

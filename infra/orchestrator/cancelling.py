@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from uuid import UUID
 
 from infra.orchestrator.admission import ASK_S, asking
 
@@ -25,10 +26,20 @@ def cancellable() -> Iterator[None]:
         return
     run_id, stopped = context.flow_run.id, threading.Event()
 
-    def watch() -> None:
+    thread = threading.Thread(target=_watch, args=(run_id, stopped), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+
+
+def _watch(run_id: UUID, stopped: threading.Event) -> None:
+    # One client for all questions: making one takes more processor time than an answer.
+    with asking() as client:
         while not stopped.wait(ASK_S):
             # An unreachable server cannot cancel.
-            with contextlib.suppress(Exception), asking() as client:
+            with contextlib.suppress(Exception):
                 state = client.read_flow_run(run_id).state
                 if state is not None and (state.is_cancelling() or state.is_cancelled()) and not stopped.is_set():
                     log.info("The run is cancelled in Prefect.")
@@ -36,10 +47,3 @@ def cancellable() -> Iterator[None]:
                     ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
                     os.kill(os.getpid(), signal.SIGTERM if ignored else signal.SIGINT)
                     return
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()

@@ -1,4 +1,4 @@
-"""Imports large packages with less work: no garbage collection meanwhile, and SciPy and Altair only when they are used.
+"""Imports large packages with less work: no garbage collection meanwhile, and parts of them only when they are used.
 
 What an import makes stays until the process ends, so Python's cyclic garbage collector finds nothing meanwhile: it took
 12 to 20% of the processor time of importing Lightning, and as much of Great Expectations. Another quarter goes to
@@ -20,9 +20,9 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-# Great Expectations needs `scipy.stats` for three expectations and `altair` for pictures that nobody sees here.
-# torchmetrics imports `scipy.signal` to give it back a name of an older SciPy.
-LATE = frozenset({"altair", "scipy.signal", "scipy.stats"})
+# Great Expectations needs `scipy.stats` for three expectations, `altair` for pictures that nobody sees here and `boto3`
+# for files that we read ourselves; torchmetrics imports `scipy.signal` to give it back a name of an older SciPy.
+LATE = frozenset({"altair", "boto3", "scipy.signal", "scipy.stats"})
 
 
 class _LateModule(ModuleType):

@@ -25,15 +25,19 @@ class Server:
 
     def __init__(self) -> None:
         self.answers: list[Any] = [None, Running(), Cancelling()]
-        self.asked = 0
+        self.asked = self.clients = 0
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[Any]:
+        self.clients += 1
+        yield self
+
+    def read_flow_run(self, run_id: Any) -> Any:
         self.asked += 1
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if answer is None:
             raise httpx.ConnectError("refused")
-        yield SimpleNamespace(read_flow_run=lambda run_id: SimpleNamespace(state=answer))
+        return SimpleNamespace(state=answer)
 
 
 @pytest.fixture
@@ -51,6 +55,7 @@ def test_a_cancel_in_prefect_is_a_ctrl_c_here(server: Server) -> None:
     with pytest.raises(KeyboardInterrupt), cancellable():
         time.sleep(30)
     assert len(server.answers) == 1
+    assert (server.asked >= 3, server.clients) == (True, 1), "to make a client costs more than to ask"
 
 
 def test_a_cancel_is_heard_where_ctrl_c_is_ignored(server: Server) -> None:
