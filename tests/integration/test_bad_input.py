@@ -105,7 +105,7 @@ AT_RESOLVE: dict[str, tuple[Spoil | None, list[str], list[str]]] = {
         ["promote.gates.0.metric: 'acuracy' is not a metric of evaluate; it has accuracy"],
     ),
     "store below a file": (
-        None, ["--store", "rows.csv/store"], ["in the store", "rows.csv is a file", "name another store"],
+        None, ["--store", "rows.csv/store"], ["cannot be made: ", "rows.csv is a file", "Name another folder."],
     ),
 }  # fmt: skip
 
@@ -157,8 +157,8 @@ def locked(tmp_path: Path) -> Iterator[Callable[[Path, int], Path]]:
 @pytest.mark.parametrize(
     ("place", "mode", "words"),
     [
-        ("store", 0o500, ["This user may not use", "in the store", "Give this user permission"]),
-        ("store", 0o000, ["This user may not use", "in the store", "Give this user permission"]),
+        ("store", 0o500, ["This user may not use the store /", "Give this user permission"]),
+        ("store", 0o000, ["This user may not use store.json in the store /", "Give this user permission"]),
         ("home", 0o500, ["This user may not write in the state folder", "TRAINWRIGHT_HOME"]),
         ("tiny/rows.csv", 0o000, ["rows.csv cannot be read by this user", "Give read permission on it"]),
         ("tiny/pipeline.yaml", 0o000, ["pipeline.yaml: cannot be read (Permission denied)", "check its permissions"]),
