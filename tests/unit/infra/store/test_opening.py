@@ -237,7 +237,8 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as refused:
             open_store(str(uri))
         assert str(refused.value) == (
-            f"The folder of the store {uri} cannot be made: {tmp_path}/file is a file, not a folder. Name another folder."
+            f"The folder of the store {uri} cannot be made: {tmp_path}/file is a file, not a folder. "
+            "Name another folder."
         )
 
 
