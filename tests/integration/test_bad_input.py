@@ -106,7 +106,7 @@ AT_RESOLVE: dict[str, tuple[Spoil | None, list[str], list[str]]] = {
     ),
     "no such metric class": (
         None, ["--set", "evaluate.metrics.accuracy.class_path=torchmetrics.classification.Akkuracy"],
-        ["--set: evaluate.metrics.accuracy.class_path: ", "Akkuracy", "Did you mean torchmetrics.classification.Accuracy?"],
+        ["--set: evaluate.metrics.accuracy.class_path: ", "Did you mean torchmetrics.classification.Accuracy?"],
     ),
     "gate on a metric that does not exist": (
         None, ["--set", "promote.gates=[{metric: acuracy, min: 0.5}]"],
