@@ -54,7 +54,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The argument parser with every command."""
-    common = argparse.ArgumentParser(add_help=False)
+    common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object on stdout; logs go to stderr")
     common.add_argument("--no-color", action="store_true", help="print no colours")
     common.add_argument("--quiet", "-q", action="store_true", help="print only errors and the final line")
