@@ -37,9 +37,14 @@ def reuse_key(stage: str, stage_version: int, settings: Any, inputs: Any, code_d
     )[:KEY_LENGTH]
 
 
+def is_name(text: str) -> bool:
+    """Whether `text` may be a name (see `valid_name`)."""
+    return _NAME.fullmatch(text) is not None
+
+
 def valid_name(name: str) -> str:
     """`name`, if it may become a path: `[a-z0-9][a-z0-9._-]{0,62}`; else ValueError."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ValueError(
             f"{name!r} cannot be a name: use 1 to 63 characters (a-z, 0-9, '.', '_', '-') that begin with a letter or "
             "digit"

@@ -39,7 +39,7 @@ def inline_lightning(spec: PipelineSpec, root: Path) -> dict[str, Any]:
     if isinstance(spec.train.lightning, dict):
         return spec.train.lightning
     path = root / spec.train.lightning
-    document = read_document(path, "a LightningCLI config", "train.lightning names it, from the spec's folder")
+    document = read_document(path, "a LightningCLI config", "correct train.lightning in the spec, or write the file")
     problems = list(config_problems(document.value, spec))
     if problems:
         raise document.error(problems)

@@ -15,6 +15,8 @@ from data_contracts.validation_errors import problems
 from data_contracts.yaml_document import Document, Problem
 from data_contracts.yaml_text import parse, read_document
 
+_NO_VERSION = Problem(("version",), f"is missing; write `version: {VERSION}` as the first line")
+
 __all__ = ["check_lightning", "inline_lightning", "json_schema", "load_spec", "load_store"]
 
 
@@ -35,7 +37,10 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
     try:
         spec = PipelineSpec.model_validate(document.value)
     except ValidationError as error:
-        raise document.error(problems(error, PipelineSpec, document.value)) from None
+        found = problems(error, PipelineSpec, document.value)
+        if "version" not in document.value:
+            found = [_NO_VERSION if one.field == ("version",) else one for one in found]
+        raise document.error(found) from None
     if isinstance(spec.train.lightning, dict):
         found = config_problems(spec.train.lightning, spec)
         if found:

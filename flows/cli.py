@@ -9,7 +9,7 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from flows.stages import verbs
 
@@ -37,15 +37,28 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+class _Misuse(Exception):
+    """Arguments that cannot be parsed: the parser that refused them, and its sentence."""
+
+    def __init__(self, refused_by: argparse.ArgumentParser, sentence: str) -> None:
+        super().__init__(sentence)
+        self.refused_by = refused_by
+
+
+class _Parser(argparse.ArgumentParser):
+    """Raises what argparse would print, so that `--json` holds for wrong arguments, too."""
+
+    def error(self, message: str) -> NoReturn:
+        raise _Misuse(self, message)
+
+
 def parser() -> argparse.ArgumentParser:
     """The argument parser with every command."""
-    common = argparse.ArgumentParser(add_help=False)
+    common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON object on stdout; logs go to stderr")
     common.add_argument("--no-color", action="store_true", help="print no colours")
     common.add_argument("--quiet", "-q", action="store_true", help="print only errors and the final line")
-    top = argparse.ArgumentParser(
-        prog="trainwright", description="From raw data to a promoted model, with every step provable."
-    )
+    top = _Parser(prog="trainwright", description="From raw data to a promoted model, with every step provable.")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (room, line) in SUBCOMMANDS.items():
         command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", parents=[common])
@@ -55,7 +68,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command; returns its exit code (see docs/exit-codes.md)."""
-    arguments = parser().parse_args(argv)
+    try:
+        arguments = parser().parse_args(argv)
+    except _Misuse as misuse:
+        return _refuse(misuse, sys.argv[1:] if argv is None else argv)
     module, _ = SUBCOMMANDS[arguments.command]
 
     def load() -> Callable[[argparse.Namespace], Any]:
@@ -69,17 +85,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     return guard.carry_out(load, arguments)
 
 
+def _refuse(misuse: _Misuse, argv: Sequence[str]) -> int:
+    """Report arguments that cannot be parsed like any other error; returns its exit code, 2."""
+    import difflib
+
+    from data_contracts.errors import UsageError
+    from flows.commands.guard import fail
+
+    as_json = any(len(word) > 2 and "--json".startswith(word) for word in argv)  # argparse takes `--js`, too
+    misuse.refused_by.print_usage(sys.stderr)
+    word = next((word for word in argv if not word.startswith("-")), None)
+    if word is None or word in SUBCOMMANDS:
+        sentence = f"{misuse}." if word is None else f"{word}: {misuse}."
+    else:
+        near = difflib.get_close_matches(word, SUBCOMMANDS, 1)
+        sentence = f"there is no command {word}{f'; did you mean {near[0]}?' if near else '.'}"
+        word = None
+    remedy = (
+        "`trainwright --help` lists the commands."
+        if word is None
+        else f"`trainwright {word} --help` lists the arguments."
+    )
+    return fail(UsageError(sentence, remedy=remedy), argparse.Namespace(json=as_json))
+
+
 def _nothing(_: argparse.ArgumentParser) -> None:
     """Add no arguments, for a command without its own."""
 
 
-def _spec(command: argparse.ArgumentParser) -> None:
-    command.add_argument("spec", help="the pipeline spec (YAML)")
+TIMES = "part of the data to read: START..END (ISO times, END excluded)"
+
+
+def _spec(command: argparse.ArgumentParser, window: str = f"{TIMES}, or a length such as 7d that ends now") -> None:
+    command.add_argument("spec", metavar="SPEC", help="the pipeline spec (YAML)")
     command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")
-    command.add_argument(
-        "--window",
-        help="part of the data to read: START..END (ISO times, END excluded), or a length such as 7d that ends now",
-    )
+    command.add_argument("--window", help=window)
     command.add_argument("--store", help="store to use instead of the store in the spec")
     command.add_argument(
         "--rehash", action="store_true", help="ignore remembered digests: read and hash every raw file again"
@@ -87,7 +127,7 @@ def _spec(command: argparse.ArgumentParser) -> None:
 
 
 def _stage(command: argparse.ArgumentParser) -> None:
-    _spec(command)
+    _spec(command, f"{TIMES}; the same for each stage command")
     command.add_argument("--out", metavar="FILE", help="also write the stage's hand-off as JSON")
 
 

@@ -237,16 +237,15 @@ def find_class(root: Path, dotted: str) -> None:
     parts = dotted.split(".")
     if len(parts) < 2 or not all(part.isidentifier() for part in parts):
         raise UsageError(
-            f"class_path {dotted!r} is not a class.", remedy="Write it as module.Class or package.module.Class."
+            f"{dotted!r} is not the path of a class or function.",
+            remedy="Write it as module.Class or package.module.Class.",
         )
     located = _locate(parts, root)
     if located is None:
         return
     source, module, rest = located
     if not rest:
-        raise UsageError(
-            f"class_path {dotted!r} names a module.", remedy=f"Name a class in it, as in {dotted}.MyModel."
-        )
+        raise UsageError(f"{dotted!r} names a module.", remedy=f"Name a class in it, as in {dotted}.MyModel.")
     names = _top_level_names(source) if source is not None else set()
     if names is None or rest[0] in names:
         return
@@ -255,8 +254,8 @@ def find_class(root: Path, dotted: str) -> None:
         f"Did you mean {module}.{near[0]}?" if near else "Check the spelling, and that the file is not ignored by Git."
     )
     if source is None or len(rest) > 1:
-        raise UsageError(f"class_path {dotted!r}: there is no module {module}.{rest[0]}.", remedy=hint)
-    raise UsageError(f"class_path {dotted!r}: there is no {rest[0]} in {source}.", remedy=hint)
+        raise UsageError(f"{dotted!r}: there is no module {module}.{rest[0]}.", remedy=hint)
+    raise UsageError(f"{dotted!r}: there is no {rest[0]} in {source}.", remedy=hint)
 
 
 def _named(extra: Iterable[Path]) -> list[Path]:
@@ -293,7 +292,7 @@ def _locate(parts: list[str], root: Path) -> tuple[Path | None, str, list[str]] 
             return None
         if found is None:
             raise UsageError(
-                f"class_path {'.'.join(parts)!r}: there is no module {parts[0]} in {root}, and none is installed.",
+                f"{'.'.join(parts)!r}: there is no module {parts[0]} in {root}, and none is installed.",
                 remedy="Write the path from the project's root, the folder named above.",
             )
         if found.submodule_search_locations:

@@ -20,6 +20,7 @@ from data_contracts.errors import SpecError
 
 SEVERITIES = ("info", "warning", "critical")
 _KEYS = ("type", "kwargs", "severity", "description", "meta")
+_LISTED = f"{', '.join(_KEYS[:-1])} and {_KEYS[-1]}"
 # Written by GX beside the expectation; they differ from one save to the next and do not affect the result.
 _NOISE = ("id", "notes", "rendered_content", "expectation_context")
 # Arguments about how GX runs an expectation, which we decide.
@@ -88,7 +89,9 @@ def _open(suite: str | dict[str, Any], root: Path) -> tuple[dict[str, Any], Suit
             raw = json.loads(text.text, parse_constant=_no_constant)
         except json.JSONDecodeError as error:
             raise SpecError(
-                f"{suite}:{error.lineno}: contract.suite: the suite is not JSON: {error.msg} (column {error.colno})."
+                f"{suite}:{error.lineno}: contract.suite: the suite is not JSON: {error.msg} (column {error.colno}).",
+                remedy="Look at this line and the one before: a comma, quote or bracket may be missing, or be one too "
+                "many.",
             ) from error
         except ValueError as error:
             text.refuse([], f"the suite holds {error}, which JSON does not have; leave that argument out.", error)
@@ -120,11 +123,12 @@ def load_suite(suite: str | dict[str, Any], root: Path) -> dict[str, Any]:
         if name in listed["sql_only"]:
             text.refuse([*here, "type"], f"{name} needs a SQL database and cannot run on files; leave it out.")
         if name not in known:
-            text.refuse([*here, "type"], f"Great Expectations has no {name}{nearest(name, known)}")
+            hint = nearest(name, known) or "; write an expectation of its gallery, or leave this one out."
+            text.refuse([*here, "type"], f"Great Expectations has no {name}{hint}")
         required, optional = known[name]["required"], known[name]["optional"]
         for argument in expectation["kwargs"]:
             if argument not in required and argument not in optional:
-                hint = nearest(argument, [*required, *optional])
+                hint = nearest(argument, [*required, *optional]) or f"; it has {', '.join([*required, *optional])}."
                 text.refuse([*here, "kwargs", argument], f"{name} has no argument {argument}{hint}")
         for argument in required:
             if argument not in expectation["kwargs"]:
@@ -146,9 +150,20 @@ def _read(path: str, root: Path) -> SuiteText:
     try:
         return SuiteText(path, (root / path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise SpecError(f"contract.suite: there is no file {path} in {root}; write the suite there.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"contract.suite: {path} cannot be read as text ({error}).") from error
+        beside = sorted(str(Path(path).with_name(file.name)) for file in (root / path).parent.glob("*.json"))
+        hint = nearest(path, beside) or "; correct the path, or write the suite there."
+        raise SpecError(f"contract.suite: there is no file {path} in {root}{hint}") from error
+    except IsADirectoryError as error:
+        raise SpecError(f"contract.suite: {path} is a folder in {root}; name the suite's JSON file in it.") from error
+    except UnicodeDecodeError as error:
+        raise SpecError(
+            f"contract.suite: {path} in {root} cannot be read as text: its byte {error.start} is not UTF-8; save it as "
+            "UTF-8."
+        ) from error
+    except OSError as error:
+        raise SpecError(
+            f"contract.suite: {path} in {root} cannot be read ({error.strerror}); check its permissions."
+        ) from error
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -163,7 +178,7 @@ def _expectation(text: SuiteText, index: int, raw: Any) -> dict[str, Any]:
         text.refuse(here, "this is the format of Great Expectations before 1.0; rename expectation_type to type.")
     for key in raw:
         if key not in _KEYS and key not in _NOISE:
-            text.refuse([*here, key], f"unknown key{nearest(key, _KEYS)}")
+            text.refuse([*here, key], f"unknown key{nearest(key, _KEYS) or f'; an expectation has {_LISTED}.'}")
     if not isinstance(raw.get("type"), str):
         text.refuse(here, "the expectation has no type; give its name, such as expect_column_values_to_not_be_null.")
     kwargs = raw.get("kwargs", {})

@@ -49,15 +49,15 @@ def carry_out(load: Callable[[], Callable[[argparse.Namespace], Answer]], argume
             _sweep(arguments)
             answer = command(arguments)
     except KeyboardInterrupt:
-        return _fail(_stopped(), arguments)
+        return fail(_stopped(), arguments)
     except BrokenPipeError:
         _leave_stdout()
         return 1
     except BaseException as error:  # not only Exception: a panic of a library in Rust is a BaseException
         # Libraries turn an exception that a signal raises inside them into errors of their own.
         if stopping.received and not isinstance(error, TrainwrightError):
-            return _fail(_stopped(), arguments)
-        return _fail(error if isinstance(error, TrainwrightError) else _internal(error), arguments)
+            return fail(_stopped(), arguments)
+        return fail(error if isinstance(error, TrainwrightError) else _internal(error), arguments)
     if answer.error is not None:
         # For a person, the following text has the sentence.
         _explain(answer.error, sentence=arguments.json)
@@ -101,7 +101,7 @@ def _leaving_at_once(arguments: argparse.Namespace) -> Iterator[None]:
         stopping.received.append(number)
         if not importing:
             raise _Stopped
-        code = _fail(_stopped(), arguments)
+        code = fail(_stopped(), arguments)
         sys.stdout.flush()
         os._exit(code)
 
@@ -146,7 +146,8 @@ def _log_to_stderr(quiet: bool) -> None:
     log.propagate = False
 
 
-def _fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:
+def fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:
+    """Print an error: its JSON object on stdout if asked for, its sentence on stderr; returns its exit code."""
     if arguments.json:
         print(json.dumps({"error": error.to_json(), "exit_code": error.exit_code}))
     _explain(error)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import UsageError
+from data_contracts.canonical import is_name
 from data_contracts.handoffs import RunReport, passed_over
 from data_contracts.pipeline_spec import PipelineSpec
 from flows.commands.guard import Answer, log
@@ -28,7 +28,7 @@ from tasks.queries.proof import prove as prove_version
 from tasks.run.options import RunOptions
 from tasks.run.report import latest_report
 from tasks.run.resolve import chosen_code
-from tasks.run.run import known_store_list, open_run, reopen_run
+from tasks.run.run import known_store_list, not_found, open_run, reopen_run
 from tasks.run.versions import find_version
 
 _BYTES = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)]
@@ -90,7 +90,10 @@ def status(arguments: argparse.Namespace) -> Answer:
     signing_in = " (`trainwright ui` prints a link that signs you in)" if server is not None and server.ours else ""
     lines = [f"server    {f'{server.ui_url}{signing_in}' if server else 'not running (`trainwright up` starts it)'}"]
     value: dict[str, Any] = {"server": server.ui_url if server else None, "stores": []}
-    for store in known_store_list(arguments.store):
+    stores = known_store_list(arguments.store)
+    if not stores:
+        lines += ["", "no store is known on this machine; `trainwright run SPEC` makes one"]
+    for store in stores:
         runs = [_run_line(store, run_id) for run_id in store.list(layout.runs())[-10:]]
         models = _models(store)
         lines += ["", f"store     {store.uri}"]
@@ -98,6 +101,7 @@ def status(arguments: argparse.Namespace) -> Answer:
         of_runs = [(one["run_id"], one["pipeline"], one["verdict"]) for one in runs]
         tables = table(("model", "alias", "version"), of_models), table(("run", "pipeline", "verdict"), of_runs)
         lines += [line for said in tables if said for line in ("", said)]
+        lines += [] if any(tables) else ["  no runs and no models yet; `trainwright run SPEC` makes the first"]
         value["stores"].append({"uri": store.uri, "runs": runs, "models": models})
     return Answer("\n".join(lines), value)
 
@@ -150,7 +154,7 @@ def in_words(value: float, units: Sequence[tuple[str, float]]) -> str:
 
 def show(arguments: argparse.Namespace) -> Answer:
     """The `show` command: a run by its id, else a model by name, alias or version."""
-    for store in known_store_list(arguments.store) if "@" not in arguments.name else ():
+    for store in known_store_list(arguments.store) if is_name(arguments.name) else ():
         if store.exists(layout.resolved(arguments.name)):
             report = latest_report(store, arguments.name)
             if report is None:
@@ -158,7 +162,7 @@ def show(arguments: argparse.Namespace) -> Answer:
                 return Answer(f"{run.run_id} of {run.spec.name} has not ended.", run.resolved.to_json())
             page = report_answer(report, arguments)
             return Answer(page.text, page.value)
-    store = store_with(arguments)
+    store = store_with(arguments, "run or model" if "@" not in arguments.name else "model")
     version, alias = find_version(store, arguments.name)
     history = registry.history(store, version.name, alias) if alias else []
     held = holds_after(store, history[-1].ref) if history else ()
@@ -191,17 +195,14 @@ def prove(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines), proof.to_json(), line=lines[0])
 
 
-def store_with(arguments: argparse.Namespace) -> Store:
-    """The known store that has the named model."""
+def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:
+    """The known store that has the named model; UsageError that calls it `what` if none has it."""
     model = arguments.name.partition("@")[0]
     stores = known_store_list(arguments.store)
-    for store in stores:
+    for store in stores if is_name(model) else ():
         if store.list(layout.models(model)):
             return store
-    looked = ", ".join(store.uri for store in stores) or "none"
-    raise UsageError(
-        f"There is no model {model} in the stores known here ({looked}).", remedy="Name its store with --store."
-    )
+    raise not_found(f"{what} {model}", stores)
 
 
 def _run_line(store: Store, run_id: str) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import TrainwrightError, from_json
 from data_contracts.handoffs import RunReport
-from data_contracts.load import load_spec
 from flows.commands.guard import Answer, coloured, log
 from flows.stages import stages
 from infra.audit import TRIGGER
 from tasks.run.options import RunOptions
+from tasks.run.spec_check import check_spec
 
 if TYPE_CHECKING:
     from infra.orchestrator.api import Server
@@ -77,7 +77,7 @@ def run_line(
     options: RunOptions = DEFAULTS,
 ) -> RunReport:
     """Run a spec's whole line in this process and wait for its report."""
-    load_spec(Path(spec).resolve(), overrides)  # a wrong spec is refused before any server is started
+    check_spec(Path(spec).resolve(), overrides, options.window)  # what is wrong is refused before a server is started
     connect(options.trigger)
     from infra.processes.light_imports import light_imports
 

@@ -228,12 +228,24 @@ class FolderBackend:
         try:
             descriptor = descriptors.open_folder(self.root, name)
         except (FileNotFoundError, NotADirectoryError):  # the latter if the root is below a file: then named
+            self._make_root()
             _make_folder(self.root / name)
             descriptor = descriptors.open_folder(self.root, name)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
+
+    def _make_root(self) -> None:
+        """Make the store's folder; UsageError if it is below a file, or on a file system such as /proc."""
+        why = next((f"{one} is a file, not a folder" for one in (self.root, *self.root.parents) if one.is_file()), None)
+        try:
+            if why is None:
+                _make_folder(self.root)
+                return
+        except FileNotFoundError:  # what /proc answers, whatever exists there
+            why = "its file system takes no new folders"
+        raise UsageError(f"The folder of the store {self.uri} cannot be made: {why}.", remedy="Name another folder.")
 
     @contextlib.contextmanager
     def _draft(self) -> Iterator[Draft]:
@@ -286,7 +298,8 @@ class FolderBackend:
         except (FileNotFoundError, FileExistsError):
             raise
         except OSError as error:
-            where = f"{path} in the store {self.uri}"
+            own = path.startswith((".probe", ".tmp"))  # names that mean nothing to a user
+            where = f"the store {self.uri}" if own else f"{path} in the store {self.uri}"
             if error.errno in _LACKING:
                 raise UsageError(
                     f"The file system of {self.uri} has no hard links or locks, which a store needs.",

@@ -23,11 +23,12 @@ from infra import audit, code_bundle, machines, registry, settings
 from infra.datasets import find_dataset, find_dataset_by_id
 from infra.imported_weights import ENDING
 from infra.project_files import ProjectFiles, choose
-from infra.sources import Window, local_files, parse_window, resolve_sources
+from infra.sources import local_files, resolve_sources
 from infra.store import Store, layout
 from tasks.run.code_trial import refuse_incomplete
 from tasks.run.init_from import resolve_init
 from tasks.run.options import RunOptions
+from tasks.run.spec_check import named_code, refuse_unknown_code, run_window
 
 log = logging.getLogger("trainwright")
 
@@ -35,7 +36,7 @@ log = logging.getLogger("trainwright")
 def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, options: RunOptions) -> Resolved:
     """Look up everything that a run of `spec` depends on; UsageError in one sentence for what does not exist."""
     root = path.parent
-    window = _window(spec, path, options.window, options.scheduled or datetime.now(UTC))
+    window = run_window(spec, path, options.window, options.scheduled or datetime.now(UTC))
     lightning = inline_lightning(spec, root)
     for warning in check_lightning(lightning, spec):
         log.warning("%s", warning)
@@ -49,7 +50,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     )
     started_by = _audited(root, options.trigger)
     provenance = {**started_by, "run_id": run_id, "tags": spec.tags}
-    bundle = _pack(spec, root, store, lightning, provenance)
+    bundle = _pack(spec, path, store, lightning, provenance)
     machine = machines.machine(spec.train.machine)
     machines.check_devices(machine, spec.train.devices, lightning)
     return Resolved(
@@ -92,14 +93,13 @@ def _audited(root: Path, trigger: Trigger) -> dict[str, Any]:
 
 
 def _pack(
-    spec: PipelineSpec, root: Path, store: Store, lightning: dict, provenance: dict[str, Any]
+    spec: PipelineSpec, path: Path, store: Store, lightning: dict, provenance: dict[str, Any]
 ) -> code_bundle.CodeBundle:
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
+    root = path.parent
     bundle = code_bundle.pack(root, store, provenance=provenance, **_packing(spec, root, lightning))
-    names = _named_code(spec, lightning)
-    for name in names:
-        code_bundle.find_class(bundle.root, name)
-    refuse_incomplete(store, bundle, names)
+    refuse_unknown_code(spec, path, lightning, bundle.root)
+    refuse_incomplete(store, bundle, [name for _, name in named_code(spec, lightning)])
     return bundle
 
 
@@ -169,21 +169,6 @@ def _contents(files: list[SourceFile]) -> list[Any]:
     return [[file.source, file.format, file.columns, file.blake3] for file in files]
 
 
-def _window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -> Window | None:
-    wanted = not isinstance(spec.data, str) and spec.data.window is not None
-    if wanted and window is None:
-        raise SpecError(
-            f"{path}: data.window: the spec reads a window, but none was given.",
-            remedy="Give --window START..END, or a length such as --window 7d.",
-        )
-    if not wanted and window is not None:
-        raise SpecError(
-            f"{path}: data.window: --window {window} was given, but the spec has no window.",
-            remedy="Add data.window to the spec or leave --window out.",
-        )
-    return None if window is None else parse_window(window, now)
-
-
 def _mixture(store: Store, spec: PipelineSpec, path: Path) -> dict[str, Dataset]:
     """The datasets that the training mixes, by name."""
     wanted = spec.train.loader.mixture.datasets if spec.train.loader.mixture else {}
@@ -230,11 +215,3 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _texts(one)
-
-
-def _named_code(spec: PipelineSpec, lightning: dict) -> list[str]:
-    """Dotted paths of the user's (or a library's) classes and functions."""
-    calls = [spec.train.transform, spec.shards.transform if spec.shards else None]
-    classes = [lightning.get(part, {}).get("class_path") for part in ("model", "data") if lightning.get(part)]
-    metrics = [metric.class_path for metric in spec.evaluate.metrics.values()]
-    return [*(call.call for call in calls if call), *(name for name in [*classes, *metrics] if name)]

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data_contracts.canonical import digest, valid_name
+from data_contracts.canonical import digest, is_name, valid_name
 from data_contracts.errors import Interrupted, UsageError
 from data_contracts.handoffs import Cost, Ref, SourceFile, StageResult
 from data_contracts.load import load_spec
@@ -154,13 +154,27 @@ def open_run(
 
 def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None = None) -> Run:
     """The run with this id, as it was resolved; UsageError if no known store has it."""
-    for store in known_store_list(store_uri):
+    stores = known_store_list(store_uri)
+    for store in stores if is_name(run_id) else ():
         path = layout.resolved(run_id)
         if store.exists(path) and store.claim(layout.run(run_id)):
             return Run(store.read_as(path, Resolved.from_json), store, from_step=from_step)
-    raise UsageError(
-        f"There is no run {run_id} in the stores known on this machine.",
-        remedy="Name its store with --store; `trainwright status` lists runs.",
+    model = run_id.partition("@")[0]
+    if any(store.list(layout.models(model)) for store in stores if is_name(model)):
+        raise UsageError(f"{run_id} is a model, not a run.", remedy="Name a run's id; `trainwright status` lists runs.")
+    raise not_found(f"run {run_id}", stores)
+
+
+def not_found(what: str, stores: Sequence[Store]) -> UsageError:
+    """The error for a run or model that is in none of the stores that were searched."""
+    if not stores:
+        return UsageError(
+            f"There is no {what}: no store is known on this machine.",
+            remedy="Name its store with --store, or run a pipeline: `trainwright run SPEC`.",
+        )
+    return UsageError(
+        f"There is no {what} in {' or '.join(store.uri for store in stores)}.",
+        remedy="`trainwright status` lists runs and models; name another store with --store.",
     )
 
 

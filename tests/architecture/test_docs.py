@@ -140,6 +140,12 @@ def test_every_file_of_the_top_rooms_has_a_line_of_words_in_the_tree() -> None:
     assert [path for path, words in named.items() if not words] == []
 
 
+def test_the_tree_names_every_file_of_the_root_and_of_ci() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = {name for name in listed.splitlines() if "/" not in name or name.startswith(".ci/")}
+    assert files - {path for path, words in tree().items() if words} == set()
+
+
 def named(entry: Any) -> list[str]:
     """The pages that a part of MkDocs' navigation names."""
     if isinstance(entry, str):

@@ -90,22 +90,30 @@ AT_RESOLVE: dict[str, tuple[Spoil | None, list[str], list[str]]] = {
     ),
     "no such class": (
         None, ["--set", "train.lightning.model.class_path=net.Nett"],
-        ["class_path 'net.Nett'", "there is no Nett in", "Did you mean net.Net?"],
+        ["--set: train.lightning.model.class_path: 'net.Nett': there is no Nett in ", "Did you mean net.Net?"],
     ),
     "no such module": (
         None, ["--set", "train.lightning.model.class_path=nett.Net"],
-        ["class_path 'nett.Net'", "there is no module nett in", "from the project's root"],
+        ["--set: train.lightning.model.class_path: 'nett.Net': there is no module nett in", "from the project's root"],
+    ),
+    "no such class, in its line": (
+        replaced("pipeline.yaml", "net.Net", "net.Nett"), [],
+        ["pipeline.yaml:15: train.lightning.model.class_path: 'net.Nett': there is no Nett in ", "Did you mean"],
+    ),
+    "no such function": (
+        None, ["--set", "train.transform=net.scaled"],
+        ["--set: train.transform: 'net.scaled': there is no scaled in ", "Check the spelling"],
     ),
     "no such metric class": (
         None, ["--set", "evaluate.metrics.accuracy.class_path=torchmetrics.classification.Akkuracy"],
-        ["torchmetrics.classification.Akkuracy", "Did you mean torchmetrics.classification.Accuracy?"],
+        ["--set: evaluate.metrics.accuracy.class_path: ", "Did you mean torchmetrics.classification.Accuracy?"],
     ),
     "gate on a metric that does not exist": (
         None, ["--set", "promote.gates=[{metric: acuracy, min: 0.5}]"],
         ["promote.gates.0.metric: 'acuracy' is not a metric of evaluate; it has accuracy"],
     ),
     "store below a file": (
-        None, ["--store", "rows.csv/store"], ["in the store", "rows.csv is a file", "name another store"],
+        None, ["--store", "rows.csv/store"], ["cannot be made: ", "rows.csv is a file", "Name another folder."],
     ),
 }  # fmt: skip
 
@@ -157,8 +165,8 @@ def locked(tmp_path: Path) -> Iterator[Callable[[Path, int], Path]]:
 @pytest.mark.parametrize(
     ("place", "mode", "words"),
     [
-        ("store", 0o500, ["This user may not use", "in the store", "Give this user permission"]),
-        ("store", 0o000, ["This user may not use", "in the store", "Give this user permission"]),
+        ("store", 0o500, ["This user may not use the store /", "Give this user permission"]),
+        ("store", 0o000, ["This user may not use store.json in the store /", "Give this user permission"]),
         ("home", 0o500, ["This user may not write in the state folder", "TRAINWRIGHT_HOME"]),
         ("tiny/rows.csv", 0o000, ["rows.csv cannot be read by this user", "Give read permission on it"]),
         ("tiny/pipeline.yaml", 0o000, ["pipeline.yaml: cannot be read (Permission denied)", "check its permissions"]),
@@ -201,6 +209,24 @@ def test_a_server_that_does_not_answer_is_said_at_once(silent: bool, tmp_path: P
     assert f"The Prefect server at {url} (from PREFECT_API_URL) does not answer: " in sentence
     assert "Start that server, or remove the setting" in sentence
     assert not (tmp_path / "tiny" / ".trainwright" / "runs").exists()
+
+
+@pytest.mark.parametrize("case", ["unknown key", "no such class", "missing suite", "window", "window that is none"])
+def test_run_reads_the_spec_before_it_looks_for_a_server(case: str, tmp_path: Path) -> None:
+    window = ["--window", "soon"]
+    cases = AT_RESOLVE | {
+        "window": (None, window, ["data.window: --window soon was given, but the spec has no window"]),
+        "window that is none": (None, [*window, "--set", "data.window.column=a"], ["The window 'soon' cannot be read"]),
+    }
+    spoil, arguments, words = cases[case]
+    spec = write_project(tmp_path / "tiny")
+    if spoil is not None:
+        spoil(tmp_path / "tiny")
+    nobody = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    sentence = refused(trainwright("run", spec, *arguments, "--json", cwd=tmp_path / "tiny", env=nobody), 2)
+    for word in words:
+        assert word in sentence
+    assert not (tmp_path / "tiny" / ".trainwright").exists()
 
 
 @pytest.fixture(scope="module")

@@ -180,7 +180,7 @@ def test_a_file_is_read_from_the_specs_folder_and_its_errors_have_lines(spec_fil
     spec = load_spec(spec_file())
     with pytest.raises(SpecError) as caught:
         inline_lightning(spec, folder)
-    sentence = "there is no such file; train.lightning names it, from the spec's folder."
+    sentence = "there is no such file; correct train.lightning in the spec, or write the file."
     assert str(caught.value) == f"project/lightning.yaml: {sentence}"
     (folder / "lightning.yaml").write_text("model: {class_path: m.Model, init_args: {lr: 1e-3}}\n")
     assert inline_lightning(spec, folder) == {"model": {"class_path": "m.Model", "init_args": {"lr": 0.001}}}

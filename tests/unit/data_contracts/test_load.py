@@ -38,6 +38,7 @@ MISTAKES = {
         "contract: {suite: suite.json, zzz: 1}",
         "6: contract.zzz: unknown key; contract has fail_on and suite",
     ),
+    "no version": ("version: 1\n", "", "1: version: is missing; write `version: 1` as the first line"),
     "unknown key at the top": (
         "version: 1",
         "version: 1\nzzz: 3",

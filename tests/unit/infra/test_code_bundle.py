@@ -260,13 +260,13 @@ FOUND = [
     "_struct.Struct",
 ]
 NOT_FOUND = [
-    ("Net", "class_path 'Net' is not a class. Write it as module.Class"),
-    ("net.model.", "class_path 'net.model.' is not a class."),
+    ("Net", "'Net' is not the path of a class or function. Write it as module.Class"),
+    ("net.model.", "'net.model.' is not the path of a class or function."),
     ("nett.model.Net", "there is no module nett in {root}, and none is installed. Write the path from"),
     ("net.modle.Net", "there is no module net.modle."),
     ("net.model.Ned", "there is no Ned in {root}/net/model.py. Did you mean net.model.Net?"),
     ("net.model.Xyzzy", "there is no Xyzzy in {root}/net/model.py. Check the spelling"),
-    ("net.model", "class_path 'net.model' names a module. Name a class in it, as in net.model.MyModel."),
+    ("net.model", "'net.model' names a module. Name a class in it, as in net.model.MyModel."),
     ("space.Thing", "there is no module space.Thing."),
     ("infra.machines.Nothing", "there is no Nothing in"),
 ]

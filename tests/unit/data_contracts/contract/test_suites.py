@@ -23,7 +23,8 @@ BAD = {
     "no file": (None, r"contract.suite: there is no file suite.json in .*write the suite there"),
     "no JSON": (
         '{"name": "s",\n "expectations": [}',
-        r"suite.json:2: contract.suite: the suite is not JSON: Expecting value",
+        r"suite.json:2: contract.suite: the suite is not JSON: Expecting value \(column 19\)\. Look at this line and "
+        r"the one before: a comma, quote or bracket may be missing",
     ),
     "NaN": ('{"name": "s", "expectations": [NaN]}', r"suite.json:1: the suite holds NaN"),
     "a list": ("[]", r"suite.json:1: a suite is an object .* no list of expectations"),
@@ -49,6 +50,18 @@ BAD = {
         saved({**BETWEEN, "kwargs": {"column": "a", "min": 0}}),
         r"suite.json:8: expectations.0.kwargs.min: .* has no argument min; did you mean min_value\?",
     ),
+    "unknown, with nothing like it": (
+        saved({"type": "zzz", "kwargs": {}}),
+        r"suite.json:5: expectations.0.type: Great Expectations has no zzz; write an expectation of its gallery",
+    ),
+    "argument, with nothing like it": (
+        saved({**NOT_NULL, "kwargs": {"column": "a", "zzz": 0}}),
+        r"kwargs.zzz: .* has no argument zzz; it has column, .*mostly.*\.$",
+    ),
+    "a key, with nothing like it": (
+        saved({**NOT_NULL, "zzz": 0}),
+        r"expectations.0.zzz: unknown key; an expectation has type, kwargs, severity, description and meta\.$",
+    ),
     "argument missing": (saved({**NOT_NULL, "kwargs": {}}), r"expectations.0.kwargs: .* needs the argument column"),
     "parameter": (
         saved({**BETWEEN, "kwargs": {"column": "a", "min_value": {"$PARAMETER": "low"}}}),
@@ -58,7 +71,10 @@ BAD = {
         saved({"type": "expect_column_values_to_match_like_pattern", "kwargs": {"column": "a", "like_pattern": "a%"}}),
         r"expectations.0.type: .* needs a SQL database",
     ),
-    "no text": (b"\xff\xfe", r"contract.suite: suite.json cannot be read as text"),
+    "no text": (
+        b"\xff\xfe",
+        r"contract.suite: suite.json in .* cannot be read as text: its byte 0 is not UTF-8; save it as UTF-8\.$",
+    ),
 }
 
 
@@ -69,6 +85,19 @@ def test_a_bad_suite_is_refused_in_one_sentence(case: str, tmp_path: Path) -> No
         (tmp_path / "suite.json").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(SpecError, match=sentence):
         load_suite("suite.json", tmp_path)
+
+
+def test_a_path_that_names_no_file(tmp_path: Path) -> None:
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "orders.json").write_text(saved(NOT_NULL))
+    with pytest.raises(SpecError) as error:
+        load_suite("suites/oders.json", tmp_path)
+    assert str(error.value) == (
+        f"contract.suite: there is no file suites/oders.json in {tmp_path}; did you mean suites/orders.json?"
+    )
+    with pytest.raises(SpecError) as error:
+        load_suite("suites", tmp_path)
+    assert str(error.value) == f"contract.suite: suites is a folder in {tmp_path}; name the suite's JSON file in it."
 
 
 def test_an_inline_suite_is_named_by_its_field(tmp_path: Path) -> None:

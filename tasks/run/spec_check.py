@@ -1,0 +1,88 @@
+"""Checks a spec against the files that it names, before a store is opened or a server is started.
+
+It neither imports code nor reads data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from data_contracts.contract.suites import load_suite
+from data_contracts.errors import SpecError, UsageError
+from data_contracts.lightning_config import inline_lightning
+from data_contracts.load import load_spec
+from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.yaml_document import FieldPath, dotted
+from data_contracts.yaml_text import read_document
+from infra import code_bundle
+from infra.sources import Window, parse_window
+
+# A class or a function that the spec names: its field, and its dotted path.
+NamedCode = tuple[FieldPath, str]
+_LIGHTNING: FieldPath = ("train", "lightning")
+
+
+def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None:
+    """Raise UsageError for what is wrong in a spec, its Lightning config, its suite, its classes or the window."""
+    spec, root = load_spec(path, overrides), path.parent
+    run_window(spec, path, window, datetime.now(UTC))
+    lightning = inline_lightning(spec, root)
+    if spec.contract is not None:
+        load_suite(spec.contract.suite, root)
+    refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
+
+
+def run_window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -> Window | None:
+    """The window that `--window` names, for a spec that reads one; SpecError if only one of the two is given."""
+    wanted = not isinstance(spec.data, str) and spec.data.window is not None
+    if wanted and window is None:
+        raise SpecError(
+            f"{path}: data.window: the spec reads a window, but none was given.",
+            remedy="Give --window START..END, or a length such as --window 7d.",
+        )
+    if not wanted and window is not None:
+        raise SpecError(
+            f"{path}: data.window: --window {window} was given, but the spec has no window.",
+            remedy="Add data.window to the spec or leave --window out.",
+        )
+    return None if window is None else parse_window(window, now)
+
+
+def named_code(spec: PipelineSpec, lightning: dict[str, Any]) -> Iterator[NamedCode]:
+    """The user's (or a library's) classes and functions that a spec names, with their fields."""
+    if spec.train.transform:
+        yield ("train", "transform"), spec.train.transform.call
+    if spec.shards and spec.shards.transform:
+        yield ("shards", "transform"), spec.shards.transform.call
+    for part in ("model", "data"):
+        if (lightning.get(part) or {}).get("class_path"):
+            yield (*_LIGHTNING, part, "class_path"), lightning[part]["class_path"]
+    for name, metric in spec.evaluate.metrics.items():
+        if metric.class_path:
+            yield ("evaluate", "metrics", name, "class_path"), metric.class_path
+
+
+def refuse_unknown_code(spec: PipelineSpec, path: Path, lightning: dict[str, Any], project: Path) -> None:
+    """SpecError, with file, line and field, if a class or function that the spec names does not exist."""
+    for field, name in named_code(spec, lightning):
+        try:
+            code_bundle.find_class(project, name)
+        except UsageError as error:
+            where = _place(spec, path, field, name)
+            raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error
+
+
+def _place(spec: PipelineSpec, path: Path, field: FieldPath, name: str) -> str:
+    """`file:line: field` of the class or function `name`; `--set: field` if the file has another value there."""
+    file = spec.train.lightning
+    if field[:2] == _LIGHTNING and isinstance(file, str):
+        path, field = path.parent / file, field[2:]
+    document = read_document(path, "a YAML file", "write it")
+    value = document.value
+    for part in field:
+        value = value.get(part) if isinstance(value, dict) else None
+    written = value.get("call") if isinstance(value, dict) else value
+    return f"{document.place(field) if written == name else '--set'}: {dotted(field)}"

@@ -1,0 +1,80 @@
+"""A run, a model or a store that is not there: where it was searched, and what to do."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import UsageError
+from flows.commands import aliases, queries, run
+from infra.store import Store, layout, open_store
+
+pytestmark = pytest.mark.usefixtures("home")
+STATUS = "`trainwright status` lists runs and models; name another store with --store."
+MODEL = "digits is a model, not a run. Name a run's id; `trainwright status` lists runs."
+Command = Callable[[Namespace], Any]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A folder whose `.trainwright` is a store with the model digits, and no run."""
+    monkeypatch.chdir(tmp_path)
+    store = open_store(str(tmp_path / ".trainwright"))
+    store.create(f"{layout.model('digits', 1)}/manifest.json", b"{}")
+    return store
+
+
+def refusal(command: Command, name: str) -> str:
+    arguments = {"store": None, "json": False, "from_step": None, "rank": None, "to": None, "reason": "", "run": name}
+    with pytest.raises(UsageError) as error:
+        command(Namespace(name=name, **arguments))
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "what"),
+    [
+        (run.resume, "abc", "run abc"),
+        (run.resume, "RUN", "run RUN"),
+        (queries.checkpoints, "nothing@champion", "run nothing@champion"),
+        (queries.logs, "../x", "run ../x"),
+        (queries.show, "RUN", "run or model RUN"),
+        (queries.show, "nothing", "run or model nothing"),
+        (queries.show, "nothing@champion", "model nothing"),
+        (queries.prove, "Digits", "model Digits"),
+        (aliases.rollback, "nothing", "model nothing"),
+    ],
+)
+def test_a_run_or_model_that_is_not_there(command: Command, name: str, what: str, here: Store) -> None:
+    assert refusal(command, name) == f"There is no {what} in {here.uri}. {STATUS}"
+
+
+@pytest.mark.parametrize("command", [run.resume, queries.checkpoints, queries.logs])
+@pytest.mark.parametrize("name", ["digits", "digits@champion"])
+def test_a_model_where_a_run_should_be(command: Command, name: str, here: Store) -> None:
+    assert refusal(command, name) == MODEL.replace("digits", name)
+
+
+def test_no_store_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refusal(queries.show, "abc") == (
+        "There is no run or model abc: no store is known on this machine. Name its store with --store, or run a "
+        "pipeline: `trainwright run SPEC`."
+    )
+    answer = queries.status(Namespace(store=None))
+    assert answer.text.endswith("\n\nno store is known on this machine; `trainwright run SPEC` makes one")
+    assert answer.value["stores"] == []
+
+
+def test_the_status_of_an_empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = open_store(str(tmp_path / ".trainwright"))
+    answer = queries.status(Namespace(store=None))
+    assert answer.text.endswith(
+        f"\n\nstore     {store.uri}\n  no runs and no models yet; `trainwright run SPEC` makes the first"
+    )
+    assert answer.value["stores"] == [{"uri": store.uri, "runs": [], "models": []}]

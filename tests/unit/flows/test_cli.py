@@ -1,0 +1,60 @@
+"""Arguments that cannot be parsed are an error like any other: a sentence, JSON if asked for, exit code 2."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flows.cli import main, parser
+
+ALL = "`trainwright --help` lists the commands."
+WRONG = {
+    "no command": ([], f"the following arguments are required: COMMAND. {ALL}"),
+    "no such command": (["plann"], f"there is no command plann; did you mean plan? {ALL}"),
+    "nothing like it": (["zzz"], f"there is no command zzz. {ALL}"),
+    "no spec": (
+        ["run"],
+        "run: the following arguments are required: SPEC. `trainwright run --help` lists the arguments.",
+    ),
+    "no such option": (
+        ["plan", "a.yaml", "--foo"],
+        "plan: unrecognized arguments: --foo. `trainwright plan --help` lists the arguments.",
+    ),
+    "not a number": (
+        ["logs", "a", "--rank", "first"],
+        "logs: argument --rank: invalid int value: 'first'. `trainwright logs --help` lists the arguments.",
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", ["", "--json", "--js"])
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments(case: str, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments, sentence = WRONG[case]
+    assert main([*arguments, *([asked] if asked else [])]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("usage: trainwright")
+    assert err.endswith(f"\ntrainwright: {sentence}\n")
+    if not asked:
+        assert out == ""
+        return
+    told = json.loads(out)
+    assert told["exit_code"] == 2
+    assert told["error"]["cause"] == "usage"
+    assert f"{told['error']['message']} {told['error']['remedy']}" == sentence
+
+
+def test_help_ends_with_success(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--help"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("usage: trainwright run ")
+
+
+@pytest.mark.parametrize(("command", "length"), [("run", True), ("plan", True), ("validate", False), ("train", False)])
+def test_only_a_command_that_accepts_a_length_offers_it(command: str, length: bool) -> None:
+    [commands] = [action for action in parser()._actions if action.choices]
+    assert commands.choices is not None
+    [window] = [one for one in commands.choices[command]._actions if one.dest == "window"]
+    assert ("7d" in window.help) is length
