@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import TrainwrightError, from_json
-from data_contracts.handoffs import RunReport
 from data_contracts.load import load_spec
+from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, coloured, log
 from flows.stages import stages
 from infra.audit import TRIGGER

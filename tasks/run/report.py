@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from data_contracts.errors import OnHold, TrainwrightError
-from data_contracts.handoffs import Checkpoint, Cost, Dataset, Evaluation, ModelName, Receipt, RunReport, Verdict
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Receipt
+from data_contracts.run_report import Cost, ModelName, RunReport, Verdict
 from infra import registry
 from infra.audit import now
 from infra.store import Store, layout

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_contracts.handoffs import Cost
+from data_contracts.run_report import Cost
 from infra.gang.conductor.generation import Progress
 
 # Samples a second are measured over this time: over less, the time left jumps; over more, it lags behind.

@@ -7,8 +7,9 @@ from typing import Any
 
 from data_contracts.canonical import reuse_key
 from data_contracts.errors import CorruptError
-from data_contracts.handoffs import Checkpoint, Dataset, StageResult
+from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
+from data_contracts.run_report import StageResult
 from infra.checkpoints import verify_checkpoint
 from infra.datasets import find_dataset_by_id
 from infra.gang.checkpoints.ledger import at_step

@@ -15,7 +15,7 @@ from data_contracts.errors import Cancelled, CorruptError, Interrupted, StorageU
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch, RankAnswer, TrainingSummary
 from data_contracts.pipeline_spec import RetrySpec
-from data_contracts.pipeline_spec.model import SelectSpec
+from data_contracts.pipeline_spec.train import SelectSpec
 from infra import stopping
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.listing import why_from

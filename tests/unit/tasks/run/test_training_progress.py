@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.handoffs import Cost
+from data_contracts.run_report import Cost
 from infra.gang.conductor.generation import Progress
 from tasks.run.progress import percent, sentence
 from tasks.run.training_progress import TrainingMeter, TrainingProgress, planned_samples
