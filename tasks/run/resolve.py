@@ -21,6 +21,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import Price, Resolved
 from data_contracts.run_report import StageResult, Trigger
 from infra import audit, code_bundle, machines, registry, settings
+from infra.class_lookup import find_class
 from infra.datasets import find_dataset, find_dataset_by_id
 from infra.imported_weights import ENDING
 from infra.project_files import ProjectFiles, choose
@@ -99,7 +100,7 @@ def _pack(
     bundle = code_bundle.pack(root, store, provenance=provenance, **_packing(spec, root, lightning))
     names = _named_code(spec, lightning)
     for name in names:
-        code_bundle.find_class(bundle.root, name)
+        find_class(bundle.root, name)
     refuse_incomplete(store, bundle, names)
     return bundle
 
