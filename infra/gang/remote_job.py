@@ -19,7 +19,8 @@ from typing import Any, Literal
 from data_contracts.errors import Interrupted, Preempted, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import RemoteJob
-from data_contracts.messages.gang import Launch, RankAnswer, RankReport
+from data_contracts.messages.gang import Launch
+from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
 from infra.code_bundle import unpack

@@ -14,7 +14,7 @@ from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.messages.children import VERIFY, Verified, VerifyRequest
 from data_contracts.quoting import type_and_text
 from infra.checkpoints import verify_checkpoint
-from infra.processes.child import Report, child_main
+from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from infra.store.seal import Manifest
 from training.checkpoint import load_module_weights, read_tensors

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from data_contracts.messages.gang import Heartbeat, Joined, Launch, Meeting, NodeExit, RankReport
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, Meeting, NodeExit
+from data_contracts.messages.ranks import RankReport
 from infra.store import Store, layout
 
 T = TypeVar("T")

@@ -13,7 +13,8 @@ from functools import partial
 
 from data_contracts.errors import Cancelled, CorruptError, Interrupted, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Launch, RankAnswer, TrainingSummary
+from data_contracts.messages.gang import Launch
+from data_contracts.messages.ranks import RankAnswer, TrainingSummary
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import stopping

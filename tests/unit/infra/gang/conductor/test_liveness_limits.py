@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.errors import Hung
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.messages.gang import RankReport
+from data_contracts.messages.ranks import RankReport
 from infra.gang.conductor.liveness import Liveness
 from infra.gang.remote_job import report_of
 
