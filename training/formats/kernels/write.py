@@ -5,9 +5,10 @@ They compute first the sizes of all entries, then the places of the messages, th
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from training.formats.kernels.native import (
     BYTES,
@@ -22,6 +23,23 @@ from training.formats.kernels.native import (
     masked_crc,
     store,
 )
+
+
+class Entries(NamedTuple):
+    """The map entries of one column; Numba passes it to a kernel as it passes the arrays.
+
+    Attributes:
+        key: the column's name, (bytes,).
+        valid: (rows,); 0 for a null.
+        sizes: (rows,); bytes of each row's values on the wire.
+        rows: (rows + 1,); row i has the values `rows[i]` to `rows[i + 1]`.
+    """
+
+    key: NDArray[np.uint8]
+    valid: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
+    rows: NDArray[np.int64]
+
 
 # The largest head of a map entry without its key, including surplus copied bytes.
 HEAD_SPARE_BYTES = 64
@@ -145,10 +163,12 @@ def _put_head(out: Any, at: Any, head: Any, end: Any) -> Any:
 
 
 @kernel
-def put_bytes(
-    out: Any, first: Any, stop: Any, places: Any, key: Any, valid: Any, sizes: Any, rows: Any, items: Any, data: Any
-) -> None:
-    """Write the entries of a BytesList column at `places`, and advance the places."""
+def put_bytes(out: Any, first: Any, stop: Any, places: Any, entries: Any, items: Any, data: Any) -> None:
+    """Write the entries of a BytesList column (`Entries`) at `places`, and advance the places.
+
+    Value k has the bytes `items[k]` to `items[k + 1]` of `data`.
+    """
+    key, valid, sizes, rows = entries
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
     for row in range(first, stop):
@@ -165,10 +185,9 @@ def put_bytes(
 
 
 @kernel
-def put_floats(
-    out: Any, first: Any, stop: Any, places: Any, key: Any, valid: Any, sizes: Any, rows: Any, values: Any
-) -> None:
+def put_floats(out: Any, first: Any, stop: Any, places: Any, entries: Any, values: Any) -> None:
     """Write the entries of a FloatList column; `values` are the bits of its float32 values."""
+    key, valid, sizes, rows = entries
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
     for row in range(first, stop):
@@ -183,10 +202,9 @@ def put_floats(
 
 
 @kernel
-def put_ints(
-    out: Any, first: Any, stop: Any, places: Any, key: Any, valid: Any, sizes: Any, rows: Any, values: Any
-) -> None:
+def put_ints(out: Any, first: Any, stop: Any, places: Any, entries: Any, values: Any) -> None:
     """Write the entries of an Int64List column."""
+    key, valid, sizes, rows = entries
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
     for row in range(first, stop):
