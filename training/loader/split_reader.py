@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import LoaderSpec, MixtureSpec
 from data_contracts.quoting import shown, text_of
 from training.formats.schema import pick
@@ -62,9 +61,7 @@ class Split:
 
     def __init__(
         self,
-        folder: Path,
-        dataset: Dataset,
-        split: str,
+        shards: Shards,
         batch: BatchSpec = None,
         transform: Transform | None = None,
         loader: LoaderSpec | None = None,
@@ -73,7 +70,7 @@ class Split:
         parts: Mapping[str, int] | None = None,
         in_order: bool = False,
     ) -> None:
-        """Open the split; every shard is checked against its digest before its rows are used.
+        """Open the split of these shards; each is checked against its digest before its rows are used.
 
         Args:
             batch: the spec's `train.batch`.
@@ -82,12 +79,11 @@ class Split:
             in_order: rows are asked for as they are stored, so they may be read from the shards at any size.
 
         Raises:
-            UsageError: no such split or column, a column that a tensor cannot hold, or too little room for the order.
+            UsageError: no such column, a column that a tensor cannot hold, or too little room for the order.
             CorruptError: a shard is not what was sealed. StorageUnavailable: a disk is full or fails.
         """
         loader = loader or LoaderSpec()
         room = room or MemoryBudget.of(loader)
-        shards = Shards(folder, dataset, split)
         self.num_rows, self.shard_rows = shards.num_rows, shards.rows
         self._keys, self._columns = columns_of(shards.schema, batch, loader.pad)
         self.row_bytes = row_bytes(self._columns, shards)

@@ -22,7 +22,7 @@ from infra.handoffs import put_handoff
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
-from training.loader import MemoryBudget, OrderedLoader, Split, stored_order
+from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
 from training.score.metrics import metric_classes
 from training.score.scored import Scored
 from training.score.scoring import score
@@ -112,9 +112,7 @@ def _sets(request: EvaluateRequest, wanted: EvaluateSpec) -> Iterable[tuple[str,
         loader = stored_order(train)
         # Each set is scored before the next is opened, so each has the whole room.
         rows = Split(
-            folder=folder,
-            dataset=one.dataset,
-            split=one.split,
+            Shards(folder, one.dataset, one.split),
             batch=train["batch"],
             transform=transform,
             loader=loader,
