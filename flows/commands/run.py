@@ -18,7 +18,7 @@ from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, coloured, log
 from flows.stages import stages
 from infra.audit import TRIGGER
-from tasks.run.options import RunOptions
+from tasks.run.options import DEFAULTS, RunOptions
 
 if TYPE_CHECKING:
     from infra.orchestrator.api import Server
@@ -32,7 +32,6 @@ QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
 }
-DEFAULTS = RunOptions()
 
 
 def run(arguments: argparse.Namespace) -> Answer:

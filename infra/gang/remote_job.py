@@ -27,7 +27,8 @@ from infra.code_bundle import unpack
 from infra.datasets import local_dataset
 from infra.gang.checkpoints.participants import generations
 from infra.gang.conductor.conductor import WAIT_S
-from infra.gang.conductor.generation import Generation, Progress
+from infra.gang.conductor.generation import Generation
+from infra.gang.conductor.rank_reports import Progress
 from infra.gang.environment import SCRATCH, STORE, store_options
 from infra.gang.node.local import Room, Start
 from infra.gang.rank_files import RankFiles, read_launch, stop_file

@@ -27,3 +27,6 @@ class RunOptions:
     scheduled: datetime | None = None
     fresh: bool = False
     rehash: bool = False
+
+
+DEFAULTS = RunOptions()

@@ -22,10 +22,8 @@ from data_contracts.run_report import Cost, StageResult
 from infra import code_bundle, scratch, settings
 from infra.audit import now
 from infra.store import Store, layout, open_store
-from tasks.run.options import RunOptions
+from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.resolve import ci_key, resolve
-
-DEFAULTS = RunOptions()
 
 
 @dataclass(frozen=True)

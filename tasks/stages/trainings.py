@@ -90,10 +90,7 @@ def find_training(run: Run, key: str, *, warn: bool = True) -> tuple[str, Checkp
 
 def _begun_by(run: Run, training: str) -> str | None:
     """The run that began a training: `--new` makes one new training, however often the run is continued."""
-    try:
-        return run.store.read_as(layout.launch(training, 0), _launcher)
-    except FileNotFoundError:
-        return None
+    return run.store.find_as(layout.launch(training, 0), _launcher)
 
 
 def usable(run: Run, checkpoint: Checkpoint, *, warn: bool = True) -> bool:
@@ -152,5 +149,4 @@ def _launcher(launch: dict[str, Any]) -> str:
 
 def recorded(run: Run, stage: str) -> StageResult | None:
     """How a stage of the run ended, if it ended successfully."""
-    path = layout.stage(run.run_id, stage)
-    return run.store.read_as(path, StageResult.model_validate) if run.store.exists(path) else None
+    return run.store.find_as(layout.stage(run.run_id, stage), StageResult.model_validate)
