@@ -47,7 +47,7 @@ class Fixed:
                 out[at : at + PIECE, place] = array[at : at + PIECE]
 
     def batches(self, values: NDArray[Any], size: int) -> list[torch.Tensor]:
-        """Views of `size` rows each."""
+        """Views of `values`, (rows, *shape), of `size` rows each."""
         return list(torch.from_numpy(values).split(size))
 
 

@@ -77,7 +77,7 @@ class TrainLoader:
         return any(first <= self.samples < end for first, end in self._skip)
 
     def rows(self, first: int, end: int) -> NDArray[np.int64]:
-        """The rows at these samples of the training, over all ranks, in the order of training."""
+        """The rows, (samples,), at these samples of the training, over all ranks, in the order of training."""
         epoch_samples = self.plan.steps_per_epoch * self.plan.global_batch
         found = [np.empty(0, np.int64)]
         while first < end:

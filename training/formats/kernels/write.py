@@ -5,11 +5,11 @@ They compute first the sizes of all entries, then the places of the messages, th
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from training.formats.kernels.arrays import ByteArray, Entries, FloatBits, Numbers
 from training.formats.kernels.native import (
     BYTES,
     FLOAT,
@@ -23,23 +23,6 @@ from training.formats.kernels.native import (
     masked_crc,
     store,
 )
-
-
-class Entries(NamedTuple):
-    """The map entries of one column; Numba passes it to a kernel as it passes the arrays.
-
-    Attributes:
-        key: the column's name, (bytes,).
-        valid: (rows,); 0 for a null.
-        sizes: (rows,); bytes of each row's values on the wire.
-        rows: (rows + 1,); row i has the values `rows[i]` to `rows[i + 1]`.
-    """
-
-    key: NDArray[np.uint8]
-    valid: NDArray[np.uint8]
-    sizes: NDArray[np.int64]
-    rows: NDArray[np.int64]
-
 
 # The largest head of a map entry without its key, including surplus copied bytes.
 HEAD_SPARE_BYTES = 64
@@ -77,7 +60,7 @@ def _put_delimiter(out: Any, at: Any, number: Any, size: Any) -> Any:
 
 
 @kernel
-def bytes_sizes(rows: Any, items: Any, sizes: Any) -> None:
+def bytes_sizes(rows: Numbers, items: Numbers, sizes: Numbers) -> None:
     """Per row the bytes of its BytesList: values `rows[i]` to `rows[i + 1]`, where value k is `items[k]` onwards."""
     for row in range(len(sizes)):
         size = 0
@@ -87,7 +70,7 @@ def bytes_sizes(rows: Any, items: Any, sizes: Any) -> None:
 
 
 @kernel
-def int64_sizes(rows: Any, values: Any, sizes: Any) -> None:
+def int64_sizes(rows: Numbers, values: Numbers, sizes: Numbers) -> None:
     """Per row, the bytes of its values as varints."""
     for row in range(len(sizes)):
         size = 0
@@ -103,7 +86,7 @@ def _list_bytes(kind: Any, size: Any) -> Any:
 
 
 @kernel
-def add_entries(kind: Any, key: Any, valid: Any, sizes: Any, features: Any) -> None:
+def add_entries(kind: int, key: ByteArray, valid: ByteArray, sizes: Numbers, features: Numbers) -> None:
     """Add to each row's `features` the bytes of one column's map entry; a null has no entry."""
     known, entry = -1, 0
     for row in range(len(sizes)):
@@ -116,7 +99,7 @@ def add_entries(kind: Any, key: Any, valid: Any, sizes: Any, features: Any) -> N
 
 
 @kernel
-def lay_out(features: Any, first: Any, most_bytes: Any, starts: Any, stops: Any) -> Any:
+def lay_out(features: Numbers, first: int, most_bytes: int, starts: Numbers, stops: Numbers) -> Any:
     """Places of the messages from row `first` on, with room for a record's frame; returns (next row, bytes), at least
     one row.
     """
@@ -134,7 +117,7 @@ def lay_out(features: Any, first: Any, most_bytes: Any, starts: Any, stops: Any)
 
 
 @kernel
-def put_heads(out: Any, features: Any, first: Any, stop: Any, places: Any) -> None:
+def put_heads(out: ByteArray, features: Numbers, first: int, stop: int, places: Numbers) -> None:
     """Begin the messages of rows `first` to `stop` at their `places`, and advance the places."""
     for row in range(first, stop):
         places[row] = _put_delimiter(out, places[row], 1, features[row])
@@ -163,7 +146,9 @@ def _put_head(out: Any, at: Any, head: Any, end: Any) -> Any:
 
 
 @kernel
-def put_bytes(out: Any, first: Any, stop: Any, places: Any, entries: Any, items: Any, data: Any) -> None:
+def put_bytes(
+    out: ByteArray, first: int, stop: int, places: Numbers, entries: Entries, items: Numbers, data: ByteArray
+) -> None:
     """Write the entries of a BytesList column (`Entries`) at `places`, and advance the places.
 
     Value k has the bytes `items[k]` to `items[k + 1]` of `data`.
@@ -185,8 +170,8 @@ def put_bytes(out: Any, first: Any, stop: Any, places: Any, entries: Any, items:
 
 
 @kernel
-def put_floats(out: Any, first: Any, stop: Any, places: Any, entries: Any, values: Any) -> None:
-    """Write the entries of a FloatList column; `values` are the bits of its float32 values."""
+def put_floats(out: ByteArray, first: int, stop: int, places: Numbers, entries: Entries, values: FloatBits) -> None:
+    """Write the entries of a FloatList column."""
     key, valid, sizes, rows = entries
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
@@ -202,7 +187,7 @@ def put_floats(out: Any, first: Any, stop: Any, places: Any, entries: Any, value
 
 
 @kernel
-def put_ints(out: Any, first: Any, stop: Any, places: Any, entries: Any, values: Any) -> None:
+def put_ints(out: ByteArray, first: int, stop: int, places: Numbers, entries: Entries, values: Numbers) -> None:
     """Write the entries of an Int64List column."""
     key, valid, sizes, rows = entries
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
@@ -218,7 +203,7 @@ def put_ints(out: Any, first: Any, stop: Any, places: Any, entries: Any, values:
 
 
 @kernel
-def frame(out: Any, first: Any, stop: Any, starts: Any, stops: Any) -> None:
+def frame(out: ByteArray, first: int, stop: int, starts: Numbers, stops: Numbers) -> None:
     """Put length and checksums around the messages of rows `first` to `stop`."""
     for row in range(first, stop):
         head = starts[row] - HEAD_BYTES
