@@ -39,7 +39,7 @@ from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
 from infra.digests import file_digest
 from training import formats
 from training.formats.schema import FILE, columns_of, to_json
-from training.loader import MemoryBudget, Split, TrainLoader
+from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader
 from training.order.rank_plan import make_plan
 
 BATCH = 256
@@ -77,9 +77,9 @@ class Ours:
 
     def __init__(self, folder: Path, dataset: Dataset, batch: Any, loader: LoaderSpec, room: MemoryBudget) -> None:
         since = time.perf_counter()
-        split = Split(folder, dataset, "train", batch, None, loader, room)
+        split = Split(Shards(folder, dataset, "train"), batch, None, loader, room)
         plan = make_plan(split.num_rows, TrainSpec(lightning={}, global_batch_size=BATCH), 1)
-        self.loader = TrainLoader(split, plan, dataset.ref.id, 0, 0, loader)
+        self.loader = TrainLoader(split, plan, Sampling(dataset.ref.id, 0, loader), 0)
         self.open_s = time.perf_counter() - since
         self.later: list[float] = []
 

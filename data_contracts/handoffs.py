@@ -16,10 +16,6 @@ from data_contracts.errors import UsageError
 
 SCHEMA = 1
 
-StageStatus = Literal["ran", "reused", "rejected", "failed", "skipped", "cancelled", "waiting"]
-Verdict = Literal["promoted", "unchanged", "not_promoted", "rejected", "failed", "cancelled", "waiting", "over_budget"]
-Trigger = Literal["cli", "schedule", "ci", "ui", "automation"]
-
 
 class Record(BaseModel):
     """A frozen JSON record; unknown keys are refused."""
@@ -288,60 +284,3 @@ class Hold(Record):
         """The person, time and reason of the roll-back, as the end of a sentence."""
         when = f" at {self.at}" if self.at else ""
         return f"{self.by} rolled version {self.version} back{when}" + (f' ("{self.reason}")' if self.reason else "")
-
-
-class Cost(Record):
-    """A run's cost: node-seconds from launch to release times the catalogue's dated price."""
-
-    node_seconds: float = 0.0
-    usd: float = 0.0
-    machine: str = "local"
-    usd_per_hour: float = 0.0
-    price_date: str = ""
-
-
-class StageResult(Record):
-    """How one stage ended. `id` is the id of the result that it made or reused; `reused_from` says what was reused."""
-
-    name: str
-    status: StageStatus
-    seconds: float
-    id: str | None = None
-    reused_from: str | None = None
-    sentence: str = ""
-
-
-class ModelName(Record):
-    """A model as a report names it."""
-
-    name: str
-    version: int | None
-    alias: str | None
-
-
-class RunReport(HandOff):
-    """One page about one run; `trainwright run --json` prints it.
-
-    Attributes:
-        error: the error that ended it, as `TrainwrightError.to_json` writes it; None if the line reached its end.
-    """
-
-    run_id: str
-    pipeline: str
-    verdict: Verdict
-    exit_code: int
-    sentence: str
-    stages: list[StageResult]
-    error: dict[str, Any] | None = None
-    dataset_id: str | None = None
-    checkpoint_id: str | None = None
-    model: ModelName | None = None
-    metrics: dict[str, float] = {}
-    cost: Cost = Cost()
-    tags: dict[str, str] = {}
-    trigger: Trigger = "cli"
-    actor: str = ""
-    commit: str | None = None
-    dirty: bool = False
-    started: str = ""
-    finished: str = ""

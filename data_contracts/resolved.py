@@ -6,8 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from data_contracts.handoffs import Dataset, HandOff, Record, Ref, SourceFile, Trigger
+from data_contracts.handoffs import Dataset, HandOff, Record, Ref, SourceFile
 from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.run_report import Trigger
 
 
 class Price(Record):

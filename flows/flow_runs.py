@@ -15,8 +15,8 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
 from data_contracts.errors import TrainwrightError, UsageError
-from data_contracts.handoffs import RunReport, Trigger
 from data_contracts.load import load_spec
+from data_contracts.run_report import RunReport, Trigger
 from infra.audit import TRIGGER
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact

@@ -11,8 +11,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 from prefect import flow
 from prefect.exceptions import Abort
@@ -24,10 +22,9 @@ from data_contracts.messages.gang import Joined, NodeExit
 from infra.gang.environment import ADDRESS, STORE_OPTIONS, store_options
 from infra.gang.node.address import own_address
 from infra.gang.node.local import LocalNode
-from infra.store import Store, layout, open_store
+from infra.store import layout, open_store
 
 POLL_S = 0.1
-T = TypeVar("T")
 log = logging.getLogger("trainwright")
 
 
@@ -53,8 +50,8 @@ def node(store: str, training: str, generation: int, node: int) -> State:
     finally:
         supervisor.kill()
     opened, place = open_store(store, options, create=False), (training, generation, node)
-    if (ended := _found(opened, layout.node_exit(*place), NodeExit.from_json)) is None:
-        joined = _found(opened, layout.joined(*place), Joined.from_json)
+    if (ended := opened.find_as(layout.node_exit(*place), NodeExit.from_json)) is None:
+        joined = opened.find_as(layout.joined(*place), Joined.from_json)
         if joined is not None and (joined.host, joined.pid) != (socket.gethostname(), supervisor.pid):
             # Prefect executed this flow run twice. Its state belongs to the execution that has the node.
             raise Abort(f"node {node} runs on {joined.host} already")
@@ -65,13 +62,6 @@ def node(store: str, training: str, generation: int, node: int) -> State:
     log.error("%s", error)
     make = Cancelled if isinstance(error, CancelledError) else Failed
     return make(name=error.cause.replace("_", " ").title().replace(" ", ""), message=error.message)
-
-
-def _found(store: Store, path: str, parse: Callable[[Any], T]) -> T | None:
-    try:
-        return store.read_as(path, parse)
-    except FileNotFoundError:
-        return None
 
 
 def _wait_for(supervisor: LocalNode) -> None:

@@ -8,7 +8,7 @@ from prefect import flow
 from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.handoffs import RunReport
+from data_contracts.run_report import RunReport
 from flows.flow_runs import as_error, as_state, cost_tagged, flow_name, name_flow_run, overrides, started_by
 from flows.stages import stages
 from infra.orchestrator.cancelling import cancellable

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
-from infra.processes.child import Report, child_main
+from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.sources import Selection, Window, read_batches
 

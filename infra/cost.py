@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from data_contracts.handoffs import Cost
 from data_contracts.resolved import Price
+from data_contracts.run_report import Cost
 from infra.machines import Machine
 
 

@@ -7,33 +7,21 @@ under `code.include` is always packed; a glob there never brings in a secret, a 
 from __future__ import annotations
 
 import glob
-import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
-
-import yaml
 
 from data_contracts.errors import UsageError
 from infra import audit
-from infra.secret_names import is_secret, without_copy
+from infra.file_kinds import dvc_outs, is_data, is_handoff, is_store
+from infra.secret_names import is_secret
 from infra.store import Store
 
 MAX_DATA_BYTES = 2**20
 _SKIPPED = {"__pycache__", "node_modules", "venv", "site-packages"}
-_DATA = {
-    ".arrow", ".avro", ".bin", ".ckpt", ".csv", ".db", ".dta", ".duckdb", ".feather", ".h5", ".hdf5", ".ipc", ".jsonl",
-    ".lmdb", ".mat", ".mdb", ".ndjson", ".npy", ".npz", ".onnx", ".orc", ".parquet", ".pickle", ".pkl", ".pq", ".pt",
-    ".pth", ".rds", ".safetensors", ".sav", ".sqlite", ".sqlite3", ".tfrecord", ".tsv", ".xls", ".xlsx",
-    ".7z", ".bz2", ".gz", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst",
-    ".avi", ".bmp", ".flac", ".gif", ".jpeg", ".jpg", ".mkv", ".mov", ".mp3", ".mp4", ".ogg", ".png", ".tif", ".tiff",
-    ".wav", ".webm", ".webp", ".ipynb", ".log", ".mbox",
-}  # fmt: skip
-_DATA_NAMES = ("core", "core.[0-9]*", "*dump*.sql", "*.log.[0-9]*")
 _GIT_TIMEOUT_S = 60
 
 SECRET = "its name looks like a secret's"
@@ -131,8 +119,8 @@ class _Judge:
         self._sources = {one for path in sources for one in (Path(os.path.abspath(path)), path.resolve())}
         self._inodes = {one for path in self._sources if (one := _inode(path))}
         self._stores = {Path(store.uri).resolve()} if store.is_local else set()
-        self._stores |= {path.parent for path in listed if path.name == "store.json" and _is_store(path)}
-        self._tracked = {target for path in listed for target in _dvc_outs(path)}
+        self._stores |= {path.parent for path in listed if path.name == "store.json" and is_store(path)}
+        self._tracked = {target for path in listed for target in dvc_outs(path)}
         self._listed = {path.resolve() for path in listed if not path.is_symlink()}
 
     def why_not(self, path: Path) -> str | None:
@@ -154,9 +142,9 @@ class _Judge:
             return TRACKED_DATA
         if path.stat().st_size > MAX_DATA_BYTES:
             return LARGE
-        if not self._git and _is_data(path.name.lower()):
+        if not self._git and is_data(path.name.lower()):
             return DATA
-        return HANDOFF if _is_handoff(path) else None
+        return HANDOFF if is_handoff(path) else None
 
     def guarded(self, path: Path) -> str | None:
         """The reason if only an exact path under `code.include` can bring the file in, else None."""
@@ -228,53 +216,6 @@ def _inode(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return facts.st_dev, facts.st_ino
-
-
-def _is_data(name: str) -> bool:
-    """Whether a file, or the original of a copy (`rows.csv.bak`), has the name of data."""
-    original = without_copy(name)
-    endings = {PurePosixPath(one).suffix for one in (name, original, original.removesuffix(".txt"))}
-    return not _DATA.isdisjoint(endings) or any(fnmatchcase(original, pattern) for pattern in _DATA_NAMES)
-
-
-def _is_store(path: Path) -> bool:
-    """Whether a `store.json` belongs to a store, and is not a file of the user's."""
-    about = _json(path)
-    return isinstance(about, dict) and {"made", "pointers", "schema"} <= about.keys()
-
-
-def _is_handoff(path: Path) -> bool:
-    """Whether a stage verb's `--out` wrote the file: it changes with each run and is not code."""
-    if path.suffix != ".json":
-        return False
-    about = _json(path)
-    if not isinstance(about, dict) or not {"schema_version", "ref"} <= about.keys():
-        return False
-    return about["ref"] is None or (isinstance(about["ref"], dict) and about["ref"].keys() == {"uri", "id", "seal"})
-
-
-def _json(path: Path) -> object:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def _dvc_outs(path: Path) -> Iterator[Path]:
-    """The files and folders that a `.dvc` file, a `dvc.yaml` or a `dvc.lock` names as outputs or tracked data."""
-    if path.suffix != ".dvc" and path.name not in ("dvc.yaml", "dvc.lock"):
-        return
-    try:
-        about = yaml.safe_load(path.read_bytes())
-        stages = [about] if path.suffix == ".dvc" else list(about.get("stages", {}).values())
-        for stage in stages:
-            done = stage.get("do", stage)
-            for out in [one for kind in ("outs", "metrics", "plots") for one in done.get(kind, [])]:
-                # In dvc.yaml an output with options is a mapping from its path to them.
-                name = out.get("path", next(iter(out))) if isinstance(out, dict) else out
-                yield Path(os.path.abspath(path.parent / str(done.get("wdir", ".")) / str(name)))
-    except (OSError, ValueError, AttributeError, TypeError, StopIteration, RecursionError, yaml.YAMLError):
-        return
 
 
 def _ignored(root: Path) -> Iterator[LeftOut]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +64,7 @@ def frame(table: pa.Table, layout: Layout, first: int = 0) -> pd.DataFrame:
     import pandas as pd
 
     columns = {name: table.column(name) for name in layout.columns}
-    index: np.ndarray | pd.RangeIndex = pd.RangeIndex(first, first + table.num_rows)
+    index: NDArray[np.int64] | pd.RangeIndex = pd.RangeIndex(first, first + table.num_rows)
     if layout.nulls == "drop" or (layout.nulls == "typed" and len(columns) == 1):
         (name,) = layout.columns
         if columns[name].null_count:

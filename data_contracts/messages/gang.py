@@ -1,11 +1,10 @@
-"""What the conductor, the supervisors and the ranks of a gang write for each other.
+"""What the conductor and the supervisors of a gang write for each other in the store.
 
 | message | written by | read by | where |
 |---|---|---|---|
 | `Launch` | conductor | supervisor, rank | `g<g>/launch.json` in the store; the same file in a node's scratch |
 | `Joined` | supervisor | conductor, other nodes | `node-<k>/joined.json` |
 | `Meeting` | conductor | supervisors | `rollcall.json` |
-| `RankProcess`, `RankReport`, `RankAnswer` | rank | its supervisor | the rank's files, see `infra.gang.rank_files` |
 | `Heartbeat` | supervisor | conductor | `node-<k>/beat-<n>.json` |
 | `NodeExit` | supervisor | conductor | `node-<k>/exit.json` |
 | `CancelMarker` | conductor | supervisors | `g<g>/cancel` |
@@ -24,6 +23,7 @@ from pydantic import Field, model_validator
 from data_contracts.canonical import StorePath
 from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
 from data_contracts.messages.message import Message
+from data_contracts.messages.ranks import RankEnd, RankReport
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # More than any machine has; a larger number in a file is damage.
@@ -152,92 +152,6 @@ class Meeting(Message, extra="ignore"):
     def order(self) -> list[int]:
         """The nodes' numbers."""
         return [joined.node for joined in self.nodes]
-
-
-class RankProcess(Message):
-    """The process of a rank."""
-
-    rank: int
-    pid: int
-
-
-class RankReport(Message, extra="ignore"):
-    """How far a rank is.
-
-    Attributes:
-        device: on which it computes, once it knows.
-        checkpoints: the newest that were sealed, of `num_checkpoints` in this generation.
-        wait_share: share of the time since the last report spent waiting for data.
-        begun_with: what was loaded from `train.init_from`, in this generation; else "".
-        micro_batch: rows that a device takes at once; 0 while unknown, and with the user's own loader.
-        saving: whether a checkpoint is being saved; waits_for: why saving takes longer, or "".
-        place, place_s, moves, own_s, steps: where it is (see `training.fit.rank_activity`), and for how long.
-        state: letter of its process's state (`T`: stopped); only in a heartbeat.
-    """
-
-    rank: int
-    device: str = ""
-    phase: Literal["starting", "training", "done"] = "starting"
-    step: int = 0
-    epoch: int = 0
-    samples: int = 0
-    metrics: dict[str, float] = {}
-    checkpoints: list[Checkpoint] = []
-    num_checkpoints: int = 0
-    wait_share: float = 0.0
-    begun_with: str = ""
-    micro_batch: int = 0
-    saving: bool = False
-    waits_for: str = ""
-    place: str = "between"
-    place_s: float = 0.0
-    moves: int = 0
-    own_s: float = 0.0
-    steps: int = 0
-    state: str = Field(default="", exclude_if=operator.not_)
-
-
-class TrainingSummary(Record, extra="ignore"):
-    """How a training went, as each rank answers at its end; the plan's fields are 0 with the user's own loader.
-
-    Attributes:
-        dropped_rows: rows of the last incomplete global batch, which training left out; None if unknown.
-        wait_share: share of the training's time that the rank waited for data.
-        wait_cause: what took longest in preparing the data.
-        begun_with: what was and was not loaded from `train.init_from`; "" without `init_from`.
-    """
-
-    num_rows: int = 0
-    global_batch: int = 0
-    world_size: int = 0
-    micro_batch: int = 0
-    accumulate: int = 0
-    steps_per_epoch: int = 0
-    dropped_rows: int | None = None
-    wait_share: float = 0.0
-    wait_cause: str = ""
-    begun_with: str = ""
-
-
-class RankAnswer(Message, extra="ignore"):
-    """A rank's answer at its end.
-
-    Attributes:
-        checkpoint: the last one; rank 0 alone names it.
-        plan: of a training, a `TrainingSummary`; of a remote job, the child's answer.
-    """
-
-    checkpoint: Checkpoint | None = None
-    plan: dict[str, Any] = {}
-
-
-class RankEnd(Record, extra="ignore"):
-    """What a rank left: its last report and its answer, if it wrote them, and its stacks, if they were taken."""
-
-    rank: int
-    report: RankReport | None = None
-    done: RankAnswer | None = None
-    stack: str = ""
 
 
 class Heartbeat(Message, extra="ignore"):

@@ -21,20 +21,11 @@ from data_contracts.pipeline_spec.data import (
     StorageOptions,
     Uri,
 )
-from data_contracts.pipeline_spec.model import (
-    OWN,
-    BatchTransform,
-    EvaluateSpec,
-    GateSpec,
-    InitSpec,
-    LoaderSpec,
-    MetricSpec,
-    MixtureSpec,
-    PromoteSpec,
-    SetSpec,
-    TrainSpec,
-)
+from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetSpec
+from data_contracts.pipeline_spec.loader import OWN, LoaderSpec, MixtureSpec
 from data_contracts.pipeline_spec.placement import VerifySpec
+from data_contracts.pipeline_spec.promote import GateSpec, PromoteSpec
+from data_contracts.pipeline_spec.train import BatchTransform, InitSpec, TrainSpec
 
 __all__ = [
     "OWN",

@@ -18,6 +18,7 @@ from data_contracts.errors import Interrupted, TrainwrightError, UsageError
 from flows.commands.guard import Answer, log
 from infra import scratch
 from infra.quantities import duration, size
+from infra.scratch_owner import Leftover
 from infra.settings import known_stores, state_folder
 
 GIB = 2**30
@@ -118,7 +119,7 @@ def _stores() -> list[Check]:
     return checks
 
 
-def _as_json(left: scratch.Leftover) -> dict[str, Any]:
+def _as_json(left: Leftover) -> dict[str, Any]:
     size_and_age = {"bytes": left.num_bytes, "age_s": round(left.age_s)}
     return {"path": str(left.path), **size_and_age, "made_for": left.made_for, "why_kept": left.why_kept}
 

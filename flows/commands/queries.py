@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import is_name
-from data_contracts.handoffs import RunReport, passed_over
+from data_contracts.handoffs import passed_over
 from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, log
 from flows.commands.run import answer as report_answer
 from flows.commands.tables import table

@@ -11,7 +11,7 @@ from pathlib import Path
 from textwrap import shorten
 
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import RunReport
+from data_contracts.run_report import RunReport
 from flows.commands.doctor import check_machine
 from flows.commands.guard import Answer, log
 from flows.commands.run import connect, run_line, text

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import TrainwrightError, from_json
-from data_contracts.handoffs import RunReport
+from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, coloured, log
 from flows.stages import stages
 from infra.audit import TRIGGER
-from tasks.run.options import RunOptions
+from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.spec_check import check_spec
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
 }
-DEFAULTS = RunOptions()
 
 
 def run(arguments: argparse.Namespace) -> Answer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from data_contracts.handoffs import Cost, StageResult
 from data_contracts.messages.raw_data import ShardProgress
+from data_contracts.run_report import Cost, StageResult
 from flows.commands.terminal import printable
 from flows.stages import verbs
 from tasks.run.progress import StageBegan, StageEnded, duration, percent, sentence

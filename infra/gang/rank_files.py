@@ -22,8 +22,9 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from data_contracts.errors import TrainwrightError, UsageError, from_json
-from data_contracts.messages.gang import Launch, RankAnswer, RankProcess, RankReport
+from data_contracts.messages.gang import Launch
 from data_contracts.messages.message import Message
+from data_contracts.messages.ranks import RankAnswer, RankProcess, RankReport
 from infra.atomic import replace_json
 from infra.gang.environment import LAUNCH
 

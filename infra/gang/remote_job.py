@@ -19,14 +19,16 @@ from typing import Any, Literal
 from data_contracts.errors import Interrupted, Preempted, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import RemoteJob
-from data_contracts.messages.gang import Launch, RankAnswer, RankReport
+from data_contracts.messages.gang import Launch
+from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
 from infra.code_bundle import unpack
 from infra.datasets import local_dataset
 from infra.gang.checkpoints.participants import generations
 from infra.gang.conductor.conductor import WAIT_S
-from infra.gang.conductor.generation import Generation, Progress
+from infra.gang.conductor.generation import Generation
+from infra.gang.conductor.rank_reports import Progress
 from infra.gang.environment import SCRATCH, STORE, store_options
 from infra.gang.node.local import Room, Start
 from infra.gang.rank_files import RankFiles, read_launch, stop_file

@@ -15,7 +15,7 @@ from infra import registry
 from infra.gc.retention import Kind, StoreItem
 from infra.store import Manifest, Store, layout
 from infra.store.backend import Stored
-from infra.store.store import day_end_s
+from infra.store.deletion import day_end_s
 
 SEALED: dict[str, Kind] = {
     "contracts": "contract",

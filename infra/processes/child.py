@@ -11,30 +11,23 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import ValidationError
 
 from data_contracts.errors import CorruptError, Hung, NodeLost, OutOfMemory, TrainwrightError, UserCodeError, from_json
 from data_contracts.messages.children import A, Child, R
 from data_contracts.messages.message import Message
-from data_contracts.quoting import LOG, PROJECT, log_place, type_and_text, withholds
+from data_contracts.quoting import LOG, PROJECT, log_place, withholds
 from infra import scratch, stopping
-from infra.atomic import replace_json
+from infra.processes.child_main import PARENT, ChildFiles, Json
 from infra.processes.environment import explain, for_user_code
-from infra.processes.light_imports import end_light_imports
 from infra.processes.private_texts import new_log
 from infra.processes.processes import (
-    MARK,
     end,
-    is_alive,
-    kill_marked,
     marked_env,
     module_command,
     new_mark,
@@ -45,11 +38,8 @@ from infra.processes.processes import (
 
 POLL_S = 0.1
 LOG_TAIL_BYTES = 8192
-PARENT = "TRAINWRIGHT_PARENT"
 
-Json = dict[str, Any]
-# What a child reports with, and who hears reports of a type.
-Report = Callable[[Message], None]
+# Type of a report → who hears it.
 Hearers = Mapping[type[Message], Callable[[Any], None]]
 
 
@@ -114,7 +104,7 @@ def run_module(
     """
     mark = new_mark()
     with terminable(), scratch.make("child", mark=mark) as folder:
-        files = _Files(folder.path)
+        files = ChildFiles(folder.path)
         files.request.write_text(json.dumps(request))
         withheld = new_log(module.rpartition(".")[2]) if withhold or withholds() else None
         if withheld is not None:
@@ -140,47 +130,6 @@ def run_module(
         return answer
 
 
-def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
-    """Run the request named on the command line with `work(request, report)` and exit.
-
-    One of our errors is answered as itself, with its exit code. Any other exception is a bug of ours, because `work`
-    wraps exceptions of user code in UserCodeError.
-    """
-    end_light_imports()
-    request_path, answer_path = Path(sys.argv[1]), Path(sys.argv[2])
-    end_with_parent()
-    files = _Files(request_path.parent)
-
-    def report(message: Message) -> None:
-        with files.reports.open("a") as stream:
-            stream.write(json.dumps([type(message).__name__, message.to_json()]) + "\n")
-
-    try:
-        request = child.request.from_json(json.loads(request_path.read_text()))
-        answer: Json = {"value": work(request, report).to_json()}
-        code = 0
-    except MemoryError:
-        traceback.print_exc()
-        answer, code = _failed(OutOfMemory(f"{_name(work)} ran out of memory."))
-    except TrainwrightError as error:
-        if withholds():
-            traceback.print_exc()
-        answer, code = _failed(error)
-    except Exception as error:
-        traceback.print_exc()
-        answer, code = _failed(TrainwrightError(f"{_name(work)} failed: {type_and_text(error)}."))
-    replace_json(answer_path, answer)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: threads that user code left running must not keep a finished child alive.
-    os._exit(code)
-
-
-def end_with_parent() -> None:
-    """From now on, end this process and its descendants when the process that PARENT names is gone."""
-    threading.Thread(target=_watch_parent, daemon=True).start()
-
-
 def log_tail(path: Path, limit_bytes: int = LOG_TAIL_BYTES) -> str:
     """The end of a log file as text, "" if there is none; for a withheld log, a sentence that says where it is."""
     if path.is_symlink():
@@ -193,16 +142,8 @@ def log_tail(path: Path, limit_bytes: int = LOG_TAIL_BYTES) -> str:
         return ""
 
 
-class _Files:
-    def __init__(self, folder: Path) -> None:
-        self.request = folder / "request.json"
-        self.answer = folder / "answer.json"
-        self.reports = folder / "reports.jsonl"
-        self.log = folder / "log.txt"
-
-
 def _start(
-    module: str, files: _Files, project: Path | None, env: dict[str, str], handles: Sequence[int]
+    module: str, files: ChildFiles, project: Path | None, env: dict[str, str], handles: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     with files.log.open("wb") as output:
         return subprocess.Popen(
@@ -220,7 +161,7 @@ def _start(
 def _follow(
     process: subprocess.Popen[bytes],
     module: str,
-    files: _Files,
+    files: ChildFiles,
     timeout_s: float | None,
     on_report: Hearers,
     on_poll: Callable[[], None] | None,
@@ -256,7 +197,7 @@ def _hear(reports: Path, position: int, on_report: Hearers) -> int:
     return position
 
 
-def _answer(returncode: int | None, module: str, files: _Files, memory_ran_out: bool) -> Json:
+def _answer(returncode: int | None, module: str, files: ChildFiles, memory_ran_out: bool) -> Json:
     try:
         answer = json.loads(files.answer.read_text())
     except FileNotFoundError:
@@ -282,21 +223,3 @@ def _answer(returncode: int | None, module: str, files: _Files, memory_ran_out: 
     raise TrainwrightError(
         f"{module} ended with exit code {returncode} and no answer.{where_log_is}", details={"log": tail}
     )
-
-
-def _failed(error: TrainwrightError) -> tuple[Json, int]:
-    return {"error": error.to_json()}, error.exit_code
-
-
-def _name(work: Callable[..., Any]) -> str:
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return spec.name if spec is not None else work.__module__
-
-
-def _watch_parent() -> None:
-    """End this process tree when the parent is gone: SIGKILL leaves a parent no time to end its children itself."""
-    parent = int(os.environ.get(PARENT, "0"))
-    while os.getppid() == parent and is_alive(parent):
-        time.sleep(0.5)
-    kill_marked(os.environ.get(MARK, "").rpartition("/")[2])
-    os._exit(NodeLost.exit_code)

@@ -19,8 +19,8 @@ PASS_ENV = "TRAINWRIGHT_PASS_ENV"
 # Names, never values, of the variables that were left out.
 LEFT_OUT = "TRAINWRIGHT_ENV_LEFT_OUT"
 
-# Keys under which a request or launch names the places that its process opens itself.
-_PLACES = ("store", "store_options", "pointers", "sources")
+# Keys under which a request names the places that its process opens itself.
+_PLACES = ("store", "sources")
 # Compared with the words between underscores, so that TOKENIZERS_PARALLELISM does not match.
 _WORDS = frozenset(
     ["AUTH", "COOKIE", "CREDS", "DSN", "JWT", "KEY", "KEYS", "PASS", "PAT", "PW", "PWD", "TOKEN", "TOKENS", "WEBHOOK"]
@@ -37,9 +37,8 @@ def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dic
     """`environ` without Prefect's variables and without credentials, except those of the places that it must open.
 
     Args:
-        request: request or launch of the process. Its `store`, `store_options`, `pointers` and `sources` decide which
-            credentials are kept: the variables that they name (`env:NAME`), `AWS_*` for S3 and DVC, `PG*` for
-            PostgreSQL.
+        request: request of the process. Its `store` (a `StoreAddress`) and `sources` decide which credentials are kept:
+            the variables that they name (`env:NAME`), `AWS_*` for S3 and DVC, `PG*` for PostgreSQL.
     """
     passed = [*_needed(request), *environ.get(PASS_ENV, "").replace(",", " ").split()]
     left_out = {

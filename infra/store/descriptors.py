@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from infra.store.backend import Stored
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY
 _READ_ONLY = 0o444
+_DRAFT = re.compile(r"[0-9a-f]{32}")
 
 
 def open_folder(root: Path, folder: str) -> int:
@@ -118,6 +120,13 @@ class Draft:
         """The file's `stat` result."""
         return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
 
+    def is_at(self, target: Path) -> bool:
+        """Whether this file has the name `target`, too."""
+        try:
+            return os.path.samestat(self.about(), target.stat())
+        except FileNotFoundError:
+            return False
+
     def link(self, target: Path) -> None:
         """Give the file a second name, which must be free: FileExistsError."""
         os.link(self.name, target, src_dir_fd=self.folder, follow_symlinks=False)
@@ -130,6 +139,17 @@ class Draft:
         """Remove the file; does nothing if it does not exist."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.name, dir_fd=self.folder)
+
+
+def drafts_before(folder: int, before_s: float) -> list[Draft]:
+    """The drafts in an open folder that were last written before this Unix time."""
+    found = []
+    for entry in list(os.scandir(folder)):
+        with contextlib.suppress(FileNotFoundError):  # gone meanwhile
+            ours = _DRAFT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
+            if ours and entry.stat(follow_symlinks=False).st_mtime < before_s:
+                found.append(Draft(folder, entry.name))
+    return found
 
 
 def _refuse(root: Path, path: str, mode: int) -> None:

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import logging
 import math
+from dataclasses import dataclass, field
 
 from infra.store import layout
 from infra.store.backend import Backend
@@ -33,7 +34,7 @@ class EarlierRecords:
         witness = layout.STORE if self._all_newer else self._witness(path)
         if witness is not None:
             raise corrupt(path, f"has schema 1, although {witness} shows that it was written by a later version")
-        _warning_about(self._backend.uri).give(path)
+        _warn_of(_Earlier(self._backend.uri, path))
 
     def _witness(self, path: str) -> str | None:
         """A record of a newer schema that existed before `path` was written; None if there is none."""
@@ -63,22 +64,20 @@ class EarlierRecords:
         return [layout.launch(training, number) for number in found if number is not None and number < before]
 
 
-class _Warning:
-    """A warning about one store, given once: a command opens its store more than once."""
+@dataclass(frozen=True)
+class _Earlier:
+    """A record of schema 1. Those of one store are equal: one warning is about all of them."""
 
-    def __init__(self, store_uri: str) -> None:
-        self._store_uri, self._given = store_uri, False
-
-    def give(self, path: str) -> None:
-        if self._given:
-            return
-        self._given = True
-        log.warning(
-            "%s in the store %s was written by an earlier Trainwright: it carries no digest, so damage to it may not "
-            "be noticed. Records that are written from now on carry a digest.",
-            path,
-            self._store_uri,
-        )
+    store_uri: str
+    path: str = field(compare=False)
 
 
-_warning_about = functools.cache(_Warning)
+@functools.cache
+def _warn_of(record: _Earlier) -> None:
+    """Warn once for each store: a command opens its store more than once."""
+    log.warning(
+        "%s in the store %s was written by an earlier Trainwright: it carries no digest, so damage to it may not "
+        "be noticed. Records that are written from now on carry a digest.",
+        record.path,
+        record.store_uri,
+    )

@@ -14,7 +14,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import stat
 import time
@@ -22,20 +21,18 @@ import uuid
 from collections.abc import Iterable, Iterator
 from io import BufferedWriter
 from pathlib import Path
-from typing import BinaryIO
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.digests import write_hashed
 from infra.store import descriptors
 from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy
 from infra.store.descriptors import Draft
+from infra.store.folder_errors import translate
+from infra.store.plain_files import opened_plain, plain_files
 
 _SWEEP_AFTER_S = 86_400
 _PUBLISH_TRIES = 20
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _OWN = (".tmp", ".probe", ".locks")
-_DRAFT = re.compile(r"[0-9a-f]{32}")
-_LACKING = {errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK}
 
 
 class FolderBackend:
@@ -73,7 +70,7 @@ class FolderBackend:
         """All bytes; the tag is their SHA-256."""
         with self._translated(path):
             try:
-                with self._plain(path) as file:
+                with opened_plain(self.root, path) as file:
                     if os.fstat(file.fileno()).st_size > MAX_READ_BYTES:
                         raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
                     data = file.read()
@@ -100,7 +97,7 @@ class FolderBackend:
 
     def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
         """Size and BLAKE3; a link or a special file is not followed."""
-        with self._translated(path), self._plain(path) as file:
+        with self._translated(path), opened_plain(self.root, path) as file:
             return hash_and_copy(file, copy)
 
     def exists(self, path: str) -> bool:
@@ -128,22 +125,7 @@ class FolderBackend:
                 if links:
                     return [""]
                 raise CorruptError(f"{folder} is a link.", details={"file": folder})
-            return sorted(self._files(base, "", links))
-
-    def _files(self, base: Path, below: str, links: bool) -> Iterator[str]:
-        try:
-            entries = list(os.scandir(base / below))
-        except FileNotFoundError:
-            return
-        for entry in entries:
-            name = f"{below}{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                yield from self._files(base, f"{name}/", links)
-            elif links or entry.is_file(follow_symlinks=False):
-                yield name
-            else:
-                path = str((base / name).relative_to(self.root))
-                raise CorruptError(f"{path} is a link or a special file, not a plain file.", details={"file": path})
+            return sorted(plain_files(self.root, folder, links=links))
 
     def delete(self, path: str) -> None:
         """Remove a file, and the folders that are then empty."""
@@ -192,9 +174,9 @@ class FolderBackend:
             contextlib.suppress(OSError, UsageError, StorageUnavailable),
             descriptors.opened(self.root, ".tmp") as folder,
         ):
-            old = _drafts_before(folder, time.time() - _SWEEP_AFTER_S)
+            old = descriptors.drafts_before(folder, time.time() - _SWEEP_AFTER_S)
             # This machine's clock may be wrong, so its old drafts are checked again by the clock that dates the files.
-            for draft in _drafts_before(folder, self.now_s() - _SWEEP_AFTER_S) if old else []:
+            for draft in descriptors.drafts_before(folder, self.now_s() - _SWEEP_AFTER_S) if old else []:
                 draft.remove()
 
     def _check_own(self) -> None:
@@ -202,25 +184,6 @@ class FolderBackend:
         for name in _OWN:
             with contextlib.suppress(FileNotFoundError), descriptors.opened(self.root, name):
                 pass
-
-    @contextlib.contextmanager
-    def _plain(self, path: str) -> Iterator[BinaryIO]:
-        """An open file; CorruptError for a link or a special file, which is neither followed nor waited for."""
-        target = self.root / path
-        try:
-            # O_NONBLOCK: a named pipe in a file's place must not hang the reader.
-            descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENXIO):  # a link; a socket
-                raise
-            raise CorruptError(f"{path} is not a plain file.", details={"file": path}) from error
-        with os.fdopen(descriptor, "rb") as file:
-            mode = os.fstat(descriptor).st_mode
-            if stat.S_ISDIR(mode):
-                raise IsADirectoryError(errno.EISDIR, "is a folder", path)
-            if not stat.S_ISREG(mode):
-                raise CorruptError(f"{path} is not a plain file.", details={"file": path})
-            yield file
 
     @contextlib.contextmanager
     def _own(self, name: str) -> Iterator[int]:
@@ -265,7 +228,7 @@ class FolderBackend:
                 draft.link(target)
                 break
             except FileExistsError:
-                if _same(draft, target):  # NFS made the link, lost the answer and tried again
+                if draft.is_at(target):  # NFS made the link, lost the answer and tried again
                     break
                 raise
             except FileNotFoundError:  # another process just deleted the folder, which was empty
@@ -291,43 +254,9 @@ class FolderBackend:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
-    @contextlib.contextmanager
-    def _translated(self, path: str) -> Iterator[None]:
-        try:
-            yield
-        except (FileNotFoundError, FileExistsError):
-            raise
-        except OSError as error:
-            own = path.startswith((".probe", ".tmp"))  # names that mean nothing to a user
-            where = f"the store {self.uri}" if own else f"{path} in the store {self.uri}"
-            if error.errno in _LACKING:
-                raise UsageError(
-                    f"The file system of {self.uri} has no hard links or locks, which a store needs.",
-                    remedy="Put the store on another file system.",
-                ) from error
-            if error.errno in _REFUSED:
-                raise UsageError(
-                    f"This user may not use {where} ({error.strerror}).",
-                    remedy="Give this user permission for the folder, or name another store.",
-                ) from error
-            raise StorageUnavailable(f"{where} cannot be used now ({error.strerror}).") from error
-
-
-def _drafts_before(folder: int, before_s: float) -> list[Draft]:
-    found = []
-    for entry in list(os.scandir(folder)):
-        with contextlib.suppress(FileNotFoundError):  # gone meanwhile
-            ours = _DRAFT.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)
-            if ours and entry.stat(follow_symlinks=False).st_mtime < before_s:
-                found.append(Draft(folder, entry.name))
-    return found
-
-
-def _same(draft: Draft, target: Path) -> bool:
-    try:
-        return os.path.samestat(draft.about(), target.stat())
-    except FileNotFoundError:
-        return False
+    def _translated(self, path: str) -> contextlib.AbstractContextManager[None]:
+        own = path.startswith((".probe", ".tmp"))  # names that mean nothing to a user
+        return translate(f"the store {self.uri}" if own else f"{path} in the store {self.uri}", self.uri)
 
 
 def _tag(data: bytes) -> str:

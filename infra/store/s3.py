@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError
-from infra.digests import PIECE_BYTES, Readable
+from infra.digests import Readable
 from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy, send_whole
-from infra.store.s3_connect import connect
-from infra.store.s3_errors import NOT_IMPLEMENTED, is_transient, status_of, translate
+from infra.store.s3_errors import NOT_IMPLEMENTED, is_transient, status_of
+from infra.store.s3_requests import Body, S3Requests
 
 _TRIES = 4
 _CONFLICT_TRIES = 8
@@ -31,18 +30,10 @@ _SLOWEST_BYTES_PER_S = 2**18
 _ANSWER_UNKNOWN = (404, 412, None)
 
 
-class S3Backend:
+class S3Backend(S3Requests):
     """A prefix of a bucket on a server that honours conditional writes (see `Backend` for the methods)."""
 
     is_local = False
-
-    def __init__(self, uri: str, storage_options: Mapping[str, Any]) -> None:
-        self.bucket, _, prefix = uri.removeprefix("s3://").strip("/").partition("/")
-        self.prefix = f"{prefix}/" if prefix else ""
-        self.uri = f"s3://{self.bucket}/{prefix}".rstrip("/")
-        self._options = storage_options
-        self._owner_pid = 0
-        self._filesystem: Any = None
 
     def create(self, path: str, data: bytes) -> str:
         """Store `data` once, by If-None-Match."""
@@ -180,25 +171,6 @@ class S3Backend:
                 return True
         return False
 
-    @property
-    def _fs(self) -> Any:
-        if self._owner_pid != os.getpid():  # s3fs' event loop does not survive a fork
-            self._filesystem = connect(self._options, self._translated(""))
-            self._owner_pid = os.getpid()
-        return self._filesystem
-
-    def _full(self, path: str) -> str:
-        return f"{self.bucket}/{self.prefix}{path}"
-
-    def _call(self, method: str, path: str, **arguments: Any) -> Any:
-        return self._fs.call_s3(method, Bucket=self.bucket, Key=f"{self.prefix}{path}", **arguments)
-
-    def _head(self, path: str) -> Any:
-        return self._call("head_object", path)
-
-    def _translated(self, path: str) -> contextlib.AbstractContextManager[None]:
-        return translate(f"{path} in the store {self.uri}" if path else f"The store {self.uri}", self.bucket)
-
     def _conditional(self, path: str, put: Callable[[str], str], lost: Exception) -> str:
         nonce = uuid.uuid4().hex
         for tries_left in reversed(range(_CONFLICT_TRIES)):
@@ -227,6 +199,9 @@ class S3Backend:
             return ""
         return head["ETag"] if head["Metadata"].get("nonce") == nonce else ""
 
+    def _stored(self, entry: dict[str, Any]) -> Stored:
+        return Stored(entry["Key"].removeprefix(self.prefix), entry["Size"], entry["LastModified"].timestamp())
+
     def _get(
         self, path: str, consume: Callable[[Readable], tuple[Any, str]], most: float = math.inf
     ) -> tuple[Any, str]:
@@ -239,7 +214,7 @@ class S3Backend:
                     answer = self._call("get_object", path)
                     if answer["ContentLength"] > most:
                         raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
-                    with contextlib.closing(_Body(self._fs, answer["Body"])) as body:
+                    with contextlib.closing(Body(self._fs, answer["Body"])) as body:
                         value, found = consume(body)
                     if answer["Metadata"].get("blake3") not in (None, found):
                         raise _Changed
@@ -255,28 +230,6 @@ class S3Backend:
                         raise
         raise AssertionError("unreachable")
 
-    def _stored(self, entry: dict[str, Any]) -> Stored:
-        return Stored(entry["Key"].removeprefix(self.prefix), entry["Size"], entry["LastModified"].timestamp())
-
-    def _keys(self, folder: str, starting: str, **arguments: Any) -> Iterator[str]:
-        for page in self._pages(folder, starting, **arguments):
-            for entry in page.get("Contents", []):
-                yield entry["Key"].removeprefix(self.prefix)
-            for entry in page.get("CommonPrefixes", []):
-                yield entry["Prefix"].removeprefix(self.prefix)
-
-    def _pages(self, folder: str, starting: str, **arguments: Any) -> Iterator[dict[str, Any]]:
-        token: dict[str, str] = {}
-        while True:
-            with self._translated(folder):
-                page = self._fs.call_s3(
-                    "list_objects_v2", Bucket=self.bucket, Prefix=f"{self.prefix}{starting}", **arguments, **token
-                )
-            yield page
-            if not page.get("IsTruncated"):
-                return
-            token = {"ContinuationToken": page["NextContinuationToken"]}
-
 
 class _Changed(Exception):
     """The bytes that were read are not the bytes that were written."""
@@ -290,21 +243,3 @@ def _about(nonce: str, data: bytes) -> dict[str, str]:
 def _longest_s(num_bytes: int) -> float:
     """Longest time for an upload: the layers below apply no timeout while a server does not accept our data."""
     return _LONGEST_TRY_S + num_bytes / _SLOWEST_BYTES_PER_S
-
-
-class _Body:
-    """s3fs' asynchronous body, read as a plain stream."""
-
-    def __init__(self, filesystem: Any, body: Any) -> None:
-        self._filesystem = filesystem
-        self._body = body
-
-    def read(self, size: int = PIECE_BYTES) -> bytes:
-        from fsspec.asyn import sync
-
-        return sync(self._filesystem.loop, self._body.read, *(() if size < 0 else (size,)))
-
-    def close(self) -> None:
-        from fsspec.asyn import sync
-
-        sync(self._filesystem.loop, self._body.aclose)

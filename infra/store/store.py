@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +11,9 @@ from blake3 import blake3
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
-from infra import audit
+from data_contracts.messages.children import StoreAddress
 from infra.settings import state_folder
-from infra.store import layout
+from infra.store import deletion, layout
 from infra.store.backend import Backend, Leftover, Stored
 from infra.store.earlier_records import EarlierRecords
 from infra.store.local_copies import copy_of
@@ -56,6 +55,11 @@ class Store:
         self.is_local = backend.is_local
         self.storage_options = dict(storage_options)
         self.pointers = pointers
+
+    @property
+    def address(self) -> StoreAddress:
+        """What another process needs to open this store; credentials stay named."""
+        return StoreAddress(uri=self.uri, options=self.storage_options, pointers=self.pointers)
 
     def create(self, path: str, data: bytes) -> None:
         """Store `data` at `path`, whole or not at all, durably, once. FileExistsError if something is there."""
@@ -122,6 +126,13 @@ class Store:
     def read_as(self, path: str, parse: Callable[[Any], T]) -> T:
         """`parse` of the value from `read_json`; also CorruptError if the value cannot be parsed."""
         return parsed(path, parse, self.read_json(path))
+
+    def find_as(self, path: str, parse: Callable[[Any], T]) -> T | None:
+        """As `read_as`, but None if there is no such file."""
+        try:
+            return self.read_as(path, parse)
+        except FileNotFoundError:
+            return None
 
     def read_sealed(self, manifest: Manifest, name: str) -> bytes:
         """A file of a sealed directory, checked against its digest; CorruptError if it is missing or changed."""
@@ -227,42 +238,22 @@ class Store:
         return uri
 
     def claim(self, uri: str) -> bool:
-        """Record that `uri` is claimed for use today; False if it is deleted or about to be.
+        """Record that `uri` is used today; False if it is deleted or about to be.
 
-        Call this before every use of a directory that the caller did not make. `remove` looks for the claim after it
-        has written the tombstone, and this looks for a tombstone after it has written the claim, so at least one of
-        them sees the other.
+        Call this before every use of a directory that the caller did not make; `infra.store.deletion` says why.
         """
-        # A user who may only read, for a plan, cannot write the claim and makes nothing that could be lost.
-        with contextlib.suppress(UsageError):
-            self.create_once(layout.use(uri, f"{datetime.now(UTC):%Y-%m-%d}"), b"")
-        return not self.exists(layout.tombstone(uri))
+        return deletion.claim(self, uri)
 
     def last_claim_s(self, uri: str) -> float:
         """When `uri` was last claimed, as Unix time: the end of that day; 0 if it never was."""
-        days = self.list(layout.uses(uri))
-        return day_end_s(days[-1]) if days else 0.0
+        return deletion.last_claim_s(self, uri)
 
     def remove(self, uri: str, *, why: str, by: str, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Delete a directory or a file: write a tombstone first, then delete manifests, then files.
+        """Delete a directory or a file behind a tombstone, unless `unless` says not to; returns whether it was deleted.
 
         May be repeated if interrupted. A link is deleted itself, never its target.
-
-        Args:
-            unless: checked again once the tombstone is written; if True, nothing is deleted and False is returned.
         """
-        path = layout.check_path(uri)
-        names = [""] if self.exists(path) else self._backend.walk(path, links=True)
-        if unless():
-            return False
-        about = {"by": by, "time": audit.now(), "uri": uri, "why": why}
-        self.create_once(layout.tombstone(uri), about)
-        # The tombstone stays although nothing is deleted: a process that has seen it makes its own directory meanwhile.
-        if unless():
-            return False
-        for name in sorted(names, key=lambda name: (name.rpartition("/")[2] != layout.MANIFEST, name)):
-            self._backend.delete(f"{uri}/{name}" if name else uri)
-        return True
+        return deletion.remove(self, self._backend, uri, why=why, by=by, unless=unless)
 
     def stored(self, folder: str = "") -> Listing:
         """Every file below `folder` ("" is the root) with its size and time. CorruptError for a link."""
@@ -294,11 +285,3 @@ class Store:
         names += [name.removesuffix(".json") for name in self._backend.names(f"tombstones/{area}", first)]
         parts = filter(None, map(layout.split_attempt, names))
         return {n for found, n in parts if found == key}
-
-
-def day_end_s(day: str) -> float:
-    """The end of an ISO day in UTC, as Unix time; 0 if the text is not a day."""
-    try:
-        return datetime.fromisoformat(f"{day}T00:00:00+00:00").timestamp() + 86_400
-    except ValueError:
-        return 0.0

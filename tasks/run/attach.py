@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 
 from data_contracts.errors import Interrupted, UsageError
-from data_contracts.handoffs import RunReport
+from data_contracts.run_report import RunReport
 from infra.processes.processes import uninterrupted
 from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper

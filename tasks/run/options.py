@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from data_contracts.handoffs import Trigger
+from data_contracts.run_report import Trigger
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,3 +27,6 @@ class RunOptions:
     scheduled: datetime | None = None
     fresh: bool = False
     rehash: bool = False
+
+
+DEFAULTS = RunOptions()

@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.handoffs import StageResult
 from data_contracts.messages.raw_data import ShardProgress
+from data_contracts.run_report import StageResult
 from infra.gang.checkpoints.participants import Seat
 from tasks.run.training_progress import TrainingProgress
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from data_contracts.errors import OnHold, TrainwrightError
-from data_contracts.handoffs import Checkpoint, Cost, Dataset, Evaluation, ModelName, Receipt, RunReport, Verdict
+from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Receipt
+from data_contracts.run_report import Cost, ModelName, RunReport, Verdict
 from infra import registry
 from infra.audit import now
 from infra.store import Store, layout
@@ -70,8 +71,7 @@ def cost_sentence(cost: Cost) -> str:
 
 def finished_report(run: Run) -> RunReport | None:
     """The run's report if it has a final verdict."""
-    path = layout.report(run.run_id)
-    return run.store.read_as(path, RunReport.from_json) if run.store.exists(path) else None
+    return run.store.find_as(layout.report(run.run_id), RunReport.from_json)
 
 
 def num_attempts(run: Run) -> int:
@@ -81,8 +81,9 @@ def num_attempts(run: Run) -> int:
 
 def latest_report(store: Store, run_id: str) -> RunReport | None:
     """The run's report, or its newest attempt's if it has no final verdict yet."""
-    if store.exists(layout.report(run_id)):
-        return store.read_as(layout.report(run_id), RunReport.from_json)
+    final = store.find_as(layout.report(run_id), RunReport.from_json)
+    if final is not None:
+        return final
     attempts = len(store.list(layout.run_attempts(run_id)))
     if not attempts:
         return None

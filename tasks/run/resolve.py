@@ -15,10 +15,11 @@ from typing import Any
 from data_contracts.canonical import digest
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import SpecError
-from data_contracts.handoffs import Dataset, Ref, SourceFile, StageResult, Trigger
+from data_contracts.handoffs import Dataset, Ref, SourceFile
 from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import Price, Resolved
+from data_contracts.run_report import StageResult, Trigger
 from infra import audit, code_bundle, machines, registry, settings
 from infra.datasets import find_dataset, find_dataset_by_id
 from infra.imported_weights import ENDING

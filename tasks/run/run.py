@@ -13,18 +13,17 @@ from typing import Any
 
 from data_contracts.canonical import digest, is_name, valid_name
 from data_contracts.errors import Interrupted, UsageError
-from data_contracts.handoffs import Cost, Ref, SourceFile, StageResult
+from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.load import load_spec
 from data_contracts.messages.children import StoreAddress
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from data_contracts.resolved import Resolved
+from data_contracts.run_report import Cost, StageResult
 from infra import code_bundle, scratch, settings
 from infra.audit import now
 from infra.store import Store, layout, open_store
-from tasks.run.options import RunOptions
+from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.resolve import ci_key, resolve
-
-DEFAULTS = RunOptions()
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from data_contracts.handoffs import Cost
-from infra.gang.conductor.generation import Progress
+from data_contracts.run_report import Cost
+from infra.gang.conductor.rank_reports import Progress
 
 # Samples a second are measured over this time: over less, the time left jumps; over more, it lags behind.
 WINDOW_S = 15.0

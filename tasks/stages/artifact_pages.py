@@ -5,16 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.handoffs import (
-    Checkpoint,
-    ContractReport,
-    Dataset,
-    Evaluation,
-    Failure,
-    GateResult,
-    Receipt,
-    RunReport,
-)
+from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, GateResult, Receipt
+from data_contracts.run_report import RunReport
 from infra.gang.checkpoints.participants import Seat
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run, slug

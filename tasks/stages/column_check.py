@@ -8,7 +8,7 @@ from data_contracts.contract.suites import nearest
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import EvaluateSpec, TrainSpec
-from data_contracts.pipeline_spec.model import LENGTH
+from data_contracts.pipeline_spec.loader import LENGTH
 from data_contracts.quoting import columns_shown
 from tasks.run.run import Run
 

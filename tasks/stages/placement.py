@@ -8,7 +8,7 @@ from typing import Any
 from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
 from data_contracts.pipeline_spec.placement import Placed
 from infra.cost import cost
-from infra.gang.conductor.generation import Progress
+from infra.gang.conductor.rank_reports import Progress
 from infra.gang.remote_job import ErrandRequest, lay_out, run_errand
 from infra.processes.child import answer_of, run_child
 from infra.store import layout

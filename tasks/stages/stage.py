@@ -22,7 +22,8 @@ from data_contracts.errors import (
     TrainwrightError,
     UsageError,
 )
-from data_contracts.handoffs import Ref, StageResult, StageStatus
+from data_contracts.handoffs import Ref
+from data_contracts.run_report import StageResult, StageStatus
 from infra import stopping
 from infra.store import layout
 from tasks.run.progress import IN_VIEW, StageBegan, StageEnded, notify

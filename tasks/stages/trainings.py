@@ -7,8 +7,9 @@ from typing import Any
 
 from data_contracts.canonical import reuse_key
 from data_contracts.errors import CorruptError
-from data_contracts.handoffs import Checkpoint, Dataset, StageResult
+from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
+from data_contracts.run_report import StageResult
 from infra.checkpoints import verify_checkpoint
 from infra.datasets import find_dataset_by_id
 from infra.gang.checkpoints.ledger import at_step
@@ -89,10 +90,7 @@ def find_training(run: Run, key: str, *, warn: bool = True) -> tuple[str, Checkp
 
 def _begun_by(run: Run, training: str) -> str | None:
     """The run that began a training: `--new` makes one new training, however often the run is continued."""
-    try:
-        return run.store.read_as(layout.launch(training, 0), _launcher)
-    except FileNotFoundError:
-        return None
+    return run.store.find_as(layout.launch(training, 0), _launcher)
 
 
 def usable(run: Run, checkpoint: Checkpoint, *, warn: bool = True) -> bool:
@@ -151,5 +149,4 @@ def _launcher(launch: dict[str, Any]) -> str:
 
 def recorded(run: Run, stage: str) -> StageResult | None:
     """How a stage of the run ended, if it ended successfully."""
-    path = layout.stage(run.run_id, stage)
-    return run.store.read_as(path, StageResult.model_validate) if run.store.exists(path) else None
+    return run.store.find_as(layout.stage(run.run_id, stage), StageResult.model_validate)

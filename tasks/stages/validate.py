@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import SEVERITIES, suite_digest
 from data_contracts.errors import ContractRejected
-from data_contracts.handoffs import ContractReport, Failure, SourceFile, StageStatus
+from data_contracts.handoffs import ContractReport, Failure, SourceFile
 from data_contracts.messages.raw_data import CONTRACT, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.run_report import StageStatus
 from infra import contract_worker
 from infra.handoffs import put_handoff, read_handoff
 from infra.processes.child import run_child

@@ -14,8 +14,8 @@ import yaml
 from pydantic import BaseModel
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.handoffs import RunReport
 from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.run_report import RunReport
 from flows.cli import SUBCOMMANDS, parser
 from flows.stages import verbs
 

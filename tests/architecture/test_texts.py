@@ -11,6 +11,7 @@ SEE_ROWS = (
     "infra/sources",
     "infra/contract_worker.py",
     "infra/processes/child.py",
+    "infra/processes/child_main.py",
     "infra/gang/node/rank_bootstrap.py",
 )
 ENGINE = (

@@ -16,7 +16,7 @@ from data_contracts import errors
 from data_contracts.handoffs import Ref
 from data_contracts.messages.children import Child, LaidOut, StoreAddress
 from data_contracts.messages.message import Message
-from infra.processes.child import Report, child_main
+from infra.processes.child_main import Report, child_main
 
 # A descendant that leaves its parent's session, as torchrun's ranks do, and says when it runs.
 STRAY = "import os, sys, time; os.setsid(); open(sys.argv[1], 'w').close(); time.sleep(600)"

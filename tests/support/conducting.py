@@ -18,10 +18,11 @@ import pytest
 from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
-from data_contracts.pipeline_spec.model import SelectSpec
+from data_contracts.pipeline_spec.train import SelectSpec
 from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.conductor.conductor import GangOutcome, TrainingRequest, conduct
-from infra.gang.conductor.generation import Progress
+from infra.gang.conductor.conductor import conduct
+from infra.gang.conductor.rank_reports import Progress
+from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.store import Store, Versioned, open_store
 from tests.support.foreground import foreground
 

@@ -26,7 +26,7 @@ from data_contracts.errors import (
     UserCodeError,
 )
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import RankAnswer, RankReport, TrainingSummary
+from data_contracts.messages.ranks import RankAnswer, RankReport, TrainingSummary
 from infra.gang.environment import SCRATCH as SCRATCH_NAME
 from infra.gang.environment import STORE as STORE_NAME
 from infra.gang.environment import store_options

@@ -15,7 +15,7 @@ from typing import Any
 from prefect import flow
 
 from data_contracts.errors import TrainwrightError
-from infra.gang.conductor.generation import Progress
+from infra.gang.conductor.rank_reports import Progress
 from infra.orchestrator.cancelling import cancellable
 from infra.orchestrator.gang import PoolGang, WorkPool
 from infra.store import open_store

@@ -18,7 +18,7 @@ from torch import nn
 
 from data_contracts.errors import UserCodeError
 from data_contracts.messages.children import MODULE_MEMORY, ModuleSizes, SizeRequest
-from infra.processes.child import Report, child_main
+from infra.processes.child_main import Report, child_main
 from training.fit.strategies import units
 from training.user.assemble import build_module
 

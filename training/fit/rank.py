@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.messages.gang import TrainingSummary
+from data_contracts.messages.ranks import TrainingSummary
 from data_contracts.pipeline_spec import OWN
 from data_contracts.quoting import type_and_text
 from infra.checkpoints import verify_checkpoint
@@ -160,7 +160,7 @@ def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
     """The plan and the loaders over the sealed shards; (None, {}) where the user's code has its own loaders."""
     if context.dataset is None or context.lightning.get("data"):
         return None, {}
-    from training.loader import MemoryBudget, OrderedLoader, Split, TrainLoader, ahead_bytes
+    from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader, ahead_bytes
     from training.user.assemble import batch_transform
 
     folder, dataset = context.dataset_path, mixed(context.dataset, context.mixture)
@@ -174,9 +174,7 @@ def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
     def rows(split: str) -> Split:
         in_order = split != "train"
         return Split(
-            folder=folder,
-            dataset=dataset,
-            split=split,
+            Shards(folder, dataset, split),
             batch=train.batch,
             transform=transform,
             loader=train.loader,
@@ -190,10 +188,8 @@ def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
     loader = TrainLoader(
         split=train_rows,
         plan=plan,
-        dataset_id=dataset.ref.id,
-        seed=train.seed,
+        sampling=Sampling(dataset.ref.id, train.seed, train.loader),
         rank=context.rank,
-        loader=train.loader,
         ahead_bytes=ahead_bytes(train_rows.row_bytes * plan.micro_batch, room),
         pin=_on_gpu(context),
         skip=context.skip,

@@ -12,7 +12,7 @@ from typing import Literal
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import RankAnswer, RankReport, TrainingSummary
+from data_contracts.messages.ranks import RankAnswer, RankReport, TrainingSummary
 from infra.gang.rank_files import RankFiles, stop_file
 from training.fit.rank_activity import RankActivity
 

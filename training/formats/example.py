@@ -50,7 +50,7 @@ class Framed:
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """The array as a read-only array: Numba compiles separately for every kind of array."""
+    """The array, of any shape, as a read-only array: Numba compiles separately for every kind of array."""
     array = np.ascontiguousarray(array).view()
     array.flags.writeable = False
     return array

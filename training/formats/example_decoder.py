@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from data_contracts.quoting import text_of
 from training.formats.example import Framed, Malformed, frozen, kind_of
 from training.formats.kernels import read
+from training.formats.kernels.arrays import Columns
 from training.formats.kernels.native import BYTES, FLOAT, INT64
 
 _NAMES = {BYTES: "bytes", FLOAT: "float", INT64: "int64"}
@@ -33,10 +34,8 @@ def decode(framed: Framed, schema: pa.Schema, wanted: pa.Schema) -> pa.Table:
     kinds = np.array([_kind(field) if field.name in wanted.names else 0 for field in schema], np.int64)
     begins = np.empty((len(keys), len(framed.starts)), np.int64)
     ends = np.empty_like(begins)
-    row, code, at, kind = read.locate(
-        framed.data, framed.starts, framed.stops, frozen(np.frombuffer(b"".join(keys), np.uint8)), bounds, kinds,
-        begins, ends,
-    )  # fmt: skip
+    looked_for = Columns(frozen(np.frombuffer(b"".join(keys), np.uint8)), bounds, kinds)
+    row, code, at, kind = read.locate(framed.data, framed.starts, framed.stops, looked_for, begins, ends)
     if code == read.OTHER_LIST:
         raise Malformed(
             row, f"feature {schema.names[at]!r} is a {_NAMES[kind]} list, the schema asks for {_NAMES[kinds[at]]}"

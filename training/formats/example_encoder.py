@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from training.formats.example import Framed, frozen, kind_of
 from training.formats.kernels import write
+from training.formats.kernels.arrays import Entries
 from training.formats.kernels.native import BYTES, FLOAT, SPARE_BYTES
 
 
@@ -84,14 +85,14 @@ class _Column:
         return cls(kind, frozen(np.frombuffer(name.encode(), np.uint8)), valid, rows, items, frozen(values), sizes)
 
     def put(self, out: NDArray[np.uint8], first: int, stop: int, places: NDArray[np.int64]) -> None:
-        """Write the entries of rows `first` to `stop` at their places, and advance the places."""
-        common = (out, first, stop, places, self.key, self.valid, self.sizes, self.rows)
+        """Write the entries of rows `first` to `stop` at their `places`, (rows,), and advance the places."""
+        entries = Entries(self.key, self.valid, self.sizes, self.rows)
         if self.kind == BYTES:
-            write.put_bytes(*common, self.items, self.values)
+            write.put_bytes(out, first, stop, places, entries, self.items, self.values)
         elif self.kind == FLOAT:
-            write.put_floats(*common, self.values)
+            write.put_floats(out, first, stop, places, entries, self.values)
         else:
-            write.put_ints(*common, self.values)
+            write.put_ints(out, first, stop, places, entries, self.values)
 
 
 def _flat(array: pa.Array) -> tuple[NDArray[np.int64], pa.Array]:

@@ -4,7 +4,8 @@
 each row once, in stored order, for validation and evaluation.
 """
 
-from training.loader.loaders import OrderedLoader, TrainLoader, ahead_bytes
+from training.loader.loaders import OrderedLoader, Sampling, TrainLoader, ahead_bytes
+from training.loader.shards import Shards
 from training.loader.split_reader import MemoryBudget, Split, stored_order
 
-__all__ = ["MemoryBudget", "OrderedLoader", "Split", "TrainLoader", "ahead_bytes", "stored_order"]
+__all__ = ["MemoryBudget", "OrderedLoader", "Sampling", "Shards", "Split", "TrainLoader", "ahead_bytes", "stored_order"]

@@ -27,8 +27,8 @@ class BufferPool:
         self._helper = ThreadPoolExecutor(1, thread_name_prefix="gather")
 
     def take(self, values: NDArray[Any], rows: NDArray[np.int64], pin: bool = False) -> NDArray[Any]:
-        """`values[rows]` in memory that nothing else uses; pinned on request, so that a GPU copies from it while it
-        computes.
+        """`values[rows]`, (rows, *shape), in memory that nothing else uses; pinned on request, so that a GPU copies
+        from it while it computes.
         """
         shape = (len(rows), *values.shape[1:])
         needed = len(rows) * values[:1].nbytes

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
-from data_contracts.pipeline_spec.model import LENGTH
+from data_contracts.pipeline_spec.loader import LENGTH
 from training.formats.schema import pick, tensor_of
 
 BatchSpec = list[str | list[str]] | dict[str, str | list[str]] | None
@@ -47,7 +47,7 @@ class Fixed:
                 out[at : at + PIECE, place] = array[at : at + PIECE]
 
     def batches(self, values: NDArray[Any], size: int) -> list[torch.Tensor]:
-        """Views of `size` rows each."""
+        """Views of `values`, (rows, *shape), of `size` rows each."""
         return list(torch.from_numpy(values).split(size))
 
 

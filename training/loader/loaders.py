@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,15 @@ CHUNK_BATCHES = 64
 AHEAD_BYTES = 2**26
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """What decides the order of samples, besides the rows and the plan: it is a pure function of these."""
+
+    dataset_id: str
+    seed: int
+    loader: LoaderSpec = field(default_factory=LoaderSpec)
+
+
 class TrainLoader:
     """One rank's micro-batches, epoch after epoch, from a cursor that any number of ranks can resume from.
 
@@ -33,10 +43,8 @@ class TrainLoader:
         self,
         split: Split,
         plan: Plan,
-        dataset_id: str,
-        seed: int,
+        sampling: Sampling,
         rank: int,
-        loader: LoaderSpec | None = None,
         *,
         ahead_bytes: int = AHEAD_BYTES,
         pin: bool = False,
@@ -49,7 +57,7 @@ class TrainLoader:
         """
         self.split = split
         self.plan = plan
-        self._source = _Source(split, plan, dataset_id, seed, rank, loader or LoaderSpec(), ahead_bytes, pin)
+        self._source = _Source(split, plan, sampling, rank, ahead_bytes, pin)
         self._ahead: Prefetcher | None = None
         self._ahead_bytes = ahead_bytes
         self._ready: deque[Any] = deque()
@@ -69,7 +77,7 @@ class TrainLoader:
         return any(first <= self.samples < end for first, end in self._skip)
 
     def rows(self, first: int, end: int) -> NDArray[np.int64]:
-        """The rows at these samples of the training, over all ranks, in the order of training."""
+        """The rows, (samples,), at these samples of the training, over all ranks, in the order of training."""
         epoch_samples = self.plan.steps_per_epoch * self.plan.global_batch
         found = [np.empty(0, np.int64)]
         while first < end:
@@ -135,19 +143,9 @@ class _Source:
     alive.
     """
 
-    def __init__(
-        self,
-        split: Split,
-        plan: Plan,
-        dataset_id: str,
-        seed: int,
-        rank: int,
-        loader: LoaderSpec,
-        ahead_bytes: int,
-        pin: bool,
-    ) -> None:
+    def __init__(self, split: Split, plan: Plan, sampling: Sampling, rank: int, ahead_bytes: int, pin: bool) -> None:
         self._split, self._plan, self._rank, self._pin = split, plan, rank, pin
-        self._loader, self._words = loader, (dataset_id, seed)
+        self._loader, self._words = sampling.loader, (sampling.dataset_id, sampling.seed)
         batch_bytes = max(1.0, split.row_bytes * plan.micro_batch)
         self._count = max(1, min(CHUNK_BATCHES, int(min(split.chunk_bytes, ahead_bytes / 4) / batch_bytes)))
 

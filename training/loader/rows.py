@@ -43,7 +43,8 @@ class Rows(Protocol):
         """These rows, column by column, in memory of their own; pinned on request.
 
         Args:
-            soon: rows whose neighbours are asked for next, so that they may be read meanwhile.
+            rows: (n,), in any order.
+            soon: rows, (m,), whose neighbours are asked for next, so that they may be read meanwhile.
         """
 
 

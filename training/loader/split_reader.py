@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import LoaderSpec, MixtureSpec
 from data_contracts.quoting import shown, text_of
 from training.formats.schema import pick
@@ -62,9 +61,7 @@ class Split:
 
     def __init__(
         self,
-        folder: Path,
-        dataset: Dataset,
-        split: str,
+        shards: Shards,
         batch: BatchSpec = None,
         transform: Transform | None = None,
         loader: LoaderSpec | None = None,
@@ -73,7 +70,7 @@ class Split:
         parts: Mapping[str, int] | None = None,
         in_order: bool = False,
     ) -> None:
-        """Open the split; every shard is checked against its digest before its rows are used.
+        """Open the split of these shards; each is checked against its digest before its rows are used.
 
         Args:
             batch: the spec's `train.batch`.
@@ -82,12 +79,11 @@ class Split:
             in_order: rows are asked for as they are stored, so they may be read from the shards at any size.
 
         Raises:
-            UsageError: no such split or column, a column that a tensor cannot hold, or too little room for the order.
+            UsageError: no such column, a column that a tensor cannot hold, or too little room for the order.
             CorruptError: a shard is not what was sealed. StorageUnavailable: a disk is full or fails.
         """
         loader = loader or LoaderSpec()
         room = room or MemoryBudget.of(loader)
-        shards = Shards(folder, dataset, split)
         self.num_rows, self.shard_rows = shards.num_rows, shards.rows
         self._keys, self._columns = columns_of(shards.schema, batch, loader.pad)
         self.row_bytes = row_bytes(self._columns, shards)
@@ -107,7 +103,7 @@ class Split:
         return rows - rows % global_batch if rows >= global_batch else rows
 
     def take(self, rows: NDArray[np.int64] | slice) -> Any:
-        """The batch of these rows: a tuple or dictionary as `train.batch` says, after the user's transform.
+        """The batch of these rows, (n,): a tuple or dictionary as `train.batch` says, after the user's transform.
 
         Numbers are tensors of their own dtype (float64 becomes float32, torch's default), times integers of their unit,
         texts and bytes lists, lists of numbers a list of tensors or one padded tensor.
@@ -119,7 +115,11 @@ class Split:
     def batches(
         self, rows: NDArray[np.int64], size: int, pin: bool = False, soon: NDArray[np.int64] = NO_ROWS
     ) -> tuple[list[Any], int]:
-        """Batches of `size` rows each, not yet transformed, and the bytes they take; `soon` as in `Rows.gather`."""
+        """Batches of `size` of these rows, (n,), not yet transformed, and the bytes they take.
+
+        Args:
+            soon: as in `Rows.gather`.
+        """
         gathered = self._rows.gather(rows, pin, soon)
         columns = [column.batches(values, size) for column, values in zip(self._columns, gathered, strict=True)]
         made = list(zip(*columns, strict=True))
@@ -127,7 +127,7 @@ class Split:
         return batches, sum(values.nbytes for values in gathered)
 
     def without_numbers(self, rows: NDArray[np.int64]) -> dict[str, int]:
-        """Float columns with a missing, NaN or infinite value in these rows: column → number of such rows.
+        """Float columns with a missing, NaN or infinite value in these rows, (n,): column → number of such rows.
 
         Empty where a transform may fill such values. Not to be called while another thread reads.
         """
@@ -180,7 +180,7 @@ def stored_order(train: Mapping[str, Any]) -> LoaderSpec:
 
 
 def parts_of(mixture: MixtureSpec, parts: Mapping[str, int]) -> dict[str, NDArray[np.int64]]:
-    """The rows of each dataset that has a weight; the datasets follow each other."""
+    """The rows, (n,), of each dataset that has a weight; the datasets follow each other."""
     ends = np.cumsum(list(parts.values()))
     return {
         name: np.arange(end - parts[name], end)
@@ -190,7 +190,7 @@ def parts_of(mixture: MixtureSpec, parts: Mapping[str, int]) -> dict[str, NDArra
 
 
 def kinds_of(shards: Shards, mixture: MixtureSpec) -> dict[str, NDArray[np.int64]]:
-    """The rows of each kind that has a weight; UsageError for a kind without rows, or rows without a weight."""
+    """The rows, (n,), of each kind that has a weight; UsageError for a kind without rows, or rows without a weight."""
     assert mixture.column is not None, "the spec has either a column or datasets"
     pick(shards.schema, [mixture.column])
     tables = [table for number in range(len(shards)) for table in shards.tables(number, [mixture.column])]

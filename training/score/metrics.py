@@ -1,5 +1,4 @@
-"""From batches to metrics: torchmetrics over predictions, row by row, or the values that `test_step` logs, batch by
-batch.
+"""From batches to metrics: the torchmetrics classes that a spec names, over predictions, row by row and batch by batch.
 
 The outcomes are kept so that two models can be compared on the same rows. A metric that is not a mean over rows (such
 as an F1 score) is compared over fixed batches if it is a mean over those, else as one number over the whole set.
@@ -8,38 +7,26 @@ as an F1 score) is compared over fixed batches if it is a mean over those, else 
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torchmetrics import Metric
 
 from data_contracts.errors import InsufficientEvidence, UsageError
-from data_contracts.handoffs import MetricValue
 from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.quoting import text_of
-from training.metric_state import keeps_rows, last_value
+from training.metric_state import keeps_rows
 from training.score.row_means import Outcomes, close, due, parts
 from training.score.rows_digest import RowDigest
+from training.score.scored import Scored, finite_number, shortest
 from training.user.imports import borrowed, user_code
 
 ROW_LIMIT = 200_000
 TOLERANCE = 1e-5
-
-
-@dataclass
-class Scored:
-    """One metric's value over a set, with its outcomes, and a digest of the targets or the batches it was scored on."""
-
-    value: MetricValue
-    outcomes: Outcomes
-    rows: dict[str, str] = field(default_factory=dict)
 
 
 def metric_classes(metrics: Mapping[str, MetricSpec], project: Path, other: Path) -> dict[str, type[Metric]]:
@@ -151,18 +138,18 @@ class PredictionScore:
 
     def _result(self) -> Scored:
         computed = self._whole.compute()
-        value, in_double = self._own_value(_number(self._name, computed), computed)
+        value, in_double = self._own_value(finite_number(self._name, computed), computed)
         additions = 0 if in_double else self._num_batches
         if self._rows is not None and self._rows.has_mean(value, additions, in_double):
-            return _scored(self._rows.mean(), self._mode, self._num_rows, self._rows)
+            return Scored.of(self._rows.mean(), self._mode, self._num_rows, self._rows)
         outcomes = Outcomes("dataset", [value], [self._num_rows])
         if self._batches is not None and self._batches.has_mean(value, additions, in_double):
             outcomes = self._batches
-        return _scored(value, self._mode, self._num_rows, outcomes)
+        return Scored.of(value, self._mode, self._num_rows, outcomes)
 
     def _own_value(self, single: float, computed: Any) -> tuple[float, bool]:
         """The metric's own value, and whether it is in double precision, as it is where torchmetrics supports it."""
-        value = _shortest(single, computed)
+        value = shortest(single, computed)
         if self._exact is not None:
             with contextlib.suppress(Exception):
                 exact = self._exact.compute()
@@ -217,82 +204,8 @@ class PredictionScore:
         return float(self._single.compute())
 
 
-@dataclass
-class LoggedScore:
-    """The values that `test_step` logs under one name, captured at `self.log`; an outcome per fixed batch if it logs
-    one each.
-    """
-
-    name: str
-    spec: MetricSpec
-    outcomes: Outcomes = field(default_factory=lambda: Outcomes("batch", [], []))
-    _batch: list[float] = field(default_factory=list)
-    _metric: Metric | None = None
-    _is_mean: bool = True
-
-    def capture(self, value: Any, reduced_by: Any = "mean") -> None:
-        """Record the value that `self.log` got in the current batch, and its reduction over batches (`reduce_fx`)."""
-        self._is_mean &= isinstance(value, Metric) or reduced_by in ("mean", "avg", torch.mean)
-        if isinstance(value, Metric):
-            self._metric = value
-            value = last_value(value)
-        if value is not None:
-            self._batch.append(float(value))
-
-    def end_batch(self, size: int) -> None:
-        """Record how many rows the batch had."""
-        if len(self._batch) == 1 and size:
-            self.outcomes.values += self._batch
-            self.outcomes.rows.append(size)
-            if self._metric is not None and self._is_mean and due(len(self.outcomes.rows)):
-                self._is_mean = self._mean_so_far(self._metric)
-        self._batch.clear()
-
-    def _mean_so_far(self, metric: Metric) -> bool:
-        """Whether a metric object that is logged is the mean over the batches so far."""
-        try:
-            value = float(copy.deepcopy(metric).compute())
-        except Exception:  # it has no value for a part of the rows
-            return False
-        return self.outcomes.has_mean(value, len(self.outcomes.rows))
-
-    def result(self, num_rows: int, final: Mapping[str, Any]) -> Scored:
-        """The metric over the set, with the outcomes whose mean it is.
-
-        Args:
-            final: Lightning's values over the set.
-
-        Raises:
-            UsageError: nothing was logged under its name.
-        """
-        logged = self.spec.logged or ""
-        if logged not in final:
-            said = ", ".join(sorted(final)) or "nothing"
-            raise UsageError(
-                f"evaluate.metrics.{self.name}.logged: test_step logs no {logged}; it logs {said}.",
-                remedy="Name one of these, or log it in test_step.",
-            )
-        computed = final[logged]
-        value = _number(self.name, computed)
-        complete = self._is_mean and sum(self.outcomes.rows) == num_rows
-        if complete and self.outcomes.has_mean(value, len(self.outcomes.rows)):
-            return _scored(_shortest(self.outcomes.mean(), computed), self.spec.mode, num_rows, self.outcomes)
-        value = _shortest(value, computed)
-        return _scored(value, self.spec.mode, num_rows, Outcomes("dataset", [value], [num_rows]))
-
-
-def _shortest(value: float, computed: Any) -> float:
-    """The shortest decimal of a single-precision value: 0.949999988 must not miss a gate at 0.95."""
-    single = isinstance(computed, torch.Tensor) and computed.dtype is torch.float32
-    return float(str(np.float32(value))) if single else value
-
-
 def _double(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _scored(value: float, mode: str, rows: int, outcomes: Outcomes) -> Scored:
-    return Scored(MetricValue(value=value, mode=mode, rows=rows, unit=outcomes.unit), outcomes)
 
 
 def _nan_rows(*tensors: torch.Tensor) -> int:
@@ -304,18 +217,3 @@ def _nan_rows(*tensors: torch.Tensor) -> int:
         # A prediction whose first dimension is not the rows counts as a whole.
         found |= nan.reshape(size, -1).any(1) if nan.dim() and len(nan) == size else nan.any()
     return int(found.sum())
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, torch.Tensor) and value.numel() != 1:
-        raise UsageError(
-            f"evaluate.metrics.{name}: it gives {value.numel()} numbers, one is needed.",
-            remedy="Choose an average in init_args.",
-        )
-    number = float(value)
-    if not math.isfinite(number):
-        raise UsageError(
-            f"evaluate.metrics.{name}: its value is {number}.",
-            remedy="A gate needs a finite number; check the metric's settings and the test rows.",
-        )
-    return number

@@ -14,13 +14,13 @@ from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.messages.children import VERIFY, Verified, VerifyRequest
 from data_contracts.quoting import type_and_text
 from infra.checkpoints import verify_checkpoint
-from infra.processes.child import Report, child_main
+from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from infra.store.seal import Manifest
 from training.checkpoint import load_module_weights, read_tensors
 from training.checkpoint.tensors import WEIGHTS
 from training.fit.reference_loss import circumstances, held_loss, misfit
-from training.loader import Split, stored_order
+from training.loader import Shards, Split, stored_order
 from training.user.assemble import batch_transform, build_module, plain_trainer
 
 
@@ -70,9 +70,7 @@ def _held_loss(request: VerifyRequest, module: Any, manifest: Manifest) -> float
     assert dataset is not None  # a loss is recorded for datasets of ours alone
     split = "val" if dataset.rows("val") else "train"
     rows = Split(
-        folder=request.path(dataset.ref),
-        dataset=dataset,
-        split=split,
+        Shards(request.path(dataset.ref), dataset, split),
         batch=train["batch"],
         transform=batch_transform(train, project),
         loader=stored_order(train),

@@ -42,7 +42,7 @@ class Slice:
     kept: tuple[NDArray[np.uint64], pa.Table] | None = None
 
     def read(self) -> tuple[NDArray[np.uint64], pa.Table]:
-        """Keys and rows in the range, in their order in the run, each column in one chunk."""
+        """Keys, (rows,), and rows in the range, in their order in the run, each column in one chunk."""
         if self.kept is not None:
             return self.kept
         # Not memory-mapped: pages of a mapped file would count as this process's memory.
@@ -168,7 +168,7 @@ class Spill:
         self._spilled = Spilled()
 
     def put(self, group: str, keys: NDArray[np.uint64], rows: pa.Table) -> None:
-        """Add rows with their keys (uint64)."""
+        """Add rows with their keys, (rows,) uint64."""
         if not len(keys):
             return
         self._waiting.setdefault(group, []).append((keys, rows))

@@ -48,7 +48,10 @@ class Sides:
     def note(
         self, digests: NDArray[np.uint64], of_row: NDArray[np.int16], names: Sequence[str], unit: int, first_row: int
     ) -> None:
-        """Record rows: the digests of their keys and their splits. Rows that are left out are in no split."""
+        """Record rows: the digests of their keys, (rows, 2), and their splits, (rows,).
+
+        Rows that are left out are in no split.
+        """
         kept = np.flatnonzero(of_row != LEFT_OUT)
         if not len(kept):
             return

@@ -120,7 +120,7 @@ class Splitter:
         return np.searchsorted(self._thresholds, drawn, side="right").astype(np.int16)
 
     def times(self, rows: pa.Table, at: Place) -> NDArray[np.int64]:
-        """The rows' times in microseconds since 1970 (UTC), int64, rounded down, without rows that have no time."""
+        """The times in microseconds since 1970 (UTC), (n,) int64, rounded down, without rows that have no time."""
         assert self.spec.time is not None
         column = _decoded(rows.column(self.spec.time))
         if column.null_count:

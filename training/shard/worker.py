@@ -22,7 +22,7 @@ from infra import scratch
 from infra.digests import file_digest
 from infra.handoffs import FILE as HANDOFF_FILE
 from infra.handoffs import put_handoff
-from infra.processes.child import Report, child_main
+from infra.processes.child_main import Report, child_main
 from infra.sources.window import Window
 from infra.store import Store, Writer, open_at
 from training import formats

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_contracts.messages.children import IMPORT_TRIAL, ImportTrialAnswer, ImportTrialRequest, MissingFile
-from infra.processes.child import Report, child_main
+from infra.processes.child_main import Report, child_main
 from training.user.imports import add_project
 
 

@@ -26,7 +26,7 @@ from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, Fenced, UsageError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Aside, Latest
-from data_contracts.pipeline_spec.model import SelectSpec
+from data_contracts.pipeline_spec.train import SelectSpec
 from infra import audit
 from infra.checkpoints import check_against_seal, read_trained_with, verify_checkpoint
 from infra.store import PointerMoved, Store, Versioned, layout

@@ -59,8 +59,8 @@ def list_checkpoints(store: Store, training: str) -> list[Found]:
     kept, aside = committed(store, training)
     in_ledger = {checkpoint.ref.uri for checkpoint in kept}
     reasons = {entry.checkpoint.ref.uri: entry.reason for entry in aside}
-    result = layout.result(training)
-    handed_over = store.read_as(result, Checkpoint.from_json).ref.uri if store.exists(result) else None
+    result = store.find_as(layout.result(training), Checkpoint.from_json)
+    handed_over = None if result is None else result.ref.uri
     found = []
     for step, generation in sorted({(step, generation) for step, generation, _ in _sealed_or_marked(store, training)}):
         uri = layout.checkpoint(training, step, generation)

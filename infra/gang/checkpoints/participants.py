@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from data_contracts.messages.gang import Heartbeat, Joined, Launch, Meeting, NodeExit, RankReport
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, Meeting, NodeExit
+from data_contracts.messages.ranks import RankReport
 from infra.store import Store, layout
 
 T = TypeVar("T")
@@ -44,7 +45,7 @@ def roster(store: Store, training: str) -> list[Seat]:
     launches: dict[int, int] = {}
     for generation in generations(store, training):
         launch = store.read_as(layout.launch(training, generation), Launch.from_json)
-        meeting = _read(store, layout.rollcall(training, generation), Meeting.from_json)
+        meeting = store.find_as(layout.rollcall(training, generation), Meeting.from_json)
         order = list(range(launch.nodes)) if meeting is None else meeting.order
         seats.append([])
         # If a host that is left out took a node's run, a replacement was started with a higher number.
@@ -69,8 +70,8 @@ def begun(store: Store, training: str) -> list[int]:
 
 def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | None], restarts: int) -> list[Seat]:
     _, generation, node = place
-    joined = _read(store, layout.joined(*place), Joined.from_json)
-    ended = _read(store, layout.node_exit(*place), NodeExit.from_json)
+    joined = store.find_as(layout.joined(*place), Joined.from_json)
+    ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
     if ended is None:
         beat = _last_beat(store, place)
         reports = [] if beat is None else beat.ranks
@@ -98,11 +99,4 @@ def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | No
 
 def _last_beat(store: Store, place: tuple[str, int, int]) -> Heartbeat | None:
     beats = [name for name in store.list(layout.node(*place)) if name.startswith("beat-")]
-    return _read(store, layout.beat(*place, len(beats) - 1), Heartbeat.from_json) if beats else None
-
-
-def _read(store: Store, path: str, parse: Callable[[Any], T]) -> T | None:
-    try:
-        return store.read_as(path, parse)
-    except FileNotFoundError:
-        return None
+    return store.find_as(layout.beat(*place, len(beats) - 1), Heartbeat.from_json) if beats else None

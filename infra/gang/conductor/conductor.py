@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from data_contracts.errors import Cancelled, CorruptError, Interrupted, StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Launch, RankAnswer, TrainingSummary
-from data_contracts.pipeline_spec import RetrySpec
-from data_contracts.pipeline_spec.model import SelectSpec
+from data_contracts.messages.gang import Launch
+from data_contracts.messages.ranks import RankAnswer, TrainingSummary
 from infra import stopping
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.listing import why_from
@@ -23,78 +21,17 @@ from infra.gang.checkpoints.participants import begun
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.recovery import Recovery
-from infra.gang.node.local import Room, Start, local
+from infra.gang.conductor.request import GangOutcome, TrainingRequest
+from infra.gang.node.local import local
 from infra.processes.processes import terminable, uninterrupted
 from infra.store import Store, layout
 from infra.store.lease import RENEW_EVERY_S
-from infra.store.lease_keeper import PATIENCE_S, LeaseKeeper
+from infra.store.lease_keeper import LeaseKeeper
 from infra.store.records import parsed
 from infra.store.retry import patiently
 
 WAIT_S = 0.2
 MAX_BACKOFF_S = 30.0
-
-
-@dataclass(frozen=True)
-class GangOutcome:
-    """The result of conducting a training.
-
-    Attributes:
-        checkpoint: the checkpoint that was handed over.
-        node_seconds: from launch to release, summed over the nodes of every generation that this conductor
-            launched.
-        generations: how many generations there have been, including other conductors'.
-        summary: rank 0's, of the last generation; its defaults if this conductor did not train.
-        happened: sentences about what makes this training differ from an undisturbed training.
-    """
-
-    checkpoint: Checkpoint
-    node_seconds: float
-    generations: int
-    summary: TrainingSummary = field(default_factory=TrainingSummary)
-    happened: list[str] = field(default_factory=list)
-
-    @property
-    def dropped_rows(self) -> int:
-        """Rows of the last incomplete global batch, which training left out."""
-        known = self.summary.dropped_rows
-        return self.checkpoint.dropped_rows if known is None else known
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingRequest:
-    """A training to conduct.
-
-    Attributes:
-        launch: the settings of every generation.
-        holder: who conducts; shown to another conductor that waits. `conduct` makes it unique.
-        retry: how often each cause of failure is retried.
-        keep: how many of the newest checkpoints are kept, besides the one that `select` prefers.
-        select: which checkpoint is handed over; None: the last.
-        rollcall_timeout_s: seconds within which the nodes of a generation must join.
-        from_step: resume from the committed checkpoint of this step; later checkpoints are set aside.
-        on_progress: called with each progress report.
-        start: launches a node; None: as a process on this machine.
-        room: admits all nodes of a generation, or none; held until the end. None: there is always room.
-        patience_s: how long another conductor's lease must stand still before it is taken over.
-    """
-
-    launch: Launch
-    holder: str
-    retry: RetrySpec
-    keep: int
-    select: SelectSpec | None
-    rollcall_timeout_s: float
-    from_step: int | None = None
-    on_progress: Callable[[Progress], None] = lambda progress: None
-    start: Start | None = None
-    room: Room | None = None
-    patience_s: float = PATIENCE_S
-
-    @property
-    def training(self) -> str:
-        """The training's directory in the store."""
-        return self.launch.training
 
 
 def conduct(store: Store, request: TrainingRequest) -> GangOutcome:
@@ -278,10 +215,7 @@ class _Conductor:
         patiently(lambda: self.store.create_once(layout.result(self.training), checkpoint.to_json()))
 
     def _result(self) -> Checkpoint | None:
-        try:
-            return patiently(lambda: self.store.read_as(layout.result(self.training), Checkpoint.from_json))
-        except FileNotFoundError:
-            return None
+        return patiently(lambda: self.store.find_as(layout.result(self.training), Checkpoint.from_json))
 
     def _attached(self) -> GangOutcome:
         checkpoint = self._result()

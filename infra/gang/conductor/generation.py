@@ -18,12 +18,8 @@ from data_contracts.errors import (
     TrainwrightError,
 )
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import (
-    CancelMarker,
-    Launch,
-    Meeting,
-    RankAnswer,
-)
+from data_contracts.messages.gang import CancelMarker, Launch, Meeting
+from data_contracts.messages.ranks import RankAnswer
 from infra import stopping
 from infra.gang.conductor.members import Members, Node
 from infra.gang.conductor.node_records import NodeRecords

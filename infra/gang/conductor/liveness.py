@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 
 from data_contracts.errors import Hung, Interrupted, NodeLost
-from data_contracts.messages.gang import RankReport
+from data_contracts.messages.ranks import RankReport
 
 # Where a rank waits for others, and where it may take long however short its steps are.
 WAITING = frozenset(("collective", "backward"))

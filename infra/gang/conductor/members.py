@@ -19,7 +19,8 @@ from data_contracts.errors import (
     UserCodeError,
     from_json,
 )
-from data_contracts.messages.gang import Joined, Launch, NodeExit, RankEnd
+from data_contracts.messages.gang import Joined, Launch, NodeExit
+from data_contracts.messages.ranks import RankEnd
 from infra.gang.conductor.liveness import link_cut
 from infra.gang.node.local import Handle
 

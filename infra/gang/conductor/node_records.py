@@ -40,9 +40,7 @@ class NodeRecords:
     def _read(self, path: str, parse: Callable[[Any], T]) -> T | None:
         asked = time.monotonic()
         try:
-            return self._store.read_as(path, parse)
-        except FileNotFoundError:
-            return None
+            return self._store.find_as(path, parse)
         finally:
             if (waited := time.monotonic() - asked) > SLOW_S:
                 self._on_slow(waited)

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Launch, RankReport
+from data_contracts.messages.gang import Launch
+from data_contracts.messages.ranks import RankReport
 from infra.gang.conductor.liveness import Liveness
 
 

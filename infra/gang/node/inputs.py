@@ -12,7 +12,7 @@ from infra.store import Store
 from infra.store.retry import patiently
 
 
-def lay_out(store: Store, launch: Launch, project: Path) -> Path | None:
+def lay_out_inputs(store: Store, launch: Launch, project: Path) -> Path | None:
     """Unpack the code into the new folder `project`; returns the dataset's local folder, None with external data.
 
     CorruptError if the dataset is gone, or if either is not what was sealed.

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from infra import scratch
 from infra.gang.environment import ADDRESS, SCRATCH, store_env
-from infra.processes.child import PARENT, log_tail
+from infra.processes.child import log_tail
+from infra.processes.child_main import PARENT
 from infra.processes.processes import end, marked_env, module_command, new_mark, state
 
 LOOPBACK = "127.0.0.1"

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, UsageError
-from data_contracts.messages.gang import Launch, Meeting, RankReport
+from data_contracts.messages.gang import Launch, Meeting
+from data_contracts.messages.ranks import RankReport
 from infra.gang.environment import ADDRESS
 from infra.gang.rank_files import RankFiles
 from infra.processes.child import log_tail

@@ -28,13 +28,14 @@ from data_contracts.quoting import LOG, PROJECT
 from infra import scratch
 from infra.gang.environment import ADDRESS, DATASET, LAUNCH, SCRATCH, STORE, store_env, store_options
 from infra.gang.node import ranks
-from infra.gang.node.inputs import lay_out
+from infra.gang.node.inputs import lay_out_inputs
 from infra.gang.node.peer_probe import PeerProbe
 from infra.gang.node.publisher import Publisher
 from infra.gang.node.ranks import SAVED_WITHIN_S, RankWatch
 from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles, stop_file, write_launch
-from infra.processes.child import PARENT, end_with_parent, log_tail
+from infra.processes.child import log_tail
+from infra.processes.child_main import PARENT, end_with_parent
 from infra.processes.environment import explain, for_user_code
 from infra.processes.private_texts import new_log
 from infra.processes.processes import end, marked_env, new_mark, uninterrupted
@@ -123,7 +124,7 @@ class _Supervisor:
 
     def _lay_out(self) -> tuple[Path, Path | None]:
         project = self.scratch / "project"
-        return project, lay_out(self.store, self.launch, project)
+        return project, lay_out_inputs(self.store, self.launch, project)
 
     def _join(self) -> None:
         """Answer the roll-call; Fenced if this node was started twice and the first one runs."""
@@ -182,8 +183,7 @@ class _Supervisor:
         place = meeting.order.index(self.node)
         listener = self.listener if place == 0 else None
         command = ranks.torchrun(self.launch, meeting, place, self.address, self.scratch, listener)
-        places = {"store": self.store.uri, "store_options": self.store.storage_options, "pointers": self.store.pointers}
-        environ = for_user_code(os.environ, places)
+        environ = for_user_code(os.environ, {"store": self.store.address.to_json()})
         log = self.scratch / "torchrun.txt"
         if self.launch.withhold:
             log.symlink_to(new_log(f"g{self.generation}-node-{self.node}"))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from infra import project_files
-from infra.code_bundle import find_class, pack, project_root, unpack
+from infra.code_bundle import pack, project_root, unpack
 from infra.store import Store, open_store
 from tests.support.damage import overwrite
 
@@ -235,75 +234,3 @@ def test_without_git_everything_is_walked(project: Path, store: Store, monkeypat
     with_git = pack(project, store)
     monkeypatch.setattr(project_files.shutil, "which", lambda name: None)
     assert pack(project, store) == with_git
-
-
-FOUND = [
-    "net.model.Net",
-    "net.model.Aliased",
-    "net.model.Imported",
-    "net.model.one",
-    "net.model.made",
-    "net.model.annotated",
-    "net.model.guarded",
-    "net.model.Net.Inner",
-    "net.Exported",
-    "net.star.Anything",
-    "net.lazy.Anything",
-    "net.broken.Anything",
-    "space.part.Thing",
-    "single.Thing",
-    "json.decoder.JSONDecoder",
-    "infra.machines.Machine",
-    "torchmetrics.classification.MulticlassAccuracy",
-    "math.sqrt",
-    "sys.path",
-    "_struct.Struct",
-]
-NOT_FOUND = [
-    ("Net", "'Net' is not the path of a class or function. Write it as module.Class"),
-    ("net.model.", "'net.model.' is not the path of a class or function."),
-    ("nett.model.Net", "there is no module nett in {root}, and none is installed. Write the path from"),
-    ("net.modle.Net", "there is no module net.modle."),
-    ("net.model.Ned", "there is no Ned in {root}/net/model.py. Did you mean net.model.Net?"),
-    ("net.model.Xyzzy", "there is no Xyzzy in {root}/net/model.py. Check the spelling"),
-    ("net.model", "'net.model' names a module. Name a class in it, as in net.model.MyModel."),
-    ("space.Thing", "there is no module space.Thing."),
-    ("infra.machines.Nothing", "there is no Nothing in"),
-]
-
-
-@pytest.fixture
-def classes(project: Path) -> Path:
-    model = """import json as Aliased
-from collections import Counter as Imported
-one, (made, other) = 1, (2, 3)
-annotated: int = 4
-try:
-    import nothing as guarded
-except ImportError:
-    guarded = None
-class Net:
-    class Inner: ...
-def f():
-    Hidden = 1
-raise SystemExit("imported")
-"""
-    files = {"net/model.py": model, "net/__init__.py": "from .model import Net as Exported", "single.py": "Thing = 1"}
-    files |= {"net/star.py": "from net.model import *", "net/lazy.py": "def __getattr__(name): ..."}
-    write(project, {**files, "net/broken.py": "class (", "space/part.py": "Thing = 1"})
-    return project
-
-
-@pytest.mark.parametrize("dotted", FOUND)
-def test_a_class_is_found_without_importing_it(dotted: str, classes: Path) -> None:
-    before = set(sys.modules)
-    find_class(classes, dotted)
-    own = {path.stem for path in classes.iterdir()}
-    assert [name for name in set(sys.modules) - before if name.split(".")[0] in own] == []
-
-
-@pytest.mark.parametrize(("dotted", "sentence"), NOT_FOUND)
-def test_a_class_that_is_not_there_is_named(dotted: str, sentence: str, classes: Path) -> None:
-    with pytest.raises(UsageError) as caught:
-        find_class(classes, dotted)
-    assert sentence.format(root=classes) in str(caught.value)

@@ -21,6 +21,7 @@ import pytest
 from infra import scratch
 from infra.digests import file_digest
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
+from infra.scratch_owner import NOTE, SWEEP_AFTER_S, _boot
 from infra.store import open_store
 
 ROOT = Path(__file__).parents[3]
@@ -100,8 +101,8 @@ class Machine:
 
     def older(self, folder: Path) -> None:
         """Make a folder older than a lease."""
-        then = time.time() - 10 * scratch.SWEEP_AFTER_S
-        os.utime(folder / scratch.NOTE, (then, then))
+        then = time.time() - 10 * SWEEP_AFTER_S
+        os.utime(folder / NOTE, (then, then))
 
 
 @pytest.fixture
@@ -213,10 +214,10 @@ def dead(root: Path, name: str, **changes: object) -> Path:
     folder = root / f"{scratch.PREFIX}{name}"
     folder.mkdir(mode=0o700)
     (folder / "rows").write_text(SECRET)
-    note = {"boot": scratch._boot(), "host": "here", "made_for": "child", "mark": "", "pid": 1, **changes}
-    (folder / scratch.NOTE).write_text(json.dumps(note))
-    then = time.time() - 10 * scratch.SWEEP_AFTER_S
-    os.utime(folder / scratch.NOTE, (then, then))
+    note = {"boot": _boot(), "host": "here", "made_for": "child", "mark": "", "pid": 1, **changes}
+    (folder / NOTE).write_text(json.dumps(note))
+    then = time.time() - 10 * SWEEP_AFTER_S
+    os.utime(folder / NOTE, (then, then))
     os.utime(folder, (then, then))
     return folder
 
@@ -224,10 +225,10 @@ def dead(root: Path, name: str, **changes: object) -> Path:
 def test_a_folder_of_unknown_use_stays_and_is_reported(place: Path) -> None:
     gone, other = dead(place, "a"), dead(place, "b", boot="another", host="another")
     old, damaged = dead(place, "c"), dead(place, "d")
-    (old / scratch.NOTE).unlink()
-    then = time.time() - 10 * scratch.SWEEP_AFTER_S
+    (old / NOTE).unlink()
+    then = time.time() - 10 * SWEEP_AFTER_S
     os.utime(old, (then, then))
-    (damaged / scratch.NOTE).write_text("no JSON")
+    (damaged / NOTE).write_text("no JSON")
     kept = {one.path: one.why_kept for one in scratch.leftovers()}
     assert list(kept) == [gone, other, old, damaged]
     assert kept[gone] == ""
@@ -260,13 +261,13 @@ def test_no_link_is_followed(place: Path, tmp_path: Path) -> None:
     folder = dead(place, "a")
     (folder / "link").symlink_to(mine)
     noted = dead(place, "b")
-    (noted / scratch.NOTE).unlink()
-    (noted / scratch.NOTE).symlink_to(mine / scratch.NOTE)
+    (noted / NOTE).unlink()
+    (noted / NOTE).symlink_to(mine / NOTE)
     piped = dead(place, "c")
-    (piped / scratch.NOTE).unlink()
-    os.mkfifo(piped / scratch.NOTE)
+    (piped / NOTE).unlink()
+    os.mkfifo(piped / NOTE)
     assert [one.path for one in scratch.sweep()] == [folder]
-    assert sorted(path.name for path in mine.iterdir()) == [scratch.NOTE, "rows"]
+    assert sorted(path.name for path in mine.iterdir()) == [NOTE, "rows"]
 
 
 @pytest.mark.root

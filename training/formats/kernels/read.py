@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from training.formats.kernels.arrays import ByteArray, Columns, FloatBits, Numbers
 from training.formats.kernels.native import (
     BYTES,
     FIXED32,
@@ -31,7 +32,7 @@ OK, LENGTH_CHECKSUM, CHECKSUM, NO_MESSAGE, TOO_LONG, WIRE_TYPE, OTHER_LIST, NUMB
 
 
 @kernel
-def records(data: Any, at: Any, end: Any, starts: Any, stops: Any) -> Any:
+def records(data: ByteArray, at: Any, end: int, starts: Numbers, stops: Numbers) -> Any:
     """Find and check the records that lie whole between `at` and `end`, as many as `starts` has room for.
 
     Returns: their number, the place after the last, the code of the error there, and the size in bytes of the record
@@ -122,7 +123,7 @@ def _same(data: Any, one: Any, other: Any, size: Any) -> Any:
 
 
 @kernel
-def locate(data: Any, starts: Any, stops: Any, keys: Any, bounds: Any, kinds: Any, begins: Any, ends: Any) -> Any:
+def locate(data: ByteArray, starts: Numbers, stops: Numbers, columns: Columns, begins: Numbers, ends: Numbers) -> Any:
     """Find where each column's list lies in each message: `begins[column, row]`, or -1 for a null, and `ends`.
 
     Of two entries with one key, and of two lists in one feature, the last counts. A column of kind 0 is skipped. An
@@ -130,6 +131,7 @@ def locate(data: Any, starts: Any, stops: Any, keys: Any, bounds: Any, kinds: An
 
     Returns: row, code, column and kind of the list there; OK after the last row.
     """
+    keys, bounds, kinds = columns
     # Per column, the last entry whose end is its list's end: its start, the bytes before the list, and the bytes in
     # all.
     known = np.zeros(len(kinds), np.int64)
@@ -198,7 +200,7 @@ def _is_value(kind: Any, number: Any, wire: Any) -> Any:
 
 
 @kernel
-def count_values(data: Any, begins: Any, ends: Any, kind: Any, counts: Any, sizes: Any) -> Any:
+def count_values(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, counts: Numbers, sizes: Numbers) -> Any:
     """Per row the number of values in its list, -1 for a null, and their wire bytes; (row, code), OK at the end."""
     for row in range(len(counts)):
         at = begins[row]
@@ -229,7 +231,7 @@ def count_values(data: Any, begins: Any, ends: Any, kind: Any, counts: Any, size
 
 
 @kernel
-def single_floats(data: Any, begins: Any, ends: Any, out: Any) -> Any:
+def single_floats(data: ByteArray, begins: Numbers, ends: Numbers, out: FloatBits) -> Any:
     """Read a FloatList of one packed value from each row; False, with nothing read, if a row has anything else."""
     for row in range(len(begins)):
         at = begins[row]
@@ -240,7 +242,7 @@ def single_floats(data: Any, begins: Any, ends: Any, out: Any) -> Any:
 
 
 @kernel
-def single_ints(data: Any, begins: Any, ends: Any, out: Any) -> Any:
+def single_ints(data: ByteArray, begins: Numbers, ends: Numbers, out: Numbers) -> Any:
     """Read an Int64List of one packed value from each row; False, with nothing read, if a row has anything else."""
     for row in range(len(begins)):
         at = begins[row]
@@ -254,7 +256,7 @@ def single_ints(data: Any, begins: Any, ends: Any, out: Any) -> Any:
 
 
 @kernel
-def item_sizes(data: Any, begins: Any, ends: Any, sizes: Any) -> None:
+def item_sizes(data: ByteArray, begins: Numbers, ends: Numbers, sizes: Numbers) -> None:
     """The bytes of each value of the BytesLists that `count_values` counted, one row after another."""
     item = 0
     for row in range(len(begins)):
@@ -267,7 +269,7 @@ def item_sizes(data: Any, begins: Any, ends: Any, sizes: Any) -> None:
 
 
 @kernel
-def fill_raw(data: Any, begins: Any, ends: Any, kind: Any, places: Any, out: Any) -> None:
+def fill_raw(data: ByteArray, begins: Numbers, ends: Numbers, kind: int, places: Numbers, out: ByteArray) -> None:
     """Copy the values of counted BytesLists or FloatLists unchanged, each row's from `places[row]` on."""
     for row in range(len(begins)):
         at = begins[row]
@@ -280,7 +282,7 @@ def fill_raw(data: Any, begins: Any, ends: Any, kind: Any, places: Any, out: Any
 
 
 @kernel
-def fill_ints(data: Any, begins: Any, ends: Any, places: Any, out: Any) -> Any:
+def fill_ints(data: ByteArray, begins: Numbers, ends: Numbers, places: Numbers, out: Numbers) -> Any:
     """Read the values of counted Int64Lists, each row's from `out[places[row]]` on; (row, code), OK at the end."""
     for row in range(len(begins)):
         at = begins[row]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from training.formats.kernels.arrays import ByteArray, Entries, FloatBits, Numbers
 from training.formats.kernels.native import (
     BYTES,
     FLOAT,
@@ -59,7 +60,7 @@ def _put_delimiter(out: Any, at: Any, number: Any, size: Any) -> Any:
 
 
 @kernel
-def bytes_sizes(rows: Any, items: Any, sizes: Any) -> None:
+def bytes_sizes(rows: Numbers, items: Numbers, sizes: Numbers) -> None:
     """Per row the bytes of its BytesList: values `rows[i]` to `rows[i + 1]`, where value k is `items[k]` onwards."""
     for row in range(len(sizes)):
         size = 0
@@ -69,7 +70,7 @@ def bytes_sizes(rows: Any, items: Any, sizes: Any) -> None:
 
 
 @kernel
-def int64_sizes(rows: Any, values: Any, sizes: Any) -> None:
+def int64_sizes(rows: Numbers, values: Numbers, sizes: Numbers) -> None:
     """Per row, the bytes of its values as varints."""
     for row in range(len(sizes)):
         size = 0
@@ -85,7 +86,7 @@ def _list_bytes(kind: Any, size: Any) -> Any:
 
 
 @kernel
-def add_entries(kind: Any, key: Any, valid: Any, sizes: Any, features: Any) -> None:
+def add_entries(kind: int, key: ByteArray, valid: ByteArray, sizes: Numbers, features: Numbers) -> None:
     """Add to each row's `features` the bytes of one column's map entry; a null has no entry."""
     known, entry = -1, 0
     for row in range(len(sizes)):
@@ -98,7 +99,7 @@ def add_entries(kind: Any, key: Any, valid: Any, sizes: Any, features: Any) -> N
 
 
 @kernel
-def lay_out(features: Any, first: Any, most_bytes: Any, starts: Any, stops: Any) -> Any:
+def lay_out(features: Numbers, first: int, most_bytes: int, starts: Numbers, stops: Numbers) -> Any:
     """Places of the messages from row `first` on, with room for a record's frame; returns (next row, bytes), at least
     one row.
     """
@@ -116,7 +117,7 @@ def lay_out(features: Any, first: Any, most_bytes: Any, starts: Any, stops: Any)
 
 
 @kernel
-def put_heads(out: Any, features: Any, first: Any, stop: Any, places: Any) -> None:
+def put_heads(out: ByteArray, features: Numbers, first: int, stop: int, places: Numbers) -> None:
     """Begin the messages of rows `first` to `stop` at their `places`, and advance the places."""
     for row in range(first, stop):
         places[row] = _put_delimiter(out, places[row], 1, features[row])
@@ -146,9 +147,13 @@ def _put_head(out: Any, at: Any, head: Any, end: Any) -> Any:
 
 @kernel
 def put_bytes(
-    out: Any, first: Any, stop: Any, places: Any, key: Any, valid: Any, sizes: Any, rows: Any, items: Any, data: Any
+    out: ByteArray, first: int, stop: int, places: Numbers, entries: Entries, items: Numbers, data: ByteArray
 ) -> None:
-    """Write the entries of a BytesList column at `places`, and advance the places."""
+    """Write the entries of a BytesList column (`Entries`) at `places`, and advance the places.
+
+    Value k has the bytes `items[k]` to `items[k + 1]` of `data`.
+    """
+    key, valid, sizes, rows = entries
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
     for row in range(first, stop):
@@ -165,10 +170,9 @@ def put_bytes(
 
 
 @kernel
-def put_floats(
-    out: Any, first: Any, stop: Any, places: Any, key: Any, valid: Any, sizes: Any, rows: Any, values: Any
-) -> None:
-    """Write the entries of a FloatList column; `values` are the bits of its float32 values."""
+def put_floats(out: ByteArray, first: int, stop: int, places: Numbers, entries: Entries, values: FloatBits) -> None:
+    """Write the entries of a FloatList column."""
+    key, valid, sizes, rows = entries
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
     for row in range(first, stop):
@@ -183,10 +187,9 @@ def put_floats(
 
 
 @kernel
-def put_ints(
-    out: Any, first: Any, stop: Any, places: Any, key: Any, valid: Any, sizes: Any, rows: Any, values: Any
-) -> None:
+def put_ints(out: ByteArray, first: int, stop: int, places: Numbers, entries: Entries, values: Numbers) -> None:
     """Write the entries of an Int64List column."""
+    key, valid, sizes, rows = entries
     head = np.empty(len(key) + HEAD_SPARE_BYTES, np.uint8)
     known, end = -1, 0
     for row in range(first, stop):
@@ -200,7 +203,7 @@ def put_ints(
 
 
 @kernel
-def frame(out: Any, first: Any, stop: Any, starts: Any, stops: Any) -> None:
+def frame(out: ByteArray, first: int, stop: int, starts: Numbers, stops: Numbers) -> None:
     """Put length and checksums around the messages of rows `first` to `stop`."""
     for row in range(first, stop):
         head = starts[row] - HEAD_BYTES

@@ -11,8 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, Meeting, NodeExit, RankReport
+from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, Meeting, NodeExit
 from data_contracts.messages.message import Message
+from data_contracts.messages.ranks import RankReport
 
 STORED: dict[str, type[Message]] = {
     "g0/launch.json": Launch,

@@ -18,7 +18,7 @@ import logging, os, sys, time
 from pathlib import Path
 from argparse import Namespace
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import StageResult
+from data_contracts.run_report import StageResult
 from data_contracts.messages.raw_data import ShardProgress
 from flows.commands.guard import Answer, carry_out
 from tasks.run.progress import IN_VIEW, RunEnded, StageBegan, StageEnded, shown, notify

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from data_contracts.handoffs import Cost, StageResult
 from data_contracts.messages.raw_data import ShardProgress
+from data_contracts.run_report import Cost, StageResult
 from flows.commands.live_view import drawn
 from flows.commands.run_view import RunView, updated
 from tasks.run.progress import GangChanged, RunEnded, StageBegan, StageEnded

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import NodeLost, TrainwrightError, UserCodeError
-from data_contracts.messages.gang import Launch, RankAnswer, RankReport
+from data_contracts.messages.gang import Launch
+from data_contracts.messages.ranks import RankAnswer, RankReport
 from infra.gang.environment import LAUNCH
 from infra.gang.rank_files import RankFiles, read_launch, stop_file, write_launch
 

@@ -14,7 +14,8 @@ from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra.code_bundle import pack
 from infra.datasets import find_dataset, find_dataset_by_id
-from infra.gang.conductor.conductor import TrainingRequest, conduct
+from infra.gang.conductor.conductor import conduct
+from infra.gang.conductor.request import TrainingRequest
 from infra.gc import Limits, collect
 from infra.gc.census import names_in, take_census
 from infra.handoffs import put_handoff

@@ -24,6 +24,7 @@ from data_contracts.errors import (
 from infra import stopping
 from infra.processes import child
 from infra.processes.child import answer_of, run_child
+from infra.processes.child_main import ChildFiles
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from tests.support.child_module import CHILD, Ask, Hanging, Step
 
@@ -97,7 +98,7 @@ def test_a_failure_is_raised_as_its_class_and_nothing_is_left(
 
 
 def test_a_child_that_cannot_be_killed_is_hung(tmp_path: Path) -> None:
-    files = child._Files(tmp_path)
+    files = ChildFiles(tmp_path)
     with pytest.raises(Hung, match=r"^m does not end after SIGKILL; its machine may need a restart\."):
         child._answer(None, "m", files, memory_ran_out=False)
     files.answer.write_text('{"value": {"x": 1}}')

@@ -18,10 +18,15 @@ from infra.processes.processes import find_marked
 from tests.support.child_module import CHILD, Ask
 from tests.support.nodes import Nodes
 
-S3 = {"store": "s3://models/a", "store_options": {}}
-FOLDER = {"store": "/srv/models", "store_options": {}}
-NAMED = {"store": "s3://models/a", "store_options": {"key": "env:STORE_KEY", "secret": "env:STORE_SECRET"}}
-POSTGRES = {**S3, "pointers": "postgresql://trainwright:env:NAMES_PASSWORD@db.internal/names"}
+
+def at(uri: str, **more: Any) -> dict[str, Any]:
+    return {"store": StoreAddress(uri=uri, **more).to_json()}
+
+
+S3 = at("s3://models/a")
+FOLDER = at("/srv/models")
+NAMED = at("s3://models/a", options={"key": "env:STORE_KEY", "secret": "env:STORE_SECRET"})
+POSTGRES = at("s3://models/a", pointers="postgresql://trainwright:env:NAMES_PASSWORD@db.internal/names")
 DVC = {**FOLDER, "sources": [{"uri": "a.csv", "rev": "v1"}, {"uri": "b.csv", "rev": None}]}
 SECRETS = [
     "PREFECT_API_KEY PREFECT_API_AUTH_STRING PREFECT_SERVER_API_AUTH_STRING PREFECT_API_URL PREFECT_HOME",

@@ -24,7 +24,7 @@ importing = gc.isenabled()
 
 from data_contracts.messages.children import Child
 from data_contracts.messages.message import Message
-from infra.processes.child import child_main
+from infra.processes.child_main import child_main
 
 
 class Question(Message):

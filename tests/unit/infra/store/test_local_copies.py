@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra import scratch
+from infra import scratch_owner
 from infra.store import Manifest, Store, local_copies
 from infra.store.backend import Backend, hash_and_copy
 from infra.store.local_copies import copy_of
@@ -109,7 +109,7 @@ with scratch.make("copy", root=Path(sys.argv[1])) as folder:
 def test_what_a_killed_download_left_is_swept_by_the_next(manifest: Manifest, backend: Backend, tmp_path: Path) -> None:
     base = tmp_path / "cache"
     (base / "other").mkdir(parents=True)
-    old = Path(backend.uri, "store.json").stat().st_mtime - 2 * scratch.SWEEP_AFTER_S
+    old = Path(backend.uri, "store.json").stat().st_mtime - 2 * scratch_owner.SWEEP_AFTER_S
     left: list[Path] = []
     for is_killed in (True, False):
         process = subprocess.Popen(
@@ -117,7 +117,7 @@ def test_what_a_killed_download_left_is_swept_by_the_next(manifest: Manifest, ba
         )
         assert process.stdout is not None
         left.append(Path(process.stdout.readline().strip()))
-        os.utime(left[-1] / scratch.NOTE, (old, old))
+        os.utime(left[-1] / scratch_owner.NOTE, (old, old))
         if is_killed:
             process.kill()
             process.communicate()

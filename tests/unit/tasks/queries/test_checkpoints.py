@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import RunReport
 from data_contracts.messages.gang import Launch
+from data_contracts.run_report import RunReport
 from flows.commands.queries import _BYTES, _SECONDS, in_words
 from flows.stages import stages
 from infra.gang.checkpoints.ledger import Ledger

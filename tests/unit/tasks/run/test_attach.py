@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import Cancelled, ContractRejected, NodeLost, UserCodeError
-from data_contracts.handoffs import RunReport
+from data_contracts.run_report import RunReport
 from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper
 from tasks.run.attach import attach

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import ContractRejected, CorruptError, UsageError
-from data_contracts.handoffs import Ref, StageResult
+from data_contracts.handoffs import Ref
+from data_contracts.run_report import StageResult
 from infra.store import Store, layout
 from tasks.queries.plan import _look
 from tasks.stages.earlier_handoffs import EarlierHandoffs

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import Cancelled, CorruptError, GateNotMet, NodeLost
-from data_contracts.handoffs import Cost, Receipt
+from data_contracts.handoffs import Receipt
+from data_contracts.run_report import Cost
 from flows.stages import verbs
 from infra import registry, stopping
 from infra.gc import Limits, collect

@@ -33,7 +33,7 @@ def columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def cached(folder: Path, dataset: Dataset, batch: list[str] | None = None, cache_bytes: int = 2**30) -> Split:
-    return Split(folder, dataset, "train", batch or ["x", "text"], room=MemoryBudget(0, cache_bytes))
+    return Split(Shards(folder, dataset, "train"), batch or ["x", "text"], room=MemoryBudget(0, cache_bytes))
 
 
 def numbers(split: Split) -> list[int]:
@@ -68,7 +68,7 @@ from training.loader.shards import Shards
 tables, calls = Shards.tables, []
 Shards.tables = lambda *given: (calls.append(1), tables(*given))[1]
 dataset = Dataset.from_json(json.loads(Path({str(tmp_path / "dataset.json")!r}).read_text()))
-split = Split(Path({str(tmp_path / "data")!r}), dataset, "train", ["x"], room=MemoryBudget(0, 2**30))
+split = Split(Shards(Path({str(tmp_path / "data")!r}), dataset, "train"), ["x"], room=MemoryBudget(0, 2**30))
 print(len(calls), split.take(slice(0, 3))[0].tolist())
 """
     started = [

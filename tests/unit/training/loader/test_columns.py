@@ -13,7 +13,7 @@ import torch
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import LoaderSpec
 from tests.support.splits import write_split
-from training.loader import MemoryBudget, Split
+from training.loader import MemoryBudget, Shards, Split
 
 TABLE = pa.table(
     {
@@ -48,7 +48,7 @@ def split(folder: Path, room: str = "memory", batch: Any = None, table: pa.Table
     place = MemoryBudget(ROOMS[room].memory_bytes, ROOMS[room].cache_bytes)
     if room == "shards":
         place.memory_bytes = round(split(folder, "memory", batch, table, **loader).row_bytes * 2) + 1
-    return Split(folder / "data", dataset, "train", batch, None, LoaderSpec(**loader), place, in_order=True)
+    return Split(Shards(folder / "data", dataset, "train"), batch, None, LoaderSpec(**loader), place, in_order=True)
 
 
 @rooms
@@ -173,8 +173,8 @@ def test_rows_without_a_number_are_counted_by_column(room: str, tmp_path: Path) 
 
 def test_what_a_transform_may_fill_is_not_counted(tmp_path: Path) -> None:
     dataset = write_split(tmp_path, pa.table({"a": [1.5, None]}))
-    assert Split(tmp_path, dataset, "train", ["a"]).without_numbers(np.arange(2)) == {"a": 1}
-    assert Split(tmp_path, dataset, "train", ["a"], lambda batch: batch).without_numbers(np.arange(2)) == {}
+    assert Split(Shards(tmp_path, dataset, "train"), ["a"]).without_numbers(np.arange(2)) == {"a": 1}
+    assert Split(Shards(tmp_path, dataset, "train"), ["a"], lambda batch: batch).without_numbers(np.arange(2)) == {}
 
 
 def test_lists_of_texts_are_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
 from tests.support.gang import make_dataset
 from tests.support.splits import write_split
-from training.loader import MemoryBudget, OrderedLoader, Split, TrainLoader
+from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader
 from training.loader.rows import AllRows, StreamedRows
 from training.order.permutation import epoch_order
 from training.order.rank_plan import make_plan
@@ -62,9 +62,9 @@ def loaders(
     loader: LoaderSpec = GLOBAL,
     room: MemoryBudget | None = None,
 ) -> list[TrainLoader]:
-    split = Split(*dataset, "train", {"id": "id"}, None, loader, room)
+    split = Split(Shards(*dataset, "train"), {"id": "id"}, None, loader, room)
     plan = make_plan(split.num_rows, spec(8, micro), ranks)
-    return [TrainLoader(split, plan, "dataset", 5, rank, loader) for rank in range(ranks)]
+    return [TrainLoader(split, plan, Sampling("dataset", 5, loader), rank) for rank in range(ranks)]
 
 
 def steps(gang: list[TrainLoader], epochs: int) -> list[list[int]]:
@@ -163,12 +163,12 @@ def test_stopped_anywhere_and_gone_on_with_any_gang_each_sample_comes_once_in_th
     loader = LoaderSpec(**sizes)
     # Just enough for two windows of 8-byte rows: less than all rows, in most examples.
     in_shards = MemoryBudget(2 * block[1] * min(block[0], max(shards)) * 8, 0) if block and streamed else None
-    split = Split(folder, dataset, "train", ["id"], None, loader, in_shards)
+    split = Split(Shards(folder, dataset, "train"), ["id"], None, loader, in_shards)
     worlds = [world for world in range(1, batch + 1) if batch % world == 0]
 
     def gang(world: int, samples: int) -> list[TrainLoader]:
         plan = make_plan(rows, spec(batch).model_copy(update={"micro_batch_size": micro}), world)
-        made = [TrainLoader(split, plan, "d", 3, rank, loader) for rank in range(world)]
+        made = [TrainLoader(split, plan, Sampling("d", 3, loader), rank) for rank in range(world)]
         for one in made:
             one.load_state_dict({"samples": samples})
         return made
@@ -215,8 +215,8 @@ def test_a_cursor_inside_a_global_batch_is_refused(dataset: tuple[Path, Dataset]
 def test_a_resume_anywhere_gathers_one_batch_and_then_ever_larger_chunks(samples: int, tmp_path: Path) -> None:
     rows = 200_000
     dataset = write_split(tmp_path, pa.table({"x": np.arange(rows, dtype=np.float32)}))
-    split = Split(tmp_path, dataset, "train", ["x"])
-    loader = TrainLoader(split, make_plan(rows, spec(100), 1), "d", 0, 0)
+    split = Split(Shards(tmp_path, dataset, "train"), ["x"])
+    loader = TrainLoader(split, make_plan(rows, spec(100), 1), Sampling("d", 0), 0)
     gathered: list[int] = []
     original = split.batches
 
@@ -259,8 +259,8 @@ def test_a_transform_runs_where_the_batch_is_handed_over(dataset: tuple[Path, Da
         seen.append((ids(batch), threading.current_thread().name))
         return batch["id"] * 10
 
-    split = Split(*dataset, "train", {"id": "id"}, transform)
-    loader = TrainLoader(split, make_plan(25, spec(8), 1), "dataset", 5, 0)
+    split = Split(Shards(*dataset, "train"), {"id": "id"}, transform)
+    loader = TrainLoader(split, make_plan(25, spec(8), 1), Sampling("dataset", 5), 0)
     batch = next(iter(loader))
     assert seen == [(in_order(GLOBAL, 1)[:8], threading.current_thread().name)]
     assert batch.tolist() == [10 * one for one in seen[0][0]]
@@ -288,7 +288,7 @@ def test_in_order_every_row_comes_once_and_ranks_take_equally_many_batches(
     room: MemoryBudget, name: str, size: int, ranks: int, dataset: tuple[Path, Dataset]
 ) -> None:
     room = MemoryBudget(room.memory_bytes, 0)
-    split = Split(*dataset, name, {"id": "id"}, room=room, in_order=True)
+    split = Split(Shards(*dataset, name), {"id": "id"}, room=room, in_order=True)
     parts = [OrderedLoader(split, size, rank, ranks) for rank in range(ranks)]
     batches = [list(map(ids, part)) for part in parts]
     assert len({len(part) for part in batches}) == 1
@@ -301,7 +301,7 @@ def test_in_order_every_row_comes_once_and_ranks_take_equally_many_batches(
 
 
 def test_a_split_smaller_than_the_gang_goes_to_every_rank(dataset: tuple[Path, Dataset]) -> None:
-    split = Split(*dataset, "tiny", {"id": "id"})
+    split = Split(Shards(*dataset, "tiny"), {"id": "id"})
     assert [joined(map(ids, OrderedLoader(split, 4, rank, 3))) for rank in range(3)] == [[0], [0], [0]]
 
 
@@ -310,7 +310,7 @@ def test_batches_share_no_memory_with_the_split_or_each_other(dataset: tuple[Pat
     batches = [batch["id"] for batch in loader]
     batches[0].zero_()
     assert joined(batch.tolist() for batch in batches[1:]) == in_order(GLOBAL, 1)[2:]
-    split = Split(*dataset, "train", ["x"])
+    split = Split(Shards(*dataset, "train"), ["x"])
     for rows in (slice(0, 2), np.array([0, 1])):
         expected = split.take(rows)[0].clone()
         split.take(rows)[0].zero_()
@@ -320,7 +320,7 @@ def test_batches_share_no_memory_with_the_split_or_each_other(dataset: tuple[Pat
 def mixed(folder: Path, weights: dict[str, float]) -> Split:
     table = pa.table({"id": pa.array(range(60), pa.int64()), "from": ["web"] * 40 + ["book"] * 15 + ["code"] * 5})
     loader = LoaderSpec.model_validate({"mixture": {"column": "from", "weights": weights}})
-    return Split(folder, write_split(folder, table, [25, 35]), "train", ["id"], None, loader)
+    return Split(Shards(folder, write_split(folder, table, [25, 35]), "train"), ["id"], None, loader)
 
 
 @pytest.mark.parametrize(("ranks", "micro"), [(1, None), (2, 2), (4, 1)])
@@ -335,7 +335,7 @@ def test_a_mixture_goes_on_from_epoch_to_epoch_on_any_gang(ranks: int, micro: in
         plan = make_plan(split.epoch_rows(8), spec(8, micro), ranks)
         parts = []
         for rank in range(ranks):
-            one = TrainLoader(split, plan, "d", 0, rank, loader)
+            one = TrainLoader(split, plan, Sampling("d", 0, loader), rank)
             one.load_state_dict({"samples": first * 8})
             taken = joined(batch[0].tolist() for batch in islice(endless(one), num_steps * plan.accumulate))
             parts.append(np.reshape(taken, (num_steps, 8 // ranks)))
@@ -378,8 +378,8 @@ def test_what_is_skipped_is_counted_and_never_handed_out(world: int, begin: int,
     plan = make_plan(25, spec(4, 2), world)
     handed: dict[int, list[list[int]]] = {}
     for rank in range(world):
-        rows = Split(folder, made, "train", None, transform)
-        loader = TrainLoader(rows, plan, made.ref.id, 3, rank, skip=skip)
+        rows = Split(Shards(folder, made, "train"), None, transform)
+        loader = TrainLoader(rows, plan, Sampling(made.ref.id, 3), rank, skip=skip)
         loader.load_state_dict({"samples": begin})
         for batch in [*islice(loader, len(loader) - begin // 4 * plan.accumulate), *loader]:
             handed.setdefault(rank, []).append([] if batch is None else ids(batch))
@@ -387,7 +387,7 @@ def test_what_is_skipped_is_counted_and_never_handed_out(world: int, begin: int,
         assert not loader.passes_over
         loader.close()
     order = np.concatenate([epoch_order(GLOBAL, SHARDS, made.ref.id, 3, epoch)(np.arange(24)) for epoch in (0, 1)])
-    whole = TrainLoader(Split(folder, made, "train"), make_plan(25, spec(4), 1), made.ref.id, 3, 0)
+    whole = TrainLoader(Split(Shards(folder, made, "train")), make_plan(25, spec(4), 1), Sampling(made.ref.id, 3), 0)
     assert whole.rows(6, 30).tolist() == order[6:30].tolist()
     wanted = [row for at, row in enumerate(order) if at >= begin and not any(a <= at < b for a, b in skip)]
     assert sorted(joined(joined(handed.values()))) == sorted(wanted)

@@ -16,7 +16,7 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import LoaderSpec
 from tests.support.splits import write_split
 from tests.unit.training.score.test_metrics import ACCURACY, scored
-from training.loader import MemoryBudget, OrderedLoader, Split, TrainLoader
+from training.loader import MemoryBudget, OrderedLoader, Sampling, Shards, Split, TrainLoader
 from training.loader.row_counts import CountRows, rows_of
 from training.order.rank_plan import Plan
 
@@ -73,7 +73,8 @@ def split(tmp_path: Path, batch: Any, rows: int = 10) -> Split:
         }
     )
     dataset = write_split(tmp_path / "data", table, [rows])
-    return Split(tmp_path / "data", dataset, "train", batch, None, LoaderSpec(), MemoryBudget(2**30, 0), in_order=True)
+    shards, room = Shards(tmp_path / "data", dataset, "train"), MemoryBudget(2**30, 0)
+    return Split(shards, batch, None, LoaderSpec(), room, in_order=True)
 
 
 class Mean(L.LightningModule):
@@ -124,7 +125,7 @@ def test_means_over_an_epoch_are_means_over_its_rows(first: str, tmp_path: Path)
         max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False, num_sanity_val_steps=0, callbacks=[CountRows()],
     )  # fmt: skip
-    train = TrainLoader(rows, plan, "d", 0, 0)
+    train = TrainLoader(rows, plan, Sampling("d", 0), 0)
     trainer.fit(Mean(), train, OrderedLoader(rows, 4))
     train.close()
     assert trainer.callback_metrics["val"].item() == 4.5

@@ -14,7 +14,7 @@ from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
 from tests.support.splits import write_split
 from training import formats
-from training.loader import MemoryBudget, Split, TrainLoader
+from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader
 from training.loader.shards import shard_path
 from training.order.rank_plan import make_plan
 
@@ -57,8 +57,8 @@ def test_a_changed_shard_is_named_before_a_row_of_it_is_used(fault: str, place: 
     seen: list[int] = []
 
     def read() -> None:
-        split = Split(tmp_path / "data", dataset, "train", ["x"], None, loader, room)
-        for [x] in TrainLoader(split, plan, "d", 0, 0, loader):
+        split = Split(Shards(tmp_path / "data", dataset, "train"), ["x"], None, loader, room)
+        for [x] in TrainLoader(split, plan, Sampling("d", 0, loader), 0):
             seen.extend(x.tolist())
 
     with pytest.raises(TrainwrightError, match=f"{hurt.name}.*({sentence})") as caught:
@@ -71,7 +71,7 @@ def test_a_shard_that_the_dataset_does_not_name_is_refused(tmp_path: Path) -> No
     dataset = write_split(tmp_path, TABLE)
     (tmp_path / "train-00007.parquet").write_bytes((tmp_path / "train-00000.parquet").read_bytes())
     with pytest.raises(CorruptError, match="Shard train-00007.parquet is extra: the dataset does not name it"):
-        Split(tmp_path, dataset, "train")
+        Split(Shards(tmp_path, dataset, "train"))
 
 
 def test_a_shard_with_fewer_rows_than_said_is_refused(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_shard_with_fewer_rows_than_said_is_refused(tmp_path: Path) -> None:
     told = dataset.to_json()
     told["splits"]["train"][0]["rows"] = 41
     with pytest.raises(CorruptError, match="Shard train-00000.parquet has 40 rows, but the dataset says 41"):
-        Split(tmp_path, Dataset.from_json(told), "train")
+        Split(Shards(tmp_path, Dataset.from_json(told), "train"))
 
 
 def test_a_disk_that_fails_is_named_with_the_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_disk_that_fails_is_named_with_the_shard(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(formats.get("parquet"), "read_blocks", broken)
     with pytest.raises(StorageUnavailable, match="Shard train-00000.parquet could not be read .EIO"):
-        Split(tmp_path, dataset, "train")
+        Split(Shards(tmp_path, dataset, "train"))
 
 
 def test_a_shard_of_a_parent_lies_in_the_parents_folder(tmp_path: Path) -> None:
@@ -101,5 +101,5 @@ def test_a_shard_of_a_parent_lies_in_the_parents_folder(tmp_path: Path) -> None:
     dataset = Dataset.from_json(told)
     folder = tmp_path / "datasets" / "d-0"
     assert shard_path(folder, dataset, dataset.splits["train"][0]).parent.name == "p-0"
-    rows = Split(folder, dataset, "train", ["x"], loader=LoaderSpec()).take(slice(38, 45))
+    rows = Split(Shards(folder, dataset, "train"), ["x"], loader=LoaderSpec()).take(slice(38, 45))
     assert rows[0].tolist() == [38, 39, 0, 1, 2, 3, 4]

@@ -16,8 +16,9 @@ from torch import nn
 
 from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import MetricSpec
-from training.score.evaluate_worker import outcomes_table, score
+from training.score.evaluate_worker import outcomes_table
 from training.score.metrics import metric_classes
+from training.score.scoring import score
 from training.user.imports import add_project
 
 TRAIN = {"lightning": {"model": {"class_path": "x.Y"}, "trainer": {"accelerator": "cpu"}}, "batch": ["x", "y"]}

@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, Fenced, StorageUnavailable, UsageError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.pipeline_spec.model import SelectSpec
+from data_contracts.pipeline_spec.train import SelectSpec
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.listing import committed
 from infra.store import Store, Versioned, layout, open_store

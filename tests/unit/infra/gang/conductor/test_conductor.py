@@ -27,7 +27,7 @@ from data_contracts.errors import (
 )
 from data_contracts.handoffs import Checkpoint
 from infra.gang.conductor import node_records
-from infra.gang.conductor.generation import Progress
+from infra.gang.conductor.rank_reports import Progress
 from infra.gang.node.local import Handle, Start, local
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.store import Lease, Store, layout, open_store

@@ -22,7 +22,8 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.checkpoints.listing import list_checkpoints
-from infra.gang.conductor.conductor import TrainingRequest, conduct
+from infra.gang.conductor.conductor import conduct
+from infra.gang.conductor.request import TrainingRequest
 from infra.store import Store, folder, layout, lease_keeper, open_store, retry
 from tests.support.damage import overwrite
 

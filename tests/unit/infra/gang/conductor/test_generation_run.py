@@ -11,7 +11,8 @@ import pytest
 
 from data_contracts.errors import GangIncomplete, Hung, NodeLost, Preempted, TrainwrightError, UserCodeError
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit, RankAnswer, RankEnd, RankReport
+from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit
+from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
 from infra.gang.conductor import generation as generation_module
 from infra.gang.conductor import liveness, node_records
 from infra.gang.conductor.generation import Generation

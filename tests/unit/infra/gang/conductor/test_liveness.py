@@ -12,27 +12,16 @@ import pytest
 
 from data_contracts.errors import Hung, NodeLost
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.messages.gang import RankReport
+from data_contracts.messages.ranks import RankReport
 from infra.gang.conductor import liveness as liveness_module
 from infra.gang.conductor.liveness import Liveness
+from tests.support.liveness import told, train
 from tests.support.slopes import grows_linearly
 
 
 @pytest.fixture
 def clock(liveness_clock: SimpleNamespace) -> SimpleNamespace:
     return liveness_clock
-
-
-def told(rank: int, step: int, place: str = "forward", **more: Any) -> RankReport:
-    return RankReport(**{"rank": rank, "step": step, "steps": step, "moves": step, "place": place, **more})
-
-
-def train(liveness: Liveness, clock: SimpleNamespace, upto: int, each_s: float = 1.0, **more: Any) -> None:
-    """Both ranks take `upto` steps."""
-    for step in range(1, upto + 1):
-        clock.now += each_s
-        liveness.hear(told(0, step, **more), "node 0 (a)")
-        liveness.hear(told(1, step, **more), "node 1 (b)")
 
 
 # What each rank says from then on; the seconds in which it is found; who is blamed.

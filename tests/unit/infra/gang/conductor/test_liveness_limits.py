@@ -9,26 +9,14 @@ import pytest
 
 from data_contracts.errors import Hung
 from data_contracts.handoffs import Checkpoint, Ref
-from data_contracts.messages.gang import RankReport
 from infra.gang.conductor.liveness import Liveness
 from infra.gang.remote_job import report_of
+from tests.support.liveness import told, train
 
 
 @pytest.fixture
 def clock(liveness_clock: SimpleNamespace) -> SimpleNamespace:
     return liveness_clock
-
-
-def told(rank: int, step: int, place: str = "forward", **more: Any) -> RankReport:
-    return RankReport(**{"rank": rank, "step": step, "steps": step, "moves": step, "place": place, **more})
-
-
-def train(liveness: Liveness, clock: SimpleNamespace, upto: int, each_s: float = 1.0, place: str = "forward") -> None:
-    """Both ranks take `upto` steps."""
-    for step in range(1, upto + 1):
-        clock.now += each_s
-        liveness.hear(told(0, step, place), "node 0 (a)")
-        liveness.hear(told(1, step, place), "node 1 (b)")
 
 
 # What both ranks do, the process state of rank 1, and the seconds at which rank 1 is not hung yet.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError, Diverged, Hung, OutOfMemory, UserCodeError
-from infra.gang.conductor.generation import Progress
+from infra.gang.conductor.rank_reports import Progress
 from infra.gang.node.local import Handle, local
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.store import Store, layout, open_store

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import NodeLost, OutOfMemory, Preempted, TrainwrightError, UsageError, UserCodeError
-from data_contracts.messages.gang import RankAnswer
+from data_contracts.messages.ranks import RankAnswer
 from infra.gang.node import ranks
 from infra.gang.node.ranks import RankWatch
 from infra.gang.rank_files import RankFiles

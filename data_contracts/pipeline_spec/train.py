@@ -1,41 +1,19 @@
-"""`train`, `evaluate` and `promote`: the Lightning module, how it is scored, and when it replaces the champion."""
+"""`train`: the Lightning module, its initial weights, the machines and how the ranks share the work."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from data_contracts.canonical import Name, valid_name
-from data_contracts.pipeline_spec.base import CallableSpec, DottedPath, FieldError, Section, Shorthand
-from data_contracts.pipeline_spec.data import Sources, StorageOptions, Uri
+from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
+from data_contracts.pipeline_spec.data import StorageOptions, Uri
+from data_contracts.pipeline_spec.loader import LoaderSpec
 from data_contracts.pipeline_spec.mesh import SHARDED, check_mesh, mesh_of
 from data_contracts.pipeline_spec.placement import Placed
 
 Columns = str | list[str]
-
-
-def _position(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-# A position may be written as a number; it is kept as text, like a key.
-Entry = Annotated[str, BeforeValidator(_position, json_schema_input_type=str | int)]
-
-
-# The run's own dataset among the datasets that are mixed.
-OWN = "this"
-
-
-def _dataset(reference: str) -> str:
-    valid_name(reference.removeprefix("datasets/"))
-    return reference
-
-
-DatasetName = Annotated[str, AfterValidator(_dataset)]
-
-
 _STORED = re.compile(r"trainings/[a-z0-9][a-z0-9._-]*/checkpoints/\d+-g\d+")
 _MODEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}@[a-z0-9][a-z0-9._-]{0,62}")
 _DIGEST = re.compile(r"(sha256|blake3):[0-9a-f]{64}")
@@ -100,85 +78,6 @@ class BatchTransform(CallableSpec):
 
     per: Literal["batch", "sample"] = "batch"
     """The function's argument: a `batch`, or one `sample` at a time, which is slower; default batch."""
-
-
-class MixtureSpec(Section):
-    """Rows mixed by weight: several kinds of rows in one dataset, or several datasets."""
-
-    column: str | None = None
-    """Column whose value is the kind of a row. Give this or `datasets`."""
-    datasets: dict[Name, DatasetName] = Field(default_factory=dict)
-    """Name → another dataset of the same store: its address (`datasets/…`), or the name of a pipeline for that
-    pipeline's newest dataset. The run's own dataset is called `this`."""
-    weights: dict[str, float] = Field(min_length=1)
-    """Value of the column, or name of the dataset → its share. Shares are rounded to a thousandth of their sum; 0
-    leaves a kind out."""
-
-    @field_validator("weights")
-    @classmethod
-    def _shares(cls, weights: dict[str, float]) -> dict[str, float]:
-        for name, weight in weights.items():
-            if not 0 <= weight < float("inf"):
-                raise FieldError(name, f"must be a weight of 0 or more, got {weight:g}")
-        kept = [weight for weight in weights.values() if weight]
-        if not kept or min(kept) < sum(kept) / 1000:
-            raise ValueError("must have a weight above 0; each other weight is 0 or at least a thousandth of their sum")
-        return weights
-
-    @model_validator(mode="after")
-    def _of_kinds_or_datasets(self) -> MixtureSpec:
-        if (self.column is None) == (not self.datasets):
-            raise ValueError("give either column or datasets, and not both")
-        if OWN in self.datasets:
-            raise FieldError(("datasets", OWN), "is the run's own dataset; give the other one another name")
-        if self.datasets and {OWN, *self.datasets} != set(self.weights):
-            raise FieldError("weights", f"must have {', '.join([OWN, *self.datasets])} and no others")
-        return self
-
-
-# The suffix that `pad` adds to a column's name to name the column of its lengths.
-LENGTH = "_length"
-
-
-class LoaderSpec(Section):
-    """How Trainwright's loader orders and caches rows and makes batches. Memory and cache never change the order."""
-
-    shuffle: Literal["global", "block"] = "global"
-    """`global` (default): a random permutation of all rows. `block`: blocks in random order, rows shuffled within
-    windows of blocks; for data larger than memory and cache."""
-    block_rows: int | None = Field(default=None, ge=1)
-    """For `block`: rows per block; default: each shard is a block, which reads fastest."""
-    window_blocks: int | None = Field(default=None, ge=1)
-    """For `block`: number of blocks whose rows are shuffled together; default 4."""
-    memory_bytes: int | None = Field(default=None, ge=2**20)
-    """Maximum memory for rows on one node, in bytes; default: half of the free memory."""
-    cache_bytes: int | None = Field(default=None, ge=0)
-    """Maximum disk space for decoded rows on one node, if memory is too small, in bytes; 0: no cache; default: half of
-    the free space."""
-    pad: dict[str, bool | int | float] = Field(default_factory=dict)
-    """List column → value with which shorter rows are padded, so that the column becomes one tensor; default none."""
-    mixture: MixtureSpec | None = None
-    """Mixes several kinds of rows by weight; each kind is read in complete passes. Default: all rows have the same
-    weight."""
-
-    @property
-    def window(self) -> int:
-        """The number of blocks in a window."""
-        return self.window_blocks or 4
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """The settings that decide what is learned, as JSON."""
-        return self.model_dump(mode="json", exclude={"memory_bytes", "cache_bytes"})
-
-    @model_validator(mode="after")
-    def _has_effect(self) -> LoaderSpec:
-        for name in ("block_rows", "window_blocks"):
-            if self.shuffle == "global" and getattr(self, name) is not None:
-                raise FieldError(name, "has an effect only with shuffle: block; set that, or leave this out")
-        if self.shuffle == "block" and self.mixture is not None:
-            raise FieldError("mixture", "takes rows from anywhere, so it needs shuffle global")
-        return self
 
 
 class TrainSpec(Placed):
@@ -291,106 +190,3 @@ class TrainSpec(Placed):
             ranks = f"train.min_nodes x train.devices = {least}"
             raise FieldError("min_nodes", f"{ranks} does not divide global_batch_size = {self.global_batch_size}")
         self._check_micro_batch(least, " with train.min_nodes")
-
-
-class MetricSpec(Section):
-    """A metric: a torchmetrics class over `predict_step`, or a name that `test_step` logs."""
-
-    class_path: DottedPath | None = None
-    """A torchmetrics class, such as `torchmetrics.classification.MulticlassAccuracy`."""
-    init_args: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of the class; default none."""
-    target: Entry | None = None
-    """With `class_path`: the batch's entry that holds the truth: a key, a column of `train.batch`, or a position."""
-    prediction: Entry | None = None
-    """With `class_path`: the key of the prediction, if `predict_step` returns a dictionary."""
-    logged: str | None = None
-    """Instead of `class_path`: the name of a value that `test_step` logs."""
-    mode: Literal["max", "min"]
-    """Whether larger or smaller is better."""
-
-    @model_validator(mode="after")
-    def _one(self) -> MetricSpec:
-        if (self.class_path is None) == (self.logged is None):
-            raise ValueError("give either class_path or logged, and not both")
-        if self.class_path is not None and self.target is None:
-            raise FieldError("target", "is missing; name the entry of the batch that holds the truth (key or position)")
-        return self
-
-
-class SetSpec(Section):
-    """A further set to score: a split of the dataset, or other raw files."""
-
-    split: str | None = None
-    """A split of the dataset, such as `val`."""
-    source: Sources | None = None
-    """Or raw files, which are sharded with the same settings; all rows are scored."""
-
-    @model_validator(mode="after")
-    def _one(self) -> SetSpec:
-        if (self.split is None) == (self.source is None):
-            raise ValueError("give either split or source, and not both")
-        return self
-
-
-class EvaluateSpec(Placed):
-    """How a checkpoint is scored; every row counts once."""
-
-    metrics: dict[str, MetricSpec] = Field(min_length=1)
-    """Metrics by name."""
-    split: str = "test"
-    """The split on which metrics without a set's name are computed; default test."""
-    sets: dict[Name, SetSpec] = Field(default_factory=dict)
-    """Further sets by name; their metrics are named `<set>/<metric>`; default none."""
-    batch_size: int = Field(default=512, ge=1)
-    """Rows per batch; default 512. It affects the result of logged metrics only."""
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """The settings that decide the scores, as JSON."""
-        return self.model_dump(mode="json", exclude={"launcher", "pool"})
-
-    @field_validator("metrics")
-    @classmethod
-    def _no_slash(cls, metrics: dict[str, MetricSpec]) -> dict[str, MetricSpec]:
-        for name in metrics:
-            if "/" in name or not name:
-                raise FieldError(name, "a metric's name must be text without '/', which stands for <set>/<metric>")
-        return metrics
-
-
-class GateSpec(Section):
-    """One condition that a checkpoint must meet to be promoted."""
-
-    metric: str
-    """A metric of `evaluate`, or `<set>/<metric>`."""
-    min: float | None = None
-    """Minimum value."""
-    max: float | None = None
-    """Maximum value."""
-    min_gain: float | None = None
-    """Minimum gain over the champion on the same rows, in the metric's `mode` direction; may be negative."""
-
-    @model_validator(mode="after")
-    def _one(self) -> GateSpec:
-        if [self.min, self.max, self.min_gain].count(None) != 2:
-            raise ValueError("give exactly one of min, max and min_gain")
-        return self
-
-
-class PromoteSpec(Section):
-    """When a checkpoint becomes the champion."""
-
-    model: Name | None = None
-    """Name of the model in the registry; default: the pipeline's name."""
-    alias: Name = "champion"
-    """The alias that moves to a promoted version; default `champion`."""
-    gates: list[GateSpec] = Field(default_factory=list)
-    """The gates, all of which must be met; default none, so every checkpoint is promoted."""
-
-    @field_validator("alias")
-    @classmethod
-    def _free(cls, alias: str) -> str:
-        if alias == "history":
-            raise ValueError("history cannot be an alias: the store keeps the receipts under that name; choose another")
-        return alias

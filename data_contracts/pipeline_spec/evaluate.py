@@ -1,0 +1,86 @@
+"""`evaluate`: the metrics by which a checkpoint is scored, and the sets of rows that it is scored on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from data_contracts.canonical import Name
+from data_contracts.pipeline_spec.base import DottedPath, FieldError, Section
+from data_contracts.pipeline_spec.data import Sources
+from data_contracts.pipeline_spec.placement import Placed
+
+
+def _position(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+# A position may be written as a number; it is kept as text, like a key.
+Entry = Annotated[str, BeforeValidator(_position, json_schema_input_type=str | int)]
+
+
+class MetricSpec(Section):
+    """A metric: a torchmetrics class over `predict_step`, or a name that `test_step` logs."""
+
+    class_path: DottedPath | None = None
+    """A torchmetrics class, such as `torchmetrics.classification.MulticlassAccuracy`."""
+    init_args: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the class; default none."""
+    target: Entry | None = None
+    """With `class_path`: the batch's entry that holds the truth: a key, a column of `train.batch`, or a position."""
+    prediction: Entry | None = None
+    """With `class_path`: the key of the prediction, if `predict_step` returns a dictionary."""
+    logged: str | None = None
+    """Instead of `class_path`: the name of a value that `test_step` logs."""
+    mode: Literal["max", "min"]
+    """Whether larger or smaller is better."""
+
+    @model_validator(mode="after")
+    def _one(self) -> MetricSpec:
+        if (self.class_path is None) == (self.logged is None):
+            raise ValueError("give either class_path or logged, and not both")
+        if self.class_path is not None and self.target is None:
+            raise FieldError("target", "is missing; name the entry of the batch that holds the truth (key or position)")
+        return self
+
+
+class SetSpec(Section):
+    """A further set to score: a split of the dataset, or other raw files."""
+
+    split: str | None = None
+    """A split of the dataset, such as `val`."""
+    source: Sources | None = None
+    """Or raw files, which are sharded with the same settings; all rows are scored."""
+
+    @model_validator(mode="after")
+    def _one(self) -> SetSpec:
+        if (self.split is None) == (self.source is None):
+            raise ValueError("give either split or source, and not both")
+        return self
+
+
+class EvaluateSpec(Placed):
+    """How a checkpoint is scored; every row counts once."""
+
+    metrics: dict[str, MetricSpec] = Field(min_length=1)
+    """Metrics by name."""
+    split: str = "test"
+    """The split on which metrics without a set's name are computed; default test."""
+    sets: dict[Name, SetSpec] = Field(default_factory=dict)
+    """Further sets by name; their metrics are named `<set>/<metric>`; default none."""
+    batch_size: int = Field(default=512, ge=1)
+    """Rows per batch; default 512. It affects the result of logged metrics only."""
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The settings that decide the scores, as JSON."""
+        return self.model_dump(mode="json", exclude={"launcher", "pool"})
+
+    @field_validator("metrics")
+    @classmethod
+    def _no_slash(cls, metrics: dict[str, MetricSpec]) -> dict[str, MetricSpec]:
+        for name in metrics:
+            if "/" in name or not name:
+                raise FieldError(name, "a metric's name must be text without '/', which stands for <set>/<metric>")
+        return metrics

@@ -1,0 +1,98 @@
+"""The child's side of `infra.processes.child`: does the request that its command line names and answers through a file.
+
+It ends when its parent does, and leaves no thread of the user's code behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError
+from data_contracts.messages.children import A, Child, R
+from data_contracts.messages.message import Message
+from data_contracts.quoting import type_and_text, withholds
+from infra.atomic import replace_json
+from infra.processes.light_imports import end_light_imports
+from infra.processes.processes import MARK, is_alive, kill_marked
+
+PARENT = "TRAINWRIGHT_PARENT"
+Json = dict[str, Any]
+# What a child reports with.
+Report = Callable[[Message], None]
+
+
+def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
+    """Run the request named on the command line with `work(request, report)` and exit.
+
+    One of our errors is answered as itself, with its exit code. Any other exception is a bug of ours, because `work`
+    wraps exceptions of user code in UserCodeError.
+    """
+    end_light_imports()
+    request_path, answer_path = Path(sys.argv[1]), Path(sys.argv[2])
+    end_with_parent()
+    files = ChildFiles(request_path.parent)
+
+    def report(message: Message) -> None:
+        with files.reports.open("a") as stream:
+            stream.write(json.dumps([type(message).__name__, message.to_json()]) + "\n")
+
+    try:
+        request = child.request.from_json(json.loads(request_path.read_text()))
+        answer: Json = {"value": work(request, report).to_json()}
+        code = 0
+    except MemoryError:
+        traceback.print_exc()
+        answer, code = _failed(OutOfMemory(f"{_name(work)} ran out of memory."))
+    except TrainwrightError as error:
+        if withholds():
+            traceback.print_exc()
+        answer, code = _failed(error)
+    except Exception as error:
+        traceback.print_exc()
+        answer, code = _failed(TrainwrightError(f"{_name(work)} failed: {type_and_text(error)}."))
+    replace_json(answer_path, answer)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: threads that user code left running must not keep a finished child alive.
+    os._exit(code)
+
+
+def end_with_parent() -> None:
+    """From now on, end this process and its descendants when the process that PARENT names is gone."""
+    threading.Thread(target=_watch_parent, daemon=True).start()
+
+
+class ChildFiles:
+    """The files through which a child and its parent speak, in the child's temporary folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.request = folder / "request.json"
+        self.answer = folder / "answer.json"
+        self.reports = folder / "reports.jsonl"
+        self.log = folder / "log.txt"
+
+
+def _failed(error: TrainwrightError) -> tuple[Json, int]:
+    return {"error": error.to_json()}, error.exit_code
+
+
+def _name(work: Callable[..., Any]) -> str:
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return spec.name if spec is not None else work.__module__
+
+
+def _watch_parent() -> None:
+    """End this process tree when the parent is gone: SIGKILL leaves a parent no time to end its children itself."""
+    parent = int(os.environ.get(PARENT, "0"))
+    while os.getppid() == parent and is_alive(parent):
+        time.sleep(0.5)
+    kill_marked(os.environ.get(MARK, "").rpartition("/")[2])
+    os._exit(NodeLost.exit_code)

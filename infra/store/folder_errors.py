@@ -1,0 +1,36 @@
+"""What an OSError means for a store in a folder: a refusal, a lack of the file system, or a failure that may pass."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+
+from data_contracts.errors import StorageUnavailable, UsageError
+
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_LACKING = {errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK}
+
+
+@contextlib.contextmanager
+def translate(where: str, uri: str) -> Iterator[None]:
+    """Raise UsageError or StorageUnavailable for an OSError, which `where` (a path in the store `uri`) names.
+
+    FileNotFoundError and FileExistsError pass.
+    """
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        if error.errno in _LACKING:
+            raise UsageError(
+                f"The file system of {uri} has no hard links or locks, which a store needs.",
+                remedy="Put the store on another file system.",
+            ) from error
+        if error.errno in _REFUSED:
+            raise UsageError(
+                f"This user may not use {where} ({error.strerror}).",
+                remedy="Give this user permission for the folder, or name another store.",
+            ) from error
+        raise StorageUnavailable(f"{where} cannot be used now ({error.strerror}).") from error

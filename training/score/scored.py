@@ -1,0 +1,50 @@
+"""One metric over a set: its value, checked and as short as it was computed, with the outcomes whose mean it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import MetricValue
+from training.score.row_means import Outcomes
+
+
+@dataclass
+class Scored:
+    """One metric's value over a set, with its outcomes, and a digest of the targets or the batches it was scored on."""
+
+    value: MetricValue
+    outcomes: Outcomes
+    rows: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, value: float, mode: str, rows: int, outcomes: Outcomes) -> Scored:
+        """A value over `rows` rows whose unit is that of its outcomes."""
+        return cls(MetricValue(value=value, mode=mode, rows=rows, unit=outcomes.unit), outcomes)
+
+
+def shortest(value: float, computed: Any) -> float:
+    """The shortest decimal of a single-precision value: 0.949999988 must not miss a gate at 0.95."""
+    single = isinstance(computed, torch.Tensor) and computed.dtype is torch.float32
+    return float(str(np.float32(value))) if single else value
+
+
+def finite_number(name: str, value: Any) -> float:
+    """The value of a metric as a number; UsageError if it is several numbers, or not finite."""
+    if isinstance(value, torch.Tensor) and value.numel() != 1:
+        raise UsageError(
+            f"evaluate.metrics.{name}: it gives {value.numel()} numbers, one is needed.",
+            remedy="Choose an average in init_args.",
+        )
+    number = float(value)
+    if not math.isfinite(number):
+        raise UsageError(
+            f"evaluate.metrics.{name}: its value is {number}.",
+            remedy="A gate needs a finite number; check the metric's settings and the test rows.",
+        )
+    return number
