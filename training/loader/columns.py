@@ -79,7 +79,7 @@ class Varying:
         """Batches of `size` rows each."""
         parts = [values[at : at + size] for at in range(0, len(values), size)]
         if self.lengths:
-            return [torch.from_numpy(np.diff(part.offsets.to_numpy())).long() for part in parts]
+            return [torch.from_numpy(np.diff(_numpy(part.offsets))).long() for part in parts]
         if self.pad is not None:
             return [_padded(part, self.pad) for part in parts]
         is_list = pa.types.is_list(values.type)
@@ -180,8 +180,16 @@ def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
         flat = np.frombuffer(array.buffers()[1], np.uint8)[first:last]
         return flat.view(dtype.newbyteorder("<")).reshape(len(array), *shape)
     if pa.types.is_temporal(kind):
-        return array.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).to_numpy(zero_copy_only=False)
-    return (array.cast(pa.float64()) if pa.types.is_decimal(kind) else array).to_numpy(zero_copy_only=False)
+        return _numpy(array.cast(pa.int32() if kind.bit_width == 32 else pa.int64()))
+    return _numpy(array.cast(pa.float64()) if pa.types.is_decimal(kind) else array)
+
+
+def _numpy(array: pa.Array) -> NDArray[Any]:
+    """The values of an array, without a copy where Arrow allows it."""
+    numbers = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
+    if numbers and not array.null_count:
+        return np.from_dlpack(array)  # the same memory; `to_numpy` would import pandas, a tenth of a rank's start
+    return array.to_numpy(zero_copy_only=False)
 
 
 def _missing(name: str, rows: pa.Array | pa.ChunkedArray) -> UsageError:
@@ -193,8 +201,8 @@ def _missing(name: str, rows: pa.Array | pa.ChunkedArray) -> UsageError:
 
 def _values(lists: pa.Array) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """The values of all rows one after another, and the number of values in each row."""
-    flat = lists.flatten().to_numpy(zero_copy_only=False)
-    counts = np.diff(lists.offsets.to_numpy())
+    flat = _numpy(lists.flatten())
+    counts = np.diff(_numpy(lists.offsets))
     if lists.null_count:
         counts = np.where(lists.is_valid().to_numpy(zero_copy_only=False), counts, 0)
     # Arrow's arrays are read-only; a batch must be writable.

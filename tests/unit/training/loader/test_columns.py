@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -187,3 +190,23 @@ def test_a_column_called_like_the_lengths_of_another_is_refused(tmp_path: Path) 
     table = pa.table({"x": [[1], [2, 3], []], "x_length": [1, 2, 0]})
     with pytest.raises(UsageError, match="x_length would be the lengths of 'x', but it is a column of its own"):
         split(tmp_path, table=table, pad={"x": 0})
+
+
+READS = """
+import sys
+import numpy as np
+import pyarrow.parquet as pq
+from training.loader.columns import Fixed
+
+table, out = pq.ParquetFile(sys.argv[1]).read(), np.zeros((3, 2))
+Fixed(("whole", "real"), np.dtype("float64"), (2,)).decode(table, out)
+print(out.tolist(), "pandas" in sys.modules)
+"""
+
+
+def test_numbers_are_read_without_pandas(tmp_path: Path, repository: Path) -> None:
+    """Its import would be a tenth of a rank's start."""
+    pq.write_table(pa.table({"whole": pa.array([1, 2, 3]), "real": pa.array([0.5, 1.5, 2.5])}), tmp_path / "t.parquet")
+    command = [sys.executable, "-c", READS, str(tmp_path / "t.parquet")]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert done.stdout == "[[1.0, 0.5], [2.0, 1.5], [3.0, 2.5]] False\n", done.stderr
