@@ -77,55 +77,56 @@ def _hamming(*arguments: Any, **options: Any) -> Any:
 
 
 class _LateFinder(MetaPathFinder):
-    """Finds the modules of LATE, if they are installed."""
+    """Finds modules that are loaded late, if they are installed."""
+
+    def __init__(self, late: frozenset[str]) -> None:
+        self._late = late
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target) if fullname in LATE else None
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in self._late else None
         if spec is None or spec.loader is None:
             return None
         spec.loader = _LateLoader(spec.loader)
         return spec
 
 
-_FINDER = _LateFinder()
+_FINDER = _LateFinder(LATE)
 
 
 @contextmanager
-def light_imports() -> Iterator[None]:
-    """Import lightly inside; afterwards the collector runs if it ran before."""
-    collected = gc.isenabled()
-    begin_light_imports()
+def light_imports(late: frozenset[str] = LATE) -> Iterator[None]:
+    """Import lightly inside, the modules `late` when they are used; afterwards the collector runs if it ran before.
+
+    Later collections pass over what was imported: a first one of all that Lightning makes takes a quarter second.
+    """
+    collected, finder = gc.isenabled(), _LateFinder(late)
+    gc.disable()
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        end_light_imports(collect=collected)
+        sys.meta_path.remove(finder)
+        gc.freeze()
+        if collected:
+            gc.enable()
 
 
-def begin_light_imports() -> None:
-    """Import lightly from here on."""
-    gc.disable()
-    sys.meta_path.insert(0, _FINDER)
-
-
-def end_light_imports(*, collect: bool = True) -> None:
-    """Import as usual from here on; what is late stays so until it is used.
-
-    Later collections pass over what is there by now: a first one of all that Lightning makes takes a quarter second.
-    """
+def end_light_imports() -> None:
+    """Import as usual from here on in a process that began with `main`; what is late stays so until it is used."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
     gc.freeze()
-    if collect:
-        gc.enable()
+    gc.enable()
 
 
 def main() -> None:
     """Become MODULE, whose imports come first; they are light until MODULE ends that."""
-    from infra.processes import light_imports as imported  # this file is `__main__` here, and MODULE imports it anew
+    from infra.processes.light_imports import _FINDER as finder  # not that of `__main__`, which MODULE cannot reach
 
-    imported.begin_light_imports()
+    gc.disable()
+    sys.meta_path.insert(0, finder)
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
