@@ -2,18 +2,20 @@
 
 What an import makes stays until the process ends, so Python's cyclic garbage collector finds nothing meanwhile: it took
 12 to 20% of the processor time of importing Lightning, and as much of Great Expectations. Another quarter goes to
-packages that these two import at their top for a few functions (`LATE`); such a module is loaded when one of its names
-is first asked for. `python -m infra.processes.light_imports MODULE ARGUMENT…` runs a child's module that way, until
-`child_main` ends it.
+packages that these two import at their top for a few functions (`LATE`). They get a module that imports the real one
+when it is asked for a name; everyone else, such as the user's code, imports the real one as usual.
+
+`python -m infra.processes.light_imports MODULE ARGUMENT…` runs a child's module that way until `child_main` ends it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib.util
 import runpy
 import sys
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -21,112 +23,109 @@ from types import ModuleType
 from typing import Any
 
 # Great Expectations needs `scipy.stats` for three expectations, `altair` for pictures that nobody sees here and `boto3`
-# for files that we read ourselves; torchmetrics imports `scipy.signal` to give it back a name of an older SciPy.
+# for files that we read ourselves; torchmetrics imports `scipy.signal` only to restore a name of older SciPy versions.
 LATE = frozenset({"altair", "boto3", "scipy.signal", "scipy.stats"})
+# The name that torchmetrics restores if it is not there, and the package that needs it.
+_RESTORED, _NEEDS_IT = "hamming", "srmrpy"
 
 
-class _LateModule(ModuleType):
-    """A module that is loaded when one of its names is first asked for; other threads wait meanwhile."""
-
-    __slots__ = ()
-    _loading = threading.RLock()
+class _StandIn(ModuleType):
+    """A module without content; asked for a name, it imports the module of its own name and answers with that one's."""
 
     def __getattr__(self, name: str) -> Any:
-        _LateModule._load(self)
-        return ModuleType.__getattribute__(self, name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.leave()
+        return getattr(importlib.import_module(self.__name__), name)
 
-    def __dir__(self) -> Iterable[str]:
-        _LateModule._load(self)
-        return super().__dir__()
-
-    def _load(self) -> None:
-        spec: ModuleSpec = self.__dict__["__spec__"]
-        with _LateModule._loading:
-            if (loader := spec.loader_state) is None:
-                return
-            spec.loader_state = None  # names that it asks itself for while it loads are not there yet
-            try:
-                loader.exec_module(self)
-            except BaseException:
-                spec.loader_state = loader
-                raise
+    def leave(self) -> None:
+        """Make room in `sys.modules` and in the package, so that the next import finds the real module."""
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+            package, _, own = self.__name__.rpartition(".")
+            with contextlib.suppress(AttributeError, KeyError):
+                delattr(sys.modules[package], own)
 
 
-class _LateLoader(Loader):
-    """Makes a module without loading it, which is left to `loader`."""
-
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = _LateModule(spec.name)
-        if spec.name == "scipy.signal":
-            module.__dict__["hamming"] = _hamming
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        spec: ModuleSpec = module.__dict__["__spec__"]
-        spec.loader = spec.loader_state = module.__loader__ = self.loader
-
-
-def _hamming(*arguments: Any, **options: Any) -> Any:
-    """What torchmetrics sets as `scipy.signal.hamming`. It looks for that name first, which would load the module."""
-    from scipy.signal.windows import hamming
-
-    return hamming(*arguments, **options)
-
-
-class _LateFinder(MetaPathFinder):
-    """Finds modules that are loaded late, if they are installed."""
+class _LightImports(MetaPathFinder, Loader):
+    """Gives stand-ins for the modules `late`, each until it is used, from `begin` to `end`."""
 
     def __init__(self, late: frozenset[str]) -> None:
         self._late = late
+        self._given: dict[str, _StandIn] = {}
+
+    def begin(self) -> None:
+        gc.disable()
+        sys.meta_path.insert(0, self)
+
+    def end(self) -> None:
+        sys.meta_path.remove(self)
+        for stand_in in self._given.values():
+            stand_in.leave()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        spec = PathFinder.find_spec(fullname, path, target) if fullname in self._late else None
-        if spec is None or spec.loader is None:
+        """The spec of a stand-in, for an installed module that is late and has not been used."""
+        if fullname not in self._late or fullname in self._given:
             return None
-        spec.loader = _LateLoader(spec.loader)
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is None or (fullname == "scipy.signal" and importlib.util.find_spec(_NEEDS_IT)):
+            return None
+        spec = ModuleSpec(fullname, self, origin=found.origin, is_package=found.submodule_search_locations is not None)
+        if found.submodule_search_locations is not None:
+            spec.submodule_search_locations = list(found.submodule_search_locations)
         return spec
 
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """A stand-in; to look for the name that torchmetrics restores must not import the module."""
+        self._given[spec.name] = _StandIn(spec.name)
+        if spec.name == "scipy.signal":
+            setattr(self._given[spec.name], _RESTORED, None)
+        return self._given[spec.name]
 
-_FINDER = _LateFinder(LATE)
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to execute."""
+
+
+_OF_THIS_PROCESS = _LightImports(LATE)
 
 
 @contextmanager
-def light_imports(late: frozenset[str] = LATE) -> Iterator[None]:
-    """Import lightly inside, the modules `late` when they are used; afterwards the collector runs if it ran before.
+def light_imports(late: frozenset[str] = LATE, *, lasting: bool = False) -> Iterator[None]:
+    """Import lightly inside, the modules `late` only when they are used; the collector runs again if it ran before.
 
-    Later collections pass over what was imported: a first one of all that Lightning makes takes a quarter second.
+    Args:
+        lasting: stand-ins stay afterwards until they are used, in a process that runs nobody else's code.
     """
-    collected, finder = gc.isenabled(), _LateFinder(late)
-    gc.disable()
-    sys.meta_path.insert(0, finder)
+    collected, imports = gc.isenabled(), _LightImports(late)
+    imports.begin()
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
-        gc.freeze()
+        if not lasting:
+            imports.end()
         if collected:
             gc.enable()
 
 
 def end_light_imports() -> None:
-    """Import as usual from here on in a process that began with `main`; what is late stays so until it is used."""
-    if _FINDER in sys.meta_path:
-        sys.meta_path.remove(_FINDER)
+    """Import as usual from here on in a process that began with `main`.
+
+    Objects that exist by now are left out of later collections: a first one of all that Lightning makes takes a quarter
+    of a second.
+    """
+    if _OF_THIS_PROCESS in sys.meta_path:
+        _OF_THIS_PROCESS.end()
     gc.freeze()
     gc.enable()
 
 
 def main() -> None:
-    """Become MODULE, whose imports come first; they are light until MODULE ends that."""
-    from infra.processes.light_imports import _FINDER as finder  # not that of `__main__`, which MODULE cannot reach
+    """Run MODULE as `__main__`, with light imports until it calls `child_main`."""
+    from infra.processes.light_imports import _OF_THIS_PROCESS as imports  # not that of `__main__`, which only we reach
 
-    gc.disable()
-    sys.meta_path.insert(0, finder)
+    imports.begin()
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

@@ -7,6 +7,7 @@ It assembles module, data and Trainer, trains, and writes its result to the scra
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import sys
 import traceback
@@ -80,6 +81,7 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, Traini
         from training.lightning_adapter import call_at_the_end
         from training.loader.row_counts import CountRows
         from training.user.assemble import build_all, silence
+    gc.freeze()  # what was imported is left out of collections, the first of which would take a quarter of a second
 
     silence()
     watch_collectives(reports.activity)

@@ -14,7 +14,7 @@ from infra.processes.light_imports import light_imports
 
 # An agent has no tensors: without what torch imports for them, it starts in two thirds of the processor time.
 OF_TENSORS = frozenset({"torch._meta_registrations", "torch.ao", "torch.distributions", "torch.export", "torch.onnx"})
-with light_imports(OF_TENSORS):
+with light_imports(OF_TENSORS, lasting=True):
     import torch.distributed.run
     from torch.distributed import TCPStore
     from torch.distributed.elastic.rendezvous import (
