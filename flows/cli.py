@@ -92,20 +92,19 @@ def _refuse(misuse: _Misuse, argv: Sequence[str]) -> int:
     from data_contracts.errors import UsageError
     from flows.commands.guard import fail
 
-    as_json = any(len(word) > 2 and "--json".startswith(word) for word in argv)  # argparse takes `--js`, too
+    as_json = any(
+        len(word) > 2 and "--json".startswith(word) for word in argv
+    )  # argparse accepts abbreviations such as `--js`
     misuse.refused_by.print_usage(sys.stderr)
     word = next((word for word in argv if not word.startswith("-")), None)
-    if word is None or word in SUBCOMMANDS:
-        sentence = f"{misuse}." if word is None else f"{word}: {misuse}."
+    remedy = "`trainwright --help` lists the commands."
+    if word is None:
+        sentence = f"{misuse}."
+    elif word in SUBCOMMANDS:
+        sentence, remedy = f"{word}: {misuse}.", f"`trainwright {word} --help` lists the arguments."
     else:
         near = difflib.get_close_matches(word, SUBCOMMANDS, 1)
         sentence = f"there is no command {word}{f'; did you mean {near[0]}?' if near else '.'}"
-        word = None
-    remedy = (
-        "`trainwright --help` lists the commands."
-        if word is None
-        else f"`trainwright {word} --help` lists the arguments."
-    )
     return fail(UsageError(sentence, remedy=remedy), argparse.Namespace(json=as_json))
 
 

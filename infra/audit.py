@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-# What started a run, where its flow is not told otherwise (`data_contracts.handoffs.Trigger`).
+# What started a run, where its flow is not told otherwise (`data_contracts.run_report.Trigger`).
 TRIGGER = "TRAINWRIGHT_TRIGGER"
 
 

@@ -1,4 +1,4 @@
-"""Find the classes that a spec names in the syntax trees of a project's sources; no module of a user's is imported."""
+"""Checks in the sources' syntax trees, without importing anything, that the classes and functions of a spec exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from data_contracts.errors import UsageError
 
 
-def find_class(root: Path, dotted: str) -> None:
+def require_class(root: Path, dotted: str) -> None:
     """Check, without importing anything, that `package.module.Name` names something in the project or installed.
 
     UsageError if the module's file or the name in it does not exist; a file that cannot be parsed passes, because only

@@ -8,9 +8,13 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from infra.orchestrator.admission import ASK_S, asking
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 log = logging.getLogger("trainwright")
 
@@ -35,15 +39,21 @@ def cancellable() -> Iterator[None]:
 
 
 def _watch(run_id: UUID, stopped: threading.Event) -> None:
-    # One client for all questions: making one takes more processor time than an answer.
-    with asking() as client:
-        while not stopped.wait(ASK_S):
-            # An unreachable server cannot cancel.
-            with contextlib.suppress(Exception):
-                state = client.read_flow_run(run_id).state
-                if state is not None and (state.is_cancelling() or state.is_cancelled()) and not stopped.is_set():
-                    log.info("The run is cancelled in Prefect.")
-                    # A script's background job ignores Ctrl-C.
-                    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-                    os.kill(os.getpid(), signal.SIGTERM if ignored else signal.SIGINT)
+    # One client for many questions: making one takes more processor time than an answer. An unreachable server cannot
+    # cancel; after an error the next question is asked with a new client.
+    while not stopped.wait(ASK_S):
+        with contextlib.suppress(Exception), asking() as client:
+            while not _is_cancelled(client, run_id):
+                if stopped.wait(ASK_S):
                     return
+            if not stopped.is_set():
+                log.info("The run is cancelled in Prefect.")
+                # A script's background job ignores Ctrl-C.
+                ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+                os.kill(os.getpid(), signal.SIGTERM if ignored else signal.SIGINT)
+            return
+
+
+def _is_cancelled(client: SyncPrefectClient, run_id: UUID) -> bool:
+    state = client.read_flow_run(run_id).state
+    return state is not None and (state.is_cancelling() or state.is_cancelled())

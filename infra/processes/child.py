@@ -39,8 +39,8 @@ from infra.processes.processes import (
 POLL_S = 0.1
 LOG_TAIL_BYTES = 8192
 
-# Type of a report → who hears it.
-Hearers = Mapping[type[Message], Callable[[Any], None]]
+# Type of a report → the function that is called with it.
+Handlers = Mapping[type[Message], Callable[[Any], None]]
 
 
 def run_child(
@@ -50,7 +50,7 @@ def run_child(
     project: Path | None = None,
     withhold: bool = False,
     timeout_s: float | None = None,
-    on_report: Hearers | None = None,
+    on_report: Handlers | None = None,
     on_poll: Callable[[], None] | None = None,
 ) -> A:
     """Run a child in a marked process and session of its own and return its answer; see `run_module`."""
@@ -85,7 +85,7 @@ def run_module(
     project: Path | None = None,
     withhold: bool = False,
     timeout_s: float | None = None,
-    on_report: Hearers | None = None,
+    on_report: Handlers | None = None,
     on_poll: Callable[[], None] | None = None,
 ) -> Json:
     """`run_child` for a request and an answer, as JSON, that this process passes on without reading them.
@@ -163,7 +163,7 @@ def _follow(
     module: str,
     files: ChildFiles,
     timeout_s: float | None,
-    on_report: Hearers,
+    on_report: Handlers,
     on_poll: Callable[[], None] | None,
 ) -> None:
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -182,17 +182,17 @@ def _follow(
             raise Hung(f"{module} had not ended after {timeout_s:g} s and was killed.")
 
 
-def _hear(reports: Path, position: int, on_report: Hearers) -> int:
+def _hear(reports: Path, position: int, on_report: Handlers) -> int:
     """Pass on the reports from `position` in the file; returns the position after them."""
-    hearers = {kind.__name__: (kind, hear) for kind, hear in on_report.items()}
+    handlers = {kind.__name__: (kind, hear) for kind, hear in on_report.items()}
     with reports.open() as stream:
         stream.seek(position)
         # A line without its end is still being written.
         while (line := stream.readline()).endswith("\n"):
             position = stream.tell()
             name, message = json.loads(line)
-            if name in hearers:
-                kind, hear = hearers[name]
+            if name in handlers:
+                kind, hear = handlers[name]
                 hear(kind.from_json(message))
     return position
 

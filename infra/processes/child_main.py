@@ -1,4 +1,4 @@
-"""The child's side of `infra.processes.child`: does the request that its command line names and answers through a file.
+"""The child's side of `infra.processes.child`: carries out the request that its command line names.
 
 It ends when its parent does, and leaves no thread of the user's code behind.
 """
@@ -25,7 +25,7 @@ from infra.processes.processes import MARK, is_alive, kill_marked
 
 PARENT = "TRAINWRIGHT_PARENT"
 Json = dict[str, Any]
-# What a child reports with.
+# The function through which a child reports.
 Report = Callable[[Message], None]
 
 

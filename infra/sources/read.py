@@ -104,9 +104,9 @@ def read_batches(
         schema = merged_schema(files, [read.facts(file) for file in files])
     for name in [*(select.columns or []), *([window_column] if window and window_column else [])]:
         if name not in schema.names:
-            field = "data.window.column: the" if name == window_column else "The"
+            subject = "data.window.column: the" if name == window_column else "The"
             raise UsageError(
-                f"{field} data has no column {name}; it has {columns_shown(schema.names)}.",
+                f"{subject} data has no column {name}; it has {columns_shown(schema.names)}.",
                 remedy="Correct the column's name.",
             )
     wanted = schema if select.columns is None else pa.schema([schema.field(name) for name in select.columns])

@@ -1,5 +1,6 @@
-"""Deletion in a store, safe beside processes that use what is to go: whoever uses a directory claims it, and whoever
-deletes it writes a tombstone.
+"""Deletes from a store without harm to processes that still use it.
+
+A process claims a directory before it uses it, and writes a tombstone before it deletes one.
 
 `remove` looks for claims after it has written the tombstone, and `claim` looks for a tombstone after it has written the
 claim, so at least one of them sees the other.

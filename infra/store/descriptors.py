@@ -121,7 +121,7 @@ class Draft:
         return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
 
     def is_at(self, target: Path) -> bool:
-        """Whether this file has the name `target`, too."""
+        """Whether `target` is this same file."""
         try:
             return os.path.samestat(self.about(), target.stat())
         except FileNotFoundError:

@@ -190,7 +190,7 @@ class FolderBackend:
         """A descriptor of one of the store's own folders, which is made if it does not exist."""
         try:
             descriptor = descriptors.open_folder(self.root, name)
-        except (FileNotFoundError, NotADirectoryError):  # the latter if the root is below a file: then named
+        except (FileNotFoundError, NotADirectoryError):  # the latter: the root lies below a file, which is then named
             self._make_root()
             _make_folder(self.root / name)
             descriptor = descriptors.open_folder(self.root, name)
@@ -202,12 +202,12 @@ class FolderBackend:
     def _make_root(self) -> None:
         """Make the store's folder; UsageError if it is below a file, or on a file system such as /proc."""
         why = next((f"{one} is a file, not a folder" for one in (self.root, *self.root.parents) if one.is_file()), None)
-        try:
-            if why is None:
+        for _ in range(2 if why is None else 0):  # twice: another process may delete an empty folder meanwhile
+            try:
                 _make_folder(self.root)
                 return
-        except FileNotFoundError:  # what /proc answers, whatever exists there
-            why = "its file system takes no new folders"
+            except FileNotFoundError:  # what /proc answers, whatever exists there
+                why = "its file system takes no new folders"
         raise UsageError(f"The folder of the store {self.uri} cannot be made: {why}.", remedy="Name another folder.")
 
     @contextlib.contextmanager

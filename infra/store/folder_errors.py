@@ -14,7 +14,7 @@ _LACKING = {errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK}
 
 @contextlib.contextmanager
 def translate(where: str, uri: str) -> Iterator[None]:
-    """Raise UsageError or StorageUnavailable for an OSError, which `where` (a path in the store `uri`) names.
+    """Translate an OSError into UsageError or StorageUnavailable; `where`, such as a path in a store, is in the sentence.
 
     FileNotFoundError and FileExistsError pass.
     """

@@ -18,7 +18,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
 from infra import code_bundle
-from infra.class_lookup import find_class
+from infra.class_lookup import require_class
 from infra.sources import Window, parse_window
 
 # A class or a function that the spec names: its field, and its dotted path.
@@ -70,7 +70,7 @@ def refuse_unknown_code(spec: PipelineSpec, path: Path, lightning: dict[str, Any
     """SpecError, with file, line and field, if a class or function that the spec names does not exist."""
     for field, name in named_code(spec, lightning):
         try:
-            find_class(project, name)
+            require_class(project, name)
         except UsageError as error:
             where = _place(spec, path, field, name)
             raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error

@@ -37,7 +37,7 @@ from infra import code_bundle
 from infra import scratch as scratches
 from infra.atomic import replace_json
 from infra.installed_versions import installed
-from infra.processes.child import Hearers, run_child
+from infra.processes.child import Handlers, run_child
 from tasks.policies import piece_policy
 from tasks.run.run import Run
 
@@ -79,8 +79,8 @@ def shard_on_dask(
             pieces.send(order.work, piece)
 
         request = request.model_copy(update={"cluster": SharedFolder(folder=str(folder), at_once=at_once)})
-        hearers: Hearers = {PieceOrder: send, ShardProgress: progress}
-        return run_child(SHARD, request, withhold=run.withholds, on_report=hearers, on_poll=pieces.poll)
+        handlers: Handlers = {PieceOrder: send, ShardProgress: progress}
+        return run_child(SHARD, request, withhold=run.withholds, on_report=handlers, on_poll=pieces.poll)
 
 
 @task(**piece_policy())

@@ -9,7 +9,7 @@ from data_contracts.messages.ranks import RankReport
 from infra.gang.conductor.liveness import Liveness
 
 
-def told(rank: int, step: int, place: str = "forward", **more: Any) -> RankReport:
+def report(rank: int, step: int, place: str = "forward", **more: Any) -> RankReport:
     """A rank's report in which it moved with each step."""
     return RankReport(**{"rank": rank, "step": step, "steps": step, "moves": step, "place": place, **more})
 
@@ -20,5 +20,5 @@ def train(
     """Both ranks take `upto` steps."""
     for step in range(1, upto + 1):
         clock.now += each_s
-        liveness.hear(told(0, step, place, **more), "node 0 (a)")
-        liveness.hear(told(1, step, place, **more), "node 1 (b)")
+        liveness.hear(report(0, step, place, **more), "node 0 (a)")
+        liveness.hear(report(1, step, place, **more), "node 1 (b)")

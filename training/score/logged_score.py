@@ -1,4 +1,4 @@
-"""The values that `test_step` logs under one name, batch by batch, become a metric over the set."""
+"""Turns the values that `test_step` logs under one name into a metric over the set."""
 
 from __future__ import annotations
 

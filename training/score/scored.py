@@ -1,4 +1,4 @@
-"""One metric over a set: its value, checked and as short as it was computed, with the outcomes whose mean it is."""
+"""One metric over a set: its checked value, and the outcomes whose mean it is."""
 
 from __future__ import annotations
 

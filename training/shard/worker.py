@@ -93,7 +93,7 @@ def _sharding(request: ShardRequest, store: Store, there: dict[str, FileEntry], 
     shared = request.cluster
     cluster = Cluster(Path(shared.folder), shared.at_once, report) if shared else None
     write = StoreShard(
-        store=StoreAddress(uri=store.uri, options=store.storage_options, pointers=store.pointers),
+        store=store.address,
         uri=request.uri,
         there=there,
         scratch=None if cluster else here,

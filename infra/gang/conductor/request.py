@@ -1,4 +1,4 @@
-"""What the conductor of a training is asked for, and what it answers with."""
+"""The request that a conductor carries out, and its outcome."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.class_lookup import find_class
+from infra.class_lookup import require_class
 
 FOUND = [
     "net.model.Net",
@@ -74,7 +74,7 @@ raise SystemExit("imported")
 @pytest.mark.parametrize("dotted", FOUND)
 def test_a_class_is_found_without_importing_it(dotted: str, classes: Path) -> None:
     before = set(sys.modules)
-    find_class(classes, dotted)
+    require_class(classes, dotted)
     own = {path.stem for path in classes.iterdir()}
     assert [name for name in set(sys.modules) - before if name.split(".")[0] in own] == []
 
@@ -82,5 +82,5 @@ def test_a_class_is_found_without_importing_it(dotted: str, classes: Path) -> No
 @pytest.mark.parametrize(("dotted", "sentence"), NOT_FOUND)
 def test_a_class_that_is_not_there_is_named(dotted: str, sentence: str, classes: Path) -> None:
     with pytest.raises(UsageError) as caught:
-        find_class(classes, dotted)
+        require_class(classes, dotted)
     assert sentence.format(root=classes) in str(caught.value)

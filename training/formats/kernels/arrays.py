@@ -1,4 +1,4 @@
-"""The arrays that kernels take, of one dimension where nothing else is said, and the named tuples of them.
+"""The arrays that kernels take, one-dimensional unless stated otherwise, and named tuples of them.
 
 Numba passes a named tuple to a kernel as it passes the arrays in it.
 """

@@ -15,7 +15,7 @@ from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.ranks import RankReport
 from infra.gang.conductor import liveness as liveness_module
 from infra.gang.conductor.liveness import Liveness
-from tests.support.liveness import told, train
+from tests.support.liveness import report, train
 from tests.support.slopes import grows_linearly
 
 
@@ -26,20 +26,20 @@ def clock(liveness_clock: SimpleNamespace) -> SimpleNamespace:
 
 # What each rank says from then on; the seconds in which it is found; who is blamed.
 HANGS = [
-    (told(0, 5, "collective"), told(1, 5, "forward"), 46, "Rank 1 on node 1 (b) stands still (forward) at step 5"),
-    (told(0, 5, "fetching"), told(1, 5, "backward"), 46, "Rank 0 on node 0 (a) stands still (fetching) at step 5"),
-    (told(0, 5, "collective"), told(1, 5, "between"), 46, "Rank 1 on node 1 (b) stands still (between) at step 5"),
+    (report(0, 5, "collective"), report(1, 5, "forward"), 46, "Rank 1 on node 1 (b) stands still (forward) at step 5"),
+    (report(0, 5, "fetching"), report(1, 5, "backward"), 46, "Rank 0 on node 0 (a) stands still (fetching) at step 5"),
+    (report(0, 5, "collective"), report(1, 5, "between"), 46, "Rank 1 on node 1 (b) stands still (between) at step 5"),
     (
-        told(0, 5, "collective"),
-        told(1, 5, "backward", state="T"),
+        report(0, 5, "collective"),
+        report(1, 5, "backward", state="T"),
         16,
         "Rank 1 on node 1 (b) is stopped (SIGSTOP) at step 5",
     ),
-    (told(0, 5, "forward"), told(1, 4, "forward"), 46, "Rank 1 on node 1 (b) stands still (forward) at step 4"),
-    (told(0, 5, "collective"), told(1, 5, "hooks"), 1801, "Rank 1 on node 1 (b) stands still (hooks)"),
-    (told(0, 5, "collective"), told(1, 5, "checkpoint"), 1801, "Rank 1 on node 1 (b) stands still (checkpoint)"),
-    (told(0, 5, "checkpoint"), told(1, 5, "checkpoint", state="T"), 16, "Rank 1 on node 1 (b) is stopped"),
-    (told(0, 5, "collective"), told(1, 5, "backward"), 46, "All ranks wait for each other inside a collective for"),
+    (report(0, 5, "forward"), report(1, 4, "forward"), 46, "Rank 1 on node 1 (b) stands still (forward) at step 4"),
+    (report(0, 5, "collective"), report(1, 5, "hooks"), 1801, "Rank 1 on node 1 (b) stands still (hooks)"),
+    (report(0, 5, "collective"), report(1, 5, "checkpoint"), 1801, "Rank 1 on node 1 (b) stands still (checkpoint)"),
+    (report(0, 5, "checkpoint"), report(1, 5, "checkpoint", state="T"), 16, "Rank 1 on node 1 (b) is stopped"),
+    (report(0, 5, "collective"), report(1, 5, "backward"), 46, "All ranks wait for each other inside a collective for"),
 ]
 
 
@@ -66,7 +66,7 @@ def test_the_rank_that_stands_still_in_its_own_work_is_named(
 
 def test_slow_steps_are_no_hang_and_neither_is_a_first_one(liveness: Liveness, clock: SimpleNamespace) -> None:
     for rank in (0, 1):
-        liveness.hear(told(rank, 0), "node 0 (a)")
+        liveness.hear(report(rank, 0), "node 0 (a)")
     clock.now += 1700
     assert liveness.stuck([], 1) is None, "compiling, or reading the first batch"
     train(liveness, clock, 3, each_s=20)
@@ -81,7 +81,7 @@ def test_a_long_checkpoint_does_not_count_as_a_slow_step(liveness: Liveness, clo
     train(liveness, clock, 5, place="checkpoint")
     clock.now += 500
     for rank in (0, 1):
-        liveness.hear(told(rank, 6), "node 0 (a)")
+        liveness.hear(report(rank, 6), "node 0 (a)")
     clock.now += 46
     assert isinstance(liveness.stuck([], 1), Hung)
 
@@ -91,7 +91,7 @@ def test_validation_moves_on_batch_by_batch(liveness: Liveness, clock: SimpleNam
     for batch in range(20):
         clock.now += 40
         for rank in (0, 1):
-            liveness.hear(told(rank, 5, "validation", moves=6 + batch), "node 0 (a)")
+            liveness.hear(report(rank, 5, "validation", moves=6 + batch), "node 0 (a)")
         assert liveness.stuck([], 1) is None
 
 
@@ -99,8 +99,8 @@ def test_a_rank_that_is_done_is_not_waited_for(liveness: Liveness, clock: Simple
     train(liveness, clock, 5)
     for step in range(6, 100):
         clock.now += 10
-        liveness.hear(told(0, 5, phase="done"), "node 0 (a)")
-        liveness.hear(told(1, step), "node 1 (b)")
+        liveness.hear(report(0, 5, phase="done"), "node 0 (a)")
+        liveness.hear(report(1, step), "node 1 (b)")
         assert liveness.stuck([], 2) is None
 
 
@@ -157,7 +157,7 @@ def test_a_straggler_is_named_once_by_the_ranks_own_time(
     for step in range(1, 31):
         clock.now += max(each)
         for number, own_s in enumerate(each):
-            liveness.hear(told(number, step, own_s=own_s * step), f"node {number} (host{number})")
+            liveness.hear(report(number, step, own_s=own_s * step), f"node {number} (host{number})")
         said.append(liveness.straggler())
     found = [sentence for sentence in said if sentence]
     assert len(found) == (0 if rank is None else 1)
@@ -172,7 +172,7 @@ def waiting(clock: SimpleNamespace, ranks: int, **more: Any) -> Liveness:
     for step in (1, 5, 10):
         clock.now += 1
         for rank in range(ranks):
-            liveness.hear(told(rank, step, own_s=step * (0.03 + rank % 7 / 1000), **more), f"node {rank}")
+            liveness.hear(report(rank, step, own_s=step * (0.03 + rank % 7 / 1000), **more), f"node {rank}")
     return liveness
 
 
@@ -197,5 +197,5 @@ def test_a_checkpoint_beyond_those_that_are_named_is_progress(liveness: Liveness
     named = [Checkpoint(ref=ref, step=at, **fields) for at in range(16)]
     for count in (16, 17):
         clock.now += 1
-        liveness.hear(told(0, 5, checkpoints=named, num_checkpoints=count), "node 0 (a)")
+        liveness.hear(report(0, 5, checkpoints=named, num_checkpoints=count), "node 0 (a)")
         assert liveness.ranks[0].moved == clock.now

@@ -11,7 +11,7 @@ from data_contracts.errors import Hung
 from data_contracts.handoffs import Checkpoint, Ref
 from infra.gang.conductor.liveness import Liveness
 from infra.gang.remote_job import report_of
-from tests.support.liveness import told, train
+from tests.support.liveness import report, train
 
 
 @pytest.fixture
@@ -31,8 +31,8 @@ def test_a_limit_is_kept_to_the_second(
     place: str, state: str, limit_s: int, liveness: Liveness, clock: SimpleNamespace
 ) -> None:
     train(liveness, clock, 5)
-    liveness.hear(told(1, 5, place, state=state), "node 1 (b)")
-    liveness.hear(told(0, 5, "collective"), "node 0 (a)")
+    liveness.hear(report(1, 5, place, state=state), "node 1 (b)")
+    liveness.hear(report(0, 5, "collective"), "node 0 (a)")
     clock.now += limit_s
     assert liveness.stuck([], 1) is None
     clock.now += 1
@@ -72,7 +72,7 @@ def test_the_limits_before_the_first_step_and_of_silence_are_kept_to_the_second(
     assert found is not None
     assert found.message == "No rank has made progress for 1801 s."
     liveness.paused()
-    liveness.hear(told(0, 0), "node 0 (a)")
+    liveness.hear(report(0, 0), "node 0 (a)")
     clock.now += 1800
     assert liveness.stuck([], 1) is None
     clock.now += 1
@@ -92,10 +92,10 @@ def test_ten_times_the_slowest_step_is_never_more_than_a_stall(liveness: Livenes
 
 def test_of_several_that_are_behind_the_first_to_stop_is_named(liveness: Liveness, clock: SimpleNamespace) -> None:
     for rank in range(4):
-        liveness.hear(told(rank, 4), "node 0 (a)")
+        liveness.hear(report(rank, 4), "node 0 (a)")
     for rank in (3, 2, 1):
         clock.now += 1
-        liveness.hear(told(rank, 5), "node 0 (a)")
+        liveness.hear(report(rank, 5), "node 0 (a)")
     clock.now += 100
     found = [liveness.stuck([], 1)]
     liveness.ranks.pop(0)
@@ -133,7 +133,7 @@ def test_a_straggler_is_told_by_ten_times_a_fiftieth_of_a_second_and_five_steps(
     each: tuple[float, float], steps: int, said: str, liveness: Liveness
 ) -> None:
     for number, own_s in enumerate(each):
-        liveness.hear(told(number, steps, own_s=own_s * steps), f"node {number}")
+        liveness.hear(report(number, steps, own_s=own_s * steps), f"node {number}")
     sentence = liveness.straggler()
     assert sentence == (f"rank 1 on node 1 is a straggler: {said}" if said else "")
     assert liveness.straggler() == "", "it is said once"
@@ -141,17 +141,17 @@ def test_a_straggler_is_told_by_ten_times_a_fiftieth_of_a_second_and_five_steps(
 
 def test_a_straggler_is_judged_by_its_last_steps(liveness: Liveness) -> None:
     for step, own_s in ((5, 50.0), (9, 50.0), (10, 50.5)):
-        liveness.hear(told(0, step, own_s=step * 0.1), "node 0")
-        liveness.hear(told(1, step, own_s=own_s), "node 1")
+        liveness.hear(report(0, step, own_s=step * 0.1), "node 0")
+        liveness.hear(report(1, step, own_s=own_s), "node 1")
     assert liveness.straggler() == "", "the first five were slow, the last five are not"
-    liveness.hear(told(2, 3, own_s=90.0), "node 2")
-    liveness.hear(told(1, 15, own_s=99.0), "node 1")
+    liveness.hear(report(2, 3, own_s=90.0), "node 2")
+    liveness.hear(report(1, 15, own_s=99.0), "node 1")
     assert liveness.straggler() == "", "not before every rank has taken five steps"
 
 
 def test_a_step_of_several_micro_batches_is_judged_by_the_micro_batch(liveness: Liveness) -> None:
     for number, own_s in enumerate((0.5, 5.5)):
-        liveness.hear(told(number, 3, own_s=own_s * 6, steps=6), f"node {number}")
+        liveness.hear(report(number, 3, own_s=own_s * 6, steps=6), f"node {number}")
     assert "takes 5.5 s per micro-batch, that of the others 0.5 s" in liveness.straggler()
 
 
@@ -161,8 +161,8 @@ def test_a_checkpoint_more_is_progress(liveness: Liveness, clock: SimpleNamespac
     made = Checkpoint(ref=ref, step=5, **fields)
     for count in (1, 2):
         clock.now += 40
-        liveness.hear(told(0, 5, checkpoints=[made] * count), "node 0 (a)")
+        liveness.hear(report(0, 5, checkpoints=[made] * count), "node 0 (a)")
         assert liveness.still_s == 0
     clock.now += 40
-    liveness.hear(told(0, 5, checkpoints=[made] * 2), "node 0 (a)")
+    liveness.hear(report(0, 5, checkpoints=[made] * 2), "node 0 (a)")
     assert liveness.still_s == 40
