@@ -14,7 +14,7 @@ _LACKING = {errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK}
 
 @contextlib.contextmanager
 def translate(where: str, uri: str) -> Iterator[None]:
-    """Translate an OSError into UsageError or StorageUnavailable; `where`, such as a path in a store, is in the sentence.
+    """Translate an OSError into UsageError or StorageUnavailable; its sentence names `where`, such as a path in a store.
 
     FileNotFoundError and FileExistsError pass.
     """
