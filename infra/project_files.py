@@ -119,7 +119,9 @@ class _Judge:
         self._sources = {one for path in sources for one in (Path(os.path.abspath(path)), path.resolve())}
         self._inodes = {one for path in self._sources if (one := _inode(path))}
         self._stores = {Path(store.uri).resolve()} if store.is_local else set()
-        self._stores |= {path.parent for path in listed if path.name == "store.json" and is_store(path)}
+        # A store at the project's root, beside the code, is not all that is there.
+        stores = {path.parent for path in listed if path.name == "store.json" and is_store(path)}
+        self._stores |= stores - {root}
         self._tracked = {target for path in listed for target in dvc_outs(path)}
         self._listed = {path.resolve() for path in listed if not path.is_symlink()}
 

@@ -14,7 +14,7 @@ _LACKING = {errno.ENOTSUP, errno.ENOSYS, errno.ENOLCK}
 
 @contextlib.contextmanager
 def translate(where: str, uri: str) -> Iterator[None]:
-    """Translate an OSError into UsageError or StorageUnavailable; its sentence names `where`, such as a path in a store.
+    """Translate an OSError into UsageError or StorageUnavailable; its sentence names `where`, such as a path in it.
 
     FileNotFoundError and FileExistsError pass.
     """

@@ -69,7 +69,8 @@ def _judge(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None) -
     assert before is not None
     theirs, wanted = _Value.of(before), Fraction(repr(gate.min_gain))
     gain = mine.value - theirs.value if metric.mode == "max" else theirs.value - mine.value
-    met = gain >= wanted - max(mine.slack, theirs.slack)
+    # The tolerance does not turn no gain, or a loss, into a gain.
+    met = gain >= wanted - max(mine.slack, theirs.slack) and (gain > 0 or wanted <= 0)
     value, other, by = _figures([mine.value, theirs.value, abs(gain)], [(mine.value, theirs.value), (gain, wanted)])
     sentence = (
         f"{name} is {value} against the champion's {other} on the same {metric.rows:,} rows: "
@@ -85,7 +86,7 @@ def _against_bound(gate: GateSpec, metric: MetricValue, mine: _Value) -> GateRes
     assert bound is not None
     limit = Fraction(repr(bound))
     short = limit - mine.value if gate.min is not None else mine.value - limit
-    met = short <= mine.slack
+    met = short <= mine.slack or metric.value == bound  # the bound may be a score copied from a report
     value, by = _figures([mine.value, abs(short)], [(mine.value, limit)] if short else [])
     side = ("at least" if gate.min is not None else "at most") if met else by
     if not met:

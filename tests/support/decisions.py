@@ -128,6 +128,8 @@ def judged(gate: Gate, mine: Score, theirs: Score | None, sign: int) -> bool | N
         return None
     slack = Fraction(0) if mine.ratio else abs(mine.true) / 2**23
     bound = Fraction(gate.bound)
+    if gate.kind in ("min", "max") and float(mine.true) == float(bound):
+        return True
     if gate.kind == "min":
         return mine.true >= bound - slack
     if gate.kind == "max":
@@ -137,7 +139,8 @@ def judged(gate: Gate, mine: Score, theirs: Score | None, sign: int) -> bool | N
     if theirs.rows != mine.rows or theirs.true is None:
         return None
     slack = max(slack, Fraction(0) if theirs.ratio else abs(theirs.true) / 2**23)
-    return sign * (mine.true - theirs.true) >= bound - slack
+    gain = sign * (mine.true - theirs.true)
+    return gain >= bound - slack and (gain > 0 or bound <= 0)
 
 
 class World:

@@ -197,6 +197,11 @@ def test_another_store_of_the_project_stays_out(root: Path, store: Store) -> Non
         assert names == KEPT | {"shop/store.json", "shop/x.py"}, "a file of the user's that has the same name"
 
 
+def test_a_store_at_the_projects_root_does_not_hide_the_project(root: Path, store: Store) -> None:
+    open_store(str(root))
+    assert choose(root, store).packed.keys() >= KEPT
+
+
 def test_what_git_ignores_is_reported(tmp_path: Path, store: Store) -> None:
     root = tmp_path / "project"
     write(root, "net.py", "vocab.bin", "raw/a.csv", "raw/b.csv", "__pycache__/x", ".cache/x")

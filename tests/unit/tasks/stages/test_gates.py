@@ -69,6 +69,22 @@ def test_a_gain_and_a_loss_of_exactly_what_was_asked_for(rows: int) -> None:
             assert (gain.met, loss.met) == (False, False), "not by a trillionth less"
 
 
+def test_a_score_copied_from_a_report_is_a_bound_that_this_score_meets() -> None:
+    """29 of 59 rows is printed as 0.4915254237288136, which is a little more."""
+    for k in range(60):
+        mine = evaluation(k / 59, rows=59)
+        gates = [GateSpec(metric="score", min=k / 59), GateSpec(metric="score", max=k / 59)]
+        assert [result.met for result in judge(gates, mine, None)] == [True, True], k
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize("by", [-1e-8, 0.0, 1e-8])
+def test_a_gain_that_is_asked_for_is_never_met_by_none(mode: str, by: float) -> None:
+    theirs, mine = evaluation(0.6931471824645996, mode), evaluation(0.6931471824645996 + by, mode)
+    [result] = judge([GateSpec(metric="score", min_gain=5e-8)], mine, theirs)
+    assert result.met is (by * (1 if mode == "max" else -1) > 0), result.sentence
+
+
 def test_decimals_that_differ_by_exactly_what_was_asked_for() -> None:
     for cents in range(1, 100):
         better, worse = evaluation(cents / 100, rows=7), evaluation((cents - 1) / 100, rows=7)
