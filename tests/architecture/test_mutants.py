@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def test_the_mutants_of_a_source(tmp_path: Path) -> None:
     found = mutants_of("it.py", tmp_path, frozenset({"OnHold"}))
     assert [mutant.id for mutant in found] == [f"it.py::{name}" for name in EXPECTED]
     for mutant in found:
+        ast.parse(mutant.source)
         assert len(mutant.source.splitlines()) == len(SOURCE.splitlines())
         assert sum(a != b for a, b in zip(mutant.source.splitlines(), SOURCE.splitlines(), strict=True)) == 1
 
@@ -86,7 +88,7 @@ def test_tests_that_reach_a_mutant_are_chosen_quick_ones_first() -> None:
     tests[-1]["lines"]["infra/s3.py"] = [1]
     chosen = [name for name, _ in chosen_tests(mutant, tests, late="infra/s3.py")]
     assert chosen == [
-        f"test_{name}" for name in ("store.py::own", "other.py::quick", "other.py::slow", "other.py::served")
+        f"test_{name}" for name in ("other.py::quick", "store.py::own", "other.py::slow", "other.py::served")
     ]
 
 

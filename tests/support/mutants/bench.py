@@ -13,10 +13,11 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support import s3
 from tests.support.mutants import reach
 from tests.support.mutants.imports import dependents
 from tests.support.mutants.kinds import Mutant, mutants_of
@@ -28,14 +29,19 @@ OPEN = {"survived", "unreached", "broken"}
 BATCH = 8
 # Seconds that the tests of one mutant took when they were recorded; those beyond are left out.
 BUDGET_S = 20.0
+# A test that took longer comes after those that did not.
+SLOW_S = 1.0
 
 
 class Bench:
     """What is kept of a target: records and results in `state`; a scratch copy of the tree beside it."""
 
-    def __init__(self, root: Path, state: Path, name: str, number: int, *, alone: bool = False) -> None:
+    def __init__(
+        self, root: Path, state: Path, name: str, number: int, *, alone: bool = False, unserved: bool = False
+    ) -> None:
         self.root, self.state, self.name, self.target = root, state, name, TARGETS[name]
         self.patterns = (*self.target.tests, *(() if alone else self.target.processes))
+        self.unserved = bool(self.target.late) and unserved
         mark = hashlib.sha256(str(root).encode()).hexdigest()[:8]
         # In memory where that can be had: the store waits for the disk after each file.
         place = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
@@ -153,7 +159,7 @@ class Bench:
                 record["files"][name] = {"digest": now[name], "tests": own}
             kept.write_text(json.dumps(record))
         tests = [one for name in wanted for one in record["files"][name]["tests"] if one["passed"]]
-        return tests, record["modules"]
+        return [one for one in tests if not (self.unserved and self.target.late in one["lines"])], record["modules"]
 
     def _record(self, files: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
         print(f"{self.name}: recording what {len(files)} files of tests reach", flush=True)
@@ -168,14 +174,21 @@ class Bench:
     def _warm(self, modules: list[str]) -> Iterator[subprocess.Popen[str]]:
         changed = dependents(self.tree, self.files)
         names = [name for name in modules if name not in changed and name.split(".")[0] not in ("tests", "__main__")]
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.support.mutants.trial"],
-            cwd=self.tree,
-            env=self._env({"PYTHONDONTWRITEBYTECODE": "1"}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as warm:
+        own = {"PYTHONDONTWRITEBYTECODE": "1"}
+        with ExitStack() as running:
+            if self.target.late and not self.unserved:
+                # A server takes seconds to start and imports none of the sources, so one serves all trials.
+                own[s3.RUNNING] = s3.address(running.enter_context(s3.start()))
+            warm = running.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.support.mutants.trial"],
+                    cwd=self.tree,
+                    env=self._env(own),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
             assert warm.stdin is not None
             print(json.dumps({"preload": names, "changed": sorted(changed)}), file=warm.stdin, flush=True)
             try:
@@ -225,9 +238,10 @@ def _asked(
 def chosen_tests(mutant: Mutant, tests: list[dict[str, Any]], late: str = "") -> list[tuple[str, float]]:
     """The tests that reach the mutant, each with its seconds.
 
-    Those of the file's namesake come first, then the quick ones, within the budget. A line that is compiled counts as
-    reached by the tests that reach its function, or else its file; one that runs at import, such as a default, by all
-    that reach its file, after those that reach its class.
+    Quick ones come first, of these the tests of the file's namesake, within the budget. A line that is compiled counts
+    as reached by the tests that reach its function, or else its file; one that runs at import, such as a default, by all
+    that reach its file, after those that reach its class. Tests of the file's namesake may call it for a table of
+    cases, at their own import, which is recorded for none of them: they come after those that reach it.
     """
 
     def reaching(lines: tuple[int, int]) -> list[dict[str, Any]]:
@@ -236,11 +250,13 @@ def chosen_tests(mutant: Mutant, tests: list[dict[str, Any]], late: str = "") ->
     namesake = f"test_{Path(mutant.file).stem}.py"
     near = reaching(mutant.lines) or (reaching(mutant.scope_lines) if mutant.at_import or mutant.compiled else [])
     whole = mutant.at_import or (mutant.compiled and not near)
-    found = reaching((1, 1 << 30)) if whole else near
     near_names = {one["test"] for one in near}
+    names = near_names | {one["test"] for one in (reaching((1, 1 << 30)) if whole else [])}
+    found = [one for one in tests if one["test"] in names or namesake in one["test"]]
 
-    def order(one: dict[str, Any]) -> tuple[bool, bool, bool, float]:
-        return late in one["lines"], one["test"] not in near_names, namesake not in one["test"], one["seconds"]
+    def order(one: dict[str, Any]) -> tuple[object, ...]:
+        slow = one["seconds"] > SLOW_S
+        return late in one["lines"], slow, one["test"] not in near_names, namesake not in one["test"], one["seconds"]
 
     chosen: list[tuple[str, float]] = []
     for one in sorted(found, key=order):

@@ -92,7 +92,6 @@ def mutants_of(file: str, root: Path, errors: frozenset[str]) -> list[Mutant]:
         seen[name] += 1
         number = f" #{seen[name]}" if seen[name] > 1 else ""
         mutated = _spliced(text, node, instead)
-        ast.parse(mutated)
         lines = (node.lineno, node.end_lineno)  # type: ignore[attr-defined]
         found.append(Mutant(name + number, file, lines, place.lines, place.at_import, place.compiled, mutated))
     return found

@@ -10,14 +10,14 @@ class Target:
     """Sources to mutate, and the tests that may see it: files by pattern, or single tests (`path::name`).
 
     Attributes:
-        tests: those that start no process.
+        tests: those that start no process, except a server.
         processes: those that start processes, left out by --alone.
+        late: tests that reach this file need a server; they come last, and --unserved leaves them out.
     """
 
     sources: str
     tests: tuple[str, ...]
     processes: tuple[str, ...] = ()
-    # Tests that reach this file need a server of their own, so they come last where others see the mutant.
     late: str = ""
 
 

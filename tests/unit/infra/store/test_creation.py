@@ -195,3 +195,9 @@ def test_two_databases_are_never_both_chosen(tmp_path: Path, sqlite: str, monkey
         assert len(set(written)) <= 1, written
         made += bool(written)
     print(f"{made} of 20 rounds made a store, the others kept each other out; none was made twice")
+
+
+def test_a_place_that_overwrites_is_refused(objects: Careless) -> None:
+    with pytest.raises(UsageError, match=r"does not honour conditional writes \(conditional_create\), so two writers"):
+        make(objects, None)
+    assert (objects.exists("store.json"), objects.walk(".probe")) == (False, [])

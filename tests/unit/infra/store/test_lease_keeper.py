@@ -12,6 +12,7 @@ import pytest
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.store import Lease, PointerMoved, Store, layout, open_store
 from infra.store import lease_keeper as keeper_module
+from infra.store.lease import RENEW_EVERY_S
 from infra.store.lease_keeper import LeaseKeeper
 from infra.store.retry import Outage
 
@@ -123,3 +124,8 @@ def test_a_lease_that_was_lost_is_told(store: Store) -> None:
         keeper.check()
     keeper.stop()
     assert pointer.read().value == beat
+
+
+def test_a_lease_is_renewed_three_times_before_another_may_take_it(store: Store) -> None:
+    keeper = LeaseKeeper(store, PATH, "holder")
+    assert (keeper._patience_s, keeper._renew_s, RENEW_EVERY_S) == (30.0, 10.0, 10.0)

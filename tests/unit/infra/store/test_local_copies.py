@@ -221,3 +221,19 @@ def test_a_disk_too_small_is_named_before_anything_is_fetched(
     assert list(cache.iterdir()) == []
     disk(cache, 50)
     assert (s3_store.local(ref, cache=cache) / "x").stat().st_size == 50
+
+
+def test_a_copy_that_another_process_deletes_at_once_is_made_again(
+    manifest: Manifest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, held = local_copies.hold, list[bool]()
+
+    def deleted_once(folder: Path) -> bool:
+        if len(held) == 1:
+            shutil.rmtree(folder)
+        held.append(hold(folder))
+        return held[-1]
+
+    monkeypatch.setattr(local_copies, "hold", deleted_once)
+    copy = copy_of(manifest, backend, tmp_path / "cache")
+    assert (held, laid_out(copy)) == ([False, False, True], {"a": b"aaaa", "sub/b": b"b"})

@@ -82,7 +82,12 @@ def test_a_newer_store(store: Store) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema":"1"}', "{}"])
+NAMED = {"schema": 1, "pointers": "sqlite:////x/names.db", "uri": "/x"}
+BROKEN = ["", "[]", '{"schema":"1"}', "{}"]
+BROKEN += [json.dumps({**NAMED, **more}) for more in ({"uri": 5}, {"pointers": 5}, {"host": {"name": 5}}, {"host": {}})]
+
+
+@pytest.mark.parametrize("text", BROKEN)
 def test_a_broken_store_file(folder_store: Store, text: str) -> None:
     overwrite(Path(folder_store.uri, "store.json"), text)
     with pytest.raises(CorruptError, match=r"store\.json") as raised:

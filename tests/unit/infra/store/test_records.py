@@ -179,6 +179,8 @@ WITNESSES = [
     ("trainings/k-0/g0/node-0/exit.json", "trainings/k-0/g1/launch.json", True),
     ("trainings/k-0/checkpoints/5-g1.verified", "trainings/k-0/g1/launch.json", False),
     ("trainings/k-0/checkpoints/5-g0.verified", "trainings/k-0/g1/launch.json", True),
+    ("trainings/k-0/checkpoints/5-g1", "trainings/k-0/g1/launch.json", True),
+    ("trainings/k-0/checkpoints/notes.json", "trainings/k-0/g1/launch.json", True),
     ("triggers/t", "runs/r/resolved.json", True),
 ]
 

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
-from infra.store import Manifest, Store, local_copies
+from infra.store import Manifest, Store, layout, local_copies
 from infra.store.backend import Backend
 from infra.store.seal import write_manifest
 
@@ -243,7 +243,7 @@ def test_a_newer_schema_is_not_passed_over(store: Store, monkeypatch: pytest.Mon
 def test_remove(store: Store) -> None:
     make(store)
     make(store, "datasets/k-1")
-    store.remove("datasets/k-1", why="too old", by="me")
+    assert store.remove("datasets/k-1", why="too old", by="me") is True
     assert store.list("datasets") == ["k-0"]
     tombstone = store.read_json("tombstones/datasets/k-1.json")
     assert tombstone.pop("time")
@@ -288,6 +288,18 @@ def test_all_manifests_go_before_any_file(store: Store, monkeypatch: pytest.Monk
     store.remove("trainings/k-0", why="", by="")
     assert order[0] == "trainings/k-0/checkpoints/1-g0/manifest.json"
     assert len(order) == 5
+
+
+@pytest.mark.parametrize(("answers", "tombstone"), [([True], False), ([False, True], True)])
+def test_a_removal_is_given_up_if_the_directory_is_needed_after_all(
+    folder_store: Store, answers: list[bool], tombstone: bool
+) -> None:
+    make(folder_store)
+    left = list(answers)
+    assert folder_store.remove(URI, why="", by="", unless=lambda: left.pop(0)) is False
+    assert left == []
+    assert folder_store.exists(f"{URI}/manifest.json")
+    assert folder_store.exists(layout.tombstone(URI)) is tombstone
 
 
 def test_what_a_store_says_of_itself(store: Store, s3_store: Store, tmp_path: Path) -> None:
