@@ -239,8 +239,8 @@ def chosen_tests(mutant: Mutant, tests: list[dict[str, Any]], late: str = "") ->
     """The tests that reach the mutant, each with its seconds.
 
     Quick ones come first, of these the tests of the file's namesake, within the budget. A line that is compiled counts
-    as reached by the tests that reach its function, or else its file; one that runs at import, such as a default, by all
-    that reach its file, after those that reach its class. Tests of the file's namesake may call it for a table of
+    as reached by the tests that reach its function, or else its file; one that runs at import, such as a default, by
+    all that reach its file, after those that reach its class. Tests of the file's namesake may call it for a table of
     cases, at their own import, which is recorded for none of them: they come after those that reach it.
     """
 

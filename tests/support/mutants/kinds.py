@@ -45,7 +45,7 @@ COMPILED = ("compiled", "njit")
 # Calls whose arguments are names for the type checker.
 UNTOUCHED_CALLS = {"TypeVar", "NewType", "cast"}
 # Calls whose first two arguments may stand in either order.
-SYMMETRIC_CALLS = {"min", "max", "minimum", "maximum"}
+SYMMETRIC_CALLS = {"min", "max", "minimum", "maximum", "suppress"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_FUNCTIONS, ast.ClassDef)
 

@@ -302,6 +302,15 @@ def test_a_removal_is_given_up_if_the_directory_is_needed_after_all(
     assert folder_store.exists(layout.tombstone(URI)) is tombstone
 
 
+def test_the_last_claim_lasts_until_the_end_of_its_day(folder_store: Store) -> None:
+    assert folder_store.last_claim_s(URI) == 0.0
+    for day in ("2026-01-01", "2026-01-02"):
+        folder_store.create(layout.use(URI, day), b"")
+    assert folder_store.last_claim_s(URI) == 1767398400.0, "2026-01-03T00:00:00Z"
+    folder_store.create(layout.use(URI, "later"), b"")
+    assert folder_store.last_claim_s(URI) == 0.0, "not a day"
+
+
 def test_what_a_store_says_of_itself(store: Store, s3_store: Store, tmp_path: Path) -> None:
     if store.is_local:
         assert (store.uri, store.storage_options) == (str(tmp_path / "store"), {})
