@@ -284,3 +284,10 @@ def test_of_two_creators_at_once_the_second_is_told_and_leaves_nothing(
         backend.create("x", b"second")
     assert backend.read("x")[0] == b"first"
     assert len(objects.walk("objects")) == 1
+
+
+def test_sqlite_commits_to_the_disk_and_locks_before_it_writes(table: Names) -> None:
+    with table._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3, "EXTRA: a power failure loses nothing"
+        # Two transactions that both began as readers would refuse each other.
+        assert connection.connection.dbapi_connection.isolation_level == "IMMEDIATE"

@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
+from data_contracts.messages.children import StoreAddress
 from infra.store import Store, open_store
 from infra.store.folder import FolderBackend
+from infra.store.opening import open_at
 from tests.support.damage import overwrite
 from tests.support.s3 import S3Server
 
@@ -345,3 +347,10 @@ def test_a_lock_is_let_go_although_a_child_holds_the_file(folder_store: Store) -
     os.close(writing)
     os.waitpid(child, 0)
     os.close(reading)
+
+
+def test_a_store_is_opened_at_the_address_of_a_request(folder_store: Store, tmp_path: Path) -> None:
+    opened = open_at(StoreAddress(uri=folder_store.uri, options={}, pointers=None))
+    assert (opened.uri, opened.storage_options, opened.pointers) == (folder_store.uri, {}, None)
+    with pytest.raises(UsageError, match="There is no store"):
+        open_at(StoreAddress(uri=str(tmp_path / "none"), options={}, pointers=None))

@@ -302,6 +302,30 @@ def test_a_removal_is_given_up_if_the_directory_is_needed_after_all(
     assert folder_store.exists(layout.tombstone(URI)) is tombstone
 
 
+def test_a_claim_of_today_is_found(folder_store: Store) -> None:
+    before = folder_store.now_s()
+    assert folder_store.claim(URI)
+    assert before < folder_store.last_claim_s(URI) <= folder_store.now_s() + 86_400
+
+
+def test_a_sealed_file_is_read_as_what_it_should_be(folder_store: Store) -> None:
+    writer = folder_store.writer(URI)
+    writer.put("rows.json", b'{"rows":3}')
+    manifest = folder_store.manifest(writer.seal("dataset", {}, {}))
+    assert folder_store.read_sealed_as(manifest, "rows.json", lambda value: value["rows"]) == 3
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/rows\.json is not a table of rows"):
+        folder_store.read_sealed_as(manifest, "rows.json", lambda value: value["columns"], "a table of rows")
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/none is missing"):
+        folder_store.read_sealed_as(manifest, "none", dict)
+
+
+def test_everything_that_is_stored_is_listed(folder_store: Store) -> None:
+    folder_store.create("runs/r/a", b"12")
+    assert [one.path for one in folder_store.stored()] == ["runs/r/a", "store.json"]
+    assert [(one.path, one.bytes) for one in folder_store.stored("runs")] == [("runs/r/a", 2)]
+    assert folder_store.list("") == ["runs", "store.json"]
+
+
 def test_the_last_claim_lasts_until_the_end_of_its_day(folder_store: Store) -> None:
     assert folder_store.last_claim_s(URI) == 0.0
     for day in ("2026-01-01", "2026-01-02"):
