@@ -212,3 +212,11 @@ def test_a_host_is_told_by_its_machine_id(tmp_path: Path, monkeypatch: pytest.Mo
     assert len({host["machine"] for host in hosts}) == 3
     assert [len(host["machine"]) for host in hosts] == [16] * 3
     assert len({host["name"] for host in hosts}) == 1
+
+
+def test_what_a_probe_found_is_yes_or_no(objects: Careless, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overwrite(path: str, data: bytes, tag: str) -> str:
+        return objects.create(path, data)
+
+    monkeypatch.setattr(objects, "replace", overwrite)
+    assert [probe(objects) for probe in creation.PROBES.values()] == [False, True, False]
