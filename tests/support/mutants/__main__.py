@@ -17,9 +17,8 @@ def main() -> None:
     parser.add_argument("targets", nargs="*", help="default: all")
     parser.add_argument("--number", type=int, default=300, help="mutants of each target (default: 300)")
     parser.add_argument("--limit", type=float, default=60, help="seconds for each mutant (default: 60)")
-    parser.add_argument(
-        "--alone", action="store_true", help="leave out the tests that start processes or need a server"
-    )
+    parser.add_argument("--alone", action="store_true", help="leave out the tests that start processes")
+    parser.add_argument("--unserved", action="store_true", help="leave out the tests that need a server")
     parser.add_argument("--nice", type=int, default=19, help="priority (default: 19, the lowest)")
     parser.add_argument("--again", action="store_true", help="try those again that survived")
     parser.add_argument("--report", action="store_true", help="only say what the results are")
