@@ -19,6 +19,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=60, help="seconds for each mutant (default: 60)")
     parser.add_argument("--alone", action="store_true", help="leave out the tests that start processes")
     parser.add_argument("--unserved", action="store_true", help="leave out the tests that need a server")
+    parser.add_argument("--budget", type=float, default=20, help="seconds of tests for each mutant (default: 20)")
     parser.add_argument("--nice", type=int, default=19, help="priority (default: 19, the lowest)")
     parser.add_argument("--again", action="store_true", help="try those again that survived")
     parser.add_argument("--report", action="store_true", help="only say what the results are")
@@ -33,7 +34,7 @@ def main() -> None:
         for name in given.targets or TARGETS:
             bench = Bench(root, state, name, given.number, alone=given.alone, unserved=given.unserved)
             if not given.report:
-                bench.try_all(given.limit, again=given.again)
+                bench.try_all(given.limit, given.budget, again=given.again)
             bench.report()
 
 

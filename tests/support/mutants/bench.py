@@ -27,8 +27,6 @@ SEED = 20261123
 OPEN = {"survived", "unreached", "broken"}
 # Files of tests that are recorded at once; what was recorded is kept.
 BATCH = 8
-# Seconds that the tests of one mutant took when they were recorded; those beyond are left out.
-BUDGET_S = 20.0
 # A test that took longer comes after those that did not.
 SLOW_S = 1.0
 
@@ -64,8 +62,13 @@ class Bench:
         now = {mutant.id: mutant.digest for mutant in self.mutants}
         return {name: one for name, one in found.items() if now.get(name) == one["digest"]}
 
-    def try_all(self, limit_s: float, again: bool) -> None:
-        """Try the mutants without a result; `again`: those that survived, too."""
+    def try_all(self, limit_s: float, budget_s: float, *, again: bool) -> None:
+        """Try the mutants without a result; `again`: those that survived, too.
+
+        Args:
+            limit_s: seconds for each mutant.
+            budget_s: seconds that its tests took when they were recorded; those beyond are left out.
+        """
         known = self.results()
         passed_over = {name for name, one in known.items() if not (again and one["status"] in OPEN)}
         left = [mutant for mutant in self.mutants if mutant.id not in passed_over and mutant.id not in self.equivalent]
@@ -75,7 +78,7 @@ class Bench:
         tests, modules = self._recorded()
         with self._warm(modules) as warm:
             for number, mutant in enumerate(left, 1):
-                one = self._try(warm, mutant, tests, limit_s)
+                one = self._try(warm, mutant, chosen_tests(mutant, tests, budget_s, self.target.late), limit_s)
                 with (self.state / "results.jsonl").open("a") as results:
                     results.write(json.dumps({"id": mutant.id, "digest": mutant.digest, **one}) + "\n")
                 print(f"{self.name} {number}/{len(left)} {one['status']} {one['seconds']} s  {mutant.id}", flush=True)
@@ -100,8 +103,7 @@ class Bench:
                 if one["by"] in unreliable:
                     results.write(json.dumps({**one, "status": "broken"}) + "\n")
 
-    def _try(self, warm: subprocess.Popen[str], mutant: Mutant, tests: list[dict[str, Any]], limit_s: float) -> Any:
-        chosen = chosen_tests(mutant, tests, self.target.late)
+    def _try(self, warm: subprocess.Popen[str], mutant: Mutant, chosen: list[tuple[str, float]], limit_s: float) -> Any:
         if not chosen:
             return {"status": "unreached", "by": "", "seconds": 0}
         place = self.tree / mutant.file
@@ -235,7 +237,9 @@ def _asked(
     return answer
 
 
-def chosen_tests(mutant: Mutant, tests: list[dict[str, Any]], late: str = "") -> list[tuple[str, float]]:
+def chosen_tests(
+    mutant: Mutant, tests: list[dict[str, Any]], budget_s: float, late: str = ""
+) -> list[tuple[str, float]]:
     """The tests that reach the mutant, each with its seconds.
 
     Quick ones come first, of these the tests of the file's namesake, within the budget. A line that is compiled counts
@@ -247,7 +251,8 @@ def chosen_tests(mutant: Mutant, tests: list[dict[str, Any]], late: str = "") ->
     def reaching(lines: tuple[int, int]) -> list[dict[str, Any]]:
         return [one for one in tests if any(lines[0] <= at <= lines[1] for at in one["lines"].get(mutant.file, ()))]
 
-    namesake = f"test_{Path(mutant.file).stem}.py"
+    # By the first word: test_s3_faults.py is one for s3.py and for s3_errors.py.
+    namesake = f"/test_{Path(mutant.file).stem.partition('_')[0]}"
     near = reaching(mutant.lines) or (reaching(mutant.scope_lines) if mutant.at_import or mutant.compiled else [])
     whole = mutant.at_import or (mutant.compiled and not near)
     near_names = {one["test"] for one in near}
@@ -260,6 +265,6 @@ def chosen_tests(mutant: Mutant, tests: list[dict[str, Any]], late: str = "") ->
 
     chosen: list[tuple[str, float]] = []
     for one in sorted(found, key=order):
-        if not chosen or sum(seconds for _, seconds in chosen) + one["seconds"] <= BUDGET_S:
+        if not chosen or sum(seconds for _, seconds in chosen) + one["seconds"] <= budget_s:
             chosen.append((one["test"], one["seconds"]))
     return chosen

@@ -12,7 +12,6 @@ import pytest
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.store import Lease, PointerMoved, Store, layout, open_store
 from infra.store import lease_keeper as keeper_module
-from infra.store.lease import RENEW_EVERY_S
 from infra.store.lease_keeper import LeaseKeeper
 from infra.store.retry import Outage
 
@@ -128,4 +127,4 @@ def test_a_lease_that_was_lost_is_told(store: Store) -> None:
 
 def test_a_lease_is_renewed_three_times_before_another_may_take_it(store: Store) -> None:
     keeper = LeaseKeeper(store, PATH, "holder")
-    assert (keeper._patience_s, keeper._renew_s, RENEW_EVERY_S) == (30.0, 10.0, 10.0)
+    assert (keeper._patience_s, keeper._renew_s) == (30.0, 10.0)
