@@ -50,7 +50,7 @@ STORE = "tests/unit/infra/store"
 STORED = (
     "approval", "backends", "creation", "credentials", "database_backend", "descriptors", "folder", "layout", "lease",
     "lease_keeper", "listing", "local_copies", "name_database", "opening", "pointers", "records", "retry", "s3_faults",
-    "seal", "store", "writer",
+    "s3", "seal", "store", "writer",
 )  # fmt: skip
 TARGETS = {
     "training/order": Target("training/order/*.py", ("tests/unit/training/order/test_*.py",)),
