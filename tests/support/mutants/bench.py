@@ -74,6 +74,8 @@ class Bench:
         left = [mutant for mutant in self.mutants if mutant.id not in passed_over and mutant.id not in self.equivalent]
         if not left:
             return
+        # Those of compiled functions last: each is compiled anew, and a loop that does not end takes the whole limit.
+        left.sort(key=lambda mutant: mutant.compiled)
         self._copy()
         tests, modules = self._recorded()
         with self._warm(modules) as warm:
