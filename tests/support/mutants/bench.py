@@ -245,9 +245,9 @@ def chosen_tests(
     """The tests that reach the mutant, each with its seconds.
 
     Quick ones come first, of these the tests of the file's namesake, within the budget. A line that is compiled counts
-    as reached by the tests that reach its function, or else its file, or else by all; one that runs at import, such as
-    a default, by all that reach its file, after those that reach its class. Tests of the file's namesake may call it
-    for a table of cases, at their own import, which is recorded for none of them: they come after those that reach it.
+    as reached by all tests; one that runs at import, such as a default, by all that reach its file, after those that
+    reach its class. Tests of the file's namesake may call it for a table of cases, at their own import, which is
+    recorded for none of them: they come after those that reach it.
     """
 
     def reaching(lines: tuple[int, int]) -> list[dict[str, Any]]:
@@ -255,12 +255,10 @@ def chosen_tests(
 
     # By the first word: test_s3_faults.py is one for s3.py and for s3_errors.py.
     namesake = f"/test_{Path(mutant.file).stem.partition('_')[0]}"
-    near = reaching(mutant.lines) or (reaching(mutant.scope_lines) if mutant.at_import or mutant.compiled else [])
-    whole = mutant.at_import or (mutant.compiled and not near)
+    near = reaching(mutant.lines) or (reaching(mutant.scope_lines) if mutant.at_import else [])
+    # No test is seen to reach a line that is compiled; some may, which call the function as Python has it.
+    others = tests if mutant.compiled else reaching((1, 1 << 30)) if mutant.at_import else []
     near_names = {one["test"] for one in near}
-    others = reaching((1, 1 << 30)) if whole else []
-    if mutant.compiled and not (near or others):
-        others = tests  # of a file whose functions are all compiled, no test is seen to reach a line
     names = near_names | {one["test"] for one in others}
     found = [one for one in tests if one["test"] in names or namesake in one["test"]]
 
