@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import tomllib
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def test_the_mutants_of_a_source(tmp_path: Path) -> None:
     found = mutants_of("it.py", tmp_path, frozenset({"OnHold"}))
     assert [mutant.id for mutant in found] == [f"it.py::{name}" for name in EXPECTED]
     for mutant in found:
+        ast.parse(mutant.source)
         assert len(mutant.source.splitlines()) == len(SOURCE.splitlines())
         assert sum(a != b for a, b in zip(mutant.source.splitlines(), SOURCE.splitlines(), strict=True)) == 1
 
@@ -72,21 +74,22 @@ def test_whatever_imports_a_mutant_is_imported_anew(tmp_path: Path) -> None:
 def test_tests_that_reach_a_mutant_are_chosen_quick_ones_first() -> None:
     mutant = Mutant("x", "infra/store.py", (5, 6), (1, 9), at_import=False, compiled=False, source="")
     reach = {
-        "test_other.py::slow": (3.0, [6]),
-        "test_other.py::quick": (0.1, [5]),
-        "test_store.py::own": (2.0, [5, 6, 7]),
-        "test_other.py::elsewhere": (0.1, [7]),
-        "test_other.py::beyond": (99.0, [5]),
-        "test_other.py::served": (0.1, [5]),
+        "tests/test_other.py::slow": (3.0, [6]),
+        "tests/test_other.py::quick": (0.1, [5]),
+        "tests/test_store_races.py::own": (2.0, [5, 6, 7]),
+        "tests/test_other.py::elsewhere": (0.1, [7]),
+        "tests/test_other.py::beyond": (99.0, [5]),
+        "tests/test_other.py::served": (0.1, [5]),
     }
     tests = [
         {"test": name, "seconds": seconds, "lines": {"infra/store.py": lines}}
         for name, (seconds, lines) in reach.items()
     ]
     tests[-1]["lines"]["infra/s3.py"] = [1]
-    chosen = [name for name, _ in chosen_tests(mutant, tests, late="infra/s3.py")]
+    chosen = [name for name, _ in chosen_tests(mutant, tests, 20, late="infra/s3.py")]
     assert chosen == [
-        f"test_{name}" for name in ("store.py::own", "other.py::quick", "other.py::slow", "other.py::served")
+        f"tests/test_{name}"
+        for name in ("other.py::quick", "store_races.py::own", "other.py::slow", "other.py::served")
     ]
 
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import pytest
 
+# Address of a server that runs already, which is used then: for runs of the same tests again and again.
+RUNNING = "TRAINWRIGHT_TEST_S3_SERVER"
 CREDENTIALS = {"TRAINWRIGHT_TEST_S3_KEY": "an-access-key", "TRAINWRIGHT_TEST_S3_SECRET": "a-secret-key"}
 
 
@@ -31,11 +33,8 @@ class S3Server:
 
     def __init__(self) -> None:
         os.environ.update(CREDENTIALS)
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        self._process = None if RUNNING in os.environ else start()
+        self.url = os.environ[RUNNING] if self._process is None else address(self._process)
         self.options: dict[str, Any] = {
             "key": "env:TRAINWRIGHT_TEST_S3_KEY",
             "secret": "env:TRAINWRIGHT_TEST_S3_SECRET",
@@ -46,7 +45,7 @@ class S3Server:
 
     def bucket(self) -> str:
         """A new bucket's name."""
-        name = f"bucket-{next(self._numbers)}"
+        name = f"bucket-{os.getpid()}-{next(self._numbers)}"
         urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT"), timeout=30).close()
         return name
 
@@ -65,6 +64,8 @@ class S3Server:
 
     def stop(self) -> None:
         """End the process."""
+        if self._process is None:
+            return
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -77,10 +78,23 @@ class S3Server:
             return json.load(answer)
 
 
+def start() -> subprocess.Popen[str]:
+    """A process that serves until its standard input ends."""
+    command = [sys.executable, str(Path(__file__))]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def address(server: subprocess.Popen[str]) -> str:
+    """Where it listens, once it does."""
+    assert server.stdout is not None
+    return f"http://127.0.0.1:{int(server.stdout.readline())}"
+
+
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[S3Server]:
     """One server for the session."""
     server = S3Server()
+    server.clear()
     yield server
     server.stop()
 

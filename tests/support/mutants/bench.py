@@ -6,7 +6,6 @@ import ast
 import hashlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -14,91 +13,44 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support import s3
 from tests.support.mutants import reach
 from tests.support.mutants.imports import dependents
 from tests.support.mutants.kinds import Mutant, mutants_of
+from tests.support.mutants.targets import TARGETS
 
 SEED = 20261123
 OPEN = {"survived", "unreached", "broken"}
 # Files of tests that are recorded at once; what was recorded is kept.
 BATCH = 8
-# Seconds that the tests of one mutant took when they were recorded; those beyond are left out.
-BUDGET_S = 20.0
-
-
-@dataclass(frozen=True)
-class Target:
-    """Sources to mutate, and the tests that may see it: files by pattern, or single tests (`path::name`)."""
-
-    sources: str
-    tests: tuple[str, ...]
-    # Tests that reach this file need a server of their own, so they come last where others see the mutant.
-    late: str = ""
-
-
-CONDUCTOR = "tests/unit/infra/gang/conductor"
-ALONE = ("conductor_run", "generation", "generation_run", "liveness", "liveness_limits", "members", "recovery")
-CONDUCTED = (
-    "a_gang_trains_to_the_end",
-    "a_node_that_is_lost_takes_the_others_with_it",
-    "a_users_error_on_one_node_is_the_cause_whatever_the_others_say",
-    "a_budget_is_spent_and_then_the_cause_raised",
-    "a_missing_node_is_named_and_the_others_are_released",
-    "a_supervisor_that_cannot_start_is_said_at_once",
-    "what_starts_the_nodes_may_be_away_for_a_while",
-    "a_finished_training_is_returned_without_a_launch",
-    "it_says_from_which_step_it_goes_on_and_why",
-    "it_goes_back_to_a_step_as_asked",
-    "a_training_that_broke_off_after_its_last_step_hands_over_that_checkpoint",
-    "a_corrupt_checkpoint_is_passed_over",
-    "the_selected_checkpoint_is_handed_over_and_kept",
-)
-RECOVERED = (
-    "out_of_memory_goes_on_once_with_half_the_micro_batch",
-    "what_diverged_is_passed_over_by_this_conductor_and_by_the_next",
-    "a_gang_grows_after_a_checkpoint_when_a_node_comes_late",
-    "a_node_that_failed_twice_is_left_out_and_named",
-    "an_error_before_a_generation_begins_is_not_tried_again",
-)
-TARGETS = {
-    "training/order": Target("training/order/*.py", ("tests/unit/training/order/test_*.py",)),
-    "tasks/stages/promote": Target(
-        "tasks/stages/promote.py",
-        # Not test_holds, which trains for half a minute first, nor the thousands of decisions of test_decisions.
-        ("tests/unit/tasks/stages/test_promote.py", "tests/unit/tasks/queries/test_plan.py"),
-    ),
-    "infra/store": Target("infra/store/*.py", ("tests/unit/infra/store/test_*.py",), late="infra/store/s3.py"),
-    # The gangs of real processes that end by themselves within a few seconds, each seen by one test.
-    "infra/gang/conductor": Target(
-        "infra/gang/conductor/*.py",
-        (
-            *(f"{CONDUCTOR}/test_{name}.py" for name in ALONE),
-            *(f"{CONDUCTOR}/test_conductor.py::test_{name}" for name in CONDUCTED),
-            *(f"{CONDUCTOR}/test_recovering.py::test_{name}" for name in RECOVERED),
-            f"{CONDUCTOR}/test_store_blips.py::test_every_node_is_ended_although_one_cannot_be",
-        ),
-    ),
-}
+# A test that took longer comes after those that did not.
+SLOW_S = 1.0
 
 
 class Bench:
     """What is kept of a target: records and results in `state`; a scratch copy of the tree beside it."""
 
-    def __init__(self, root: Path, state: Path, name: str, number: int) -> None:
+    def __init__(
+        self, root: Path, state: Path, name: str, number: int, *, alone: bool = False, unserved: bool = False
+    ) -> None:
         self.root, self.state, self.name, self.target = root, state, name, TARGETS[name]
+        self.patterns = (*self.target.tests, *(() if alone else self.target.processes))
+        self.unserved = bool(self.target.late) and unserved
         mark = hashlib.sha256(str(root).encode()).hexdigest()[:8]
-        self.scratch = Path(tempfile.gettempdir()) / f"mutants-{mark}"
+        # In memory where that can be had: the store waits for the disk after each file.
+        place = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else Path(tempfile.gettempdir())
+        self.scratch = place / f"mutants-{mark}"
         self.tree = self.scratch / "tree"
         files = sorted(str(path.relative_to(root)) for path in root.glob(self.target.sources))
         tree = ast.parse((root / "data_contracts/errors.py").read_text())
         errors = frozenset(node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
         every = [mutant for file in files for mutant in mutants_of(file, root, errors)]
-        random.Random(SEED).shuffle(every)
+        # By the id's digest: a mutant that comes or goes leaves the draw of the others as it was.
+        every.sort(key=lambda mutant: hashlib.sha256(f"{SEED} {mutant.id}".encode()).digest())
         self.files, self.population, self.mutants = files, len(every), every[:number]
         self.equivalent: dict[str, str] = tomllib.loads((Path(__file__).parent / "survivors.toml").read_text())
 
@@ -110,18 +62,25 @@ class Bench:
         now = {mutant.id: mutant.digest for mutant in self.mutants}
         return {name: one for name, one in found.items() if now.get(name) == one["digest"]}
 
-    def try_all(self, limit_s: float, again: bool) -> None:
-        """Try the mutants without a result; `again`: those that survived, too."""
+    def try_all(self, limit_s: float, budget_s: float, *, again: bool) -> None:
+        """Try the mutants without a result; `again`: those that survived, too.
+
+        Args:
+            limit_s: seconds for each mutant.
+            budget_s: seconds that its tests took when they were recorded; those beyond are left out.
+        """
         known = self.results()
         passed_over = {name for name, one in known.items() if not (again and one["status"] in OPEN)}
         left = [mutant for mutant in self.mutants if mutant.id not in passed_over and mutant.id not in self.equivalent]
         if not left:
             return
+        # Those of compiled functions last: each is compiled anew, and a loop that does not end takes the whole limit.
+        left.sort(key=lambda mutant: mutant.compiled)
         self._copy()
         tests, modules = self._recorded()
         with self._warm(modules) as warm:
             for number, mutant in enumerate(left, 1):
-                one = self._try(warm, mutant, tests, limit_s)
+                one = self._try(warm, mutant, chosen_tests(mutant, tests, budget_s, self.target.late), limit_s)
                 with (self.state / "results.jsonl").open("a") as results:
                     results.write(json.dumps({"id": mutant.id, "digest": mutant.digest, **one}) + "\n")
                 print(f"{self.name} {number}/{len(left)} {one['status']} {one['seconds']} s  {mutant.id}", flush=True)
@@ -146,18 +105,23 @@ class Bench:
                 if one["by"] in unreliable:
                     results.write(json.dumps({**one, "status": "broken"}) + "\n")
 
-    def _try(self, warm: subprocess.Popen[str], mutant: Mutant, tests: list[dict[str, Any]], limit_s: float) -> Any:
-        chosen = chosen_tests(mutant, tests, self.target.late)
+    def _try(self, warm: subprocess.Popen[str], mutant: Mutant, chosen: list[tuple[str, float]], limit_s: float) -> Any:
         if not chosen:
             return {"status": "unreached", "by": "", "seconds": 0}
         place = self.tree / mutant.file
         original, date = place.read_text(), place.stat()
         place.write_text(mutant.source)
         try:
-            return _asked(warm, chosen, limit_s, self.scratch / "trial", compiled=mutant.compiled)
+            answer = _asked(warm, chosen, limit_s, self.scratch / "trial", compiled=mutant.compiled)
         finally:
             place.write_text(original)
             os.utime(place, ns=(date.st_atime_ns, date.st_mtime_ns))
+        if answer["status"] == "timeout":
+            # The machine may be too busy: the same test has to end in time on the sources as they are.
+            stuck = [(test, seconds) for test, seconds in chosen if test == answer["by"]] or chosen
+            if _asked(warm, stuck, limit_s, self.scratch / "trial", compiled=False)["status"] != "survived":
+                answer["status"] = "broken"
+        return answer
 
     def _copy(self) -> None:
         """The scratch copy as the tree is now; what has not changed keeps its compiled code."""
@@ -179,14 +143,16 @@ class Bench:
         sources = b"".join((self.root / file).read_bytes() for file in self.files)
         kept = self.state / f"reach-{self.name.replace('/', '-')}.json"
         record: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"modules": [], "files": {}}
-        now = {}
-        for pattern in self.target.tests:
+        now, wanted = {}, list[str]()
+        for pattern in (*self.target.tests, *self.target.processes):
             file, _, name = pattern.partition("::")
             for path in sorted(self.root.glob(file)):
                 test = f"{path.relative_to(self.root)}{'::' if name else ''}{name}"
                 now[test] = hashlib.sha256(sources + path.read_bytes()).hexdigest()
+                if pattern in self.patterns and test not in wanted:
+                    wanted.append(test)
         record["files"] = {name: one for name, one in record["files"].items() if now.get(name) == one["digest"]}
-        left = [name for name in now if name not in record["files"]]
+        left = [name for name in wanted if name not in record["files"]]
         while stale := left[:BATCH]:
             left = left[BATCH:]
             tests, modules = self._record(stale)
@@ -196,7 +162,8 @@ class Bench:
                 own += [one for one in tests if one["test"] == name]
                 record["files"][name] = {"digest": now[name], "tests": own}
             kept.write_text(json.dumps(record))
-        return [one for each in record["files"].values() for one in each["tests"] if one["passed"]], record["modules"]
+        tests = [one for name in wanted for one in record["files"][name]["tests"] if one["passed"]]
+        return [one for one in tests if not (self.unserved and self.target.late in one["lines"])], record["modules"]
 
     def _record(self, files: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
         print(f"{self.name}: recording what {len(files)} files of tests reach", flush=True)
@@ -211,14 +178,21 @@ class Bench:
     def _warm(self, modules: list[str]) -> Iterator[subprocess.Popen[str]]:
         changed = dependents(self.tree, self.files)
         names = [name for name in modules if name not in changed and name.split(".")[0] not in ("tests", "__main__")]
-        with subprocess.Popen(
-            [sys.executable, "-m", "tests.support.mutants.trial"],
-            cwd=self.tree,
-            env=self._env({"PYTHONDONTWRITEBYTECODE": "1"}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as warm:
+        own = {"PYTHONDONTWRITEBYTECODE": "1"}
+        with ExitStack() as running:
+            if self.target.late and not self.unserved:
+                # A server takes seconds to start and imports none of the sources, so one serves all trials.
+                own[s3.RUNNING] = s3.address(running.enter_context(s3.start()))
+            warm = running.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.support.mutants.trial"],
+                    cwd=self.tree,
+                    env=self._env(own),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
             assert warm.stdin is not None
             print(json.dumps({"preload": names, "changed": sorted(changed)}), file=warm.stdin, flush=True)
             try:
@@ -265,21 +239,35 @@ def _asked(
     return answer
 
 
-def chosen_tests(mutant: Mutant, tests: list[dict[str, Any]], late: str = "") -> list[tuple[str, float]]:
+def chosen_tests(
+    mutant: Mutant, tests: list[dict[str, Any]], budget_s: float, late: str = ""
+) -> list[tuple[str, float]]:
     """The tests that reach the mutant, each with its seconds.
 
-    Those of the file's namesake come first, then the quick ones, within the budget. A line that runs at import, or that
-    is compiled, counts as reached by the tests that reach its function, or else its file.
+    Quick ones come first, of these the tests of the file's namesake, within the budget. A line that is compiled counts
+    as reached by all tests; one that runs at import, such as a default, by all that reach its file, after those that
+    reach its class. Tests of the file's namesake may call it for a table of cases, at their own import, which is
+    recorded for none of them: they come after those that reach it.
     """
-    whole = (1, 1 << 30)
-    for first, last in (mutant.lines, mutant.scope_lines, whole):
-        found = [one for one in tests if any(first <= line <= last for line in one["lines"].get(mutant.file, ()))]
-        if found or not (mutant.at_import or mutant.compiled):
-            break
-    namesake = f"test_{Path(mutant.file).stem}.py"
-    found.sort(key=lambda one: (late in one["lines"], namesake not in one["test"], one["seconds"]))
+
+    def reaching(lines: tuple[int, int]) -> list[dict[str, Any]]:
+        return [one for one in tests if any(lines[0] <= at <= lines[1] for at in one["lines"].get(mutant.file, ()))]
+
+    # By the first word: test_s3_faults.py is one for s3.py and for s3_errors.py.
+    namesake = f"/test_{Path(mutant.file).stem.partition('_')[0]}"
+    near = reaching(mutant.lines) or (reaching(mutant.scope_lines) if mutant.at_import else [])
+    # No test is seen to reach a line that is compiled; some may, which call the function as Python has it.
+    others = tests if mutant.compiled else reaching((1, 1 << 30)) if mutant.at_import else []
+    near_names = {one["test"] for one in near}
+    names = near_names | {one["test"] for one in others}
+    found = [one for one in tests if one["test"] in names or namesake in one["test"]]
+
+    def order(one: dict[str, Any]) -> tuple[object, ...]:
+        slow = one["seconds"] > SLOW_S
+        return late in one["lines"], slow, one["test"] not in near_names, namesake not in one["test"], one["seconds"]
+
     chosen: list[tuple[str, float]] = []
-    for one in found:
-        if not chosen or sum(seconds for _, seconds in chosen) + one["seconds"] <= BUDGET_S:
+    for one in sorted(found, key=order):
+        if not chosen or sum(seconds for _, seconds in chosen) + one["seconds"] <= budget_s:
             chosen.append((one["test"], one["seconds"]))
     return chosen

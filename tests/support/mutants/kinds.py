@@ -1,7 +1,7 @@
 """Mutants of one source file: small mistakes on its syntax tree, each written as a text of the whole file.
 
-Docstrings, annotations, decorators, formatted strings, the texts of errors and `__all__` stay as they are. A mutant
-keeps the lines of all that follows, so a test reaches the same lines in every mutant.
+Docstrings, annotations, decorators, formatted strings, the texts of errors and assertions and `__all__` stay as they
+are. A mutant keeps the lines of all that follows, so a test reaches the same lines in every mutant.
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 COMPILED = ("compiled", "njit")
 # Calls whose arguments are names for the type checker.
 UNTOUCHED_CALLS = {"TypeVar", "NewType", "cast"}
+# Calls whose first two arguments may stand in either order.
+SYMMETRIC_CALLS = {"min", "max", "minimum", "maximum", "suppress"}
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _SCOPES = (*_FUNCTIONS, ast.ClassDef)
 
@@ -90,7 +92,6 @@ def mutants_of(file: str, root: Path, errors: frozenset[str]) -> list[Mutant]:
         seen[name] += 1
         number = f" #{seen[name]}" if seen[name] > 1 else ""
         mutated = _spliced(text, node, instead)
-        ast.parse(mutated)
         lines = (node.lineno, node.end_lineno)  # type: ignore[attr-defined]
         found.append(Mutant(name + number, file, lines, place.lines, place.at_import, place.compiled, mutated))
     return found
@@ -123,7 +124,8 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
         if name in {"annotation", "returns", "decorator_list", "bases"}:
             continue
         for child in value if isinstance(value, list) else [value]:
-            is_text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            is_docstring = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            is_text = is_docstring or (isinstance(node, ast.Assert) and name == "msg")
             if isinstance(child, ast.AST) and not is_text:
                 yield child
 
@@ -166,7 +168,7 @@ def _of_expression(node: ast.expr, text_for_people: bool) -> Iterator[Change]:
 
 def _of_call(node: ast.Call) -> Iterator[Change]:
     plain = len(node.args) > 1 and not any(isinstance(each, ast.Starred) for each in node.args[:2])
-    if plain and ast.dump(node.args[0]) != ast.dump(node.args[1]):
+    if plain and _called(node) not in SYMMETRIC_CALLS and ast.dump(node.args[0]) != ast.dump(node.args[1]):
         swapped = [node.args[1], node.args[0], *node.args[2:]]
         yield "swapped", node, ast.Call(node.func, swapped, node.keywords)
     for at, keyword in enumerate(node.keywords):

@@ -195,3 +195,28 @@ def test_two_databases_are_never_both_chosen(tmp_path: Path, sqlite: str, monkey
         assert len(set(written)) <= 1, written
         made += bool(written)
     print(f"{made} of 20 rounds made a store, the others kept each other out; none was made twice")
+
+
+def test_a_place_that_overwrites_is_refused(objects: Careless) -> None:
+    with pytest.raises(UsageError, match=r"does not honour conditional writes \(conditional_create\), so two writers"):
+        make(objects, None)
+    assert (objects.exists("store.json"), objects.walk(".probe")) == (False, [])
+
+
+def test_a_host_is_told_by_its_machine_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(creation, "Path", {"/etc/machine-id": tmp_path / "id"}.__getitem__)
+    hosts = [creation._host()]
+    for machine in ("one", "two"):
+        (tmp_path / "id").write_text(machine)
+        hosts.append(creation._host())
+    assert len({host["machine"] for host in hosts}) == 3
+    assert [len(host["machine"]) for host in hosts] == [16] * 3
+    assert len({host["name"] for host in hosts}) == 1
+
+
+def test_what_a_probe_found_is_yes_or_no(objects: Careless, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overwrite(path: str, data: bytes, tag: str) -> str:
+        return objects.create(path, data)
+
+    monkeypatch.setattr(objects, "replace", overwrite)
+    assert [probe(objects) for probe in creation.PROBES.values()] == [False, True, False]

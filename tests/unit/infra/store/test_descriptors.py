@@ -158,3 +158,21 @@ def test_a_draft_is_not_followed_when_its_folder_is_swapped(folder_store: Store,
     assert files(outside) == before
     assert folder_store.read("x") == b"12"
     assert os.listdir(Path(folder_store.uri, "moved")) == []
+
+
+def test_no_descriptor_is_left_open(folder_store: Store) -> None:
+    def use() -> int:
+        for name in ("a/b", "a/c"):
+            folder_store.create(name, b"1")
+        pointer = folder_store.pointer("p")
+        pointer.swap(pointer.read(), 1)
+        assert len(folder_store.stored("a")) == 2
+        for name in ("a/b", "a/c"):
+            assert folder_store.read(name) == b"1"
+            folder_store.forget(name)
+        folder_store.leftovers()
+        folder_store.now_s()
+        return len(os.listdir("/proc/self/fd"))
+
+    use()
+    assert use() == use() == use()

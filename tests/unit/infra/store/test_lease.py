@@ -8,6 +8,7 @@ import pytest
 
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.store import Lease, PointerMoved, Store
+from infra.store.lease import RENEW_EVERY_S
 
 PATH = "trainings/k-0/lease"
 
@@ -191,3 +192,7 @@ def test_an_old_holders_pointer_moves_fail(store: Store, time: Time) -> None:
     latest.swap(latest.read(), {"step": 10, "token": 1})
     with pytest.raises(PointerMoved):
         latest.swap(old, {"step": 20, "token": 0})
+
+
+def test_a_holder_renews_every_ten_seconds() -> None:
+    assert RENEW_EVERY_S == 10.0, "three times within the patience of those that wait, and six times within a node's"

@@ -123,3 +123,8 @@ def test_a_lease_that_was_lost_is_told(store: Store) -> None:
         keeper.check()
     keeper.stop()
     assert pointer.read().value == beat
+
+
+def test_a_lease_is_renewed_three_times_before_another_may_take_it(store: Store) -> None:
+    keeper = LeaseKeeper(store, PATH, "holder")
+    assert (keeper._patience_s, keeper._renew_s) == (30.0, 10.0)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import CorruptError, UsageError
 from infra import scratch_owner
 from infra.store import Manifest, Store, local_copies
 from infra.store.backend import Backend, hash_and_copy
@@ -221,3 +221,35 @@ def test_a_disk_too_small_is_named_before_anything_is_fetched(
     assert list(cache.iterdir()) == []
     disk(cache, 50)
     assert (s3_store.local(ref, cache=cache) / "x").stat().st_size == 50
+
+
+def test_a_copy_that_another_process_deletes_at_once_is_made_again(
+    manifest: Manifest, backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, held = local_copies.hold, list[bool]()
+
+    def deleted_once(folder: Path) -> bool:
+        if len(held) == 1:
+            shutil.rmtree(folder)
+        held.append(hold(folder))
+        return held[-1]
+
+    monkeypatch.setattr(local_copies, "hold", deleted_once)
+    copy = copy_of(manifest, backend, tmp_path / "cache")
+    assert (held, laid_out(copy)) == ([False, False, True], {"a": b"aaaa", "sub/b": b"b"})
+
+
+@pytest.mark.parametrize(
+    ("data", "what"), [(b"aaab", "does not hold the bytes that were sealed"), (None, "is missing")]
+)
+def test_a_stored_file_that_is_damaged_is_named_and_not_copied(
+    data: bytes | None, what: str, folder_store: Store, manifest: Manifest, backend: Backend, tmp_path: Path
+) -> None:
+    stored = Path(folder_store.uri, "datasets/k-0/a")
+    stored.unlink()
+    if data is not None:
+        stored.write_bytes(data)
+    with pytest.raises(CorruptError, match=f"^datasets/k-0/a {what}") as raised:
+        copy_of(manifest, backend, tmp_path / "cache")
+    assert raised.value.details == {"file": "datasets/k-0/a"}
+    assert list((tmp_path / "cache").iterdir()) == []

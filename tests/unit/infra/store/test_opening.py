@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
+from data_contracts.messages.children import StoreAddress
 from infra.store import Store, open_store
 from infra.store.folder import FolderBackend
+from infra.store.opening import open_at
 from tests.support.damage import overwrite
 from tests.support.s3 import S3Server
 
@@ -82,7 +84,12 @@ def test_a_newer_store(store: Store) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema":"1"}', "{}"])
+NAMED = {"schema": 1, "pointers": "sqlite:////x/names.db", "uri": "/x"}
+BROKEN = ["", "[]", '{"schema":"1"}', "{}"]
+BROKEN += [json.dumps({**NAMED, **more}) for more in ({"uri": 5}, {"pointers": 5}, {"host": {"name": 5}}, {"host": {}})]
+
+
+@pytest.mark.parametrize("text", BROKEN)
 def test_a_broken_store_file(folder_store: Store, text: str) -> None:
     overwrite(Path(folder_store.uri, "store.json"), text)
     with pytest.raises(CorruptError, match=r"store\.json") as raised:
@@ -353,3 +360,10 @@ def test_a_lock_is_let_go_although_a_child_holds_the_file(folder_store: Store) -
     os.close(writing)
     os.waitpid(child, 0)
     os.close(reading)
+
+
+def test_a_store_is_opened_at_the_address_of_a_request(folder_store: Store, tmp_path: Path) -> None:
+    opened = open_at(StoreAddress(uri=folder_store.uri, options={}, pointers=None))
+    assert (opened.uri, opened.storage_options, opened.pointers) == (folder_store.uri, {}, None)
+    with pytest.raises(UsageError, match="There is no store"):
+        open_at(StoreAddress(uri=str(tmp_path / "none"), options={}, pointers=None))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from hashlib import sha256
+from pathlib import Path
 
 import pytest
 
@@ -84,3 +86,14 @@ def test_a_newer_schema(store: Store) -> None:
     with pytest.raises(UsageError) as raised:
         store.pointer("p").read()
     assert str(raised.value) == "p has schema 3, newer than the 2 that this Trainwright reads. Upgrade Trainwright."
+
+
+def test_a_lock_lies_in_the_store_and_nothing_where_the_command_was_called(
+    folder_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    pointer = folder_store.pointer("p")
+    pointer.swap(pointer.create(1), 2)
+    assert sha256(b"p").hexdigest()[:32] in os.listdir(Path(folder_store.uri, ".locks"))
+    assert (os.listdir(), os.listdir(Path(folder_store.uri, ".tmp"))) == ([], [])

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
-from infra.store import Manifest, Store, local_copies
+from infra.store import Manifest, Store, layout, local_copies
 from infra.store.backend import Backend
 from infra.store.seal import write_manifest
 
@@ -243,7 +243,7 @@ def test_a_newer_schema_is_not_passed_over(store: Store, monkeypatch: pytest.Mon
 def test_remove(store: Store) -> None:
     make(store)
     make(store, "datasets/k-1")
-    store.remove("datasets/k-1", why="too old", by="me")
+    assert store.remove("datasets/k-1", why="too old", by="me") is True
     assert store.list("datasets") == ["k-0"]
     tombstone = store.read_json("tombstones/datasets/k-1.json")
     assert tombstone.pop("time")
@@ -288,6 +288,51 @@ def test_all_manifests_go_before_any_file(store: Store, monkeypatch: pytest.Monk
     store.remove("trainings/k-0", why="", by="")
     assert order[0] == "trainings/k-0/checkpoints/1-g0/manifest.json"
     assert len(order) == 5
+
+
+@pytest.mark.parametrize(("answers", "tombstone"), [([True], False), ([False, True], True)])
+def test_a_removal_is_given_up_if_the_directory_is_needed_after_all(
+    folder_store: Store, answers: list[bool], tombstone: bool
+) -> None:
+    make(folder_store)
+    left = list(answers)
+    assert folder_store.remove(URI, why="", by="", unless=lambda: left.pop(0)) is False
+    assert left == []
+    assert folder_store.exists(f"{URI}/manifest.json")
+    assert folder_store.exists(layout.tombstone(URI)) is tombstone
+
+
+def test_a_claim_of_today_is_found(folder_store: Store) -> None:
+    before = folder_store.now_s()
+    assert folder_store.claim(URI)
+    assert before < folder_store.last_claim_s(URI) <= folder_store.now_s() + 86_400
+
+
+def test_a_sealed_file_is_read_as_what_it_should_be(folder_store: Store) -> None:
+    writer = folder_store.writer(URI)
+    writer.put("rows.json", b'{"rows":3}')
+    manifest = folder_store.manifest(writer.seal("dataset", {}, {}))
+    assert folder_store.read_sealed_as(manifest, "rows.json", lambda value: value["rows"]) == 3
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/rows\.json is not a table of rows"):
+        folder_store.read_sealed_as(manifest, "rows.json", lambda value: value["columns"], "a table of rows")
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/none is missing"):
+        folder_store.read_sealed_as(manifest, "none", dict)
+
+
+def test_everything_that_is_stored_is_listed(folder_store: Store) -> None:
+    folder_store.create("runs/r/a", b"12")
+    assert [one.path for one in folder_store.stored()] == ["runs/r/a", "store.json"]
+    assert [(one.path, one.bytes) for one in folder_store.stored("runs")] == [("runs/r/a", 2)]
+    assert folder_store.list("") == ["runs", "store.json"]
+
+
+def test_the_last_claim_lasts_until_the_end_of_its_day(folder_store: Store) -> None:
+    assert folder_store.last_claim_s(URI) == 0.0
+    for day in ("2026-01-01", "2026-01-02"):
+        folder_store.create(layout.use(URI, day), b"")
+    assert folder_store.last_claim_s(URI) == 1767398400.0, "2026-01-03T00:00:00Z"
+    folder_store.create(layout.use(URI, "later"), b"")
+    assert folder_store.last_claim_s(URI) == 0.0, "not a day"
 
 
 def test_what_a_store_says_of_itself(store: Store, s3_store: Store, tmp_path: Path) -> None:

@@ -140,3 +140,17 @@ def test_the_same_id_on_any_store(folder_store: Store, s3_store: Store) -> None:
         refs.append(store.writer(f"datasets/k-{day}").seal("dataset", {"seed": 1}, {"day": day, "tags": {"t": day}}))
     assert refs[0].id == refs[1].id
     assert refs[0].seal != refs[1].seal
+
+
+def test_what_a_writer_has_put_is_not_read_again_to_seal_it(
+    folder_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_store.writer(URI).put("other", b"another process's")
+    writer = folder_store.writer(URI)
+    writer.put("one", b"one")
+    writer.put_pieces("two", [memoryview(b"two")], tmp_path)
+    read, digest = list[str](), folder_store._backend.digest
+    monkeypatch.setattr(folder_store._backend, "digest", lambda path: (read.append(path), digest(path))[1])
+    ref = writer.seal("dataset", {}, {})
+    assert read == [f"{URI}/other"]
+    assert [file.path for file in folder_store.verify(ref).files] == ["one", "other", "two"]

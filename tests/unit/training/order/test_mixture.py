@@ -60,6 +60,8 @@ def test_the_order_of_the_names_decides_nothing() -> None:
         ([1], [1000]),
         ([1, 1, 1], [334, 333, 333]),
         ([0.7, 0.3], [700, 300]),
+        ([0.6002, 0.3998], [600, 400]),
+        ([1] * 17, [59] * 14 + [58] * 3),
         ([999, 1], [999, 1]),
         ([99_999, 1], [999, 1]),
     ],
@@ -72,3 +74,9 @@ def test_weights_become_turns(weights: list[float], expected: list[int]) -> None
 def test_many_tiny_weights_take_their_turns_from_the_largest(weights: list[float]) -> None:
     found = turns(weights)
     assert (found.sum(), found.min(), len(found)) == (ROUND, 1, len(weights))
+
+
+def test_the_order_is_the_same_in_every_version() -> None:
+    rows = {"a": np.arange(10), "b": np.arange(10, 30)}
+    order = Mixture(rows, {"a": 1, "b": 2}, 0, "d")(np.arange(24)).tolist()
+    assert order == [0, 13, 28, 9, 19, 3, 21, 22, 14, 27, 16, 11, 12, 25, 4, 15, 18, 20, 24, 29, 26, 8, 10, 23]

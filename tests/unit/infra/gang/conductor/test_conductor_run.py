@@ -10,8 +10,11 @@ import pytest
 from data_contracts.errors import (
     Cancelled,
     CorruptError,
+    Diverged,
+    Fenced,
     Interrupted,
     NodeLost,
+    Preempted,
     StorageUnavailable,
     TrainwrightError,
     UsageError,
@@ -25,7 +28,7 @@ from infra.gang.conductor import conductor as conductor_module
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
-from infra.store import Store, folder, layout, open_store
+from infra.store import Lease, Store, folder, layout, open_store
 
 TRAINING = "trainings/k-0"
 Ends = TrainwrightError | str
@@ -92,7 +95,7 @@ class Line:
             keep=options.pop("keep", 2),
             select=None,
             rollcall_timeout_s=30,
-            patience_s=0.1,
+            patience_s=options.pop("patience_s", 0.1),
             start=lambda generation, node: Node(nodes, generation, node, left.pop(0)),
             on_progress=options.pop("on_progress", self.said.append),
             **options,
@@ -108,6 +111,20 @@ class Line:
     def launch(self, generation: int) -> dict[str, Any]:
         told: dict[str, Any] = self.store.read_json(layout.launch(TRAINING, generation))
         return told
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 1000.0, list[float]()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
 
 
 @pytest.fixture
@@ -180,7 +197,7 @@ def test_it_begins_with_a_checkpoint_of_an_earlier_attempt(line: Line) -> None:
     assert (said.generation, said.phase, said.step) == (0, "starting", 7)
 
 
-def test_room_is_waited_for_and_given_back(line: Line) -> None:
+def test_room_is_waited_for_and_given_back(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     class Room:
@@ -191,7 +208,10 @@ def test_room_is_waited_for_and_given_back(line: Line) -> None:
         def give_back(self) -> None:
             asked.append("back")
 
+    clock = Clock()
+    monkeypatch.setattr(conductor_module, "time", clock)
     line.train(NodeLost("gone."), "", room=Room())
+    assert clock.slept == [0.2] * 2
     assert asked == [1, 1, 1, 1, "back"]
     waiting = [(one.sentence, one.generation) for one in line.said if one.phase == "waiting"]
     assert ("1 of 2 nodes is free", -1) in waiting
@@ -200,10 +220,9 @@ def test_room_is_waited_for_and_given_back(line: Line) -> None:
 def test_a_store_that_is_away_is_backed_off_from(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(conductor_module._Conductor, "_back_off", lambda self, seconds, keeper: waited.append(seconds))
-    monkeypatch.setattr(conductor_module, "MAX_BACKOFF_S", 5.0)
-    away = [StorageUnavailable("the store is away.") for _ in range(3)]
-    line.train(*away, "", retry={"storage": 3})
-    assert waited == [2.0, 4.0, 5.0]
+    away = [StorageUnavailable("the store is away.") for _ in range(6)]
+    line.train(*away, "", retry={"storage": 6})
+    assert waited == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
 def test_a_checkpoint_that_is_not_the_trainings_is_not_quarantined(line: Line) -> None:
@@ -264,13 +283,113 @@ def test_a_failure_before_a_generation_began_costs_nothing(line: Line, monkeypat
 def test_the_lease_is_renewed_four_times_before_nodes_give_up(
     silence_s: float, renew_s: float, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[float] = []
+    made: list[tuple[float, float]] = []
 
     class Counted(conductor_module.LeaseKeeper):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            made.append(options["renew_s"])
+            made.append((options["renew_s"], options["patience_s"]))
             super().__init__(*arguments, **options)
 
     monkeypatch.setattr(conductor_module, "LeaseKeeper", Counted)
     line.train("", launch={"lease_silence_s": silence_s})
-    assert made == [renew_s]
+    assert made == [(renew_s, 0.1)]
+
+
+def test_what_a_conductor_handed_over_before_it_died_is_the_result(line: Line) -> None:
+    first = line.train("")
+    line.store.forget(layout.result(TRAINING))
+    again = line.train()
+    assert (again.checkpoint, again.generations) == (first.checkpoint, 1)
+    assert Checkpoint.from_json(line.store.read_json(layout.result(TRAINING))) == first.checkpoint
+
+
+def test_the_end_of_a_generation_is_shown_with_its_number_and_step(line: Line) -> None:
+    taken = iter([StorageUnavailable("the server is away."), None, None])
+
+    class Room:
+        def take(self, nodes: int) -> str | None:
+            if (error := next(taken)) is not None:
+                raise error
+            return None
+
+        def give_back(self) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conductor_module, "time", Clock())
+        line.train(NodeLost("gone.", details={"made": [5]}), "", room=Room())
+    ends = [one for one in line.said if one.phase == "ended"]
+    assert [(one.generation, one.step) for one in ends] == [(-1, 0), (0, 5)]
+    assert ends[0].node_seconds == 0 < ends[1].node_seconds
+
+
+def test_the_lease_is_watched_while_the_store_is_away(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(conductor_module, "time", clock)
+    line.train(StorageUnavailable("the store is away."), "")
+    assert 2.0 <= sum(clock.slept) < 2.2
+    clock.slept.clear()
+    kept = conductor_module.LeaseKeeper.check
+
+    def check(keeper: conductor_module.LeaseKeeper) -> None:
+        if len(clock.slept) == 3:
+            raise Fenced("the lease has another owner.")
+        kept(keeper)
+
+    monkeypatch.setattr(conductor_module.LeaseKeeper, "check", check)
+    line.store.forget(layout.result(TRAINING))
+    line.store.forget(layout.latest(TRAINING))
+    with pytest.raises(Fenced):
+        line.train(StorageUnavailable("the store is away."))
+    assert clock.slept == [0.1] * 3
+
+
+def test_while_another_conductor_trains_it_waits_and_returns_its_result(line: Line) -> None:
+    first = line.train("")
+    line.store.forget(layout.result(TRAINING))
+    other = Lease.take(line.store, layout.lease(TRAINING), "other")
+    said: list[Progress] = []
+
+    def finish(progress: Progress) -> None:
+        said.append(progress)
+        line.store.create_json(layout.result(TRAINING), first.checkpoint.to_json())
+
+    outcome = line.train(on_progress=finish, patience_s=60)
+    assert said == [Progress(0, "waiting", sentence="another run trains this; waiting for it")]
+    assert (outcome.checkpoint, outcome.node_seconds) == (first.checkpoint, 0.0)
+    other.renew()
+    assert not line.store.pointer(layout.lease(TRAINING)).read().value["released"], "the lease is still the other's"
+
+
+def test_samples_that_are_passed_over_stay_so_for_the_next_conductor(line: Line) -> None:
+    diverged = Diverged("no number.", details={"samples": [16, 24], "rows": [7]})
+    with pytest.raises(UserCodeError):
+        line.train(diverged, UserCodeError("it raised."), launch={"train": {"global_batch_size": 8}})
+    assert "generation 0 ended (diverged): no number. Samples 16 to 24 are passed over. Continuing from step 0." in (
+        line.sentences
+    )
+    assert line.train("").generations == 3
+    assert [line.launch(n)["skip"] for n in range(3)] == [[], [[16, 24]], [[16, 24]]]
+
+
+def test_optional_nodes_are_waited_for_at_first_and_when_the_gang_grows(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, waits = conductor_module.Generation.run, list[tuple[float, bool]]()
+
+    def watched(generation: Any, timeout_s: float, *, patient: bool) -> Any:
+        waits.append((timeout_s, patient))
+        return run(generation, timeout_s, patient=patient)
+
+    monkeypatch.setattr(conductor_module.Generation, "run", watched)
+    line.train(NodeLost("gone."), Preempted("more nodes.", details={"grows": True}), "")
+    assert waits == [(30, True), (30, False), (30, True)]
+
+
+def test_who_went_back_is_named_without_the_mark_of_the_process(line: Line) -> None:
+    with pytest.raises(UserCodeError):
+        line.train(UserCodeError("it raised.", details={"made": [5, 10]}))
+    line.train("", from_step=5)
+    assert line.launch(1)["resume"]["step"] == 5
+    (aside,) = line.store.pointer(layout.latest(TRAINING)).read().value["aside"]
+    assert aside["checkpoint"]["step"] == 10
+    assert aside["reason"].endswith(": test went back to step 5")

@@ -9,7 +9,16 @@ from unittest.mock import Mock
 
 import pytest
 
-from data_contracts.errors import GangIncomplete, Hung, NodeLost, Preempted, TrainwrightError, UserCodeError
+from data_contracts.errors import (
+    Fenced,
+    GangIncomplete,
+    Hung,
+    NodeLost,
+    Preempted,
+    StorageUnavailable,
+    TrainwrightError,
+    UserCodeError,
+)
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit
 from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
@@ -148,6 +157,7 @@ def test_from_the_start_to_the_answer(gang: Callable[..., Gang]) -> None:
     fifth = next(told for told in one.said if told.step == 5)
     assert (fifth.generation, fifth.epoch, fifth.samples, fifth.metrics) == (NUMBER, 1, 40, {"loss": 0.5})
     assert one.generation.node_seconds == 4 + 5, "until each of them ended"
+    assert one.said[-1].node_seconds == 9
 
 
 def test_the_seconds_of_nodes_count_until_they_end(gang: Callable[..., Gang]) -> None:
@@ -172,6 +182,7 @@ def test_a_supervisor_that_ended_without_a_word_is_lost(gang: Callable[..., Gang
     assert (marker["cause"], "stacks" in marker) == ("node_lost", False)
     assert one.then == [], "the other had three seconds to say what it knows"
     assert one.killed == [0, 1]
+    assert one.generation.node_seconds == 2 + 6, "of the one that ended, until it did"
 
 
 def test_the_first_error_is_raised_once_all_have_said_theirs(gang: Callable[..., Gang]) -> None:
@@ -240,7 +251,9 @@ def test_nodes_that_do_not_come_are_named_with_their_logs(gang: Callable[..., Ga
     assert (one.then, one.killed) == ([], [0, 1])
 
 
-def test_every_node_is_ended_and_one_that_cannot_be_is_raised(gang: Callable[..., Gang]) -> None:
+def test_every_node_is_ended_and_one_that_cannot_be_is_raised(
+    gang: Callable[..., Gang], caplog: pytest.LogCaptureFixture
+) -> None:
     one = gang()
     one.then = [
         lambda: one.join(0, 1),
@@ -250,6 +263,9 @@ def test_every_node_is_ended_and_one_that_cannot_be_is_raised(gang: Callable[...
     with pytest.raises(RuntimeError, match="node 0 cannot be ended"):
         one.run()
     assert one.killed == [0, 1]
+    assert caplog.messages == [
+        f"node {number} of generation 2 could not be ended: node {number} cannot be ended" for number in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize(("local", "poll_s"), [(True, 0.1), (False, 0.5)])
@@ -262,7 +278,9 @@ def test_a_bucket_is_asked_less_often(
 
 
 def test_the_limits_of_liveness_are_those_of_the_launch(gang: Callable[..., Gang]) -> None:
-    limits = gang(hang_s=1, stall_s=2, silence_s=3).generation.reports.liveness
+    reports = gang(hang_s=1, stall_s=2, silence_s=3).generation.reports
+    assert (reports.checkpoint_step, reports.micro_batch) == (-1, 0), "nothing is known yet"
+    limits = reports.liveness
     assert (limits.hang_s, limits.stall_s, limits.stopped_s) == (1, 2, 3)
 
 
@@ -301,3 +319,80 @@ def test_a_signal_ends_it_wherever_it_waits(
     with pytest.raises(KeyboardInterrupt):
         one.run()
     assert (one.killed, one.store.read_json(layout.cancel(TRAINING, NUMBER))["cause"]) == ([0, 1], "cancelled")
+
+
+@pytest.mark.parametrize(("options", "waits_s"), [({}, 60), ({"patient": True}, 60), ({"patient": False}, 17)])
+def test_optional_nodes_are_waited_for_as_long_as_asked(
+    options: dict[str, Any], waits_s: int, gang: Callable[..., Gang]
+) -> None:
+    one = gang(nodes=3, min_nodes=1, silence_s=1e6)
+    began: list[float] = []
+
+    def look() -> None:
+        if one.store.exists(layout.rollcall(TRAINING, NUMBER)):
+            began.append(one.now - 1000)
+            for node in (0, 1):
+                one.end(node)
+        else:
+            one.then.append(look)
+
+    one.then = [lambda: None, lambda: one.join(0, 1), look]
+    assert one.run(**options).plan == {"rank": 0}
+    # The clock moves on a second after the roll-call is written, before the test looks.
+    assert began == [waits_s + 1]
+    assert one.generation.node_seconds == 2 * (waits_s + 1) + waits_s, "the node that did not come is let go then"
+
+
+def test_what_is_shown_begins_with_nothing_and_is_not_said_twice(gang: Callable[..., Gang]) -> None:
+    one = gang()
+    one.then = [lambda: one.join(0, 1), *[lambda: None] * 5, lambda: [one.end(node) for node in (0, 1)]]
+    one.run()
+    first = one.said[0]
+    assert (first.generation, first.phase, first.step, first.epoch, first.samples) == (NUMBER, "starting", 0, 0, 0)
+    assert (first.metrics, first.checkpoint_step, first.sentence, first.node_seconds) == ({}, -1, "", 0.0)
+    assert [(told.phase, told.step, told.sentence) for told in one.said] == [
+        ("starting", 0, ""), ("training", 0, ""), ("training", 10, ""), ("training", 10, "init_from: 2 tensors"),
+        ("training", 10, ""),
+    ]  # fmt: skip
+
+
+def test_the_time_until_all_have_joined_is_not_silence(gang: Callable[..., Gang]) -> None:
+    one = gang(stall_s=5, silence_s=1e6)
+    one.then = [*[lambda: None] * 10, lambda: one.join(0, 1), lambda: None, lambda: [one.end(node) for node in (0, 1)]]
+    assert one.run().plan == {"rank": 0}
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_conductor_that_lost_its_lease_ends_its_nodes(joined: bool, gang: Callable[..., Gang]) -> None:
+    one = gang()
+
+    def lose() -> None:
+        one.generation._check = Mock(side_effect=Fenced("the lease has another owner."))
+
+    one.then = [lambda: one.join(0, 1) if joined else None, lose]
+    with pytest.raises(Fenced):
+        one.run()
+    assert (one.killed, one.store.read_json(layout.cancel(TRAINING, NUMBER))["cause"]) == ([0, 1], "fenced")
+
+
+def test_a_cause_stays_the_cause_where_its_marker_cannot_be_written(
+    gang: Callable[..., Gang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = gang()
+
+    def full() -> None:
+        monkeypatch.setattr(one.store, "create_json", Mock(side_effect=StorageUnavailable("the disk is full.")))
+
+    one.then = [lambda: one.join(0, 1), lambda: setattr(one.handles[0], "end", "was ended by SIGKILL"), full]
+    one.then += [lambda: None] * 3
+    with pytest.raises(NodeLost, match="was ended by SIGKILL"):
+        one.run()
+    assert one.killed == [0, 1]
+
+
+def test_nodes_that_end_before_they_join_are_not_waited_for(gang: Callable[..., Gang]) -> None:
+    one = gang()
+    one.then = [lambda: one.end(1, error=UserCodeError("the module cannot be imported."))]
+    with pytest.raises(UserCodeError, match="cannot be imported"):
+        one.run()
+    assert (one.then, one.killed) == ([], [0, 1])

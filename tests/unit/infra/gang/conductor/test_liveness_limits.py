@@ -166,3 +166,24 @@ def test_a_checkpoint_more_is_progress(liveness: Liveness, clock: SimpleNamespac
     clock.now += 40
     liveness.hear(report(0, 5, checkpoints=[made] * 2), "node 0 (a)")
     assert liveness.still_s == 40
+
+
+def test_a_deadlock_names_the_first_sixteen_ranks(liveness: Liveness, clock: SimpleNamespace) -> None:
+    for rank in range(17):
+        liveness.hear(report(rank, 1, "collective"), "node 0 (a)")
+    clock.now += 46
+    found = liveness.stuck([], 1)
+    assert found is not None
+    assert found.message.endswith("14 at step 1, 15 at step 1).")
+
+
+def test_a_rank_alone_is_no_straggler(liveness: Liveness) -> None:
+    liveness.hear(report(0, 5, own_s=500.0), "node 0")
+    assert liveness.straggler() == ""
+
+
+def test_a_straggler_is_named_with_the_pace_of_its_last_steps(liveness: Liveness) -> None:
+    for step, own_s in ((5, 0.5), (10, 25.5)):
+        liveness.hear(report(0, step, own_s=step * 0.1), "node 0")
+        liveness.hear(report(1, step, own_s=own_s), "node 1")
+    assert "its own work takes 5 s per micro-batch, that of the others 0.1 s" in liveness.straggler()

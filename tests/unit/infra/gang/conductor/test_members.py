@@ -143,3 +143,20 @@ def test_the_cause_by_precedence_then_by_time() -> None:
     early = errors.UsageError("early.", details={"when": -1.0})
     assert first_cause([failed(internal), failed(early)]).message == "early.", "without a time it is 0"
     assert first_cause([node("a"), failed(internal), node("b", **GONE)]).message == "a bug."
+
+
+@pytest.mark.parametrize(("heard", "link", "expected"), [(4.9, True, True), (5.0, True, False), (4.9, False, False)])
+def test_broken_connections_are_unexplained_while_a_node_is_silent(heard: float, link: bool, expected: bool) -> None:
+    broken = NodeLost("The connection was lost.", details={"link": link})
+    found = members([failed(broken), node("b", heard=heard)], nodes=2)
+    found.gang = dict(enumerate(found.nodes))
+    assert found.is_unexplained(5.0) is expected
+
+
+def test_an_error_is_placed_on_the_node_of_its_rank() -> None:
+    found = members([node("a"), node("b"), node("c")], nodes=2, devices=2)
+    found.gang = {0: found.nodes[0], 2: found.nodes[2]}
+    said = [found.placed(NodeLost("x.", details=details)).details for details in ({}, {"rank": 1}, {"rank": 2})]
+    assert said == [{}, {"rank": 1, "node": 0}, {"rank": 2, "node": 2}]
+    assert found.placed(NodeLost("x.", details={"rank": 4})).details == {"rank": 4}
+    assert found.placed(NodeLost("x.", details={"rank": 3, "node": 7})).details["node"] == 7
