@@ -30,6 +30,7 @@ OUR_NAMES = ("training", "infra", "data_contracts")
 _CHECKOUT = Path(__file__).resolve().parents[1]
 # Combinations tried for a bundle of an earlier version, which does not record which of its files the spec named.
 _MOST_COVERINGS = 20_000
+_MOST_DIGESTS = 2_000_000
 log = logging.getLogger("trainwright")
 
 
@@ -191,7 +192,8 @@ def _coverings(store: Store, manifest: Manifest, digests: Mapping[str, str]) -> 
         for size in range(len(pool) + 1)
         for chosen in itertools.combinations(pool, size)
     )
-    yield from itertools.islice(tries, _MOST_COVERINGS)
+    # Each try is a digest over all files.
+    yield from itertools.islice(tries, min(_MOST_COVERINGS, _MOST_DIGESTS // max(1, len(digests))))
 
 
 def _texts_of_run(store: Store, run_id: str) -> set[str]:

@@ -155,9 +155,11 @@ class _Judge:
         # A hard link to a source is the source under another name.
         if path.suffix != ".py" and (path in self._sources or _inode(path) in self._inodes):
             return SOURCE
-        if path.resolve() != path:
-            return self._link(path.resolve())
-        return None
+        try:
+            target = path.resolve()
+        except RuntimeError:  # a link that leads to itself
+            return LINK
+        return None if target == path else self._link(target)
 
     def _link(self, target: Path) -> str | None:
         """LINK unless the link leads to a packed file: its name says nothing about its target."""

@@ -6,13 +6,14 @@ no `move.json`; their holds are derived from the rollbacks among them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import FileEntry, Hold, Receipt, Ref
 from infra.store import Manifest, Store, Writer, layout
+from infra.store.records import parsed
 
 RECEIPT, MOVE = "receipt.json", "move.json"
 Holds = tuple[Hold, ...]
@@ -27,8 +28,12 @@ def chain(store: Store, newest: Ref | None, read: Callable[[Ref], Manifest] | No
     while newest is not None:
         manifest = pointed_at(read or store.manifest, newest)
         yield manifest
-        previous = manifest.provenance["previous_receipt"]
-        newest = previous and Ref.model_validate(previous)
+        newest = parsed(layout.manifest(manifest.uri), _previous, manifest.provenance)
+
+
+def _previous(provenance: Mapping[str, Any]) -> Ref | None:
+    previous = provenance["previous_receipt"]
+    return None if previous is None else Ref.model_validate(previous)
 
 
 def read_receipt(store: Store, manifest: Manifest) -> Receipt:

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any
 
-from data_contracts.canonical import canonical
+from data_contracts.canonical import canonical, is_name
 from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
 from infra.receipts import RECEIPT, Holds, chain, holds_after, pointed_at, put_move, read_receipt
@@ -68,8 +68,8 @@ def model_version(store: Store, ref: Ref) -> ModelVersion:
 def aliases(store: Store) -> list[tuple[str, str, int]]:
     """Every alias of every model, as (model, alias, version)."""
     listed = []
-    for model in store.list(layout.aliases()):
-        for alias in store.list(layout.aliases(model)):
+    for model in filter(is_name, store.list(layout.aliases())):  # what is no name was not made by Trainwright
+        for alias in filter(is_name, store.list(layout.aliases(model))):
             if alias != "history" and (held := read_alias(store, model, alias)) is not None:
                 listed.append((model, alias, held[1]))
     return listed
@@ -234,6 +234,10 @@ def _numbers(store: Store, folder: str) -> list[int]:
 
 
 def _model_version(manifest: Manifest) -> ModelVersion:
+    return parsed(layout.manifest(manifest.uri), _named_in, manifest)
+
+
+def _named_in(manifest: Manifest) -> ModelVersion:
     checkpoint = Checkpoint.from_json(manifest.provenance["checkpoint"])
     evaluation = Ref.model_validate(manifest.provenance["evaluation"])
     settings = manifest.settings

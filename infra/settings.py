@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import grp
 import json
 import os
 import pwd
@@ -57,13 +58,27 @@ def library_folders() -> dict[str, str]:
 
 
 def is_private_place(folder: Path) -> bool:
-    """Whether no other user but root can rename or replace what this user makes in `folder`."""
+    """Whether no other user but root can rename or replace what this user makes in `folder`, nor a folder above it."""
+    here = folder.resolve()
     try:
-        facts = folder.stat()
+        return all(_is_private(place.stat()) for place in (here, *here.parents))
     except OSError:
         return False
-    shared = facts.st_mode & stat.S_IWOTH and not facts.st_mode & stat.S_ISVTX
+
+
+def _is_private(facts: os.stat_result) -> bool:
+    group = facts.st_mode & stat.S_IWGRP and not _has_own_group(facts.st_gid)
+    shared = (group or facts.st_mode & stat.S_IWOTH) and not facts.st_mode & stat.S_ISVTX
     return facts.st_uid in (0, os.geteuid()) and not shared
+
+
+def _has_own_group(gid: int) -> bool:
+    """Whether a group is this user's own: with its name and no other member, as many systems make one for each user."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 @contextlib.contextmanager

@@ -93,6 +93,10 @@ def _open(suite: str | dict[str, Any], root: Path) -> tuple[dict[str, Any], Suit
                 remedy="Look at this line and the one before: a comma, quote or bracket may be missing, or be one too "
                 "many.",
             ) from error
+        except RecursionError as error:
+            raise SpecError(
+                f"{suite}: contract.suite: the suite is nested too deeply.", remedy="Write it flat."
+            ) from error
         except ValueError as error:
             text.refuse([], f"the suite holds {error}, which JSON does not have; leave that argument out.", error)
     else:

@@ -112,6 +112,7 @@ def test_links_stay_within_what_is_packed(root: Path, store: Store, tmp_path: Pa
         "twice.txt": root / "inside.txt",
         "broken.txt": root / "nothing",
     }
+    links |= {"loop.py": root / "loop.py", "loop.txt": root / "loop.txt"}
     for name, target in links.items():
         (root / name).symlink_to(target)
     chosen = choose(root, store, sources=[root / "raw.json"])

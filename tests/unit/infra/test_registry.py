@@ -9,6 +9,7 @@ import pytest
 from data_contracts.errors import CorruptError, StorageUnavailable
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
 from infra import registry
+from infra.receipts import chain
 from infra.registry import aliases, history, holds, move_alias, next_version, read_alias, read_version, write_version
 from infra.store import Pointer, PointerMoved, Store, Versioned, open_store
 from infra.store.s3 import S3Backend
@@ -96,6 +97,27 @@ def test_a_version_that_contradicts_itself(store: Store) -> None:
     assert raised.value.details == {"file": "models/digits/1/manifest.json"}
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        ({}, {"evaluation": EVALUATION.to_json()}),
+        ({}, {"checkpoint": "none", "evaluation": EVALUATION.to_json()}),
+        ({"name": "digits"}, {"checkpoint": checkpoint(10).to_json(), "evaluation": EVALUATION.to_json()}),
+    ],
+)
+def test_a_version_of_another_form_is_named(store: Store, forged: tuple[dict, dict]) -> None:
+    store.writer("models/digits/1").seal("model", *forged, [])
+    with pytest.raises(CorruptError, match=r"^models/digits/1/manifest\.json is not the record that belongs there"):
+        read_version(store, "digits", 1)
+
+
+@pytest.mark.parametrize("provenance", [{}, {"previous_receipt": "none"}])
+def test_a_receipt_of_another_form_is_named(store: Store, provenance: dict) -> None:
+    sealed = store.writer("aliases/digits/history/champion/0").seal("receipt", {}, provenance, [])
+    with pytest.raises(CorruptError, match=r"history/champion/0/manifest\.json is not the record that belongs there"):
+        list(chain(store, sealed))
+
+
 def test_an_alias_moves_and_its_receipts_are_kept(store: Store) -> None:
     assert read_alias(store, "digits", "champion") is None
     assert history(store, "digits", "champion") == []
@@ -131,7 +153,14 @@ def test_all_aliases(store: Store) -> None:
     named = read_alias(store, "digits", "champion")[0].value
     store.pointer("aliases/digits/challenger").create({**named, "version": 7})
     store.pointer("aliases/gpt/champion").create({**named, "version": 3})
-    assert aliases(store) == [("digits", "challenger", 7), ("digits", "champion", 1), ("gpt", "champion", 3)]
+    listed = [("digits", "challenger", 7), ("digits", "champion", 1), ("gpt", "champion", 3)]
+    assert aliases(store) == listed
+    if not store.uri.startswith("s3:"):
+        for stray in ("digits/Bad Name", "Bad Model/champion"):
+            path = Path(store.uri, "aliases", stray)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("{}")
+        assert aliases(store) == listed, "what Trainwright did not make is passed over"
 
 
 def test_a_late_move_changes_nothing(store: Store) -> None:

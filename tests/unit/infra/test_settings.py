@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,3 +94,28 @@ def test_a_place_is_private_where_nobody_else_can_rename(tmp_path: Path, bits: i
     tmp_path.chmod(bits)
     assert is_private_place(tmp_path) is private
     assert not is_private_place(tmp_path / "not there")
+    (tmp_path / "below").mkdir(mode=0o700)
+    assert is_private_place(tmp_path / "below") is private, "who can rename the folder above can replace this one"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("bits", "private"), [(0o2775, False), (0o2755, True), (0o3775, True)])
+def test_a_place_is_not_private_where_others_of_its_group_can_rename(tmp_path: Path, bits: int, private: bool) -> None:
+    os.chown(tmp_path, 0, 65534)
+    tmp_path.chmod(bits)
+    assert is_private_place(tmp_path) is private
+
+
+def test_a_group_that_is_this_users_alone_is_not_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = SimpleNamespace(pw_name="me", pw_gid=tmp_path.stat().st_gid)
+    monkeypatch.setattr("infra.settings.pwd.getpwuid", lambda uid: user)
+    tmp_path.chmod(0o775)
+    for name, members, private in (
+        ("me", [], True),
+        ("me", ["me"], True),
+        ("me", ["you"], False),
+        ("staff", [], False),
+    ):
+        group = SimpleNamespace(gr_name=name, gr_mem=members)
+        monkeypatch.setattr("infra.settings.grp.getgrgid", lambda gid, group=group: group)
+        assert is_private_place(tmp_path) is private, (name, members)

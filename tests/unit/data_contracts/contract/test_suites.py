@@ -20,6 +20,7 @@ def saved(*expectations: dict[str, Any]) -> str:
 
 
 BAD = {
+    "too deep": ("[" * 100_000, r"suite.json: contract.suite: the suite is nested too deeply"),
     "no file": (None, r"contract.suite: there is no file suite.json in .*write the suite there"),
     "no JSON": (
         '{"name": "s",\n "expectations": [}',
