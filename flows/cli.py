@@ -101,11 +101,19 @@ def _refuse(misuse: _Misuse, argv: Sequence[str]) -> int:
     if word is None:
         sentence = f"{misuse}."
     elif word in SUBCOMMANDS:
-        sentence, remedy = f"{word}: {misuse}.", f"`trainwright {word} --help` lists the arguments."
+        sentence, remedy = f"{word}: {misuse}.", f"{_apart(argv)}`trainwright {word} --help` lists the arguments."
     else:
         near = difflib.get_close_matches(word, SUBCOMMANDS, 1)
         sentence = f"there is no command {word}{f'; did you mean {near[0]}?' if near else '.'}"
     return fail(UsageError(sentence, remedy=remedy), argparse.Namespace(json=as_json))
+
+
+def _apart(argv: Sequence[str]) -> str:
+    """The remedy if a field and its value follow `--set` as two arguments; else ""."""
+    for option, field, value in zip(argv, argv[1:], argv[2:], strict=False):
+        if option == "--set" and "=" not in field and not value.startswith("-"):
+            return f"--set takes one argument: --set {field}={value}. "
+    return ""
 
 
 def _nothing(_: argparse.ArgumentParser) -> None:

@@ -37,7 +37,7 @@ def is_store(path: Path) -> bool:
 
 
 def is_handoff(path: Path) -> bool:
-    """Whether a stage verb's `--out` wrote the file: it changes with each run and is not code."""
+    """Whether a stage command's `--out` wrote the file: it changes with each run and is not code."""
     if path.suffix != ".json":
         return False
     about = _json(path)

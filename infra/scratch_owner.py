@@ -22,6 +22,7 @@ NOTE = ".owner"
 # As long as a lease: descendants of a process that was just killed may still be ending.
 SWEEP_AFTER_S = 30.0
 NOTE_BYTES = 4096
+UNKNOWN_MAKER = "its maker is not known; remove it by hand if nothing uses it"
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,7 @@ def _without_note(path: Path) -> Leftover | None:
         age_s = _age_s(os.lstat(path))
     except FileNotFoundError:
         return None
-    why = "its maker is not known; remove it by hand if nothing uses it"
-    return Leftover(path, "", age_s, why) if age_s > SWEEP_AFTER_S else None
+    return Leftover(path, "", age_s, UNKNOWN_MAKER) if age_s > SWEEP_AFTER_S else None
 
 
 def _age_s(facts: os.stat_result) -> float:

@@ -18,12 +18,17 @@ from data_contracts.errors import Interrupted, TrainwrightError, UsageError
 from flows.commands.guard import Answer, log
 from infra import scratch
 from infra.quantities import duration, size
-from infra.scratch_owner import Leftover
+from infra.scratch_owner import UNKNOWN_MAKER, Leftover
 from infra.settings import known_stores, state_folder
 
 GIB = 2**30
 # Leftover folders that are listed one by one.
 SCRATCH_LINES = 3
+SWEPT = "the next command removes it"
+OF_MANY = {
+    UNKNOWN_MAKER: "their makers are not known; remove them by hand if nothing uses them",
+    SWEPT: "the next command removes them",
+}
 PACKAGES = ("prefect", "torch", "lightning", "great-expectations", "pyarrow", "pandas", "dvc", "s3fs")
 
 
@@ -128,13 +133,14 @@ def _scratch(left: list[dict[str, Any]]) -> list[Check]:
     """A line for each folder, or one line for many folders that stay for the same reason."""
     by_reason: dict[str, list[dict[str, Any]]] = {}
     for one in left:
-        by_reason.setdefault(one["why_kept"] or "the next command removes it", []).append(one)
+        by_reason.setdefault(one["why_kept"] or SWEPT, []).append(one)
     facts = []
     for reason, folders in by_reason.items():
         if len(folders) > SCRATCH_LINES:
             places = ", ".join(sorted({str(Path(one["path"]).parent) for one in folders}))
             total = size(sum(one["bytes"] for one in folders))
-            facts.append(f"{len(folders)} folders in {places}, left behind, {total} (--json lists them): {reason}")
+            why = OF_MANY.get(reason, reason)
+            facts.append(f"{len(folders)} folders in {places}, left behind, {total} (--json lists them): {why}")
         else:
             facts += [
                 f"{one['path']}, left behind, {size(one['bytes'])}, {duration(one['age_s'])} old: {reason}"

@@ -183,8 +183,7 @@ def prove(arguments: argparse.Namespace) -> Answer:
     """The `prove` command; exit code 6 if a byte differs anywhere."""
 
     def say(link: Link) -> None:
-        size = f"{link.files} files, {link.bytes:,} bytes"
-        log.info("ok  %-11s %s  %s, id %s", link.kind, link.uri, size, link.id[:16])
+        log.info("ok  %-11s %s  %s, id %s", link.kind, link.uri, _content(link), link.id[:16])
 
     proof = prove_version(store_with(arguments), arguments.name, say)
     lines = [f"{proof.name} version {proof.version}: {len(proof.links)} sealed parts read again, every byte as sealed."]
@@ -194,6 +193,13 @@ def prove(arguments: argparse.Namespace) -> Answer:
     if proof.external:
         lines.append("  the data is external: it was read by the user's data module and is not part of the proof")
     return Answer("\n".join(lines), proof.to_json(), line=lines[0])
+
+
+def _content(link: Link) -> str:
+    """The number and size of a sealed part's files; a version or a receipt has none."""
+    if not link.files:
+        return "record only"
+    return f"{link.files} file{'' if link.files == 1 else 's'}, {link.bytes:,} bytes"
 
 
 def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:

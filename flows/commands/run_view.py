@@ -41,7 +41,7 @@ class StageRow:
 
 @dataclass(frozen=True)
 class RunView:
-    """The stages of a run in order, or the single stage of a stage verb."""
+    """The stages of a run in order, or the single stage of a stage command."""
 
     pipeline: str
     run_id: str

@@ -1,4 +1,4 @@
-"""Stage verbs: one stage each, without Prefect. Earlier hand-offs come from the store, by their keys."""
+"""The stage commands: one stage each, without Prefect. Earlier hand-offs come from the store, by their keys."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _open(arguments: argparse.Namespace) -> Run:
     if arguments.window is not None and ".." not in arguments.window:
         raise UsageError(
             f"--window {arguments.window}: a stage command needs START..END, such as 2026-01-01..2026-02-01.",
-            remedy="Give the same START..END to each stage verb.",
+            remedy="Give the same START..END to each stage command.",
         )
     return open_run(
         arguments.spec,

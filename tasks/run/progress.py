@@ -24,7 +24,7 @@ class StageBegan:
     """A stage of a run begins.
 
     Attributes:
-        run_id: "" for a stage verb called alone, which is not a run.
+        run_id: "" for a stage command called alone, which is not a run.
     """
 
     stage: str

@@ -31,7 +31,7 @@ class Run:
     """One run of a pipeline.
 
     Attributes:
-        recorded: whether it has a place under `runs/`; a stage verb called alone has none.
+        recorded: whether it has a place under `runs/`; a stage command called alone has none.
         from_step: step of the committed checkpoint that an unfinished training resumes from; None: the newest.
         results: how the stages ended so far, by name.
     """
@@ -133,7 +133,7 @@ def open_run(
     Args:
         overrides: `a.b=c` settings that replace fields of the spec.
         store_uri: store to use instead of the spec's.
-        recorded: False for a stage verb, which leaves nothing under `runs/`.
+        recorded: False for a stage command, which leaves nothing under `runs/`.
 
     Raises:
         UsageError: the spec, a source or the store cannot be used as given.

@@ -160,7 +160,7 @@ def _unchanged(run: Run, champion: ModelVersion, evaluation: Evaluation) -> Done
         candidate=champion.ref,
         evaluation=evaluation.ref,
         champion=champion.ref,
-        sentence=f"{champion.name}@{alias} already is this candidate (version {champion.version})",
+        sentence=f"{champion.name}@{alias} already is this checkpoint (version {champion.version})",
     )
     return Done(receipt, "reused", receipt.sentence, champion.ref, champion.ref.uri, in_plan=receipt.sentence)
 

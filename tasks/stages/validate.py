@@ -66,8 +66,10 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[Contr
     assert report.ref is not None
     reused_from = report.ref.uri if status == "reused" else None
     if not report.accepted:
-        sentence = rejection(report, run.spec.contract.fail_on)
-        error = ContractRejected(sentence, details=report.to_json())
+        empty = _empty_window(run, report)
+        sentence = empty or rejection(report, run.spec.contract.fail_on)
+        remedy = "Check --window and data.window.column." if empty else None
+        error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
         in_plan = f"{report.ref.uri}: {sentence}"
         return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
     plural = "" if report.expectations == 1 else "s"
@@ -76,6 +78,15 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[Contr
         kept = report.expectations - len(report.failures)
         sentence = f"{report.rows:,} rows meet {kept} of {report.expectations} expectations; {_listed(report.failures)}"
     return Done(report, status, sentence, report.ref, reused_from)
+
+
+def _empty_window(run: Run, report: ContractReport) -> str:
+    """The sentence about a window, by a column, that no row is in; "" if there is none or it has rows."""
+    window, data = run.resolved.window, run.spec.data
+    by_column = not isinstance(data, str) and data.window is not None and data.window.column is not None
+    if window is None or not by_column or [one.expectation for one in report.failures] != ["rows"]:
+        return ""
+    return f"The contract rejects the data: no row is in the window {'..'.join(window)}."
 
 
 def rejection(report: ContractReport, fail_on: str) -> str:

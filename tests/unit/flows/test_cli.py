@@ -21,6 +21,11 @@ WRONG = {
         ["plan", "a.yaml", "--foo"],
         "plan: unrecognized arguments: --foo. `trainwright plan --help` lists the arguments.",
     ),
+    "a field and its value apart": (
+        ["run", "a.yaml", "--set", "train.seed", "3"],
+        "run: unrecognized arguments: 3. --set takes one argument: --set train.seed=3. `trainwright run --help` lists "
+        "the arguments.",
+    ),
     "not a number": (
         ["logs", "a", "--rank", "first"],
         "logs: argument --rank: invalid int value: 'first'. `trainwright logs --help` lists the arguments.",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.commands.doctor import doctor
+from flows.commands.doctor import _scratch, doctor
+from infra.scratch_owner import UNKNOWN_MAKER
 from infra.settings import remember_store
 from infra.store import layout, open_store
 
@@ -48,3 +49,17 @@ def test_stores_that_answer_are_gone_or_are_damaged(home: Path, tmp_path: Path) 
     assert (code, lines[0]) == (6, (True, f"{tmp_path / 'good'} answers"))
     assert [ok for ok, _ in lines] == [True, False, True]
     assert lines[2] == (True, "1 that were used before can no longer be opened from here")
+
+
+def test_many_folders_that_were_left_behind_share_a_line() -> None:
+    def left(count: int) -> list[str]:
+        folders = [{"path": f"/a/{i}", "bytes": 0, "age_s": 60, "why_kept": UNKNOWN_MAKER} for i in range(count)]
+        return [check.fact for check in _scratch(folders)]
+
+    assert left(1) == [
+        "/a/0, left behind, 0 bytes, 1 minute old: its maker is not known; remove it by hand if nothing uses it"
+    ]
+    assert left(4) == [
+        "4 folders in /a, left behind, 0 bytes (--json lists them): their makers are not known; remove them by hand if "
+        "nothing uses them"
+    ]

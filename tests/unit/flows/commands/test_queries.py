@@ -12,6 +12,7 @@ import pytest
 from data_contracts.errors import UsageError
 from flows.commands import aliases, queries, run
 from infra.store import Store, layout, open_store
+from tasks.queries.proof import Link
 
 pytestmark = pytest.mark.usefixtures("home")
 STATUS = "`trainwright status` lists runs and models; name another store with --store."
@@ -78,3 +79,11 @@ def test_the_status_of_an_empty_store(tmp_path: Path, monkeypatch: pytest.Monkey
         f"\n\nstore     {store.uri}\n  no runs and no models yet; `trainwright run SPEC` makes the first"
     )
     assert answer.value["stores"] == [{"uri": store.uri, "runs": [], "models": []}]
+
+
+@pytest.mark.parametrize(
+    ("files", "num_bytes", "words"),
+    [(0, 0, "record only"), (1, 5, "1 file, 5 bytes"), (2, 1234, "2 files, 1,234 bytes")],
+)
+def test_prove_counts_the_files_of_a_sealed_part(files: int, num_bytes: int, words: str) -> None:
+    assert queries._content(Link("version", "models/x/1", "id", files, num_bytes)) == words

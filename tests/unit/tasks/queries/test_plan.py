@@ -49,7 +49,7 @@ PLANS = {
         f"train reuse {SEVEN}",
         f"verify reuse {SEVEN}.verified",
         "evaluate reuse evaluations/042cb27e80d05357ec029211c385218d0bd9d064-0",
-        "promote reuse tiny@champion already is this candidate (version 1)",
+        "promote reuse tiny@champion already is this checkpoint (version 1)",
     ],
     "train.seed=8": [
         f"train reuse {EIGHT}",

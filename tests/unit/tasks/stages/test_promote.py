@@ -127,7 +127,7 @@ def test_the_champion_again_changes_nothing(place: Place) -> None:
     found = registry.read_alias(place.store, "tiny", "champion")
     for done in (place.promoted(1, run_id="other"), promote.found(place.run("x"), *given(place, 1))):
         receipt, version = done.handoff, place.version(1)
-        sentence = f"{NAME} already is this candidate (version 1)"
+        sentence = f"{NAME} already is this checkpoint (version 1)"
         assert (done.status, done.sentence, done.in_plan) == ("reused", sentence, sentence)
         assert (done.ref, done.reused_from) == (version, version.uri)
         assert (receipt.decision, receipt.model, receipt.alias) == ("unchanged", "tiny", "champion")
