@@ -108,8 +108,16 @@ def _leaving_at_once(arguments: argparse.Namespace) -> Iterator[None]:
     signal.signal(signal.SIGTERM, stop)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is for a script's background jobs
         signal.signal(signal.SIGINT, stop)
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _show_unless_stopped
     yield
     importing = False
+
+
+def _show_unless_stopped(unraisable: sys.UnraisableHookArgs) -> None:
+    """Show an exception that a library could not pass on, unless a signal raised it, which is recorded."""
+    if not (stopping.received and isinstance(unraisable.exc_value, KeyboardInterrupt)):
+        sys.__unraisablehook__(unraisable)
 
 
 def _sweep(arguments: argparse.Namespace) -> None:

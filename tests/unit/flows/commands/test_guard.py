@@ -53,6 +53,37 @@ def carried_out(moment: str, state: Path, stop: int | None) -> tuple[int, dict, 
     return process.returncode, json.loads(out), err
 
 
+# What a signal raises in a finalizer, or in a check that a library in Rust makes, cannot be passed on.
+LOST = """\
+import os, signal, sys
+from argparse import Namespace
+from flows.commands.guard import carry_out
+from infra import stopping
+
+class Disturbed:
+    def __init__(self, act): self.act = act
+    def __del__(self): self.act()
+
+def work(arguments):
+    Disturbed(lambda: 1 / 0)
+    Disturbed(lambda: os.kill(os.getpid(), signal.SIGINT))
+    print("lost", file=sys.stderr)
+    stopping.check()
+
+sys.exit(carry_out(lambda: work, Namespace(json=True, command="x")))
+"""
+
+
+def test_a_signal_that_a_library_loses_is_a_cancel_without_a_traceback(tmp_path: Path) -> None:
+    env = {**os.environ, "TRAINWRIGHT_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", LOST], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, json.loads(done.stdout)["error"]["cause"]) == (130, "cancelled")
+    other, _, rest = done.stderr.partition("lost\n")
+    assert "ZeroDivisionError" in other, "what no signal raised is shown"
+    assert "_Stopped" not in other
+    assert "Traceback" not in rest, rest
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["import", "command"])
 def test_a_signal_that_a_library_turns_into_something_else_is_a_cancel(moment: str, stop: int, tmp_path: Path) -> None:
