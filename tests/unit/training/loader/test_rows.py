@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 
@@ -98,6 +99,7 @@ def test_memory_is_used_again_when_nobody_holds_a_batch_in_it_and_not_before() -
     assert (tensor.tolist(), kept.view(np.int64).tolist()) == ([[4, 5]], [[6, 7]])
     address = tensor.data_ptr() - 16
     del tensor
+    gc.collect()  # nor does garbage
     assert memory.take(values, np.array([9, 0])).ctypes.data == address
 
 
