@@ -20,6 +20,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "up": ("server", "start the local Prefect server, the pool and a worker"),
     "ui": ("server", "print a link that opens the Prefect pages and signs you in"),
     "down": ("server", "stop the local Prefect server and its worker"),
+    "deploy": ("deploy", "make a pipeline a Prefect deployment, to run on a schedule or on demand"),
     "run": ("run", "run a pipeline from raw data to promotion"),
     "resume": ("run", "continue a run that was stopped or failed"),
     "checkpoints": ("queries", "list the checkpoints of a run's training"),
@@ -168,6 +169,15 @@ def _run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)
 
 
+def _deploy(command: argparse.ArgumentParser) -> None:
+    _spec(command, f"{TIMES}, or a length such as 7d that ends at the scheduled time")
+    command.add_argument("--pool", default="trainwright", help="work pool whose workers run it; default: trainwright")
+    command.add_argument("--cron", help="when it runs, such as '0 3 * * *'; off: only on demand; default: as before")
+    command.add_argument("--timezone", default="UTC", help="time zone of --cron, such as Europe/Berlin; default: UTC")
+    command.add_argument("--name", help="name of the deployment; default: the pipeline's name")
+    command.add_argument("--start", action="store_true", help="also start a run now, if a worker is online")
+
+
 def _named(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME[@ALIAS]", help="model, with an alias or a version (NAME@3)")
     _store(command)
@@ -255,6 +265,7 @@ def _gc(command: argparse.ArgumentParser) -> None:
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "init": _init,
+    "deploy": _deploy,
     "run": _run,
     "resume": _resume,
     "checkpoints": _of_run,

@@ -1,19 +1,27 @@
-"""The deployment through which a work pool's workers run a gang's nodes: `node/<pool>`, made when first needed."""
+"""Deployments on Prefect work pools: a gang's nodes, made when first needed, and a pipeline's conductor (`retrain`)."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from data_contracts.canonical import digest
+from data_contracts.errors import GangIncomplete, UsageError
 from infra.processes.processes import CODE_ROOT
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 FLOW = "node"
-# A module, not a file: a file's folder would come first on the import path and stay there.
+# Modules, not files: a file's folder would come first on the import path and stay there.
 ENTRYPOINT = "flows.node.node"
+CONDUCTOR = "flows.retrain.retrain"
 OURS = "trainwright-node"
+# Pools whose workers start processes on their own machine; on all others, an image holds the code.
+PROCESS = "process"
+# Instead of a schedule: none.
+OFF = "off"
 _PARAMETERS = {
     "store": {"title": "store", "description": "address of the store", "position": 0, "type": "string"},
     "training": {"title": "training", "description": "its URI in the store", "position": 1, "type": "string"},
@@ -29,33 +37,29 @@ SCHEMA: dict[str, Any] = {
 
 
 def ensure_node_deployment(client: SyncPrefectClient, pool: str, kind: str) -> UUID:
-    """The id of the pool's deployment, made if it does not exist and refreshed if it is ours.
+    """The id of the pool's deployment of nodes, made if it does not exist.
 
-    A deployment of that name without our tag, which a person deployed, for example for an image, is used as it is.
+    `node/<pool>` is used as it is if a person deployed it, for example for an image. Otherwise, on a `process` pool,
+    each checkout has a deployment of its own, because a worker runs the code of the folder that the deployment names.
 
     Args:
         kind: type of the pool. Only a `process` worker needs the code's folder; elsewhere the image holds the code.
     """
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        known = client.read_deployment_by_name(f"{FLOW}/{pool}")
-    except ObjectNotFound:
-        known = None
+    known = _deployment(client, f"{FLOW}/{pool}")
     if known is not None and OURS not in known.tags:
         return known.id
-    step = {"prefect.deployments.steps.set_working_directory": {"directory": str(CODE_ROOT)}}
-    steps = [step] if kind == "process" else []
-    if known is not None and (known.entrypoint, known.work_pool_name, known.pull_steps or []) == (
-        ENTRYPOINT,
-        pool,
-        steps,
-    ):
+    name, steps = pool, _in_checkout(kind)
+    if kind == PROCESS:
+        name = f"{pool}-{digest(str(CODE_ROOT))[:8]}"
+        known = _deployment(client, f"{FLOW}/{name}")
+    now = known and (known.entrypoint, known.work_pool_name, known.pull_steps or [])
+    if known is not None and now == (ENTRYPOINT, pool, steps):
         return known.id
+    place = f" It runs the code in {CODE_ROOT}." if steps else ""
     return client.create_deployment(
         client.create_flow_from_name(FLOW),
-        pool,
-        description="One node of a gang. Started by the run that trains, never by hand.",
+        name,
+        description=f"One node of a gang. Started by the run that trains, never by hand.{place}",
         work_pool_name=pool,
         entrypoint=ENTRYPOINT,
         pull_steps=steps,
@@ -63,3 +67,137 @@ def ensure_node_deployment(client: SyncPrefectClient, pool: str, kind: str) -> U
         parameter_openapi_schema=SCHEMA,
         enforce_parameter_schema=True,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineDeployment:
+    """A pipeline's deployment `retrain/<name>`: a flow run of it conducts one run of the pipeline.
+
+    Attributes:
+        pool: the work pool whose workers conduct.
+        spec: the spec's path as the worker finds it.
+        parameters: further parameters of the flow, such as `window`.
+        schema: the flow's parameters as JSON Schema, for the launch form.
+        cron: when it runs by itself; `off`: only on demand; None: as before, or only on demand if it is new.
+        timezone: of `cron`.
+    """
+
+    name: str
+    pool: str
+    spec: str
+    schema: dict[str, Any]
+    parameters: dict[str, Any] = field(default_factory=dict)
+    cron: str | None = None
+    timezone: str = "UTC"
+
+    @property
+    def title(self) -> str:
+        """Its name in Prefect."""
+        return f"retrain/{self.name}"
+
+
+def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> list[str]:
+    """Make the deployment, or change it to what is wanted; returns its schedules in words.
+
+    Raises:
+        UsageError: there is no such pool, the schedule is not one, or the name belongs to another spec's deployment.
+    """
+    kind = _pool(client, wanted.pool).type
+    known = _deployment(client, wanted.title)
+    if known is not None and (spec := (known.parameters or {}).get("spec")) != wanted.spec:
+        raise UsageError(
+            f"{wanted.title} is the deployment of another spec, {spec}, on this Prefect server.",
+            remedy="Give this one another name with --name, or delete that one: "
+            f"prefect deployment delete {wanted.title}.",
+        )
+    schedules = _schedules(wanted, known)
+    client.create_deployment(
+        client.create_flow_from_name("retrain"),
+        wanted.name,
+        description=f"Runs the pipeline of {wanted.spec}.",
+        work_pool_name=wanted.pool,
+        entrypoint=CONDUCTOR,
+        pull_steps=_in_checkout(kind),
+        parameters={"spec": wanted.spec, **wanted.parameters},
+        schedules=schedules,
+        paused=None if known is None else known.paused,
+        tags=["trainwright"],
+        parameter_openapi_schema=wanted.schema,
+        enforce_parameter_schema=True,
+    )
+    return [_in_words(one.schedule) for one in schedules if one.active]
+
+
+def why_nobody_conducts(client: SyncPrefectClient, pool: str) -> GangIncomplete | None:
+    """The error that no worker of the pool is online, so that its runs would wait; None if one is.
+
+    UsageError if there is no such pool.
+    """
+    found = _pool(client, pool)
+    if found.is_push_pool or found.is_managed_pool:
+        return None
+    if any(worker.status == "ONLINE" for worker in client.read_workers_for_work_pool(pool)):
+        return None
+    ours = "`trainwright up` here, or " if found.type == PROCESS else ""
+    return GangIncomplete(
+        f"No worker of the work pool {pool} is online, so its runs wait until one is.",
+        remedy=f"Start one: {ours}`prefect worker start --pool {pool}` on the machine that is to conduct.",
+    )
+
+
+def _in_checkout(kind: str) -> list[dict[str, Any]]:
+    """The steps by which a worker finds the code."""
+    step = {"prefect.deployments.steps.set_working_directory": {"directory": str(CODE_ROOT)}}
+    return [step] if kind == PROCESS else []
+
+
+def _deployment(client: SyncPrefectClient, name: str) -> Any:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        return None
+
+
+def _pool(client: SyncPrefectClient, name: str) -> Any:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return client.read_work_pool(name)
+    except ObjectNotFound:
+        raise UsageError(
+            f"This Prefect server has no work pool {name}.",
+            remedy=f"Create it: prefect work-pool create {name} --type process.",
+        ) from None
+
+
+def _copied(kind: Any, schedule: Any) -> Any:
+    known = {name: getattr(schedule, name, None) for name in kind.model_fields}
+    return kind(**{name: value for name, value in known.items() if value is not None})
+
+
+def _in_words(schedule: Any) -> str:
+    cron = getattr(schedule, "cron", None)
+    return f"at `{cron}` ({schedule.timezone or 'UTC'})" if cron else "on a schedule"
+
+
+def _schedules(wanted: PipelineDeployment, known: Any) -> list[Any]:
+    """The schedules that are wanted; Prefect would drop those that a changed deployment does not repeat."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
+
+    if wanted.cron is None:
+        before = [] if known is None else known.schedules
+        return [_copied(DeploymentScheduleCreate, one) for one in before]
+    if wanted.cron == OFF:
+        return []
+    cron, timezone = wanted.cron, wanted.timezone
+    try:
+        return [DeploymentScheduleCreate(schedule=CronSchedule(cron=cron, timezone=timezone), active=True)]
+    except ValidationError as error:
+        where = error.errors(include_input=False)[0]["loc"]
+        field, value = ("--timezone", timezone) if "timezone" in where else ("--cron", cron)
+        example = "such as Europe/Berlin" if field == "--timezone" else "such as '0 3 * * *' (every night at three)"
+        raise UsageError(f"{field}: {value!r} is not valid.", remedy=f"Give a value {example}.") from error

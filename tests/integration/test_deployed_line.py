@@ -31,8 +31,12 @@ class Checkout:
     """A clone of this repository with the digits data, and what `trainwright up` started for it."""
 
     folder: Path
-    env: dict[str, str]
+    own: dict[str, str]
     api: httpx.Client
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {**os.environ, **self.own}
 
     def prefect(self, *arguments: str) -> str:
         program = Path(sys.executable).with_name("prefect")
@@ -99,7 +103,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iter
         up = trainwright("up", "--json", cwd=folder, env=own)
         assert up.returncode == 0, up.stderr
         with api_client(json.loads(up.stdout)["api"], password_in(place / "home")) as api:
-            made = Checkout(folder, {**os.environ, **own}, api)
+            made = Checkout(folder, own, api)
             made.prefect("deploy", "--all")
             yield made
     finally:
@@ -130,6 +134,34 @@ def test_the_launch_form_has_a_few_scalar_fields(checkout: Checkout) -> None:
         assert kinds <= {"string", "boolean", "null"}
         assert all(field["description"] for field in fields.values())
         assert list(fields)[:2] == ["spec", "window"]
+
+
+def test_a_spec_of_any_repository_is_deployed_and_a_pool_without_a_worker_is_named(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    shutil.copytree(
+        checkout.folder / "examples/digits", tmp_path / "theirs", ignore=shutil.ignore_patterns(".trainwright")
+    )
+    spec, asked = str(tmp_path / "theirs/pipeline.yaml"), {"cwd": tmp_path, "env": checkout.own}
+    taken = trainwright("deploy", spec, **asked)
+    assert (taken.returncode, "retrain/digits is the deployment of another spec" in taken.stderr) == (2, True)
+
+    named = ["deploy", spec, "--name", "theirs", "--cron", "0 3 * * *", "--set", "train.seed=3"]
+    made = trainwright(*named, "--json", **asked)
+    assert (made.returncode, json.loads(made.stdout)["worker"]) == (0, True), made.stderr
+    known = checkout.deployment("theirs")
+    assert known["parameters"] == {"spec": spec, "set": "train.seed=3"}
+    forms = [one["parameter_openapi_schema"]["properties"] for one in (known, checkout.deployment("digits"))]
+    assert forms[0] == forms[1]
+    assert [one["schedule"]["cron"] for one in known["schedules"]] == ["0 3 * * *"]
+
+    checkout.ask("/work_pools/", {"name": "idle", "type": "process"})
+    before = checkout.ask("/flow_runs/count")
+    alone = trainwright("deploy", spec, "--name", "alone", "--pool", "idle", "--start", **asked)
+    assert (alone.returncode, checkout.ask("/flow_runs/count")) == (5, before)
+    assert "No worker of the work pool idle is online" in alone.stderr
+    for name in ("theirs", "alone"):
+        checkout.ask(f"/deployments/{checkout.deployment(name)['id']}", method="DELETE")
 
 
 def test_a_run_from_the_command_line_is_promoted(checkout: Checkout, on_demand: dict[str, Any]) -> None:

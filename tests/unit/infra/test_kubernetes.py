@@ -1,9 +1,10 @@
-"""The Kubernetes pool's base job template: rendered as Prefect's worker does, then held against Kubernetes' schemas."""
+"""The job templates of the Kubernetes pools: rendered as Prefect's worker does, held against Kubernetes' schemas."""
 
 from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,20 @@ def template(repository: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.fixture
+def conductor(repository: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((repository / "infra/kubernetes/conductor-job-template.json").read_text())
+    return found
+
+
 def rendered(template: dict[str, Any], **given: Any) -> dict[str, Any]:
     """The job that `prefect-kubernetes` makes of the template: env and labels are merged into the manifest."""
     properties = template["variables"]["properties"]
     values = {name: one["default"] for name, one in properties.items() if "default" in one} | GIVEN | given
     manifest: dict[str, Any] = apply_values(copy.deepcopy(template["job_configuration"]), values)["job_manifest"]
     [container] = manifest["spec"]["template"]["spec"]["containers"]
-    container["env"] = [*({"name": name, "value": value} for name, value in values["env"].items()), *container["env"]]
+    given_env = [{"name": name, "value": value} for name, value in values["env"].items()]
+    container["env"] = [*given_env, *container.get("env", [])]
     container["args"] = values["command"].split()
     for metadata in (manifest["metadata"], manifest["spec"]["template"]["metadata"]):
         metadata["labels"] = {**metadata["labels"], **values["labels"]}
@@ -111,9 +119,45 @@ def test_what_kubernetes_does_not_know_is_found(template: dict[str, Any]) -> Non
         kubernetes_validate.validate(rendered(template), VERSIONS[0], strict=True)
 
 
-def test_every_variable_is_used_and_every_placeholder_is_a_variable(template: dict[str, Any]) -> None:
-    import re
-
+@pytest.mark.parametrize("which", ["template", "conductor"])
+def test_every_variable_is_used_and_every_placeholder_is_a_variable(which: str, request: pytest.FixtureRequest) -> None:
+    template = request.getfixturevalue(which)
     used = set(re.findall(r"\{\{ (\w+) \}\}", json.dumps(template["job_configuration"])))
     assert used == set(template["variables"]["properties"])
     assert all(one.get("description") for one in template["variables"]["properties"].values())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_conductor_is_a_job_without_devices(
+    version: str, template: dict[str, Any], conductor: dict[str, Any]
+) -> None:
+    job = rendered(conductor, cpus="4")
+    kubernetes_validate.validate(job, version, strict=True)
+    pod = job["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["resources"] == {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"memory": "8Gi"}}
+    assert (job["spec"]["backoffLimit"], pod["restartPolicy"]) == (0, "Never")
+    node = rendered(template)["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > node["terminationGracePeriodSeconds"], "it waits for its nodes' end"
+
+
+def test_a_conductor_differs_from_a_node_only_where_it_needs_less(
+    template: dict[str, Any], conductor: dict[str, Any]
+) -> None:
+    node, mine = (rendered(one, name="n")["spec"]["template"]["spec"] for one in (template, conductor))
+    assert mine.keys() == node.keys() - {"subdomain", "tolerations"}
+    for field in ("securityContext", "automountServiceAccountToken", "enableServiceLinks", "serviceAccountName"):
+        assert mine[field] == node[field]
+    assert mine["containers"][0]["securityContext"] == node["containers"][0]["securityContext"]
+    assert {volume["name"] for volume in mine["volumes"]} == {"scratch", "temporary"}
+    gone = {"gpus", "shared_memory"}
+    assert conductor["variables"]["properties"].keys() == template["variables"]["properties"].keys() - gone
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nobody_connects_to_a_conductor(version: str, conductor: dict[str, Any], repository: Path) -> None:
+    policy = yaml.safe_load((repository / "infra/kubernetes/conductor-network-policy.yaml").read_text())
+    kubernetes_validate.validate(policy, version, strict=True)
+    labels = rendered(conductor)["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    assert (policy["spec"]["policyTypes"], policy["spec"].get("ingress")) == (["Ingress"], None)

@@ -1,0 +1,87 @@
+"""`deploy`: make a pipeline a Prefect deployment, which a worker runs on a schedule or on demand."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+from data_contracts.canonical import valid_name
+from data_contracts.errors import UsageError
+from data_contracts.load import load_spec
+from flows.commands.guard import Answer, log
+from flows.commands.run import connect
+from infra.orchestrator.pools import POOL, ensure_pool
+from tasks.run.spec_check import check_spec
+
+
+def deploy(arguments: argparse.Namespace) -> Answer:
+    """The `deploy` command; GangIncomplete with `--start` if no worker would carry out the run."""
+    path = Path(arguments.spec).resolve()
+    check_spec(path, arguments.set, arguments.window)
+    name = _name(arguments.name or load_spec(path, arguments.set).name)
+    ui = connect("cli")
+    from prefect.client.orchestration import get_client
+    from prefect.deployments import run_deployment
+    from prefect.utilities.callables import parameter_schema
+
+    from flows.retrain import retrain
+    from infra.orchestrator.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
+
+    wanted = PipelineDeployment(
+        name=name,
+        pool=arguments.pool,
+        spec=str(path),
+        schema=parameter_schema(retrain).model_dump_for_openapi(),
+        parameters=_parameters(arguments),
+        cron=arguments.cron,
+        timezone=arguments.timezone,
+    )
+    if wanted.pool == POOL:
+        ensure_pool()
+    with get_client(sync_client=True) as client:
+        schedules = deploy_pipeline(client, wanted)
+        nobody = why_nobody_conducts(client, wanted.pool)
+        if nobody is not None and arguments.start:
+            raise nobody
+    if nobody is not None:
+        log.warning("%s %s", nobody.message, nobody.remedy)
+    value: dict[str, Any] = {
+        "deployment": wanted.title,
+        "pool": wanted.pool,
+        "spec": wanted.spec,
+        "worker": nobody is None,
+    }
+    when = " and ".join([*schedules, "on demand"])
+    lines = [f"{wanted.title} runs {wanted.spec} on the work pool {wanted.pool}: {when}."]
+    if arguments.start:
+        run = run_deployment(wanted.title, timeout=0)
+        value["flow_run"] = {"name": run.name, "id": str(run.id)}  # type: ignore[union-attr]
+        lines.append(f"Started the flow run {run.name}: {ui}/runs/flow-run/{run.id}")  # type: ignore[union-attr]
+    else:
+        lines.append(f"To start a run: prefect deployment run {wanted.title}")
+    return Answer("\n".join(lines), value, line=lines[-1] if arguments.start else lines[0])
+
+
+def _name(name: str) -> str:
+    try:
+        return valid_name(name)
+    except ValueError as error:
+        raise UsageError(f"--name: {error}.", remedy="Choose another name for the deployment.") from error
+
+
+def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the flow gets beside the spec."""
+    asked = {
+        "window": arguments.window,
+        "set": shlex.join(arguments.set),
+        "store": _absolute(arguments.store),
+        "rehash": arguments.rehash,
+    }
+    return {field: value for field, value in asked.items() if value}
+
+
+def _absolute(store: str | None) -> str | None:
+    """A store's address for a worker, which has another working directory."""
+    return store if not store or "://" in store else str(Path(store).resolve())
