@@ -44,7 +44,8 @@ def _rank(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_two_ranks_take_the_greater_flag_and_the_sum(tmp_path: Path) -> None:
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+def test_two_ranks_take_the_greater_flag_and_the_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Only for these two: a later test's gang on other addresses would inherit it.
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     mp.spawn(_rank, (str(tmp_path),), 2)
     assert {(tmp_path / str(rank)).read_text() for rank in range(2)} == {f"{(WRONG + 1, 2**40 + 3)}"}
