@@ -112,7 +112,7 @@ class ConductorWatch:
         beat = None if lease is None else lease.value
         if beat is not None and beat["token"] > self.token:
             raise Fenced(f"Generation {self.generation} of {self.training} is over: the lease has a newer owner.")
-        process = None if beat is None else process_of(beat["holder"])
+        process = None if beat is None else process_of(str(beat.get("holder")))
         if process is not None and has_ended(process):
             raise NodeLost(f"The conductor of {self.training} has died: its process {process.pid} has ended.")
         if beat != self._beat:
