@@ -102,6 +102,8 @@ def test_what_is_not_whole_or_not_of_this_generation_is_no_part_of_it(store: Sto
     writer = store.writer(layout.checkpoint(TRAINING, 11, 1))
     writer.put("state.json", b"{}")  # and never sealed
     as_a_rank(store, 12, generation=0)
+    as_a_rank(store, 17, generation=0)
+    as_a_rank(store, 18, generation=0)
     as_a_rank(store, 13, training="trainings/other-0")
     seal(store, 14, 1)  # without what describes it
     overwrite(Path(store.uri) / layout.manifest(as_a_rank(store, 15).ref.uri), b"{}")

@@ -202,8 +202,9 @@ def test_the_next_conductor_has_what_is_left_of_the_budgets() -> None:
         later.after(lost(1), HOSTS, 6)
     with pytest.raises(OutOfMemory):
         later.after(OutOfMemory("no more."), HOSTS, 3)
-    # A raised budget counts at once.
-    recovery(retries=later.retries, node_lost=9).after(lost(1), HOSTS, 6)
+    # A raised budget counts at once, and the failures of each node do, too.
+    said = recovery(retries=later.retries, node_lost=9).after(lost(1), HOSTS, 6)
+    assert said == "Node 1 (b) failed 2 times and is left out."
 
 
 @pytest.mark.parametrize(
