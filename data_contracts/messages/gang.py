@@ -202,6 +202,24 @@ class Aside(Record, extra="ignore"):
     reason: str
 
 
+class Retries(Record, extra="ignore"):
+    """What the failures of a training have used up and changed, across its conductors.
+
+    Attributes:
+        used: how often each cause was retried, by its key in `retry`.
+        failures: how often each node failed, by its name in `infra.gang.conductor.recovery`; left_out: nodes that take
+            no part any more.
+        micro_batch: rows that a device takes at once after running out of memory; None: as the spec says.
+        happened: sentences about these changes, for the report.
+    """
+
+    used: dict[str, int] = {}
+    failures: dict[str, int] = {}
+    left_out: list[str] = []
+    micro_batch: int | None = Field(default=None, ge=1)
+    happened: list[str] = []
+
+
 class Latest(Message, extra="ignore"):
     """What a training's pointer `latest` holds; `infra.gang.checkpoints.ledger` says what each field is for.
 
@@ -209,6 +227,8 @@ class Latest(Message, extra="ignore"):
         token: the fencing token of the conductor that may move the pointer.
         checkpoints: those that are committed and kept, oldest first.
         broken: directory of each checkpoint that is still to be marked as quarantined, with the reason.
+        settled: the last generation of an earlier conductor whose checkpoints were looked at; what it seals afterwards
+            is never read. None: none.
     """
 
     token: int
@@ -218,6 +238,8 @@ class Latest(Message, extra="ignore"):
     skipped: list[tuple[int, int]] = Field(default=[], exclude_if=operator.not_)
     broken: list[tuple[StorePath, str]] = Field(default=[], exclude_if=operator.not_)
     handed_over: Checkpoint | None = Field(default=None, exclude_if=lambda checkpoint: checkpoint is None)
+    retries: Retries = Field(default=Retries(), exclude_if=lambda retries: retries == Retries())
+    settled: int | None = Field(default=None, exclude_if=lambda generation: generation is None)
 
 
 class CancelMarker(Message, extra="ignore"):

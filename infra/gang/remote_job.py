@@ -126,6 +126,7 @@ def _generations(store: Store, errand: ErrandRequest, token: int, keeper: LeaseK
         try:
             return generation.run(errand.rollcall_timeout_s).plan
         except TrainwrightError as error:
+            keeper.confirm()
             key = error.retry_key or ""
             used[key] += 1
             # Only interruptions come from outside. Other failures, such as running out of memory, would happen again.

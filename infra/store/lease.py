@@ -2,7 +2,12 @@
 
 The holder moves a beat by compare-and-set. A process that wants the lease waits until the beat has stood still for its
 `patience_s`. It measures with its own clock and counts only time in which the store answered, because an unreachable
-store silences the holder, too.
+store silences the holder, too. Two things spare the wait (ADR 0025):
+
+* The text `holder` ends with the holder's process. If a process of the same machine sees that the process has ended, it
+  takes the lease at once.
+* A process holds the lease of its run and that of its training. Whoever took one because its beat stood still does not
+  wait for the other again.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import Fenced
+from infra.processes.process_id import ProcessId, has_ended, this_process
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed
 
@@ -20,6 +26,8 @@ if TYPE_CHECKING:
 
 RENEW_EVERY_S = 10.0
 _POLL_S = 1.0
+# A process that stood still may have been stopped only for a while, so after this time it is waited for again.
+_SILENT_FOR_S = 300.0
 
 
 class Lease:
@@ -62,12 +70,15 @@ class Lease:
             # A gap much longer than the poll is time without an answer, or this machine slept: it does not count.
             still_s = still_s + min(now - answered, 2 * poll_s) if current == seen else 0.0
             seen, answered = current, now
-            if current is None or current.value["released"] or still_s >= patience_s:
+            if current is None or current.value["released"] or still_s >= patience_s or _is_gone(current, now):
                 token = 0 if current is None else current.value["token"] + 1
                 try:
-                    return cls(pointer, pointer.swap(current, _value(holder, token, 0)))
+                    lease = cls(pointer, pointer.swap(current, _value(holder, token, 0)))
                 except PointerMoved:
                     continue  # another taker was faster, or the holder came back
+                if current is not None and not current.value["released"]:
+                    _note_silence(current, now)
+                return lease
             if on_wait is not None:
                 on_wait(current.value["holder"], still_s)
             sleep(poll_s)
@@ -83,18 +94,56 @@ class Lease:
         except Fenced:
             return
 
+    def confirm(self) -> None:
+        """Fenced if another process owns the lease; StorageUnavailable. May be called in any thread."""
+        self._check(_read(self._pointer))
+
+    def _check(self, current: Versioned | None) -> Versioned:
+        if current is None or (current.value["token"], current.value["holder"]) != (self.token, self.holder):
+            owner = "nobody" if current is None else _name(current.value["holder"])
+            raise Fenced(f"{self._pointer.path} now belongs to {owner}, no longer to {_name(self.holder)}.")
+        return current
+
     def _move(self, *, released: bool) -> None:
         beat = self._held.value["beat"] + 1
         try:
             self._held = self._pointer.swap(self._held, _value(self.holder, self.token, beat, released))
         except PointerMoved as error:
-            current = error.current
-            if current is None or (current.value["token"], current.value["holder"]) != (self.token, self.holder):
-                owner = "nobody" if current is None else current.value["holder"]
-                raise Fenced(f"{self._pointer.path} now belongs to {owner}, no longer to {self.holder}.") from error
-            # An earlier beat of ours that seemed to fail did arrive: continue from it.
-            self._held = current
+            # If it is still ours, an earlier beat that seemed to fail did arrive: continue from it.
+            self._held = self._check(error.current)
             self._move(released=released)
+
+
+def signed(holder: str) -> str:
+    """`holder` with this process behind it, if it can be identified: the text that a lease holds."""
+    process = this_process()
+    return holder if process is None else f"{holder}@{process}"
+
+
+def process_of(holder: str) -> ProcessId | None:
+    """The process that `signed` wrote behind a holder; None if there is none, as in leases of earlier versions."""
+    return ProcessId.parse(holder.rpartition("@")[2])
+
+
+# Processes whose lease this process took because its beat stood still, and when.
+_silent: dict[ProcessId, float] = {}
+
+
+def _is_gone(current: Versioned, now: float) -> bool:
+    process = process_of(current.value["holder"])
+    if process is None:
+        return False
+    return has_ended(process) or now - _silent.get(process, -_SILENT_FOR_S) < _SILENT_FOR_S
+
+
+def _note_silence(current: Versioned, now: float) -> None:
+    process = process_of(current.value["holder"])
+    if process is not None and process != this_process():
+        _silent[process] = now
+
+
+def _name(holder: str) -> str:
+    return holder if process_of(holder) is None else holder.rpartition("@")[0]
 
 
 def _read(pointer: Pointer) -> Versioned | None:

@@ -7,7 +7,7 @@ import threading
 
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.store import Lease, Store
-from infra.store.lease import RENEW_EVERY_S
+from infra.store.lease import RENEW_EVERY_S, signed
 from infra.store.retry import RETRY_S, Outage
 
 PATIENCE_S = 30.0
@@ -21,7 +21,7 @@ class LeaseKeeper(threading.Thread):
 
     Args:
         path: the lease's path.
-        holder: who takes it; shown to others that wait.
+        holder: who takes it; shown to others that wait. This process is recorded behind it.
         patience_s: how long another holder's lease must stand still before it is taken over.
         renew_s: seconds between renewals.
     """
@@ -30,10 +30,10 @@ class LeaseKeeper(threading.Thread):
         self, store: Store, path: str, holder: str, *, patience_s: float = PATIENCE_S, renew_s: float = RENEW_EVERY_S
     ) -> None:
         super().__init__(daemon=True)
-        self._store, self._path, self._holder = store, path, holder
+        self._store, self._path, self._holder = store, path, signed(holder)
         self._patience_s, self._renew_s = patience_s, renew_s
         self._known, self._stopped = threading.Event(), threading.Event()
-        self._token: int | None = None
+        self._lease: Lease | None = None
         self._error: BaseException | None = None
 
     def run(self) -> None:
@@ -46,7 +46,7 @@ class LeaseKeeper(threading.Thread):
             self._error = error
             self._known.set()
             return
-        self._token = lease.token
+        self._lease = lease
         self._known.set()
         try:
             while not self._stopped.wait(self._renew_s):
@@ -62,7 +62,14 @@ class LeaseKeeper(threading.Thread):
         """The lease's fencing token once the lease is held; None if it is not held within `timeout_s`."""
         self._known.wait(timeout_s)
         self.check()
-        return self._token
+        return None if self._lease is None else self._lease.token
+
+    def confirm(self) -> None:
+        """Fenced if the store says that another process holds the lease; nothing while the store does not answer."""
+        self.check()
+        if self._lease is not None:
+            with contextlib.suppress(StorageUnavailable):
+                self._lease.confirm()
 
     def check(self) -> None:
         """Raise Fenced if the lease was lost, or any other error of the keeper."""

@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailable
 from data_contracts.messages.gang import CancelMarker, Launch
+from infra.processes.process_id import has_ended
 from infra.store import Store, layout
+from infra.store.lease import process_of
 
 T = TypeVar("T")
 # A store that is unreachable for longer does not recover by itself; holding machines any longer only costs.
@@ -69,7 +71,10 @@ class Outage:
 
 
 class ConductorWatch:
-    """A node's view of its conductor: the cancel marker, the token, and whether the lease's beat moves."""
+    """A node's view of its conductor: the cancel marker, the token, and whether it lives.
+
+    It has died if the lease's beat stands still, or, on this machine, if the process that the lease names has ended.
+    """
 
     def __init__(self, store: Store, launch: Launch) -> None:
         self.store = store
@@ -87,7 +92,10 @@ class ConductorWatch:
         return self.outage.tolerate(work)
 
     def look(self) -> None:
-        """Raise Cancelled, Fenced, or NodeLost if the lease stood still for `silence_s` while the store answered."""
+        """Raise Cancelled, Fenced, or NodeLost if the conductor's process has ended.
+
+        On another machine: if the lease stood still for `silence_s` while the store answered.
+        """
         if time.monotonic() < self._next:
             return
         if not self.tolerantly(self._look):
@@ -104,6 +112,9 @@ class ConductorWatch:
         beat = None if lease is None else lease.value
         if beat is not None and beat["token"] > self.token:
             raise Fenced(f"Generation {self.generation} of {self.training} is over: the lease has a newer owner.")
+        process = None if beat is None else process_of(str(beat.get("holder")))
+        if process is not None and has_ended(process):
+            raise NodeLost(f"The conductor of {self.training} has died: its process {process.pid} has ended.")
         if beat != self._beat:
             self._beat, self._heard = beat, time.monotonic()
         elif time.monotonic() - self._heard > self.silence_s:

@@ -79,6 +79,14 @@ class Checkout:
             lambda now: now["id"] == run["id"] and now["run_count"] >= times and now["state"]["type"] in final
         )
 
+    def told(self, run: dict[str, Any]) -> str:
+        """What a person would look at if a flow run ended otherwise than expected: its states and its log."""
+        states = self.api.request("GET", "/flow_run_states/", params={"flow_run_id": run["id"]}).json()
+        lines = self.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}, "sort": "TIMESTAMP_ASC"})
+        found = [(one["timestamp"], f"{one['name']}: {one['message']}") for one in states]
+        found += [(one["timestamp"], one["message"]) for one in lines]
+        return "\n".join(" ".join(one) for one in sorted(found)[-60:])
+
 
 def clone(repository: Path, folder: Path) -> None:
     """What git knows of, changed or not, and what git is not told to ignore."""
@@ -199,7 +207,7 @@ def test_a_flow_run_that_is_executed_twice_is_one_run(checkout: Checkout, on_dem
     again = {"type": "SCHEDULED", "name": "AwaitingRetry"}
     checkout.ask(f"/flow_runs/{on_demand['id']}/set_state", {"state": again, "force": True})
     ended = checkout.ended(on_demand, times=2)
-    assert ended["state"]["name"] == "Promoted"
+    assert ended["state"]["name"] == "Promoted", checkout.told(on_demand)
     assert reports(store) == before
     assert generations(store) == 1
 

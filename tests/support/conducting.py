@@ -1,12 +1,14 @@
 """Conducts trainings of fake ranks for tests; as a program, one that can be sent signals.
 
 `python -m tests.support.conducting STORE FAKE OPTIONS` prints each progress as a JSON line and exits as the CLI would.
+With ELSEWHERE in its environment, its leases are those of a process of another machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
@@ -23,10 +25,12 @@ from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
+from infra.processes import process_id
 from infra.store import Store, Versioned, open_store
 from tests.support.foreground import foreground
 
 TRAINING = "trainings/k-0"
+ELSEWHERE = "CONDUCTS_ELSEWHERE"
 
 
 @contextlib.contextmanager
@@ -84,6 +88,8 @@ def steps(store: Store) -> dict[tuple[int, int], list[int]]:
 
 def main() -> None:
     foreground()
+    if os.environ.get(ELSEWHERE):
+        process_id._place = lambda: "0" * 16
     store_uri, fake, options = sys.argv[1:]
 
     def say(progress: Progress) -> None:

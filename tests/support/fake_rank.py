@@ -99,12 +99,11 @@ def checkpoint(step: int) -> None:
     uri = layout.checkpoint(LAUNCH.training, step, LAUNCH.generation)
     writer = STORE.writer(uri)
     writer.put("state.json", json.dumps({"step": step}).encode())
-    ref = writer.seal("checkpoint", {"step": step}, {})
     metrics = {"score": FAKE["scores"][str(step)]} if "scores" in FAKE else {}
-    fields: dict[str, Any] = {"training": LAUNCH.training, "step": step, "epoch": 0, "metrics": metrics}
-    checkpoints.append(
-        Checkpoint(ref=ref, key="k", generation=LAUNCH.generation, world_size=WORLD, dropped_rows=3, **fields)
-    )
+    facts: dict[str, Any] = {"step": step, "epoch": 0, "world_size": WORLD, "metrics": metrics, "dropped_rows": 3}
+    place: dict[str, Any] = {"training": LAUNCH.training, "generation": LAUNCH.generation}
+    ref = writer.seal("checkpoint", facts, place)
+    checkpoints.append(Checkpoint(ref=ref, key="k", **place, **facts))
 
 
 def note_stop(*_: Any) -> None:

@@ -11,7 +11,8 @@ checkpoints stay in the pointer under a key of their own:
 * `handed_over`: the checkpoint that training hands over. It is recorded here before `result.json` is written, because a
   conductor that lost the training cannot move the pointer.
 
-`skipped` holds the samples that training skips.
+`skipped` holds the samples that training skips, and `retries` what failures have used up and changed so far. `settled`
+is the last generation of an earlier conductor whose checkpoints were taken in (`adopt`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, Fenced, UsageError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Aside, Latest
+from data_contracts.messages.gang import Aside, Latest, Retries
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import audit
 from infra.checkpoints import check_against_seal, read_trained_with, verify_checkpoint
@@ -48,6 +49,8 @@ class Ledger:
         self._broken: list[tuple[str, str]] = []
         self.aside: list[Aside] = []
         self.skipped: list[tuple[int, int]] = []
+        self.retries = Retries()
+        self.settled: int | None = None
         self.handed_over: Checkpoint | None = None
         self.checkpoints: list[Checkpoint] = []
         self._at = self._take_over()
@@ -182,9 +185,24 @@ class Ledger:
             )
         return best
 
-    def skip(self, samples: list[tuple[int, int]]) -> None:
-        """Record which samples (from, to) are skipped from now on."""
-        self.skipped = samples
+    def adopt(self, generation: int, found: Sequence[Checkpoint]) -> list[Checkpoint]:
+        """Commit what the last generation of earlier conductors sealed and nobody committed; returns what is new.
+
+        The same move settles the generation: what it seals afterwards is never read. `resume_from` reads every byte.
+
+        Args:
+            found: whole checkpoints of `generation`, oldest first.
+        """
+        known = {*self._retiring, *(entry.checkpoint.ref.uri for entry in self.aside)}
+        newest = -1 if self.newest is None else self.newest.step
+        new = [checkpoint for checkpoint in found if checkpoint.step > newest and checkpoint.ref.uri not in known]
+        self.settled = generation
+        self._move([*self.checkpoints, *new])
+        return new
+
+    def note(self, skipped: list[tuple[int, int]], retries: Retries) -> None:
+        """Record which samples (from, to) are skipped from now on, and what failures have used up and changed."""
+        self.skipped, self.retries = skipped, retries
         self._move(self.checkpoints)
 
     def hand_over(self, checkpoint: Checkpoint) -> None:
@@ -225,6 +243,7 @@ class Ledger:
             raise Fenced(f"{self.training} was taken over by another conductor.")
         self.checkpoints, self._retiring, self.aside = latest.checkpoints, latest.retiring, latest.aside
         self._broken, self.skipped, self.handed_over = latest.broken, latest.skipped, latest.handed_over
+        self.retries, self.settled = latest.retries, latest.settled
 
     def _move(self, checkpoints: list[Checkpoint], retired: Sequence[str] = (), *, aside: Sequence[Aside] = ()) -> None:
         retiring, aside = [*self._retiring, *retired], [*self.aside, *aside]
@@ -249,6 +268,8 @@ class Ledger:
             skipped=self.skipped,
             broken=self._broken,
             handed_over=self.handed_over,
+            retries=self.retries,
+            settled=self.settled,
         )
         return latest.to_json()
 

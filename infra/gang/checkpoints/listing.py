@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -9,7 +10,8 @@ from typing import Any, Literal
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Aside, Latest
-from infra.store import Store, layout
+from infra.checkpoints import check_against_seal
+from infra.store import Manifest, Store, layout
 from infra.store.records import parsed
 
 State = Literal["committed", "verified", "quarantined", "set aside", "uncommitted"]
@@ -21,7 +23,8 @@ class Found:
 
     Attributes:
         state: `committed`, `verified`, `quarantined`, `set aside`, or `uncommitted`. An uncommitted checkpoint was
-            sealed by a generation that ended before its conductor knew of it; it is never read.
+            sealed by a generation whose conductor did not commit it; the next conductor commits it if it is of the
+            last generation, else it is never read.
         reason: why it is quarantined or set aside; else "".
         bytes: size of its files; None if its manifest is missing or changed.
         written: when it was sealed, UTC, ISO 8601.
@@ -86,6 +89,35 @@ def why_from(store: Store, training: str, step: int, aside: Sequence[Aside]) -> 
             later.append((at, f"is quarantined: {_quarantine(store, uri)}"))
     later += [(entry.checkpoint.step, entry.reason) for entry in aside if entry.checkpoint.step > step]
     return "; ".join(f"step {at:,} {what}" for at, what in sorted(later)) or "the newest committed checkpoint"
+
+
+def left_behind(store: Store, training: str, generation: int, after: int) -> list[Checkpoint]:
+    """Checkpoints after step `after` that a generation sealed, described as their ranks reported them; oldest first.
+
+    Those that are damaged, or marked as quarantined, are left out.
+    """
+    found = _sealed_or_marked(store, training)
+    marked = {(step, number) for step, number, mark in found if mark == "quarantined"}
+    steps = sorted({step for step, number, mark in found if number == generation and step > after and not mark})
+    checkpoints = []
+    for step in steps:
+        uri = layout.checkpoint(training, step, generation)
+        # A folder without a manifest was never sealed.
+        with contextlib.suppress(FileNotFoundError, CorruptError):
+            if (step, generation) not in marked:
+                checkpoints.append(_described(store.manifest(uri), training, step, generation))
+    return checkpoints
+
+
+def _described(manifest: Manifest, training: str, step: int, generation: int) -> Checkpoint:
+    """A sealed checkpoint as its rank reported it; CorruptError if it is not the one that belongs there."""
+    parts = layout.split_attempt(training.rpartition("/")[2])
+    place = {"ref": manifest.ref, "key": parts[0] if parts else "", "training": training, "generation": generation}
+    names = ("epoch", "world_size", "metrics", "dropped_rows", "skipped")
+    facts = {name: manifest.settings[name] for name in names if name in manifest.settings}
+    checkpoint = parsed(layout.manifest(manifest.uri), Checkpoint.model_validate, {**place, "step": step, **facts})
+    check_against_seal(manifest, checkpoint)
+    return checkpoint
 
 
 def _sealed_or_marked(store: Store, training: str) -> list[tuple[int, int, str]]:

@@ -5,18 +5,27 @@ It starts no process itself: `start` does, on this machine or elsewhere. Everyth
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from dataclasses import replace
 from functools import partial
 
-from data_contracts.errors import Cancelled, CorruptError, Interrupted, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.errors import (
+    Cancelled,
+    CorruptError,
+    Fenced,
+    Interrupted,
+    StorageUnavailable,
+    TrainwrightError,
+    UsageError,
+)
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Launch, Retries
 from data_contracts.messages.ranks import RankAnswer, TrainingSummary
 from infra import stopping
 from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.checkpoints.listing import why_from
+from infra.gang.checkpoints.listing import left_behind, why_from
 from infra.gang.checkpoints.participants import begun
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
@@ -113,8 +122,11 @@ class _Conductor:
             # The previous conductor died before it wrote result.json.
             self._write_result(ledger.handed_over)
             return self._attached()
+        self._adopt(ledger)
         if (step := self.request.from_step) is not None:
             patiently(lambda: ledger.go_back(step, by=self.holder.rpartition("/")[0]))
+            # Whoever goes back begins anew from there.
+            patiently(lambda: ledger.note(ledger.skipped, Retries()))
         patiently(lambda: ledger.delete_retired(by=self.holder))
         plan = self._generations(ledger, keeper).plan
         summary = parsed(f"{self.training}: the ranks' answer", TrainingSummary.model_validate, plan)
@@ -123,6 +135,27 @@ class _Conductor:
         patiently(lambda: ledger.hand_over(checkpoint))
         self._write_result(checkpoint)
         return GangOutcome(checkpoint, self.node_seconds, self._next(), summary, self.happened)
+
+    def _adopt(self, ledger: Ledger) -> None:
+        """Commit what the last generation sealed after its conductor had died: whole checkpoints of the same training.
+
+        This is safe because it happens before the next generation is launched, and in the one move of the pointer that
+        also settles the generation.
+        """
+        last = self._next() - 1
+        if last < 0 or (ledger.settled is not None and ledger.settled >= last):
+            return
+        newest = -1 if ledger.newest is None else ledger.newest.step
+        found: list[Checkpoint] = []
+        with contextlib.suppress(CorruptError):  # a damaged launch file: the generation's steps are taken again
+            launch = patiently(lambda: self.store.find_as(layout.launch(self.training, last), Launch.from_json))
+            # Otherwise it trained on samples that are skipped since.
+            if launch is not None and launch.skip == ledger.skipped:
+                found = patiently(lambda: left_behind(self.store, self.training, last, newest))
+        if new := patiently(lambda: ledger.adopt(last, found)):
+            steps = ", ".join(f"{checkpoint.step:,}" for checkpoint in new)
+            sentence = f"step {steps} was sealed after the previous conductor had ended, and is committed now"
+            self.on_progress(Progress(last, "starting", step=new[-1].step, sentence=sentence))
 
     def _retire(self, ledger: Ledger) -> None:
         ledger.retire(self.request.keep, self.request.select, by=self.holder)
@@ -133,7 +166,7 @@ class _Conductor:
 
     def _generations(self, ledger: Ledger, keeper: LeaseKeeper) -> RankAnswer:
         """Launch generations until one is done; returns rank 0's answer. Raises a cause whose retry budget is spent."""
-        recovery = Recovery(self.request.retry, self.launch, ledger.skipped)
+        recovery = Recovery(self.request.retry, self.launch, ledger.skipped, ledger.retries)
         self.happened = recovery.happened
         # Whether to wait for optional nodes as long as for those that are required.
         patient = True
@@ -156,6 +189,8 @@ class _Conductor:
                 )
                 return generation.run(self.request.rollcall_timeout_s, patient=patient)
             except TrainwrightError as error:
+                # Nodes may have heard first that another conductor has taken over, and only be gone.
+                keeper.confirm()
                 self._recover(error, generation, ledger, recovery)
                 patient = bool(error.details.get("grows"))
                 if isinstance(error, StorageUnavailable):
@@ -169,9 +204,16 @@ class _Conductor:
         """Decide how training continues after a failed generation and report it; else raise `error`."""
         nodes, micro_batch = ({}, 0) if generation is None else (generation.nodes, generation.reports.micro_batch)
         is_quarantined = self._quarantines(ledger, error)
-        how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
-        if recovery.skipped != ledger.skipped:
-            patiently(lambda: ledger.skip(list(recovery.skipped)))
+        try:
+            how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
+        except TrainwrightError:
+            # The failure is reported: whoever continues after that begins with whole budgets.
+            if ledger.retries != Retries() and not isinstance(error, Fenced | Cancelled):
+                with contextlib.suppress(StorageUnavailable, Fenced):
+                    ledger.note(ledger.skipped, Retries())
+            raise
+        if (recovery.skipped, recovery.retries) != (ledger.skipped, ledger.retries):
+            patiently(lambda: ledger.note(list(recovery.skipped), recovery.retries))
         at = ledger.newest.step if ledger.newest else 0
         number, seconds = (-1, 0.0) if generation is None else (generation.number, generation.node_seconds)
         what = "no generation began" if generation is None else f"generation {number} ended"

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from data_contracts.errors import Diverged, Hung, NodeLost, OutOfMemory, TrainwrightError
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Launch, Retries
 from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.conductor.members import fitting
 
@@ -15,21 +15,32 @@ FAILURES = 2
 
 
 class Recovery:
-    """The retry budgets of one conductor, and the changes for its next generation.
+    """The retry budgets of one training, and the changes for its next generation.
+
+    The ledger keeps all of this for the next conductor, because a conductor that dies must not get new budgets.
+
+    Args:
+        retries: what earlier conductors have used up and changed.
 
     Attributes:
-        skipped: ranges of samples (from, to) that training skips; the ledger keeps them for the next conductor.
+        skipped: ranges of samples (from, to) that training skips.
         happened: sentences about what makes this training differ from an undisturbed training.
     """
 
-    def __init__(self, retry: RetrySpec, launch: Launch, skipped: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, retry: RetrySpec, launch: Launch, skipped: Sequence[tuple[int, int]], retries: Retries | None = None
+    ) -> None:
         self._retry, self._launch = retry, launch
+        before = retries or Retries()
         self.skipped = list(skipped)
-        self.happened: list[str] = []
-        self._used: Counter[str] = Counter()
-        self._failures: Counter[str] = Counter()
-        self._left_out: list[str] = []
-        self._micro_batch: int | None = None
+        self.happened = list(before.happened)
+        self._used = Counter(before.used)
+        self._failures = Counter(before.failures)
+        # A run that resumes may ask for fewer nodes or another micro-batch than the run before.
+        self._left_out = list(before.left_out)
+        while self._left_out and not self._fitting(len(self._left_out)):
+            self._left_out.pop(0)
+        self._micro_batch = before.micro_batch if self._is_smaller(before.micro_batch) else None
 
     @property
     def nodes(self) -> int:
@@ -68,16 +79,23 @@ class Recovery:
             return self._skip(error)
         return self._count(error, nodes) if isinstance(error, NodeLost | Hung) else ""
 
+    @property
+    def retries(self) -> Retries:
+        """What failures have used up and changed so far, for the next conductor."""
+        return Retries(
+            used=dict(self._used),
+            failures=dict(self._failures),
+            left_out=list(self._left_out),
+            micro_batch=self._micro_batch,
+            happened=list(self.happened),
+        )
+
     def used(self, error: TrainwrightError) -> int:
-        """How often this conductor has seen an error with this cause."""
+        """How often this training has seen an error with this cause."""
         return self._used[error.retry_key or ""]
 
     def _halve(self, error: OutOfMemory, micro_batch: int) -> str:
-        batch = self._launch.global_batch_size
-        # How many ranks share a step in the largest and in the smallest gang; the spec has the same rule.
-        ranks = [nodes * self._launch.devices for nodes in (self._launch.nodes, self._launch.least_nodes)]
-        halves = range(micro_batch // 2, 0, -1)
-        smaller = next((rows for rows in halves if all(batch // each % rows == 0 for each in ranks)), 0)
+        smaller = next(filter(self._shares_evenly, range(micro_batch // 2, 0, -1)), 0)
         if not smaller:
             # A micro-batch has at least one row, and the user's own loader has its own batches.
             raise error
@@ -85,6 +103,18 @@ class Recovery:
         sentence = f"out of memory: micro-batches of {smaller} rows instead of {micro_batch}, same global batch"
         self.happened.append(sentence)
         return f"{sentence[0].upper()}{sentence[1:]}."
+
+    def _shares_evenly(self, rows: int) -> bool:
+        """Whether micro-batches of `rows` make up a step in the largest and in the smallest gang, as in the spec."""
+        ranks = [nodes * self._launch.devices for nodes in (self._launch.nodes, self._launch.least_nodes)]
+        return all(self._launch.global_batch_size // each % rows == 0 for each in ranks)
+
+    def _is_smaller(self, rows: int | None) -> bool:
+        """Whether an earlier conductor's micro-batch still fits, and the spec does not ask for a smaller one."""
+        if rows is None or not self._shares_evenly(rows):
+            return False
+        wanted = self._launch.train.get("micro_batch_size")
+        return wanted is None or rows < int(wanted)
 
     def _skip(self, error: Diverged) -> str:
         if "rows" not in error.details:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from data_contracts.errors import Fenced, StorageUnavailable
+from infra.processes.process_id import ProcessId, this_process
 from infra.store import Lease, PointerMoved, Store
-from infra.store.lease import RENEW_EVERY_S
+from infra.store.lease import RENEW_EVERY_S, process_of, signed
+from tests.support.processes import a_process, identified
 
 PATH = "trainings/k-0/lease"
 
@@ -196,3 +202,71 @@ def test_an_old_holders_pointer_moves_fail(store: Store, time: Time) -> None:
 
 def test_a_holder_renews_every_ten_seconds() -> None:
     assert RENEW_EVERY_S == 10.0, "three times within the patience of those that wait, and six times within a node's"
+
+
+@contextlib.contextmanager
+def held_by_a_process(store: Store, time: Time, path: str = PATH) -> Iterator[subprocess.Popen[bytes]]:
+    """A lease whose holder's process sleeps."""
+    with a_process() as process:
+        Lease.take(store, path, f"one@{identified(process)}", sleep=time.sleep, clock=time.clock)
+        yield process
+
+
+def test_the_holder_carries_its_process() -> None:
+    mine = this_process()
+    assert mine is not None, "these tests need /proc"
+    assert process_of(signed("run/1")) == mine
+    assert signed("run/1") == f"run/1@{mine}"
+    # As earlier versions wrote it, and what nobody writes.
+    for holder in ("run/1", "", "run/1@", "run@1/2/3", f"run/1@{mine} ", f"run/1@{mine.place}/0/5"):
+        assert process_of(holder) is None
+
+
+def test_a_lease_whose_holder_is_seen_dead_is_taken_at_once(folder_store: Store, time: Time) -> None:
+    with held_by_a_process(folder_store, time) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        time.each = lambda passed: process.kill() if passed == 7 else None
+        # A zombie, because nobody waits for it yet.
+        lease = take(folder_store, signed("two"), time)
+    assert 7 <= time.now - 1000 < 30, "a process that is only stopped is not dead"
+    assert lease.token == 1
+
+
+def test_a_dead_holder_of_another_machine_is_waited_for(folder_store: Store, time: Time) -> None:
+    with a_process() as process:
+        dead = identified(process)
+    Lease.take(folder_store, PATH, f"one@{ProcessId('0' * 16, dead.pid, dead.started)}")
+    take(folder_store, "two", time)
+    assert time.now == 1030.0
+
+
+def test_what_a_silent_process_also_holds_is_not_waited_for_again(folder_store: Store, time: Time) -> None:
+    other = "trainings/k-1/lease"
+    elsewhere = ProcessId("0" * 16, 7, 7)
+    for path in (PATH, other):
+        Lease.take(folder_store, path, f"one@{elsewhere}")
+    take(folder_store, "two", time)
+    assert time.now == 1030.0
+    assert Lease.take(folder_store, other, "two", sleep=time.sleep, clock=time.clock).token == 1
+    assert time.now == 1030.0
+    # Long after that, it may be back.
+    third = "trainings/k-2/lease"
+    Lease.take(folder_store, third, f"one@{elsewhere}")
+    time.now += 300
+    Lease.take(folder_store, third, "two", sleep=time.sleep, clock=time.clock)
+    assert time.now == 1030.0 + 300 + 30
+
+
+def test_this_process_is_never_taken_for_silent(folder_store: Store, time: Time) -> None:
+    for path in (PATH, "trainings/k-1/lease"):
+        Lease.take(folder_store, path, signed("one"))
+    take(folder_store, signed("two"), time)
+    Lease.take(folder_store, "trainings/k-1/lease", signed("two"), sleep=time.sleep, clock=time.clock)
+    assert time.now == 1060.0
+
+
+def test_the_process_is_no_part_of_a_message(folder_store: Store, time: Time) -> None:
+    lease = take(folder_store, signed("one"), time)
+    Lease.take(folder_store, PATH, signed("two"), patience_s=0)
+    with pytest.raises(Fenced, match=r"now belongs to two, no longer to one\. "):
+        lease.confirm()

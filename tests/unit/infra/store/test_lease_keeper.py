@@ -12,6 +12,7 @@ import pytest
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.store import Lease, PointerMoved, Store, layout, open_store
 from infra.store import lease_keeper as keeper_module
+from infra.store.lease import signed
 from infra.store.lease_keeper import LeaseKeeper
 from infra.store.retry import Outage
 
@@ -107,7 +108,7 @@ def test_it_is_renewed_until_it_is_released(store: Store, monkeypatch: pytest.Mo
     keeper.stop()
     held = store.pointer(PATH).read()
     assert held is not None
-    assert held.value == {"beat": len(renewed), "holder": "me", "released": True, "token": 0}
+    assert held.value == {"beat": len(renewed), "holder": signed("me"), "released": True, "token": 0}
 
 
 def test_a_lease_that_was_lost_is_told(store: Store) -> None:
@@ -123,6 +124,21 @@ def test_a_lease_that_was_lost_is_told(store: Store) -> None:
         keeper.check()
     keeper.stop()
     assert pointer.read().value == beat
+
+
+def test_the_store_is_asked_who_holds_the_lease(store: Store, away: Callable[[int], None]) -> None:
+    keeper = LeaseKeeper(store, PATH, "me")
+    keeper.confirm()
+    keeper.start()
+    assert keeper.token(60) == 0
+    keeper.confirm()
+    Lease.take(store, PATH, "other", patience_s=0)
+    away(1)
+    keeper.confirm()  # nobody knows
+    with pytest.raises(Fenced, match="now belongs to other, no longer to me"):
+        keeper.confirm()
+    keeper.check()
+    keeper.stop()
 
 
 def test_a_lease_is_renewed_three_times_before_another_may_take_it(store: Store) -> None:

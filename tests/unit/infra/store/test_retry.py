@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from data_contracts.errors import Cancelled, Fenced, NodeLost, StorageUnavailabl
 from data_contracts.messages.gang import Launch
 from infra.store import Lease, Store, layout, open_store, retry
 from infra.store.retry import Background, ConductorWatch, Outage, patiently
+from tests.support.processes import a_process, identified
 
 TRAINING = "trainings/k-0"
 
@@ -127,6 +129,22 @@ def test_a_store_that_is_away_is_not_a_silent_conductor(
     seen.look()
     clock.sleep(2)
     with pytest.raises(NodeLost):
+        seen.look()
+
+
+def test_a_conductor_that_is_seen_dead_is_not_waited_for(store: Store, clock: Clock) -> None:
+    with a_process() as process:
+        Lease.take(store, layout.lease(TRAINING), f"me@{identified(process)}")
+        seen = watch(store)
+        process.send_signal(signal.SIGSTOP)
+        seen.look()
+        process.kill()
+    clock.sleep(1)
+    with pytest.raises(NodeLost, match=rf"has died: its process {process.pid} has ended\."):
+        seen.look()
+    Lease.take(store, layout.lease(TRAINING), "another")
+    clock.sleep(1)
+    with pytest.raises(Fenced):
         seen.look()
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.handoffs import Checkpoint
 from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.checkpoints.listing import list_checkpoints, why_from
+from infra.gang.checkpoints.listing import left_behind, list_checkpoints, why_from
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
 from tests.unit.infra.gang.checkpoints.test_ledger import TRAINING, seal, spoil
@@ -78,3 +79,34 @@ def test_why_an_older_one_is_gone_on_from(store: Store) -> None:
     assert second.startswith("step 1,500 is quarantined: ")
     ledger.commit(seal(store, 2000, generation=1))
     assert why_from(store, TRAINING, 2000, ledger.aside) == NEWEST
+
+
+def as_a_rank(store: Store, step: int, generation: int = 1, **place: str) -> Checkpoint:
+    """Seal a checkpoint as a rank does."""
+    facts = {"step": step, "epoch": 2, "world_size": 4, "metrics": {"loss": 0.5}, "dropped_rows": 3}
+    more = {"skipped": [[8, 16]]} if step > 15 else {}
+    said = {"training": TRAINING, "generation": generation, **place}
+    writer = store.writer(layout.checkpoint(TRAINING, step, generation))
+    writer.put("state.json", b"{}")
+    ref = writer.seal("checkpoint", {**facts, **more, "samples": 80, "strategy": "ddp"}, said)
+    return Checkpoint(ref=ref, key="k", **{**said, "training": TRAINING}, **facts, **more)
+
+
+def test_what_is_left_behind_is_described_as_its_rank_reported_it(store: Store) -> None:
+    made = [as_a_rank(store, step) for step in (10, 15, 20)]
+    assert left_behind(store, TRAINING, 1, after=10) == made[1:]
+    assert left_behind(store, TRAINING, 1, after=20) == left_behind(store, "trainings/other-0", 0, after=-1) == []
+
+
+def test_what_is_not_whole_or_not_of_this_generation_is_no_part_of_it(store: Store) -> None:
+    writer = store.writer(layout.checkpoint(TRAINING, 11, 1))
+    writer.put("state.json", b"{}")  # and never sealed
+    as_a_rank(store, 12, generation=0)
+    as_a_rank(store, 17, generation=0)
+    as_a_rank(store, 18, generation=0)
+    as_a_rank(store, 13, training="trainings/other-0")
+    seal(store, 14, 1)  # without what describes it
+    overwrite(Path(store.uri) / layout.manifest(as_a_rank(store, 15).ref.uri), b"{}")
+    store.create_once(layout.quarantined(as_a_rank(store, 16).ref.uri), {"schema_version": 1, "reason": "so"})
+    good = as_a_rank(store, 17)
+    assert left_behind(store, TRAINING, 1, after=5) == [good]

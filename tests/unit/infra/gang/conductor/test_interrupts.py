@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from infra.gang.checkpoints.listing import committed, list_checkpoints
+from infra.gang.conductor.rank_reports import Progress
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
-from tests.support.conducting import TRAINING, run, steps
+from tests.support.conducting import ELSEWHERE, TRAINING, run, steps
 
 # Ranks that report, then ignore SIGTERM and leave a process in a session of its own.
 HANGING = {"steps": 20, "faults": [{"generation": 0, "rank": rank, "step": 7, "kind": "hang"} for rank in (0, 1)]}
@@ -25,12 +27,14 @@ HANGING = {"steps": 20, "faults": [{"generation": 0, "rank": rank, "step": 7, "k
 class Conductor:
     """A conductor in a session of its own, as a shell's foreground job has a process group of its own."""
 
-    def __init__(self, store: Store, mark: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
+    def __init__(
+        self, store: Store, mark: str, fake: dict[str, Any], options: dict[str, Any], *, elsewhere: bool = False
+    ) -> None:
         self.errors = Path(store.uri).parent / f"errors-{os.urandom(4).hex()}"
         with self.errors.open("w") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.conducting", store.uri, json.dumps(fake), json.dumps(options)],
-                env=marked_env(mark),
+                env=marked_env(mark, {ELSEWHERE: "1" if elsewhere else ""}),
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -123,8 +127,9 @@ TIMES = [0, *(pytest.param(turn, marks=pytest.mark.sweep) for turn in range(1, 5
 
 
 @pytest.mark.parametrize("turn", TIMES)
-def test_nodes_whose_conductor_was_killed_end_by_themselves(turn: int, store: Store, mark: str) -> None:
-    conductor = Conductor(store, mark, HANGING, {"launch": {"lease_silence_s": 2, "heartbeat_s": 0.2}, "nodes": 2})
+def test_nodes_whose_conductor_was_killed_elsewhere_end_by_themselves(turn: int, store: Store, mark: str) -> None:
+    options = {"launch": {"lease_silence_s": 2, "heartbeat_s": 0.2}, "nodes": 2}
+    conductor = Conductor(store, mark, HANGING, options, elsewhere=True)
     conductor.said(MOMENTS["training"])
     assert len(find_marked(mark)) > 6
     conductor.process.kill()
@@ -145,7 +150,8 @@ def test_nodes_whose_conductor_was_killed_end_by_themselves(turn: int, store: St
 
 
 def test_nodes_of_an_older_generation_end_when_the_lease_has_a_new_owner(store: Store, mark: str) -> None:
-    conductor = Conductor(store, mark, HANGING, {"launch": {"lease_silence_s": 600, "heartbeat_s": 0.2}})
+    options = {"launch": {"lease_silence_s": 600, "heartbeat_s": 0.2}}
+    conductor = Conductor(store, mark, HANGING, options, elsewhere=True)
     conductor.said(MOMENTS["training"])
     conductor.process.kill()
     conductor.end()
@@ -156,6 +162,40 @@ def test_nodes_of_an_older_generation_end_when_the_lease_has_a_new_owner(store: 
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert not store.exists(layout.node_exit(TRAINING, 0, 0)), "a fenced node writes nothing"
+
+
+def test_after_a_killed_conductor_of_this_machine_the_next_one_trains_on_at_once(store: Store, mark: str) -> None:
+    """Both the lease and the nodes are free at once, and what the nodes sealed meanwhile counts."""
+    fake, options = {"steps": 160, "step_s": 0.05}, {"launch": {"heartbeat_s": 0.2}, "nodes": 2}
+    conductor = Conductor(store, mark, fake, options)
+    conductor.said(MOMENTS["training"])
+    # Between two checkpoints that it commits, it is held up, and the ranks seal another.
+    conductor.process.send_signal(signal.SIGSTOP)
+    newest = known = committed(store, TRAINING)[0][-1].step
+    while newest < known + 10:
+        newest = max(found.step for found in list_checkpoints(store, TRAINING))
+        time.sleep(0.01)
+    conductor.process.kill()
+    killed = time.monotonic()
+    said: list[Progress] = []
+    first_step = []
+
+    def hear(progress: Progress) -> None:
+        said.append(progress)
+        if progress.generation == 1 and progress.phase == "training" and progress.step and not first_step:
+            first_step.append(time.monotonic() - killed)
+
+    outcome = run(store, fake, on_progress=hear, **options)
+    conductor.end()
+    assert (outcome.checkpoint.step, outcome.generations) == (160, 2)
+    assert len([one for one in said if one.phase == "waiting"]) < 15, "one look a second, five reports of waiting"
+    [adopted] = [one for one in said if "sealed after the previous conductor had ended" in one.sentence]
+    assert adopted.step >= newest
+    assert steps(store)[1, 0][0] == adopted.step + 1
+    assert max(steps(store)[0, 0]) - adopted.step <= 5 + 40, "an interval, and what the ranks do until they are ended"
+    print(f"next step {first_step[0]:.1f} s after SIGKILL of the conductor")
+    assert first_step[0] < 20
+    assert not [one for one in find_marked(mark) if one != conductor.process.pid], "the orphans have ended, too"
 
 
 @pytest.mark.parametrize("turn", TIMES)

@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts import errors
 from data_contracts.errors import Diverged, Hung, NodeLost, OutOfMemory, TrainwrightError
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Launch, Retries
 from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.conductor.recovery import Recovery
 
@@ -17,9 +17,12 @@ HOSTS = {0: "a", 1: "b", 2: "c", 3: "d"}
 
 
 def recovery(
-    skipped: list[tuple[int, int]] | None = None, launch: dict[str, Any] | None = None, **retry: int
+    skipped: list[tuple[int, int]] | None = None,
+    launch: dict[str, Any] | None = None,
+    retries: Retries | None = None,
+    **retry: int,
 ) -> Recovery:
-    return Recovery(RetrySpec(**retry), LAUNCH.model_copy(update=launch or {}), skipped or [])
+    return Recovery(RetrySpec(**retry), LAUNCH.model_copy(update=launch or {}), skipped or [], retries)
 
 
 # cause -> how often it is tried again by default
@@ -181,3 +184,43 @@ def test_one_of_two_hosts_is_left_out_by_its_name() -> None:
     for _ in range(2):
         recovers.after(lost(1), {0: "a", 1: "b"}, 6)
     assert (recovers.nodes, recovers.launch.left_out) == (1, ["b"])
+
+
+def test_the_next_conductor_has_what_is_left_of_the_budgets() -> None:
+    first = recovery(node_lost=3)
+    for error in (lost(2), lost(2), OutOfMemory("no more.")):
+        first.after(error, HOSTS, 6)
+    first.after(errors.Preempted("asked."), HOSTS, 6)
+    kept = Retries.model_validate_json(first.retries.model_dump_json())
+    later = recovery(retries=kept, node_lost=3)
+    assert later.launch == first.launch
+    assert (later.nodes, later.launch.left_out, later.launch.train["micro_batch_size"]) == (3, ["c"], 3)
+    assert later.happened == first.happened
+    assert later.used(errors.Preempted("asked.")) == 1
+    later.after(lost(1), HOSTS, 6)
+    with pytest.raises(NodeLost):
+        later.after(lost(1), HOSTS, 6)
+    with pytest.raises(OutOfMemory):
+        later.after(OutOfMemory("no more."), HOSTS, 3)
+    # A raised budget counts at once, and the failures of each node do, too.
+    said = recovery(retries=later.retries, node_lost=9).after(lost(1), HOSTS, 6)
+    assert said == "Node 1 (b) failed 2 times and is left out."
+
+
+@pytest.mark.parametrize(
+    ("launch", "nodes", "left_out", "micro"),
+    [
+        ({}, 3, ["c"], 3),
+        ({"nodes": 2}, 2, [], 3),
+        ({"nodes": 1, "min_nodes": 1}, 1, [], 3),
+        ({"train": {"global_batch_size": 24, "micro_batch_size": 2}}, 3, ["c"], 2),
+        ({"train": {"global_batch_size": 32}}, 2, ["c"], None),
+    ],
+    ids=["as it was", "fewer nodes", "one node", "a smaller micro-batch", "another batch"],
+)
+def test_changes_that_no_longer_fit_are_dropped(
+    launch: dict[str, Any], nodes: int, left_out: list[str], micro: int | None
+) -> None:
+    later = recovery(launch=launch, retries=Retries(left_out=["c"], micro_batch=3))
+    assert (later.nodes, later.launch.left_out) == (nodes, left_out)
+    assert later.launch.train.get("micro_batch_size") == micro

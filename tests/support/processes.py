@@ -1,0 +1,33 @@
+"""A process of a test's own, to be stopped and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from infra.processes import process_id
+from infra.processes.process_id import ProcessId
+
+SLEEP = "import time; print(flush=True); time.sleep(600)"
+
+
+@contextlib.contextmanager
+def a_process(code: str = SLEEP) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has printed a line; killed and waited for at the end."""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def identified(process: subprocess.Popen[bytes]) -> ProcessId:
+    """The process as it would identify itself."""
+    place, fields = process_id._place(), process_id._stat(process.pid)
+    assert place is not None, "this test needs /proc"
+    assert fields is not None
+    return ProcessId(place, process.pid, int(fields[process_id._STARTED]))

@@ -1,0 +1,69 @@
+"""What a conductor that died left: checkpoints that its generation sealed, and what its retries had used up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import Fenced
+from data_contracts.handoffs import Checkpoint
+from data_contracts.messages.gang import Retries
+from infra.gang.checkpoints.ledger import Ledger
+from infra.store import Store, layout, open_store
+from tests.unit.infra.gang.checkpoints.test_ledger import TRAINING, kept, ledger_of, seal, spoil
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def sealed(store: Store, *steps: int, generation: int = 0) -> list[Checkpoint]:
+    return [seal(store, step, generation) for step in steps]
+
+
+def test_what_a_dead_conductors_generation_sealed_is_committed_once(store: Store) -> None:
+    ledger_of(store, 5, 10)
+    ledger = Ledger(store, TRAINING, 1)
+    assert ledger.settled is None
+    assert [one.step for one in ledger.adopt(0, sealed(store, 5, 15, 20))] == [15, 20], "those that are newer"
+    later = Ledger(store, TRAINING, 2)
+    assert ([one.step for one in later.checkpoints], later.settled) == ([5, 10, 15, 20], 0)
+    assert later.adopt(0, later.checkpoints) == []
+
+
+def test_what_was_set_aside_is_not_taken_in_again(store: Store) -> None:
+    ledger = ledger_of(store, 5, 10, 15)
+    aside = ledger.checkpoints[1:]
+    ledger.go_back(5, by="test")
+    assert ledger.adopt(0, aside) == []
+    assert kept(store) == [5]
+
+
+def test_what_was_taken_in_and_is_not_whole_is_quarantined(store: Store) -> None:
+    ledger_of(store, 5)
+    ledger = Ledger(store, TRAINING, 1)
+    [broken] = ledger.adopt(0, sealed(store, 10))
+    spoil(store, broken)
+    resumed = ledger.resume_from()
+    assert resumed is not None
+    assert resumed.step == 5
+    assert store.exists(layout.quarantined(broken.ref.uri))
+
+
+def test_an_older_conductor_takes_nothing_in(store: Store) -> None:
+    old = ledger_of(store, 5)
+    Ledger(store, TRAINING, 1)
+    with pytest.raises(Fenced):
+        old.adopt(0, sealed(store, 10))
+    assert kept(store) == [5]
+
+
+def test_what_failures_used_up_outlives_the_conductor(store: Store) -> None:
+    retries = Retries(used={"hung": 2}, failures={"b": 1}, left_out=["c"], micro_batch=4, happened=["c is left out"])
+    ledger_of(store, 5).note([], retries)
+    later = Ledger(store, TRAINING, 1)
+    assert later.retries == retries
+    later.note([], Retries())
+    assert "retries" not in store.pointer(layout.latest(TRAINING)).read().value, "earlier versions read it as before"
