@@ -190,6 +190,11 @@ def prove(arguments: argparse.Namespace) -> Answer:
     lines += [f"  raw file re-hashed: {uri}" for uri in proof.raw_checked]
     lines += [f"  raw file that is missing now: {uri}" for uri in proof.gone]
     lines += [f"  {uri} was trained{passed_over(spans)}" for uri, spans in proof.skipped.items()]
+    lines += [
+        f"  environment of {uri}: packages {one.packages:,} (digest {one.digest[:16]}), with Trainwright's own needs "
+        f"{one.installed:,}"
+        for uri, one in proof.environments.items()
+    ]
     if proof.external:
         lines.append("  the data is external: it was read by the user's data module and is not part of the proof")
     return Answer("\n".join(lines), proof.to_json(), line=lines[0])
