@@ -206,7 +206,8 @@ def _take(made: Path, target: Path, key: str) -> Path:
     held = _hold_whole(target, key)
     assert held is not None, "an environment is whole when it is made"
     found = [path for path in target.parent.iterdir() if (path / build.RECORD).exists()]
-    locks.make_room(found, lambda: sum(path.exists() for path in found) <= KEPT)
+    with contextlib.suppress(FileNotFoundError):  # another process makes room, too
+        locks.make_room(found, lambda: sum(path.exists() for path in found) <= KEPT)
     return held
 
 

@@ -13,7 +13,7 @@ from data_contracts.errors import SpecError, StorageUnavailable, TrainwrightErro
 from infra import scratch, stopping
 from infra.environments.indexes import of_this_machine, without_credentials
 from infra.processes.environment import for_user_code
-from infra.processes.processes import end, marked_env, new_mark, terminable, uninterrupted
+from infra.processes.processes import end, marked_env, module_command, new_mark, terminable, uninterrupted
 
 POLL_S = 0.05
 MOST_CHARACTERS = 700
@@ -66,7 +66,8 @@ def run(
         try:
             with output.open("wb") as out, errors.open("wb") as err:
                 process = subprocess.Popen(
-                    command,
+                    # A supervisor installs in a thread, which nothing waits for once the node ends.
+                    module_command("infra.processes.tied_to_parent", "--", *command),
                     cwd=folder,
                     env=marked_env(mark, scratch.variables(own.path), {**for_user_code(os.environ, {}), **variables}),
                     stdin=subprocess.DEVNULL,
