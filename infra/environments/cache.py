@@ -165,14 +165,17 @@ def _base() -> Path:
 
 
 def _here() -> list[str]:
-    """What an environment depends on besides its packages: this Python and this machine's kind."""
-    return [platform.python_version(), sys.base_prefix, sysconfig.get_platform()]
+    """What an environment depends on besides its packages: this Python, this installation and this machine's kind."""
+    return [platform.python_version(), sys.base_prefix, sys.prefix, sysconfig.get_platform()]
 
 
 def _key(packages: Packages) -> str:
-    """The name of an environment: its packages, this machine's kind, and the builds that this installation has."""
+    """The name of an environment: its packages, this machine's kind, and the builds that this installation has.
+
+    When this installation changes, an environment that links to it is not used again.
+    """
     ours, theirs = versions(packages_folder()), packages.versions
-    builds = sorted(f"{name}=={ours[name]}" for name in ours.keys() & theirs.keys() if "+" in ours[name])
+    builds = sorted(f"{name}=={ours[name]}" for name in ours.keys() & theirs.keys())
     return digest([VERSION, list(packages.install), list(packages.build), _here(), builds])[:KEY_LENGTH]
 
 

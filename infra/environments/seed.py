@@ -1,7 +1,8 @@
 """Puts packages of this installation into an environment instead of downloading them again.
 
 A node has torch already, in the build for its devices. Files become hard links, so an environment takes little space
-and a second to make; where the file systems differ they are copied. What was compiled stays compiled.
+and a second to make. They become symbolic links where hard links are impossible: on another file system, such as the
+scratch of a pod, or to files of another user, such as those of an image. What was compiled stays compiled.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import contextlib
 import csv
 import errno
 import os
-import shutil
 from collections.abc import Iterable, Iterator
 from importlib.util import cache_from_source
 from pathlib import Path, PurePosixPath
@@ -70,4 +70,4 @@ def _link_file(source: Path, target: Path) -> None:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        shutil.copy2(source, target)
+        os.symlink(source, target)

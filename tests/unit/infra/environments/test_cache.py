@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shutil
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import SpecError, UsageError
-from infra.environments import build, cache
+from infra.environments import build, cache, seed
 from infra.environments.build import interpreter_in
 from infra.environments.installed import packages_folder, packages_folder_in
 from infra.environments.packages import Packages
@@ -61,12 +62,24 @@ def test_a_package_that_we_lack_is_there_with_what_it_needs(resolve: Resolve, wh
         said(packages, "import prefect")
 
 
-def test_another_version_of_ours_leaves_ours_alone(resolve: Resolve, wheels: Path) -> None:
+def _no_hard_links(*_: Any, **__: Any) -> None:
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+@pytest.mark.parametrize("link", [os.link, _no_hard_links])
+def test_another_version_of_ours_leaves_ours_alone(
+    link: Any, resolve: Resolve, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seed.os, "link", link)
     write_wheel(wheels, "tqdm", "4.1.0")
     ours = {path: path.read_bytes() for path in (packages_folder() / "tqdm").rglob("*.py")}
     packages = resolve("tqdm<4.2")
     assert packages.sealed == ("tqdm==4.1.0",)
-    assert said(packages, "import tqdm; print(tqdm.version)") == "4.1.0"
+    assert said(packages, "import tqdm, yaml; print(tqdm.version, yaml.__version__)").split()[0] == "4.1.0"
+    loader = cache.packages_in(packages) / "yaml/loader.py"
+    assert os.path.samefile(loader, packages_folder() / "yaml/loader.py"), "nothing of ours is copied"
+    assert loader.is_symlink() is (link is _no_hard_links)
+    assert build.is_whole(cache.environment(packages))
     assert {path: path.read_bytes() for path in ours} == ours
 
 
