@@ -76,13 +76,12 @@ def environment(packages: Packages, wheels: Path | None = None) -> Path:
         order = build.Order(packages.install, (), _seeds(packages), packages.build, wheels)
         with scratch.make("environment", root=base) as folder:
             try:
-                site = build.make(folder.path / "new", order)
+                build.make(folder.path / "new", order)
             except UvFailed as error:
                 raise UsageError(
                     f"The packages of the environment cannot be installed on {socket.gethostname()}: {error.reason}",
                     remedy=f"Let pip's settings there name the index or folder of wheels that has them ({PAGE}).",
                 ) from error
-            _refuse_others(packages, site)
             return _take(folder.path, base / key, key)
 
 
@@ -212,15 +211,3 @@ def _take(made: Path, target: Path, key: str) -> Path:
     with contextlib.suppress(FileNotFoundError):  # another process makes room, too
         locks.make_room(found, lambda: sum(path.exists() for path in found) <= KEPT)
     return held
-
-
-def _refuse_others(packages: Packages, site: Path) -> None:
-    """UsageError if uv installed something else than the list; it resolves what only this platform needs."""
-    here = {name: public(version) for name, version in versions(site).items()}
-    for name, version in packages.versions.items():
-        if here.get(name) != version:
-            raise UsageError(
-                f"{name} {version} of the environment was not installed on {socket.gethostname()}, which has "
-                f"{here.get(name, 'none')}.",
-                remedy="Use the same lock of Trainwright on all machines.",
-            )
