@@ -162,6 +162,21 @@ def packages_in(store: Store, manifest: Manifest) -> Packages | None:
     return Packages.of_files(read[0], read[1], f"{manifest.uri}/{environments.FOLDER}")
 
 
+def changed_parts(store: Store, before: Ref, now: Ref) -> list[str]:
+    """What differs between two bundles: `environment`, `code` or both; `code` if one of them cannot be read.
+
+    Files outside of the project, which only their digests stand for, are not compared.
+    """
+    try:
+        old, new = ({file.path: file.blake3 for file in store.manifest(ref).files} for ref in (before, now))
+    except (FileNotFoundError, CorruptError):
+        return ["code"]
+    own, sealed = f"{_FOLDER}/{environments.FOLDER}/", f"{_FOLDER}/{environments.SEALED}"
+    code = [{name: value for name, value in files.items() if not name.startswith(own)} for files in (old, new)]
+    changes = {"environment": old.get(sealed) != new.get(sealed), "code": code[0] != code[1]}
+    return [part for part, changed in changes.items() if changed]
+
+
 def check_bundle(store: Store, manifest: Manifest, code_digest: str | None = None) -> None:
     """Raise CorruptError unless the files of a bundle match its name, and `code_digest` if that is given.
 

@@ -11,7 +11,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.messages.gang import Launch
-from infra.code_bundle import pack, packages_in, unpack
+from infra.code_bundle import changed_parts, pack, packages_in, unpack
 from infra.environments import cache
 from infra.environments.packages import INSTALL, SEALED, Packages
 from infra.gang.node.inputs import lay_out_inputs
@@ -46,8 +46,13 @@ def test_the_code_s_digest_covers_what_was_asked_for_and_nothing_else(project: P
     assert same.ref != asked.ref, "the name of a bundle covers all of its files"
     other = Packages(("stranger==1.3.0",), ("stranger==1.3.0",))
     assert pack(project, store, packages=other).digest not in (asked.digest, without.digest)
+    assert changed_parts(store, without.ref, asked.ref) == ["environment"]
+    assert changed_parts(store, asked.ref, same.ref) == []
     assert packages_in(store, store.manifest(asked.ref)) == ASKED
     assert packages_in(store, store.manifest(without.ref)) is None
+    (project / "net.py").write_text("import stranger as s\n")
+    assert changed_parts(store, asked.ref, pack(project, store).ref) == ["environment", "code"]
+    assert changed_parts(store, without.ref, pack(project, store).ref) == ["code"]
 
 
 def test_a_project_may_not_bring_the_list_itself(project: Path, store: Store) -> None:
