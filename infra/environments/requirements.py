@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from data_contracts.errors import SpecError
 from infra.environments import uv
+from infra.environments.packages import is_of_cuda
 
 FIELD = "environment"
 LOCK = "uv.lock"
@@ -140,8 +141,9 @@ def _locked(folder: Path) -> Wanted:
     lock = folder / LOCK
     _refuse_another_python(lock)
     lines = uv.export(folder)
-    local = [_local(folder, line) for line in lines]
-    return Wanted(lock, tuple(_checked(line, str(lock)) for line in local))
+    checked = [_checked(_local(folder, line), str(lock)) for line in lines]
+    # They come with the build of torch that a machine has; a lock names those of one build.
+    return Wanted(lock, tuple(line for line in checked if not is_of_cuda(canonicalize_name(Requirement(line).name))))
 
 
 def _local(folder: Path, line: str) -> str:
