@@ -130,7 +130,9 @@ def _spec(command: argparse.ArgumentParser, window: str = f"{TIMES}, or a length
     command.add_argument("--window", help=window)
     command.add_argument("--store", help="store to use instead of the store in the spec")
     command.add_argument(
-        "--rehash", action="store_true", help="ignore remembered digests: read and hash every raw file again"
+        "--rehash",
+        action="store_true",
+        help="ignore what is remembered: read and hash every raw file again, and resolve the environment again",
     )
 
 

@@ -12,8 +12,17 @@ from pathlib import Path
 from data_contracts.errors import UsageError
 
 
-def require_class(root: Path, dotted: str) -> None:
+def is_in_project(root: Path, dotted: str) -> bool:
+    """Whether the first part of a dotted path is a module or package of the project."""
+    first = dotted.partition(".")[0]
+    return _is_package(root / first) or (root / f"{first}.py").is_file()
+
+
+def require_class(root: Path, dotted: str, installed: Path | None = None) -> None:
     """Check, without importing anything, that `package.module.Name` names something in the project or installed.
+
+    Args:
+        installed: the folder of installed packages; default: those of this process.
 
     UsageError if the module's file or the name in it does not exist; a file that cannot be parsed passes, because only
     running it gives its author a traceback.
@@ -24,7 +33,7 @@ def require_class(root: Path, dotted: str) -> None:
             f"{dotted!r} is not the path of a class or function.",
             remedy="Write it as module.Class or package.module.Class.",
         )
-    located = _locate(parts, root)
+    located = _locate(parts, root, installed)
     if located is None:
         return
     source, module, rest = located
@@ -42,11 +51,12 @@ def require_class(root: Path, dotted: str) -> None:
     raise UsageError(f"{dotted!r}: there is no {rest[0]} in {source}.", remedy=hint)
 
 
-def _locate(parts: list[str], root: Path) -> tuple[Path | None, str, list[str]] | None:
+def _locate(parts: list[str], root: Path, installed: Path | None) -> tuple[Path | None, str, list[str]] | None:
     """The source of the longest prefix of `parts` that is a module, its name and the rest; None if it has no source."""
     here = root
-    if not _is_package(root / parts[0]) and not (root / f"{parts[0]}.py").is_file():
-        found = importlib.machinery.PathFinder.find_spec(parts[0])
+    if not is_in_project(root, parts[0]):
+        places = None if installed is None or parts[0] in sys.stdlib_module_names else [str(installed)]
+        found = importlib.machinery.PathFinder.find_spec(parts[0], places)
         if parts[0] in sys.builtin_module_names:
             return None
         if found is None:

@@ -17,6 +17,8 @@ from blake3 import blake3
 from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
+from infra.environments import packages as environments
+from infra.environments.packages import Packages
 from infra.project_files import ProjectFiles, choose
 from infra.settings import on_this_machine
 from infra.store import Manifest, Store, layout
@@ -73,11 +75,13 @@ def pack(
     *,
     include: Sequence[str] = (),
     sources: Iterable[Path] = (),
+    packages: Packages | None = None,
 ) -> CodeBundle:
     """Seal the project of the spec in `spec_folder`; the same files give the same bundle.
 
     `infra.project_files` decides what is packed. The digest always covers `extra` (files that the spec names) and what
-    `include` brings in, and `extra` is packed if it is in the project.
+    `include` brings in, and `extra` is packed if it is in the project. The code runs with `packages`, whose two files
+    are added to the bundle; the digest covers the one with what the user asked for.
 
     Raises:
         UsageError: a top-level package or module has one of our names, a file does not exist, Git does not say what it
@@ -90,8 +94,10 @@ def pack(
     for name in choice.packed:
         layout.check_path(name, f"file's name in the project {root}")
     content = {name: _read(path) for name, path in sorted(choice.packed.items())}
+    content |= packages.files() if packages else {}
     digests = {name: blake3(data).hexdigest() for name, data in content.items()}
     apart = {name: digests[name] for name in choice.included}
+    apart |= {environments.SEALED: digests[environments.SEALED]} if packages else {}
     apart |= {_name_of(path, root): blake3(_read(path)).hexdigest() for path in named}
     covered = {name: value for name, value in digests.items() if name.endswith(".py")} | apart
     # Two bundles may share a digest and differ in a README, so the directory is named by all of the files.
@@ -144,6 +150,31 @@ def unpack(store: Store, ref: Ref, to: Path, *, code_digest: str | None = None) 
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
     return to
+
+
+def packages_in(store: Store, manifest: Manifest) -> Packages | None:
+    """The packages that a bundle's code runs with; None if they are Trainwright's own. Check the bundle first."""
+    files = {file.path for file in manifest.files}
+    sealed, install = (f"{_FOLDER}/{name}" for name in (environments.SEALED, environments.INSTALL))
+    if install not in files:
+        return None
+    read = [store.read(f"{manifest.uri}/{name}") for name in (sealed, install)]
+    return Packages.of_files(read[0], read[1], f"{manifest.uri}/{environments.FOLDER}")
+
+
+def changed_parts(store: Store, before: Ref, now: Ref) -> list[str]:
+    """What differs between two bundles: `environment`, `code` or both; `code` if one of them cannot be read.
+
+    Files outside of the project, which only their digests stand for, are not compared.
+    """
+    try:
+        old, new = ({file.path: file.blake3 for file in store.manifest(ref).files} for ref in (before, now))
+    except (FileNotFoundError, CorruptError):
+        return ["code"]
+    own, sealed = f"{_FOLDER}/{environments.FOLDER}/", f"{_FOLDER}/{environments.SEALED}"
+    code = [{name: value for name, value in files.items() if not name.startswith(own)} for files in (old, new)]
+    changes = {"environment": old.get(sealed) != new.get(sealed), "code": code[0] != code[1]}
+    return [part for part, changed in changes.items() if changed]
 
 
 def check_bundle(store: Store, manifest: Manifest, code_digest: str | None = None) -> None:
@@ -215,6 +246,8 @@ def refuse_our_names(root: Path, names: Iterable[str]) -> None:
     """UsageError if one of the project's files makes a top-level package or module with one of our names."""
     for name in sorted(names):
         first = PurePosixPath(name).parts[0]
+        if first == environments.FOLDER:
+            raise UsageError(f"{root / name} is in the place of Trainwright's own files.", remedy="Rename its folder.")
         if name.endswith(".py") and first.removesuffix(".py") in OUR_NAMES:
             ours = first.removesuffix(".py")
             raise UsageError(

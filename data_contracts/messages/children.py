@@ -92,10 +92,18 @@ class MissingFile(Record):
     why: str
 
 
+class MissingModule(Record):
+    """The import of `name` needed `module`, which is neither in the project nor installed."""
+
+    name: str
+    module: str
+
+
 class ImportTrialAnswer(Message):
-    """The first file that an import lacked; None if each import found its files."""
+    """The first file and the first module that an import lacked; None if each import found them."""
 
     missing: MissingFile | None
+    lacks: MissingModule | None = Field(default=None, exclude_if=lambda lacks: lacks is None)
 
 
 class SizeRequest(Message):

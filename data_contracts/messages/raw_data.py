@@ -115,12 +115,14 @@ class PieceRequest(Message):
         folder: that all machines share.
         store: that the work opens.
         sources: that the work opens.
+        project: folder of the user's code in `folder`, if a transform runs.
     """
 
     folder: str
     piece: int
     store: StoreAddress
     sources: list[SourceSpec]
+    project: str | None = Field(default=None, exclude_if=lambda project: project is None)
 
 
 class PieceDone(Message):

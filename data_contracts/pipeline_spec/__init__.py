@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
-from data_contracts.pipeline_spec.code import CodeSpec
+from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
 from data_contracts.pipeline_spec.data import (
     ContractSpec,
     DaskRunner,
@@ -35,6 +35,7 @@ __all__ = [
     "ContractSpec",
     "DaskRunner",
     "DataSpec",
+    "EnvironmentSpec",
     "EvaluateSpec",
     "GateSpec",
     "InitSpec",
@@ -111,6 +112,8 @@ class PipelineSpec(Section):
     """How many retries each cause of failure has."""
     code: CodeSpec = CodeSpec()
     """Further files of the project to pack into the code bundle."""
+    environment: EnvironmentSpec | None = None
+    """The packages that your code runs with, apart from Trainwright's; default: it runs with Trainwright's own."""
     data: DataSpec | Literal["external"]
     """The raw data, or `external` if your own data module reads other data."""
     contract: ContractSpec | None = None
@@ -130,8 +133,9 @@ class PipelineSpec(Section):
     def _without_new_sections(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # A section that earlier versions lack is left out if it has its default value, so that a spec's digest and keys
         # stay.
-        written = write(self)
-        return written if self.code != CodeSpec() else {name: one for name, one in written.items() if name != "code"}
+        absent = {"code"} if self.code == CodeSpec() else set[str]()
+        absent |= {"environment"} if self.environment is None else set()
+        return {name: one for name, one in write(self).items() if name not in absent}
 
     @property
     def model_name(self) -> str:

@@ -1,13 +1,13 @@
-"""`code`: which files of the user's project are packed for the nodes beside its modules."""
+"""`code` and `environment`: the files that are packed for the nodes beside a project's modules, and their packages."""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from data_contracts.pipeline_spec.base import Section
+from data_contracts.pipeline_spec.base import Section, Shorthand
 
 
 def _below_the_root(pattern: str) -> str:
@@ -26,3 +26,21 @@ class CodeSpec(Section):
     include: list[Pattern] = Field(default_factory=list)
     """Paths, folders or globs below the project's root that are also packed and count as code; default none. A data
     source, a link that leaves the project or a file named like a secret needs its exact path."""
+
+
+class EnvironmentSpec(Shorthand):
+    """The packages that your code needs, installed on every machine that imports it; a plain string is short for
+    `file`.
+    """
+
+    short_for: ClassVar[str] = "file"
+
+    file: Annotated[str, Field(min_length=1)]
+    """A file of requirements, or a folder with `pyproject.toml` and `uv.lock`; relative to the spec's folder."""
+    build: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$")]] = Field(
+        default_factory=list
+    )
+    """Names of packages that are built from source, which runs their code; others come as wheels. Default none."""
+    wheels: str | None = None
+    """Folder of wheels, relative to the spec's folder, that this machine installs from instead of an index; other
+    machines use pip's settings of their own. Default: the indexes that pip is set to use."""

@@ -41,8 +41,10 @@ _SECONDS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
 
 
 def _parts_of(spec: PipelineSpec) -> list[str]:
-    """The files from which a spec takes its Lightning config and its suite."""
+    """The files from which a spec takes its Lightning config, its suite and its packages."""
     parts = [spec.train.lightning, spec.contract.suite if spec.contract else None]
+    if spec.environment is not None:  # what it resolves to is counted
+        parts += [f"{spec.environment.file}{name}" for name in ("", "/uv.lock", "/pyproject.toml")]
     return [part for part in parts if isinstance(part, str)]
 
 
@@ -190,6 +192,11 @@ def prove(arguments: argparse.Namespace) -> Answer:
     lines += [f"  raw file re-hashed: {uri}" for uri in proof.raw_checked]
     lines += [f"  raw file that is missing now: {uri}" for uri in proof.gone]
     lines += [f"  {uri} was trained{passed_over(spans)}" for uri, spans in proof.skipped.items()]
+    lines += [
+        f"  environment of {uri}: packages {one.packages:,} (digest {one.digest[:16]}), with Trainwright's own needs "
+        f"{one.installed:,}"
+        for uri, one in proof.environments.items()
+    ]
     if proof.external:
         lines.append("  the data is external: it was read by the user's data module and is not part of the proof")
     return Answer("\n".join(lines), proof.to_json(), line=lines[0])

@@ -23,6 +23,7 @@ from data_contracts.messages.children import A, Child, R
 from data_contracts.messages.message import Message
 from data_contracts.quoting import LOG, PROJECT, log_place, withholds
 from infra import scratch, stopping
+from infra.environments.cache import interpreter
 from infra.processes.child_main import PARENT, ChildFiles, Json
 from infra.processes.environment import explain, for_user_code
 from infra.processes.private_texts import new_log
@@ -92,7 +93,7 @@ def run_module(
 
     Args:
         project: the user's unpacked code: the child's working directory and TRAINWRIGHT_PROJECT. The child puts it on
-            its import path once our modules are loaded.
+            its import path once our modules are loaded, and runs with the packages that this code asks for.
         withhold: whether the child handles rows with sensitive columns; assumed if this process withholds texts. Its
             output and the texts of exceptions that are not ours stay in a file on this machine, which messages name.
         timeout_s: seconds after which the child is killed and Hung is raised; default none.
@@ -102,7 +103,7 @@ def run_module(
     Raises the class of error that the child answered with; NodeLost or OutOfMemory if it was killed. An exception in
     this process, including KeyboardInterrupt, kills the child and all its descendants first.
     """
-    mark = new_mark()
+    python, mark = _python(project, request), new_mark()
     with terminable(), scratch.make("child", mark=mark) as folder:
         files = ChildFiles(folder.path)
         files.request.write_text(json.dumps(request))
@@ -115,7 +116,7 @@ def run_module(
         kills = oom_kills()
         process: subprocess.Popen[bytes] | None = None
         try:
-            process = _start(module, files, project, env, folder.handles)
+            process = _start(module, files, project, env, folder.handles, python)
             _follow(process, module, files, timeout_s, on_report or {}, on_poll)
         finally:
             with uninterrupted():  # even after a child that ended well, a loader's workers must not survive
@@ -142,12 +143,20 @@ def log_tail(path: Path, limit_bytes: int = LOG_TAIL_BYTES) -> str:
         return ""
 
 
+def _python(project: Path | None, request: Json) -> str:
+    """The child's interpreter: that of the code in its folder, or of the code that its request names as `project`."""
+    named = request.get("project")
+    return interpreter(Path(named) if project is None and isinstance(named, str) else project)
+
+
 def _start(
-    module: str, files: ChildFiles, project: Path | None, env: dict[str, str], handles: Sequence[int]
+    module: str, files: ChildFiles, project: Path | None, env: dict[str, str], handles: Sequence[int], python: str
 ) -> subprocess.Popen[bytes]:
     with files.log.open("wb") as output:
         return subprocess.Popen(
-            module_command("infra.processes.light_imports", module, str(files.request), str(files.answer)),
+            module_command(
+                "infra.processes.light_imports", module, str(files.request), str(files.answer), python=python
+            ),
             cwd=project,
             env=env,
             stdin=subprocess.DEVNULL,

@@ -53,9 +53,13 @@ def marked_env(
     return {**environ, "PYTHONPATH": os.pathsep.join(paths), **(extra or {}), MARK: "/".join([*marks, mark])}
 
 
-def module_command(module: str, *arguments: str) -> list[str]:
-    """Command line that runs one of our modules; `-P` keeps the working directory off the import path."""
-    return [sys.executable, "-P", "-u", "-m", module, *arguments]
+def module_command(module: str, *arguments: str, python: str = sys.executable) -> list[str]:
+    """Command line that runs one of our modules; `-P` keeps the working directory off the import path.
+
+    Args:
+        python: the interpreter; default this process's.
+    """
+    return [python, "-P", "-u", "-m", module, *arguments]
 
 
 def find_marked(mark: str) -> list[int]:

@@ -1,6 +1,6 @@
-"""Run a module that the kernel ends together with its parent.
+"""Run a module, or a program, that the kernel ends together with its parent.
 
-Run as `python -m infra.processes.tied_to_parent MODULE ARGUMENT…`.
+Run as `python -m infra.processes.tied_to_parent MODULE ARGUMENT…`, or with `-- PROGRAM ARGUMENT…`.
 
 If a supervisor is killed, the kernel ends torchrun, and then torchrun's ranks (see `infra.gang.node.rank_bootstrap`);
 no other process is needed to end them.
@@ -8,6 +8,7 @@ no other process is needed to end them.
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 
@@ -15,8 +16,10 @@ from infra.processes.processes import die_with_parent
 
 
 def main() -> None:
-    """Tie this process to its parent and become MODULE."""
+    """Tie this process to its parent and become MODULE or PROGRAM."""
     die_with_parent()
+    if sys.argv[1] == "--":
+        os.execv(sys.argv[2], sys.argv[2:])
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 

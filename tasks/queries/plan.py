@@ -8,6 +8,7 @@ from typing import Any
 
 from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
+from infra import code_bundle
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.stages.earlier_handoffs import EarlierHandoffs
@@ -89,7 +90,7 @@ def _look(run: Run, stage: Stage[..., Any], earlier: EarlierHandoffs, changes: l
         why = stage.missing if done is None else done.lacks
     except UsageError as error:
         why = error.message.rstrip(".")
-    mine = [one for one in changes if one.startswith((*stage.sections, "code", "raw"))]
+    mine = [one for one in changes if one.startswith((*stage.sections, "code", "environment", "raw"))]
     since = f"; changed since the last run: {', '.join(dict.fromkeys(mine))}" if mine else ""
     return Step(stage.name, "run", f"{why[0].lower()}{why[1:]}{since}"), ""
 
@@ -109,7 +110,7 @@ def _changes(run: Run) -> list[str]:
     if before.suite != now.suite:
         changed.append("contract.suite")
     if before.code_digest != now.code_digest:
-        changed.append("code")
+        changed += code_bundle.changed_parts(run.store, before.code, now.code) or ["code"]
     return changed
 
 

@@ -34,6 +34,15 @@ class Link:
     bytes: int
 
 
+@dataclass(frozen=True)
+class Environment:
+    """The packages that code ran with: the digest and the number of those that its user asked for, with their needs."""
+
+    digest: str
+    packages: int
+    installed: int
+
+
 @dataclass
 class Proof:
     """The chain of a model version.
@@ -41,6 +50,7 @@ class Proof:
     Attributes:
         gone: raw files that no longer exist; external: whether the training used data that we never saw.
         skipped: checkpoint → the samples (from, to) that it did not see, because a training with them diverged.
+        environments: bundle of code → the packages that it ran with, if they are not Trainwright's own.
     """
 
     name: str
@@ -51,6 +61,7 @@ class Proof:
     gone: list[str] = field(default_factory=list)
     external: bool = False
     skipped: dict[str, list[list[int]]] = field(default_factory=dict)
+    environments: dict[str, Environment] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The proof as objects that JSON can hold."""
@@ -90,6 +101,8 @@ def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: N
         proof.links.append(link)
         if manifest.settings.get("skipped"):
             proof.skipped[ref.uri] = manifest.settings["skipped"]
+        if manifest.kind == code_bundle.KIND and (found := code_bundle.packages_in(store, manifest)) is not None:
+            proof.environments[ref.uri] = Environment(found.digest, len(found.sealed), len(found.install))
         on_link(link)
         waiting += [(ref.uri, parent) for parent in _parents(manifest)]
         _check_raw(manifest.provenance, proof, seen_raw)

@@ -1,6 +1,7 @@
-"""Checks, before any node is launched, that the code of a bundle finds its files: a child imports it from the bundle.
+"""Checks, before any node is launched, that the code of a bundle finds its files and the packages that it imports.
 
-This takes seconds, so it runs once per bundle on a machine, and only if a module mentions a file that was left out.
+A child imports it from the bundle. This takes seconds, so it runs once per bundle on a machine, and only if the code
+has an environment of its own or a module mentions a file that was left out.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ TIMEOUT_S = 120.0
 log = logging.getLogger("trainwright")
 
 
-def refuse_incomplete(store: Store, bundle: CodeBundle, names: Sequence[str]) -> None:
-    """UsageError if importing the spec's code needs a file of the project that was left out of the bundle.
+def refuse_incomplete(store: Store, bundle: CodeBundle, names: Sequence[str], environment: str | None = None) -> None:
+    """UsageError if importing the spec's code needs a file that was left out, or a module that is not installed.
 
     Args:
         names: dotted paths of classes and functions.
+        environment: `environment.file` of the spec.
     """
     tried = state_folder() / "tried" / digest([bundle.ref.id, sorted(names)])[:KEY_LENGTH]
-    if tried.exists() or not _mentions_left_out(bundle.chosen):
+    if tried.exists() or (environment is None and not _mentions_left_out(bundle.chosen)):
         return
     left_out = {one.path: one.why for one in bundle.chosen.left_out}
     with scratch.make("trial") as folder:
@@ -39,16 +41,22 @@ def refuse_incomplete(store: Store, bundle: CodeBundle, names: Sequence[str]) ->
             names=list(names), left_out=left_out, project=str(project), origin=str(bundle.root)
         )
         try:
-            missing = run_child(IMPORT_TRIAL, request, project=project, timeout_s=TIMEOUT_S).missing
+            found = run_child(IMPORT_TRIAL, request, project=project, timeout_s=TIMEOUT_S)
         except TrainwrightError as error:
             # Not an error of the user's: code that fails here may still run on the machines that train.
             log.info("it is unknown before the start whether the code finds its files: %s", error.message)
             return
-    if missing is not None:
+    if (missing := found.missing) is not None:
         raise UsageError(
             f"{missing.name} cannot be imported from the packed files of the project {bundle.root}: it needs "
             f"{missing.path}, which is left out, because {missing.why}.",
             remedy=f"If it may be stored, add code.include: [{missing.path}] to the spec.",
+        )
+    if environment is not None and (lack := found.lacks) is not None:
+        raise UsageError(
+            f"{lack.name} cannot be imported: it needs the module {lack.module}, which neither the project "
+            f"{bundle.root} nor its environment has.",
+            remedy=f"Add the package that has {lack.module} to {environment}.",
         )
     tried.parent.mkdir(exist_ok=True)
     tried.touch()

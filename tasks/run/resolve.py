@@ -22,11 +22,14 @@ from data_contracts.resolved import Price, Resolved
 from data_contracts.run_report import StageResult, Trigger
 from infra import audit, code_bundle, machines, registry, settings
 from infra.datasets import find_dataset, find_dataset_by_id
+from infra.environments.cache import packages_in
+from infra.environments.packages import Packages
 from infra.imported_weights import ENDING
 from infra.project_files import ProjectFiles, choose
 from infra.sources import local_files, resolve_sources
 from infra.store import Store, layout
 from tasks.run.code_trial import refuse_incomplete
+from tasks.run.environments import resolve_environment
 from tasks.run.init_from import resolve_init
 from tasks.run.options import RunOptions
 from tasks.run.spec_check import named_code, refuse_unknown_code, run_window
@@ -51,7 +54,8 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     )
     started_by = _audited(root, options.trigger)
     provenance = {**started_by, "run_id": run_id, "tags": spec.tags}
-    bundle = _pack(spec, path, store, lightning, provenance)
+    packages = resolve_environment(spec, path, afresh=options.rehash)
+    bundle = _pack(spec, path, store, lightning, provenance, packages)
     machine = machines.machine(spec.train.machine)
     machines.check_devices(machine, spec.train.devices, lightning)
     return Resolved(
@@ -94,13 +98,21 @@ def _audited(root: Path, trigger: Trigger) -> dict[str, Any]:
 
 
 def _pack(
-    spec: PipelineSpec, path: Path, store: Store, lightning: dict, provenance: dict[str, Any]
+    spec: PipelineSpec,
+    path: Path,
+    store: Store,
+    lightning: dict,
+    provenance: dict[str, Any],
+    packages: Packages | None,
 ) -> code_bundle.CodeBundle:
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
     root = path.parent
-    bundle = code_bundle.pack(root, store, provenance=provenance, **_packing(spec, root, lightning))
-    refuse_unknown_code(spec, path, lightning, bundle.root)
-    refuse_incomplete(store, bundle, [name for _, name in named_code(spec, lightning)])
+    settings = _packing(spec, root, lightning)
+    bundle = code_bundle.pack(root, store, provenance=provenance, packages=packages, **settings)
+    installed = None if packages is None else packages_in(packages)
+    refuse_unknown_code(spec, path, lightning, bundle.root, installed)
+    file = None if spec.environment is None else spec.environment.file
+    refuse_incomplete(store, bundle, [name for _, name in named_code(spec, lightning)], file)
     return bundle
 
 

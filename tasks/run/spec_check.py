@@ -18,8 +18,9 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
 from infra import code_bundle
-from infra.class_lookup import require_class
+from infra.class_lookup import is_in_project, require_class
 from infra.sources import Window, parse_window
+from tasks.run.environments import wanted_packages
 
 # A class or a function that the spec names: its field, and its dotted path.
 NamedCode = tuple[FieldPath, str]
@@ -33,6 +34,7 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     lightning = inline_lightning(spec, root)
     if spec.contract is not None:
         load_suite(spec.contract.suite, root)
+    wanted_packages(spec, path)
     refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
 
 
@@ -66,11 +68,19 @@ def named_code(spec: PipelineSpec, lightning: dict[str, Any]) -> Iterator[NamedC
             yield ("evaluate", "metrics", name, "class_path"), metric.class_path
 
 
-def refuse_unknown_code(spec: PipelineSpec, path: Path, lightning: dict[str, Any], project: Path) -> None:
-    """SpecError, with file, line and field, if a class or function that the spec names does not exist."""
+def refuse_unknown_code(
+    spec: PipelineSpec, path: Path, lightning: dict[str, Any], project: Path, installed: Path | None = None
+) -> None:
+    """SpecError, with file, line and field, if a class or function that the spec names does not exist.
+
+    Args:
+        installed: the folder of packages of the spec's environment. Before it is known, packages are not looked into.
+    """
     for field, name in named_code(spec, lightning):
+        if spec.environment is not None and installed is None and not is_in_project(project, name):
+            continue
         try:
-            require_class(project, name)
+            require_class(project, name, installed)
         except UsageError as error:
             where = _place(spec, path, field, name)
             raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error

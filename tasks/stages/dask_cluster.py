@@ -75,7 +75,13 @@ def shard_on_dask(
 
         def send(order: PieceOrder) -> None:
             # The store and the sources decide which credentials the environment of the piece's child keeps.
-            piece = PieceRequest(folder=str(folder), piece=order.piece, store=request.store, sources=request.sources)
+            piece = PieceRequest(
+                folder=str(folder),
+                piece=order.piece,
+                store=request.store,
+                sources=request.sources,
+                project=request.project,
+            )
             pieces.send(order.work, piece)
 
         request = request.model_copy(update={"cluster": SharedFolder(folder=str(folder), at_once=at_once)})

@@ -1,29 +1,49 @@
-"""Lay out what a node's ranks read on this machine: the user's code and the dataset."""
+"""Lay out what a node's ranks need on this machine: the user's code, its environment, and the dataset."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from data_contracts.errors import CorruptError
 from data_contracts.messages.gang import Launch
 from infra.code_bundle import unpack
 from infra.datasets import local_dataset, mixed
+from infra.environments.cache import interpreter
 from infra.store import Store
 from infra.store.retry import patiently
 
 
-def lay_out_inputs(store: Store, launch: Launch, project: Path) -> Path | None:
-    """Unpack the code into the new folder `project`; returns the dataset's local folder, None with external data.
+@dataclass(frozen=True)
+class Inputs:
+    """What a node's ranks need.
 
-    CorruptError if the dataset is gone, or if either is not what was sealed.
+    Attributes:
+        project: folder of the user's code.
+        python: the interpreter of its environment.
+        dataset: folder of the dataset; None with external data.
+    """
+
+    project: Path
+    python: str
+    dataset: Path | None
+
+
+def lay_out_inputs(store: Store, launch: Launch, project: Path) -> Inputs:
+    """Unpack the code into the new folder `project`, make its environment if needed, and lay out the dataset.
+
+    Raises:
+        CorruptError: the dataset is gone, or it or the code is not what was sealed.
+        UsageError: the packages of the environment cannot be installed here.
     """
     project.mkdir()
     if (code := launch.code) is not None:
         patiently(lambda: unpack(store, code, project, code_digest=launch.code_digest))
+    python = patiently(lambda: interpreter(project))
     if launch.dataset is None:
-        return None
+        return Inputs(project, python, None)
     sealed = mixed(launch.dataset, launch.mixture)
     try:
-        return patiently(lambda: local_dataset(store, sealed))
+        return Inputs(project, python, patiently(lambda: local_dataset(store, sealed)))
     except FileNotFoundError as error:
         raise CorruptError(f"The dataset {sealed.ref.uri} is missing.") from error

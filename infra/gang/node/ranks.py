@@ -6,6 +6,7 @@ import errno
 import os
 import random
 import socket
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -34,6 +35,7 @@ def torchrun(
     address: str,
     scratch: Path,
     listener: socket.socket | None,
+    python: str = sys.executable,
 ) -> list[str]:
     """The command that starts this node's ranks, once the roll-call has fixed their meeting point and order.
 
@@ -42,6 +44,7 @@ def torchrun(
 
     Args:
         listener: the rendezvous socket, on the first node; the command's process must inherit it.
+        python: the interpreter of the user's environment.
     """
     arguments = {
         "nnodes": len(meeting.nodes),
@@ -58,10 +61,10 @@ def torchrun(
     options = [f"--{name}={value}" for name, value in arguments.items()]
     # --no-python, because -m would put the working directory, the user's project, first on the import path.
     return [
-        *module_command("infra.processes.tied_to_parent", "training.fit.torchrun_agent"),
+        *module_command("infra.processes.tied_to_parent", "training.fit.torchrun_agent", python=python),
         *options,
         "--no-python",
-        *module_command("infra.gang.node.rank_bootstrap", launch.entry),
+        *module_command("infra.gang.node.rank_bootstrap", launch.entry, python=python),
     ]
 
 

@@ -28,7 +28,7 @@ from data_contracts.quoting import LOG, PROJECT
 from infra import scratch
 from infra.gang.environment import ADDRESS, DATASET, LAUNCH, SCRATCH, STORE, store_env, store_options
 from infra.gang.node import ranks
-from infra.gang.node.inputs import lay_out_inputs
+from infra.gang.node.inputs import Inputs, lay_out_inputs
 from infra.gang.node.peer_probe import PeerProbe
 from infra.gang.node.publisher import Publisher
 from infra.gang.node.ranks import SAVED_WITHIN_S, RankWatch
@@ -99,8 +99,7 @@ class _Supervisor:
             self._join()
             inputs = Background(self._lay_out)
             meeting = self._roll_call(inputs)
-            project, dataset = inputs.result()
-            self._train(meeting, project, dataset)
+            self._train(meeting, inputs.result())
         except TrainwrightError as caught:
             error = caught
         except KeyboardInterrupt:
@@ -122,9 +121,8 @@ class _Supervisor:
         """The ranks of the node that comes at `place` in the order of the nodes."""
         return [RankFiles(self.scratch, rank) for rank in range(place * self.devices, (place + 1) * self.devices)]
 
-    def _lay_out(self) -> tuple[Path, Path | None]:
-        project = self.scratch / "project"
-        return project, lay_out_inputs(self.store, self.launch, project)
+    def _lay_out(self) -> Inputs:
+        return lay_out_inputs(self.store, self.launch, self.scratch / "project")
 
     def _join(self) -> None:
         """Answer the roll-call; Fenced if this node was started twice and the first one runs."""
@@ -179,10 +177,10 @@ class _Supervisor:
         if self.listener is not None:
             self.listener.close()
 
-    def _train(self, meeting: Meeting, project: Path, dataset: Path | None) -> None:
+    def _train(self, meeting: Meeting, inputs: Inputs) -> None:
         place = meeting.order.index(self.node)
         listener = self.listener if place == 0 else None
-        command = ranks.torchrun(self.launch, meeting, place, self.address, self.scratch, listener)
+        command = ranks.torchrun(self.launch, meeting, place, self.address, self.scratch, listener, inputs.python)
         environ = for_user_code(os.environ, {"store": self.store.address.to_json()})
         log = self.scratch / "torchrun.txt"
         if self.launch.withhold:
@@ -194,8 +192,8 @@ class _Supervisor:
             with log.open("wb") as output:
                 process = subprocess.Popen(
                     command,
-                    cwd=project,
-                    env=marked_env(self.mark, self._env(meeting, project, dataset, log), environ),
+                    cwd=inputs.project,
+                    env=marked_env(self.mark, self._env(meeting, inputs, log), environ),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -262,7 +260,7 @@ class _Supervisor:
         sentence = f"torchrun on node {self.node} {how} before its ranks had answered."
         raise NodeLost(sentence, details={"log": log_tail(log)})
 
-    def _env(self, meeting: Meeting, project: Path, dataset: Path | None, log: Path) -> dict[str, str]:
+    def _env(self, meeting: Meeting, inputs: Inputs, log: Path) -> dict[str, str]:
         neighbours = sum(joined.host == socket.gethostname() for joined in meeting.nodes)
         threads = str(ranks.threads_per_rank(len(self.ranks) * neighbours))
         return {
@@ -273,8 +271,8 @@ class _Supervisor:
             STORE: self.store.uri,
             **store_env(self.store.storage_options, self.store.pointers),
             SCRATCH: str(self.scratch),
-            PROJECT: str(project),
-            DATASET: str(dataset or ""),
+            PROJECT: str(inputs.project),
+            DATASET: str(inputs.dataset or ""),
             LOG: str(log.resolve()) if log.is_symlink() else "",
         }
 

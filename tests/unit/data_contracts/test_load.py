@@ -42,7 +42,7 @@ MISTAKES = {
     "unknown key at the top": (
         "version: 1",
         "version: 1\nzzz: 3",
-        "2: zzz: unknown key; a spec has code, contract, data, evaluate, name, promote, retry, shards, "
+        "2: zzz: unknown key; a spec has code, contract, data, environment, evaluate, name, promote, retry, shards, "
         "store, tags, train, "
         "verify and version",
     ),

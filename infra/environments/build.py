@@ -1,0 +1,121 @@
+"""Makes an environment in a new folder: an interpreter, packages of this installation, and what uv adds to them.
+
+The record `whole.json` is written last. It says how many files there are, and how large those are that do not share
+their bytes with this installation; `is_whole` compares them in some hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.environments import uv
+from infra.environments.installed import dist_infos, packages_folder, packages_folder_in
+from infra.environments.seed import files_of, seed
+from infra.settings import on_this_machine
+
+RECORD = "whole.json"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to install.
+
+    Attributes:
+        requirements, constraints: lines as uv reads them.
+        seeds: names of packages to take from this installation, unless the requirements ask for other versions.
+        build: names that are built from source.
+        wheels: the folder that packages come from; None: the indexes of this machine.
+    """
+
+    requirements: Sequence[str]
+    constraints: Sequence[str]
+    seeds: Iterable[str]
+    build: Sequence[str]
+    wheels: Path | None
+
+
+def make(folder: Path, order: Order) -> Path:
+    """Make the environment and return its folder of packages.
+
+    Raises:
+        UvFailed: the packages cannot be installed, or not together.
+    """
+    uv.make_venv(folder, sys.executable)
+    site = packages_folder_in(folder)
+    with on_this_machine(folder):
+        seeded = seed(order.seeds, site)
+        requirements, constraints = folder / "requirements.txt", folder / "constraints.txt"
+        requirements.write_text("".join(f"{line}\n" for line in order.requirements))
+        constraints.write_text("".join(f"{line}\n" for line in order.constraints))
+    bounds = ["--constraints", str(constraints)] if order.constraints else []
+    uv.install(interpreter_in(folder), ["--requirements", str(requirements), *bounds], order.build, order.wheels)
+    with on_this_machine(folder):
+        _compile(site, seeded)
+        _record(folder, site)
+    return site
+
+
+def interpreter_in(environment: Path) -> Path:
+    """The interpreter of an environment."""
+    return environment / "bin" / "python"
+
+
+def is_whole(environment: Path) -> bool:
+    """Whether an environment is complete, and no file was removed, added or cut since it was made."""
+    try:
+        record = json.loads((environment / RECORD).read_text())
+        if not interpreter_in(environment).exists():
+            return False
+        sizes: dict[str, int] = record["sizes"]
+        if any((environment / name).stat().st_size != size for name, size in sizes.items()):
+            return False
+        return sum(1 for _ in _files(packages_folder_in(environment))) == record["files"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _record(folder: Path, site: Path) -> None:
+    files, sizes, ours = 0, {}, packages_folder()
+    for path in _files(site):
+        files += 1
+        facts = os.stat(path)
+        try:
+            shared = os.stat(ours / os.path.relpath(path, site))
+        except FileNotFoundError:
+            shared = None
+        if shared is None or (shared.st_ino, shared.st_dev) != (facts.st_ino, facts.st_dev):
+            sizes[os.path.relpath(path, folder)] = facts.st_size
+    draft = folder / f"{RECORD}.draft"
+    draft.write_text(json.dumps({"files": files, "sizes": sizes}))
+    draft.rename(folder / RECORD)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Every file below a folder, but what Python compiles by itself."""
+    waiting = [str(folder)]
+    while waiting:
+        with os.scandir(waiting.pop()) as scanned:
+            entries = list(scanned)
+        folders = {entry.path for entry in entries if entry.is_dir(follow_symlinks=False)}
+        waiting += (path for path in folders if not path.endswith("__pycache__"))
+        yield from (entry.path for entry in entries if entry.path not in folders)
+
+
+def _compile(site: Path, seeded: set[str]) -> None:
+    """Compile what uv installed, so that eight ranks do not do it at once."""
+    theirs = dist_infos(packages_folder())
+    tops = {
+        site / file.parts[0]
+        for name, info in dist_infos(site).items()
+        if name not in seeded or theirs[name].name != info.name
+        for file in files_of(info)
+        if file.suffix == ".py"
+    }
+    if tops:
+        # Some packages carry files that do not compile, so the exit code says nothing.
+        uv.run([sys.executable, "-m", "compileall", "-q", "-j", "0", *map(str, sorted(tops))], {})

@@ -1,0 +1,213 @@
+"""The environments of this machine: each made once for its list of packages, and used by every process that needs it.
+
+    <state>/environments/<key>/           an environment; locked while a process uses it
+    <state>/environments/<key>.making     locked while it is checked and made, so that one process makes it
+    <state>/environments/resolved/<key>   what requirements were resolved to
+
+An environment is made in a folder of its own and renamed when it is whole. A damaged one is replaced. Those that no
+process uses are deleted, the least recently used first, beyond a number that is kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import re
+import socket
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from data_contracts.canonical import KEY_LENGTH, digest
+from data_contracts.errors import CorruptError, SpecError, UsageError
+from infra import locks, scratch
+from infra.atomic import replace_private
+from infra.environments import build
+from infra.environments.installed import closure, packages_folder, packages_folder_in, versions
+from infra.environments.packages import INSTALL, SEALED, Packages, is_of_cuda, packages_of, public
+from infra.environments.requirements import FIELD, Wanted
+from infra.environments.uv import UvFailed
+from infra.settings import on_this_machine, state_folder
+
+VERSION = 1
+KEPT = 10
+NEEDS = Path(__file__).with_name("rank_needs.txt")
+PAGE = "docs/environment.md"
+_ABSENT = re.compile(r"(\S+) was not found in")
+log = logging.getLogger("trainwright")
+# Environments that this process uses, and the handles that keep them until it ends.
+_held: dict[str, tuple[Path, int]] = {}
+
+
+def rank_needs() -> list[str]:
+    """The requirements of Trainwright's own part of a process that imports the user's code."""
+    return [line for line in NEEDS.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def interpreter(project: Path | None) -> str:
+    """The interpreter of a process that imports an unpacked project's code: its environment's, which is made if needed.
+
+    Raises:
+        UsageError: the packages cannot be installed on this machine.
+        StorageUnavailable: an index does not answer.
+    """
+    packages = None if project is None else packages_of(project)
+    return sys.executable if packages is None else str(build.interpreter_in(environment(packages)))
+
+
+def environment(packages: Packages, wheels: Path | None = None) -> Path:
+    """The environment of a list of packages on this machine, whole and kept until this process ends."""
+    key = _key(packages)
+    if key in _held:
+        return _held[key][0]
+    base = _base()
+    with locks.locked(base / f"{key}.making"):
+        held = _hold_whole(base / key, key)
+        if held is not None:
+            return held
+        log.info("environment: installing %d packages on this machine", len(packages.install))
+        order = build.Order(packages.install, (), _seeds(packages), packages.build, wheels)
+        with scratch.make("environment", root=base) as folder:
+            try:
+                build.make(folder.path / "new", order)
+            except UvFailed as error:
+                raise UsageError(
+                    f"The packages of the environment cannot be installed on {socket.gethostname()}: {error.reason}",
+                    remedy=f"Let pip's settings there name the index or folder of wheels that has them ({PAGE}).",
+                ) from error
+            return _take(folder.path, base / key, key)
+
+
+def resolve(wanted: Wanted, build_names: Sequence[str], wheels: Path | None, *, afresh: bool = False) -> Packages:
+    """The packages that a user's requirements and ours come to, installed on this machine.
+
+    The same requirements give the same packages on this machine until they change, unless `afresh` is set.
+
+    Raises:
+        SpecError: they cannot be installed, or not together with what Trainwright needs.
+        StorageUnavailable: an index does not answer.
+    """
+    needs = rank_needs()
+    names = sorted(path.name for path in wheels.iterdir()) if wheels else None
+    asked = [*wanted.requirements, "", *wanted.constraints, "", *needs, "", *build_names]
+    base = _base()
+    remembered = base / "resolved" / digest([VERSION, asked, names, _here(), versions(packages_folder())])[:KEY_LENGTH]
+    packages = None if afresh else _remembered(remembered)
+    if packages is not None:
+        environment(packages, wheels)
+        return packages
+    parsed = [*map(Requirement, needs), *wanted.parsed()]
+    log.info("environment: resolving %s", wanted.place)
+    order = build.Order(
+        [*needs, *wanted.requirements],
+        wanted.constraints,
+        closure(packages_folder(), parsed),
+        build_names,
+        wheels,
+    )
+    with scratch.make("environment", root=base) as folder:
+        try:
+            site = build.make(folder.path / "new", order)
+        except UvFailed as error:
+            raise _unresolved(wanted, error.reason) from error
+        packages = Packages.of(versions(site), closure(site, wanted.parsed()), build_names)
+        key = _key(packages)
+        with locks.locked(base / f"{key}.making"):
+            if _hold_whole(base / key, key) is None:
+                _take(folder.path, base / key, key)
+    with on_this_machine(base):
+        remembered.parent.mkdir(exist_ok=True)
+        files = {name: data.decode() for name, data in packages.files().items()}
+        replace_private(remembered, json.dumps(files))
+    return packages
+
+
+def packages_in(packages: Packages) -> Path:
+    """The folder of packages in the environment of a list."""
+    return packages_folder_in(environment(packages))
+
+
+def _unresolved(wanted: Wanted, reason: str) -> SpecError:
+    """The error for requirements that uv did not install."""
+    absent = {canonicalize_name(name) for name in _ABSENT.findall(reason)}
+    if "building from source is disabled" in reason or "no usable wheels" in reason or "no wheels" in reason:
+        remedy = "If its source may be built here and on every node, which runs its code, name it in environment.build."
+    elif absent & wanted.names or "there is no version of" in reason:
+        remedy = (
+            "Correct the name or the version, or let pip's settings name the index or folder of wheels that has it."
+        )
+    else:
+        remedy = f"Ask for versions that fit each other and what Trainwright itself needs in a rank ({PAGE})."
+    return SpecError(f"{FIELD}: {wanted.place}: {reason}", remedy=remedy)
+
+
+def _remembered(path: Path) -> Packages | None:
+    try:
+        files = json.loads(path.read_text())
+        return Packages.of_files(files[SEALED].encode(), files[INSTALL].encode(), str(path))
+    except (OSError, ValueError, KeyError, AttributeError, CorruptError):
+        return None
+
+
+def _base() -> Path:
+    base = state_folder() / "environments"
+    with on_this_machine(base.parent):
+        base.mkdir(exist_ok=True)
+    return base
+
+
+def _here() -> list[str]:
+    """What an environment depends on besides its packages: this Python, this installation and this machine's kind."""
+    return [platform.python_version(), sys.base_prefix, sys.prefix, sysconfig.get_platform()]
+
+
+def _key(packages: Packages) -> str:
+    """The name of an environment: its packages, this machine's kind, and the builds that this installation has.
+
+    When this installation changes, an environment that links to it is not used again.
+    """
+    ours, theirs = versions(packages_folder()), packages.versions
+    builds = sorted(f"{name}=={ours[name]}" for name in ours.keys() & theirs.keys())
+    return digest([VERSION, list(packages.install), list(packages.build), _here(), builds])[:KEY_LENGTH]
+
+
+def _seeds(packages: Packages) -> set[str]:
+    """The packages that this installation has in the wanted version, and what its build of torch brings."""
+    ours, theirs = versions(packages_folder()), packages.versions
+    same = {name for name in ours.keys() & theirs.keys() if public(ours[name]) == theirs[name]}
+    needed = closure(packages_folder(), [Requirement(name) for name in sorted(same)])
+    return same | {name for name in needed if is_of_cuda(name)}
+
+
+def _hold_whole(folder: Path, key: str) -> Path | None:
+    """Keep an environment for this process, if it is whole; a damaged one is removed."""
+    handle = locks.hold(folder)
+    if handle is None:
+        return None
+    if build.is_whole(folder):
+        _held[key] = (folder, handle)
+        return folder
+    log.warning("environment: %s is damaged and is made again", folder)
+    os.close(handle)
+    with scratch.make("environment", root=folder.parent) as aside, contextlib.suppress(FileNotFoundError):
+        os.rename(folder, aside.path / "damaged")
+    return None
+
+
+def _take(made: Path, target: Path, key: str) -> Path:
+    """Give a new environment its name and keep it for this process; others make room."""
+    with on_this_machine(target.parent):
+        os.rename(made / "new", target)
+    held = _hold_whole(target, key)
+    assert held is not None, "an environment is whole when it is made"
+    found = [path for path in target.parent.iterdir() if (path / build.RECORD).exists()]
+    with contextlib.suppress(FileNotFoundError):  # another process makes room, too
+        locks.make_room(found, lambda: sum(path.exists() for path in found) <= KEPT)
+    return held

@@ -1,0 +1,70 @@
+"""pip's settings as uv's: which indexes and folders of wheels packages come from on this machine.
+
+uv does not read pip's configuration, which chooses the build of torch, for one. The settings become variables, because
+every user of a machine can read a command line, and with it the password in an index's address. `make setup` uses this
+module before anything is installed, so it imports only the standard library.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+
+# Sections of pip's settings that `pip install` reads; a later one replaces values of an earlier one.
+SECTIONS = ("global", "install", ":env:")
+PLACES = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
+# How a place is reached, and what may be chosen there.
+WAYS = {
+    "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
+    "proxy": "ALL_PROXY",
+    "trusted-host": "UV_INSECURE_HOST",
+    "constraint": "UV_CONSTRAINT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "timeout": "UV_HTTP_TIMEOUT",
+}
+NO_INDEX = "no-index"
+# uv's other variables, such as the password of a named index, begin like this.
+_OF_UV = "UV_"
+_CREDENTIALS = re.compile(r"(?<=//)[^/\s@]*@")
+
+
+def pip_settings(listed: str) -> dict[str, str]:
+    """The settings of `pip install` in what `pip config list` printed, such as `global.index-url='https://…'`."""
+    found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        section, _, setting = name.rpartition(".")
+        if section in found:
+            found[section][setting] = ast.literal_eval(value)
+    return {name: value for section in SECTIONS for name, value in found[section].items()}
+
+
+def uv_places(settings: Mapping[str, str]) -> dict[str, str]:
+    """Uv's variables for the indexes and the folders of wheels among pip's settings."""
+    chosen = {
+        PLACES[name]: ("," if name == "find-links" else " ").join(value.split())
+        for name, value in settings.items()
+        if name in PLACES
+    }
+    # pip takes the best version that any index has; by default uv looks only in the first that has the package.
+    return {**chosen, "UV_INDEX_STRATEGY": "unsafe-best-match"}
+
+
+def of_this_machine(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Variables and options that make uv install from where pip would here; uv's own variables count more."""
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    settings = pip_settings(listed.stdout) if listed.returncode == 0 else {}
+    ways = {WAYS[name]: " ".join(value.split()) for name, value in settings.items() if name in WAYS}
+    own = {name: value for name, value in environ.items() if name.startswith(_OF_UV)}
+    forbidden = settings.get(NO_INDEX, "").lower() in ("1", "true", "yes", "on")
+    return {**ways, **uv_places(settings), **own}, ["--no-index"] if forbidden else []
+
+
+def without_credentials(text: str) -> str:
+    """`text` without the user names and passwords in its addresses."""
+    return _CREDENTIALS.sub("", text)

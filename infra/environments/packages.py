@@ -1,0 +1,135 @@
+"""The resolved packages of an environment, as a bundle of code holds them: names and versions, nothing else.
+
+Two files lie beside the code. `packages.txt` has what the user asked for, with all that it needs: the code's digest,
+and with it every reuse key, covers it. `install.json` has what is installed: these packages and our own needs. Neither
+has hashes, local versions (`+cpu`) or what one build of torch brings, so that CPU and CUDA machines agree.
+
+Whoever can write the store can write these files: a name or version that is not one is refused, options are not read.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from data_contracts.canonical import digest
+from data_contracts.errors import CorruptError
+
+FOLDER = ".environment"
+SEALED = f"{FOLDER}/packages.txt"
+INSTALL = f"{FOLDER}/install.json"
+VERSION = 1
+# What the CUDA build of torch brings.
+_OF_CUDA = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
+_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_LONGEST = 128
+_MOST = 10_000
+
+
+@dataclass(frozen=True)
+class Packages:
+    """The packages of an environment, each as `name==version`, sorted.
+
+    Attributes:
+        sealed: what the user asked for, and all that it needs.
+        install: what is installed: `sealed` and what Trainwright needs.
+        build: names that are built from source; every other package comes as a wheel.
+    """
+
+    sealed: tuple[str, ...]
+    install: tuple[str, ...]
+    build: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, installed: Mapping[str, str], asked: Iterable[str], build: Iterable[str]) -> Self:
+        """The packages `installed` (versions by name), of which `asked` are the user's."""
+        entries = {name: f"{name}=={public(version)}" for name, version in installed.items()}
+        listed = {name: entry for name, entry in sorted(entries.items()) if not is_of_cuda(name)}
+        return cls(
+            sealed=tuple(listed[name] for name in sorted(set(asked) & listed.keys())),
+            install=tuple(listed.values()),
+            build=tuple(sorted(canonicalize_name(name) for name in build)),
+        )
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the sealed list."""
+        return digest(list(self.sealed))
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Version by name of what is installed."""
+        return dict(split(entry) for entry in self.install)
+
+    def files(self) -> dict[str, bytes]:
+        """The files of a bundle by name."""
+        facts = {"schema_version": VERSION, "install": list(self.install), "build": list(self.build)}
+        return {SEALED: "".join(f"{entry}\n" for entry in self.sealed).encode(), INSTALL: json.dumps(facts).encode()}
+
+    @classmethod
+    def of_files(cls, sealed: bytes, install: bytes, place: str) -> Self:
+        """The packages that a bundle's files hold; CorruptError, naming `place`, if an entry has another form."""
+        try:
+            facts = json.loads(install)
+            if facts["schema_version"] != VERSION:
+                raise ValueError(f"its schema version is {facts['schema_version']}")
+            read = cls(
+                sealed=tuple(map(_checked, sealed.decode().splitlines())),
+                install=tuple(map(_checked, facts["install"])),
+                build=tuple(map(_checked_name, facts["build"])),
+            )
+            if not set(read.sealed) <= set(read.install) or len(read.install) > _MOST:
+                raise ValueError("its two lists do not agree")
+        except (ValueError, TypeError, KeyError) as error:
+            raise CorruptError(
+                f"{place} does not hold the packages of an environment ({type(error).__name__}: {str(error)[:80]}).",
+                remedy="Use one version of Trainwright on all machines, then run again.",
+            ) from error
+        return read
+
+
+def packages_of(project: Path) -> Packages | None:
+    """The packages that an unpacked bundle asks for; None if it asks for none."""
+    if not (project / INSTALL).is_file():
+        return None
+    return Packages.of_files((project / SEALED).read_bytes(), (project / INSTALL).read_bytes(), str(project / FOLDER))
+
+
+def is_of_cuda(name: str) -> bool:
+    """Whether the CUDA build of torch brings this package, which other builds lack."""
+    return _OF_CUDA.match(name) is not None
+
+
+def public(version: str) -> str:
+    """A version without its local part, such as `+cpu`."""
+    return Version(version).public
+
+
+def split(entry: str) -> tuple[str, str]:
+    """Name and version of `name==version`."""
+    name, _, version = entry.partition("==")
+    return name, version
+
+
+def _checked(entry: str) -> str:
+    name, version = split(entry)
+    try:
+        plain = public(version) == version
+    except InvalidVersion:
+        plain = False
+    if not plain or len(entry) > _LONGEST:
+        raise ValueError(f"{entry[:_LONGEST]!r} is not a name with a version")
+    return f"{_checked_name(name)}=={version}"
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name) or canonicalize_name(name) != name or len(name) > _LONGEST:
+        raise ValueError(f"{name[:_LONGEST]!r} is not a package's name")
+    return name

@@ -1,0 +1,148 @@
+"""Runs uv with the indexes of this machine, without credentials that it does not need, and no longer than we live."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from data_contracts.errors import SpecError, StorageUnavailable, TrainwrightError, UsageError
+from infra import scratch, stopping
+from infra.environments.indexes import of_this_machine, without_credentials
+from infra.processes.environment import for_user_code
+from infra.processes.processes import end, marked_env, module_command, new_mark, terminable, uninterrupted
+
+POLL_S = 0.05
+MOST_CHARACTERS = 700
+# uv is asked for nothing that a person or a file of theirs set up for other projects.
+_OWN_WAYS = {
+    "UV_NO_CONFIG": "1",
+    "UV_NO_PROGRESS": "1",
+    "UV_PYTHON_DOWNLOADS": "never",
+    "NO_COLOR": "1",
+}
+_UNREACHABLE = re.compile(
+    r"error sending request|failed to (?:fetch|download)|connect(?:ion)? (?:error|refused|reset)|timed out|dns error|"
+    r"status (?:server )?error|\b50\d\b",
+    re.IGNORECASE,
+)
+_DISK = re.compile(r"no space left|disk quota|permission denied|read-only file system", re.IGNORECASE)
+
+
+class UvFailed(Exception):
+    """uv ended with an error; `reason` is what it printed, as one line without credentials."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def run_uv(*arguments: str, folder: Path | None = None) -> str:
+    """What `uv ARGUMENT…` printed on its standard output.
+
+    Raises:
+        UvFailed: it ended with an error of the request.
+        StorageUnavailable: an index does not answer; UsageError: this machine's disk does not take the files.
+    """
+    found, options = of_this_machine(os.environ) if arguments[0] == "pip" else ({}, [])
+    more = [option for option in options if option not in arguments]
+    code, output, errors = run([_binary(), *arguments, *more], {**found, **_OWN_WAYS}, folder)
+    if code != 0:
+        raise _failed(errors)
+    return output
+
+
+def run(
+    command: Sequence[str], variables: Mapping[str, str], folder: Path | None = None
+) -> tuple[int | None, str, str]:
+    """Exit code, output and errors of a command, which ends with this process and gets no credentials of its own."""
+    mark = new_mark()
+    with terminable(), scratch.make("install", mark=mark) as own:
+        output, errors = own.path / "output.txt", own.path / "errors.txt"
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            with output.open("wb") as out, errors.open("wb") as err:
+                process = subprocess.Popen(
+                    # A supervisor installs in a thread, which nothing waits for once the node ends.
+                    module_command("infra.processes.tied_to_parent", "--", *command),
+                    cwd=folder,
+                    env=marked_env(mark, scratch.variables(own.path), {**for_user_code(os.environ, {}), **variables}),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=err,
+                    start_new_session=True,
+                    pass_fds=own.handles,
+                )
+            while process.poll() is None:
+                stopping.check()
+                time.sleep(POLL_S)
+        finally:
+            with uninterrupted():
+                code = end(mark, process)
+        return code, output.read_text(errors="replace"), errors.read_text(errors="replace")
+
+
+def make_venv(folder: Path, python: str) -> None:
+    """An empty environment in a new folder, which may be renamed afterwards."""
+    run_uv("venv", "--quiet", "--relocatable", "--no-project", "--python", python, str(folder))
+
+
+def install(python: Path, arguments: Sequence[str], build: Sequence[str], wheels: Path | None) -> None:
+    """Install into the environment of `python`: from wheels alone, except the names in `build`.
+
+    Args:
+        arguments: files of requirements and constraints, as options.
+        wheels: a folder that every package comes from; default: the indexes of this machine.
+    """
+    sources = [option for name in build for option in ("--no-binary", name)]
+    places = [] if wheels is None else ["--no-index", "--find-links", str(wheels)]
+    # Copies, not links: damage here, or code that writes into a package, would reach uv's cache and come back from it.
+    ways = ("--only-binary", ":all:", "--link-mode", "copy")
+    run_uv("pip", "install", "--python", str(python), *ways, *sources, *places, *arguments)
+
+
+def export(folder: Path) -> list[str]:
+    """The locked requirements of a project, without the project itself; SpecError if uv cannot read them."""
+    options = ("--frozen", "--no-dev", "--no-emit-project", "--no-header", "--no-annotate", "--no-hashes")
+    try:
+        text = run_uv("export", "--quiet", *options, folder=folder)
+    except UvFailed as error:
+        raise SpecError(
+            f"environment: {folder / 'uv.lock'} cannot be read: {error.reason}",
+            remedy="Run `uv lock` in its folder.",
+        ) from error
+    return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def _binary() -> str:
+    from uv import find_uv_bin
+
+    try:
+        return str(find_uv_bin())
+    except FileNotFoundError as error:
+        raise UsageError("uv, which installs environments, is not there.", remedy="Run `make setup` again.") from error
+
+
+def _failed(text: str) -> TrainwrightError | UvFailed:
+    """The error for what uv printed."""
+    reason = as_sentence(text)
+    if _DISK.search(reason):
+        return UsageError(
+            f"uv cannot write on this machine: {reason}",
+            remedy="Free space, and permit this user to write: TRAINWRIGHT_HOME names the folder of environments, "
+            "UV_CACHE_DIR that of uv's downloads.",
+        )
+    if _UNREACHABLE.search(reason):
+        return StorageUnavailable(f"The package index does not answer uv: {reason}")
+    return UvFailed(reason)
+
+
+def as_sentence(text: str) -> str:
+    """What uv printed as one line, without its frames, its hints and the credentials in addresses."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Using Python", "Resolved"))]
+    plain = re.sub(r"[│×╰─▶├]+|\b(?:error|cause|warning): ", " ", without_credentials("\n".join(lines)))
+    joined = " ".join(plain.partition("hint:")[0].split())
+    return joined if len(joined) <= MOST_CHARACTERS else f"{joined[:MOST_CHARACTERS]}…"

@@ -1,0 +1,42 @@
+"""Resolves the environment that a spec names, before anything is booked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from data_contracts.errors import SpecError
+from data_contracts.pipeline_spec import PipelineSpec
+from infra.environments.cache import resolve
+from infra.environments.packages import Packages
+from infra.environments.requirements import Wanted, read_wanted
+
+
+def wanted_packages(spec: PipelineSpec, path: Path) -> Wanted | None:
+    """What the spec's environment asks for; None without an environment, SpecError if it cannot be read."""
+    return None if spec.environment is None else read_wanted(path.parent / spec.environment.file)
+
+
+def resolve_environment(spec: PipelineSpec, path: Path, *, afresh: bool = False) -> Packages | None:
+    """The packages of the spec's environment, installed on this machine; None without an environment.
+
+    Args:
+        path: the spec's file.
+        afresh: whether requirements that were resolved before are resolved again.
+
+    Raises:
+        SpecError: they cannot be installed, or lack what reads the data.
+    """
+    wanted = wanted_packages(spec, path)
+    if spec.environment is None or wanted is None:
+        return None
+    wheels = None if spec.environment.wheels is None else path.parent / spec.environment.wheels
+    if wheels is not None and not wheels.is_dir():
+        raise SpecError(f"{path}: environment.wheels: {wheels} is not a folder.", remedy="Correct the path.")
+    packages = resolve(wanted, spec.environment.build, wheels, afresh=afresh)
+    tracked = not isinstance(spec.data, str) and any(source.rev is not None for source in spec.data.source)
+    if tracked and spec.shards is not None and spec.shards.transform and "dvc" not in packages.versions:
+        raise SpecError(
+            f"{path}: data.source: DVC reads a source with `rev`, and the environment of shards.transform lacks it.",
+            remedy=f"Add dvc, with the extra of its remote, to {wanted.place}.",
+        )
+    return packages

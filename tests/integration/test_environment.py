@@ -1,0 +1,148 @@
+"""A project whose code needs a package that Trainwright does not have, and another version of one that it has."""
+
+from __future__ import annotations
+
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import SpecError, UsageError
+from data_contracts.load import load_spec
+from flows.stages import stages
+from infra import code_bundle
+from infra.environments import cache, uv
+from tasks.queries.proof import Environment, prove
+from tasks.run.environments import resolve_environment
+from tasks.run.run import Run, open_run
+from tasks.run.spec_check import check_spec
+from tasks.stages.evaluate import score
+from tests.support.tiny import MODEL, write_project
+from tests.support.wheels import write_wheel
+
+USE = """\
+import sys
+
+import humanize
+import stranger
+
+assert stranger.version == {version!r}
+assert humanize.version == "4.1.0"
+assert "environments" in sys.prefix
+"""
+CLEAN = """
+
+def clean(batch):
+    return batch
+"""
+
+
+def use(folder: Path, version: str) -> None:
+    """Let the project need a version of the package, and fail with any other."""
+    (folder / "requirements.txt").write_text(f"stranger=={version}\nhumanize<4.2\n")
+    (folder / "net.py").write_text(USE.format(version=version) + MODEL)
+    (folder / "clean.py").write_text(USE.format(version=version) + CLEAN)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("environment")
+    for version in ("1.2.0", "1.3.0"):
+        write_wheel(folder / "wheels", "stranger", version)
+    write_wheel(folder / "wheels", "humanize", "4.1.0")
+    spec: dict[str, Any] = {
+        "environment": {"file": "requirements.txt", "wheels": "../wheels"},
+        "shards": {"split": {"key": "id"}, "transform": "clean.clean"},
+    }
+    path = write_project(folder / "project", spec)
+    use(path.parent, "1.2.0")
+    return path
+
+
+@pytest.fixture(scope="module")
+def line(project: Path) -> dict[str, Any]:
+    """The hand-offs of a run, by stage, and the run."""
+    run = open_run(project, recorded=False)
+    made: dict[str, Any] = {}
+    for stage in stages():
+        made[stage.name] = stage(run, *(made[taken.name] for taken in stage.takes))
+    return {**made, "run": run}
+
+
+def test_every_process_that_imports_the_code_runs_in_it(line: dict[str, Any]) -> None:
+    assert line["promote"].version == 1
+
+
+def test_the_proof_says_what_it_ran_with(line: dict[str, Any]) -> None:
+    run: Run = line["run"]
+    packages = code_bundle.packages_in(run.store, run.store.manifest(run.resolved.code))
+    assert packages is not None
+    assert packages.sealed == ("humanize==4.1.0", "stranger==1.2.0")
+    installed = len(packages.install)
+    assert prove(run.store, "tiny@champion").environments == {
+        run.resolved.code.uri: Environment(packages.digest, 2, installed)
+    }
+    assert f"torch=={metadata.version('torch').partition('+')[0]}" in packages.install
+    assert not {"prefect", "dvc", "great-expectations"} & packages.versions.keys()
+
+
+def test_a_checkpoint_is_scored_in_its_own(line: dict[str, Any], project: Path) -> None:
+    use(project.parent, "1.3.0")
+    later = open_run(project, recorded=False)
+    assert later.resolved.code_digest != line["run"].resolved.code_digest
+    # The code of `line` refuses 1.3.0.
+    evaluation, reused = score(later, line["verify"], line["shard"], afresh=True)
+    assert not reused
+    assert evaluation.metrics == line["evaluate"].metrics
+
+
+def test_a_second_run_asks_neither_uv_nor_a_child(
+    line: dict[str, Any], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(project.parent, "1.2.0")
+    monkeypatch.setattr(cache, "_held", {})  # as another process
+    monkeypatch.setattr(uv, "run", None)
+    monkeypatch.setattr("tasks.run.code_trial.run_child", None)
+    assert open_run(project, recorded=False).resolved.code == line["run"].resolved.code
+
+
+@pytest.mark.parametrize(
+    ("files", "overrides", "said"),
+    [
+        ({"net.py": f"import absent.part\n{MODEL}"}, [], "net.Net cannot be imported: it needs the module absent"),
+        ({}, ["train.lightning.model.class_path=prefect.Flow"], "there is no module prefect"),
+        ({"requirements.txt": "numpy<2\n"}, [], "you require numpy>=2.2 and numpy<2"),
+        ({"requirements.txt": "-e .\n"}, [], "-e is an option"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_booked(
+    files: dict[str, str], overrides: list[str], said: str, tmp_path: Path
+) -> None:
+    path = write_project(tmp_path / "project", {"environment": {"file": "requirements.txt", "wheels": "."}})
+    (path.parent / "requirements.txt").write_text("")
+    for name, text in files.items():
+        (path.parent / name).write_text(text)
+    with pytest.raises(UsageError) as caught:
+        open_run(path, overrides=overrides, recorded=False)
+    assert caught.value.exit_code == 2
+    assert said in caught.value.message
+    assert not list((path.parent / ".trainwright").glob("trainings/*"))
+
+
+def test_it_is_read_before_a_server_is_started(tmp_path: Path) -> None:
+    path = write_project(tmp_path, {"environment": "requirements.txt"})
+    with pytest.raises(SpecError, match=r"environment: \S*requirements\.txt does not exist"):
+        check_spec(path, [], None)
+
+
+def test_data_that_dvc_reads_needs_dvc_there(tmp_path: Path) -> None:
+    spec = {
+        "environment": {"file": "requirements.txt", "wheels": "."},
+        "data": {"source": [{"uri": "rows.csv", "rev": "main"}]},
+        "shards": {"split": {"key": "id"}, "transform": "net.clean"},
+    }
+    path = write_project(tmp_path, spec)
+    (path.parent / "requirements.txt").write_text("")
+    with pytest.raises(SpecError, match="the environment of shards.transform lacks it"):
+        resolve_environment(load_spec(path, []), path)

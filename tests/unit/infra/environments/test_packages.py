@@ -1,0 +1,91 @@
+"""The list that a bundle holds: the same on every machine, and read back only if it is one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from infra.environments.packages import INSTALL, SEALED, Packages
+
+CPU = {"torch": "2.13.0+cpu", "stranger": "1.2.0", "numpy": "2.2.1"}
+CUDA = {
+    "torch": "2.13.0",
+    "stranger": "1.2.0",
+    "numpy": "2.2.1",
+    "nvidia-nccl-cu13": "2.27",
+    "triton": "3.5",
+    "cuda-bindings": "13.0",
+}
+
+
+def test_cpu_and_cuda_agree() -> None:
+    here = Packages.of(CPU, {"torch", "stranger"}, ["Some_Name"])
+    there = Packages.of(CUDA, {"torch", "stranger", "triton", "nvidia-nccl-cu13"}, ["Some_Name"])
+    assert here == there
+    assert here.sealed == ("stranger==1.2.0", "torch==2.13.0")
+    assert here.install == ("numpy==2.2.1", "stranger==1.2.0", "torch==2.13.0")
+    assert here.files() == there.files()
+    assert here.files()[SEALED] == b"stranger==1.2.0\ntorch==2.13.0\n"
+
+
+def test_only_what_the_user_asked_for_counts_in_keys() -> None:
+    ours = Packages.of(CPU, {"stranger"}, [])
+    newer = Packages.of({**CPU, "numpy": "2.3.0"}, {"stranger"}, ["stranger"])
+    assert ours.files()[SEALED] == newer.files()[SEALED]
+    assert ours.digest == newer.digest
+    assert ours.digest != Packages.of({**CPU, "stranger": "1.2.1"}, {"stranger"}, []).digest
+
+
+def read(sealed: str, install: object, build: object = ()) -> Packages:
+    facts = {"schema_version": 1, "install": install, "build": build}
+    return Packages.of_files(sealed.encode(), json.dumps(facts).encode(), "code/abc")
+
+
+def test_it_is_read_back() -> None:
+    packages = Packages.of(CPU, {"stranger"}, ["stranger"])
+    files = packages.files()
+    assert Packages.of_files(files[SEALED], files[INSTALL], "") == packages
+    assert read("", []) == Packages((), ())
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "--index-url=https://evil",
+        "-r/etc/passwd",
+        "stranger",
+        "stranger==",
+        "stranger==1.0 --hash=sha256:00",
+        "stranger==1.0\n--pre",
+        "stranger==1.0+cpu",
+        "stranger==*",
+        "stranger @ https://evil/x.whl",
+        "../stranger==1.0",
+        "Stranger==1.0",
+        "stranger[extra]==1.0",
+        "stranger==1.0; python_version>'3'",
+        "x" * 200 + "==1.0",
+    ],
+)
+def test_what_is_no_name_with_a_version_is_refused(entry: str) -> None:
+    with pytest.raises(CorruptError, match="code/abc does not hold the packages of an environment"):
+        read("", [entry])
+    with pytest.raises(CorruptError):
+        read(entry, ["stranger==1.0"])
+
+
+@pytest.mark.parametrize("build", [["--evil"], ["a b"], "abc/", [1], None, [""]])
+def test_a_name_to_build_is_a_name(build: object) -> None:
+    with pytest.raises(CorruptError):
+        read("", [], build)
+
+
+def test_the_lists_agree_and_the_form_is_known() -> None:
+    with pytest.raises(CorruptError, match="do not agree"):
+        read("stranger==1.0\n", ["helper==1.0"])
+    with pytest.raises(CorruptError, match="schema version is 2"):
+        Packages.of_files(b"", b'{"schema_version": 2, "install": [], "build": []}', "")
+    with pytest.raises(CorruptError):
+        Packages.of_files(b"", b"[]", "")

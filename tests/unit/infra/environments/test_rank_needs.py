@@ -1,0 +1,86 @@
+"""What a process that imports the user's code needs of ours is what its sources import, and what the docs say."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from data_contracts.messages.children import EVALUATE, IMPORT_TRIAL, MODULE_MEMORY, VERIFY
+from data_contracts.messages.raw_data import PIECE, SHARD
+from infra.environments import cache
+from infra.environments.installed import closure, packages_folder
+
+ENTRIES = [
+    *(child.module for child in (EVALUATE, IMPORT_TRIAL, MODULE_MEMORY, PIECE, SHARD, VERIFY)),
+    "infra.gang.node.rank_bootstrap",
+    "infra.processes.light_imports",
+    "infra.processes.tied_to_parent",
+    "training.fit.rank",
+    "training.fit.torchrun_agent",
+]
+ROOMS = ("flows", "tasks", "training", "infra", "data_contracts")
+# A source with `rev`: the user adds DVC to the environment, and is told to.
+ON_REQUEST = {"dvc", "scmrepo"}
+# Installs environments, in processes that start others.
+OF_PARENTS = {"uv"}
+# Modules of packages that the named ones need.
+BROUGHT = {"aiohttp", "botocore", "fsspec", "packaging", "pydantic_core"}
+
+
+def imported(source: Path) -> Iterator[str]:
+    """Every module that a file imports, also inside of its functions, and what it may import from a package."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def file_of(root: Path, module: str) -> Path | None:
+    path = root / module.replace(".", "/")
+    return next((one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()), None)
+
+
+def reached(root: Path) -> tuple[set[str], set[str]]:
+    """Our modules that the entry points may import, and the top-level modules of others that these import."""
+    ours, others, waiting = set[str](), set[str](), list(ENTRIES)
+    while waiting:
+        module = waiting.pop()
+        first = module.partition(".")[0]
+        if first not in ROOMS:
+            others |= {first} - sys.stdlib_module_names
+        elif module not in ours and (file := file_of(root, module)) is not None:
+            ours.add(module)
+            waiting += [*imported(file), module.rpartition(".")[0] or module]
+    return ours, others
+
+
+def test_they_are_what_the_sources_import(repository: Path) -> None:
+    ours, others = reached(repository)
+    assert {"infra.store.s3_connect", "training.order.feistel"} <= ours, "also what is imported late"
+    assert not {module for module in ours if module.startswith(("tasks.", "flows.", "infra.orchestrator"))}
+    of = metadata.packages_distributions()
+    needed = {canonicalize_name(of[module][0]) for module in others - ON_REQUEST - OF_PARENTS - BROUGHT}
+    # SQLAlchemy loads psycopg by the address of a database.
+    assert needed | {"psycopg"} == {canonicalize_name(Requirement(line).name) for line in cache.rank_needs()}
+
+
+def test_what_is_brought_is_needed_by_one_of_them() -> None:
+    whole = closure(packages_folder(), map(Requirement, cache.rank_needs()))
+    assert {canonicalize_name(name) for name in BROUGHT} <= whole
+    assert not {"prefect", "dvc", "great-expectations", "pandas", "dask"} & whole
+
+
+def test_they_are_bounded_as_our_own_and_published(repository: Path) -> None:
+    project = tomllib.loads((repository / "pyproject.toml").read_text())["project"]
+    own = {*project["dependencies"], *project["optional-dependencies"]["postgres"]}
+    assert set(cache.rank_needs()) <= own
+    assert "\n".join(cache.rank_needs()) in (repository / "docs/environment.md").read_text()

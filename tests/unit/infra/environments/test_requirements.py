@@ -1,0 +1,109 @@
+"""What a user's file may say, and the sentence for what it may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import SpecError
+from infra.environments.requirements import read_wanted
+
+LOCK = """\
+version = 1
+revision = 3
+requires-python = "{python}"
+
+[[package]]
+name = "net"
+version = "0"
+source = {{ virtual = "." }}
+dependencies = [{{ name = "stranger" }}]
+
+[package.metadata]
+requires-dist = [{{ name = "stranger" }}]
+
+[[package]]
+name = "stranger"
+version = "1.2.0"
+source = {source}
+"""
+ON_INDEX = '{ registry = "https://pypi.org/simple" }'
+
+
+def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
+    (tmp_path / "base.txt").write_text("helper[extra]==2.5 ; python_version > '3'\n")
+    (tmp_path / "bounds.txt").write_text("helper<3\n")
+    file = tmp_path / "requirements.txt"
+    file.write_text(
+        "# what the net needs\n\nStranger >= 1 # a comment\n-r base.txt\n--constraint=bounds.txt\n"
+        "hashed==1 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n"
+    )
+    wanted = read_wanted(file)
+    assert wanted.requirements == (
+        "Stranger >= 1",
+        "helper[extra]==2.5 ; python_version > '3'",
+        "hashed==1      --hash=sha256:00      --hash=sha256:01",
+    )
+    assert wanted.constraints == ("helper<3",)
+    assert wanted.names == {"stranger", "helper", "hashed"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("-e .", "requirements.txt:1: -e is an option"),
+        ("\n--extra-index-url https://me:word@index", "requirements.txt:2: --extra-index-url is an option"),
+        ("stranger @ https://me:word@host/stranger.whl", "stranger is required from an address"),
+        ("./stranger-1.whl", "is not a requirement"),
+        ("https://me:word@host/stranger.whl", "is not a requirement"),
+        ("stranger==", "is not a requirement"),
+        ("trainwright", "Trainwright itself is not installed there"),
+        ("-r requirements.txt", "requirements.txt names itself"),
+        ("-r missing.txt", "missing.txt cannot be read (No such file or directory)"),
+        (b"\xff", "it is not UTF-8"),
+    ],
+)
+def test_what_a_node_could_not_install_is_refused(text: str | bytes, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(SpecError) as caught:
+        read_wanted(file)
+    assert said in caught.value.message
+    assert "me:word" not in str(caught.value)
+
+
+def project(folder: Path, python: str = ">=3.11", source: str = ON_INDEX) -> Path:
+    text = f'[project]\nname = "net"\nversion = "0"\nrequires-python = "{python}"\ndependencies = ["stranger"]\n'
+    (folder / "pyproject.toml").write_text(text)
+    (folder / "uv.lock").write_text(LOCK.format(python=python, source=source))
+    return folder
+
+
+def test_a_lock_gives_its_versions_and_stays(tmp_path: Path) -> None:
+    lock = (project(tmp_path) / "uv.lock").read_text()
+    # What one build of torch brings is left to the machine's own.
+    lock = lock.replace("dependencies = [", 'dependencies = [{ name = "nvidia-nccl-cu13" }, ')
+    lock += f'\n[[package]]\nname = "nvidia-nccl-cu13"\nversion = "2.27"\nsource = {ON_INDEX}\n'
+    (tmp_path / "uv.lock").write_text(lock)
+    wanted = read_wanted(tmp_path)
+    assert wanted.requirements == ("stranger==1.2.0",)
+    assert (tmp_path / "uv.lock").read_text() == lock
+
+
+def test_a_lock_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"there is no pyproject\.toml in"):
+        read_wanted(tmp_path)
+    project(tmp_path, python=">=3.13")
+    with pytest.raises(SpecError, match=r"uv\.lock is for Python >=3\.13, but Trainwright runs with Python 3\."):
+        read_wanted(tmp_path)
+    project(tmp_path, source='{ editable = "lib" }')
+    with pytest.raises(SpecError, match=r"uv\.lock: \S*lib is a folder, which nodes do not have"):
+        read_wanted(tmp_path)
+    project(tmp_path)
+    (tmp_path / "uv.lock").write_text('requires-python = ">=3.11"\nversion = "x"')
+    with pytest.raises(SpecError, match=r"uv\.lock cannot be read: "):
+        read_wanted(tmp_path)
+    (tmp_path / "uv.lock").write_text("not TOML")
+    with pytest.raises(SpecError, match="is not a lock of uv"):
+        read_wanted(tmp_path)
