@@ -7,6 +7,7 @@ training is detected here.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from data_contracts.errors import CorruptError
@@ -19,12 +20,15 @@ TRAIN = "train.json"
 _FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
 
 
-def verify_checkpoint(store: Store, checkpoint: Checkpoint) -> Manifest:
+def verify_checkpoint(store: Store, checkpoint: Checkpoint, on_file: Callable[[], None] = lambda: None) -> Manifest:
     """Read every byte of a checkpoint again; CorruptError if it is changed, or is not the one that was named.
 
     FileNotFoundError if it does not exist.
+
+    Args:
+        on_file: called after each file.
     """
-    manifest = store.verify(checkpoint.ref)
+    manifest = store.verify(checkpoint.ref, on_file)
     check_against_seal(manifest, checkpoint)
     return manifest
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from data_contracts.errors import UsageError
+from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
@@ -34,9 +35,16 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
     files, sources, root = request.files, request.sources, Path(request.root)
     window = None if request.window is None else Window.from_iso(*request.window)
 
+    done = 0
+
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
         selection = Selection(window=window, window_column=request.window_column, columns=columns)
-        return read_batches(files, sources, root=root, selection=selection)
+        for batch in read_batches(files, sources, root=root, selection=selection):
+            nonlocal done
+            done += 1
+            # Between two batches, an expectation on whole columns may take long.
+            report(Advanced(done=done, long=True))
+            yield batch
 
     if request.sensitive:
         # Before the window is used, whose column may be missing for the same reason.

@@ -69,6 +69,18 @@ class LaidOut(Record):
         return self.path(self.code)
 
 
+class Advanced(Message):
+    """A child's report that it has done a piece of work; what it does next may be `long`.
+
+    Attributes:
+        done: pieces of work so far (batches, files, tensors); grows.
+        long: whether the next piece may take as long as loading a model does.
+    """
+
+    done: int
+    long: bool = False
+
+
 class ImportTrialRequest(Message):
     """Import the modules of dotted paths from an unpacked bundle.
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from data_contracts.errors import Interrupted, Preempted, TrainwrightError
+from data_contracts.errors import Interrupted, Preempted, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import RemoteJob
 from data_contracts.messages.gang import Launch
@@ -33,6 +33,7 @@ from infra.gang.environment import SCRATCH, STORE, store_options
 from infra.gang.node.local import Room, Start
 from infra.gang.rank_files import RankFiles, read_launch, stop_file
 from infra.processes.child import run_module
+from infra.processes.idle import IdleLimit
 from infra.processes.processes import terminable, uninterrupted
 from infra.store import Store, layout, open_store
 from infra.store.lease import RENEW_EVERY_S
@@ -70,6 +71,7 @@ class ErrandRequest:
         on_progress: called with each progress report.
         on_spent: called when a node is released, with the seconds since its launch.
         withhold: see `infra.processes.child.run_module`.
+        hang_s: how long the job may make no progress; see `infra.processes.idle`.
     """
 
     uri: str
@@ -82,11 +84,19 @@ class ErrandRequest:
     on_progress: Callable[[Progress], None]
     on_spent: Callable[[float], None]
     withhold: bool = False
+    hang_s: float = 45.0
 
     def launch(self) -> Launch:
         """The launch of each generation, without its number and token."""
         size = {"nodes": 1, "min_nodes": 1, "devices": 1}
-        return Launch(training=self.uri, entry=__name__, **size, errand=self.job.to_json(), withhold=self.withhold)
+        return Launch(
+            training=self.uri,
+            entry=__name__,
+            **size,
+            hang_s=self.hang_s,
+            errand=self.job.to_json(),
+            withhold=self.withhold,
+        )
 
 
 def run_errand(store: Store, errand: ErrandRequest) -> dict[str, Any]:
@@ -131,11 +141,18 @@ def _generations(store: Store, errand: ErrandRequest, token: int, keeper: LeaseK
             used[key] += 1
             # Only interruptions come from outside. Other failures, such as running out of memory, would happen again.
             if not isinstance(error, Interrupted) or used[key] > getattr(errand.retry, key, 0):
-                raise
+                raise spent(error, getattr(errand.retry, key, 0)) from error
             sentence = f"tried again ({error.cause}): {error.message}"
             errand.on_progress(Progress(number, "ended", sentence=sentence))
         finally:
             errand.on_spent(generation.node_seconds)
+
+
+def spent(error: TrainwrightError, budget: int) -> TrainwrightError:
+    """The error that ends an errand; of a cause with a retry budget, it says that the budget is spent."""
+    if isinstance(error, Interrupted) and error.retry_key and budget:
+        error.message = f"{error.message.rstrip('.')}, and retry.{error.retry_key} = {budget} is spent."
+    return error
 
 
 def _admit(errand: ErrandRequest, keeper: LeaseKeeper, number: int) -> None:
@@ -147,8 +164,24 @@ def _admit(errand: ErrandRequest, keeper: LeaseKeeper, number: int) -> None:
         time.sleep(WAIT_S)
 
 
+def idle_limit(store: Store, hang_s: float) -> IdleLimit:
+    """How long a job may make no progress, while the store can be reached."""
+
+    def is_away() -> bool:
+        try:
+            store.exists(layout.STORE)
+        except StorageUnavailable:
+            return True
+        return False
+
+    return IdleLimit(hang_s, excused=is_away)
+
+
 def report_of(rank: int, phase: Literal["starting", "training", "done"], polls: int) -> RankReport:
-    """A job's report: each poll of its child is a step, so a job that no longer polls is found like a hung rank."""
+    """A job's report: each poll of its child is a step, so a rank that no longer polls is found like any other.
+
+    A child without progress is found by the rank itself; see `idle_limit`.
+    """
     return RankReport(rank=rank, phase=phase, step=polls, steps=polls)
 
 
@@ -169,11 +202,14 @@ def main() -> int:
 
     try:
         report("starting")
-        job = parsed("errand of the launch", RemoteJob.from_json, read_launch().errand)
+        launch = read_launch()
+        job = parsed("errand of the launch", RemoteJob.from_json, launch.errand)
         store = open_store(os.environ[STORE], store_options(), create=False)
         paths = lay_out(store, job.needs, lambda ref: unpack(store, ref, scratch / f"code-{ref.id[:16]}"))
         project = Path(paths[job.code[0].id])
-        value = run_module(job.module, job.request_at(paths), project=project, on_poll=mind)
+        value = run_module(
+            job.module, job.request_at(paths), project=project, limit=idle_limit(store, launch.hang_s), on_poll=mind
+        )
         report("done")
         files.write_answer(RankAnswer(plan=value))
         return 0

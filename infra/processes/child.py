@@ -19,13 +19,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_contracts.errors import CorruptError, Hung, NodeLost, OutOfMemory, TrainwrightError, UserCodeError, from_json
-from data_contracts.messages.children import A, Child, R
+from data_contracts.messages.children import A, Advanced, Child, R
 from data_contracts.messages.message import Message
 from data_contracts.quoting import LOG, PROJECT, log_place, withholds
 from infra import scratch, stopping
 from infra.environments.cache import interpreter
-from infra.processes.child_main import PARENT, ChildFiles, Json
+from infra.processes.child_main import PARENT, STACKS, ChildFiles, Json
 from infra.processes.environment import explain, for_user_code
+from infra.processes.idle import IdleLimit, IdleWatch
 from infra.processes.private_texts import new_log
 from infra.processes.processes import (
     end,
@@ -38,6 +39,8 @@ from infra.processes.processes import (
 )
 
 POLL_S = 0.1
+# A hung child gets this long to print its stacks.
+STACKS_S = 2.0
 LOG_TAIL_BYTES = 8192
 
 # Type of a report → the function that is called with it.
@@ -50,7 +53,7 @@ def run_child(
     *,
     project: Path | None = None,
     withhold: bool = False,
-    timeout_s: float | None = None,
+    limit: float | IdleLimit | None = None,
     on_report: Handlers | None = None,
     on_poll: Callable[[], None] | None = None,
 ) -> A:
@@ -60,7 +63,7 @@ def run_child(
         request.to_json(),
         project=project,
         withhold=withhold,
-        timeout_s=timeout_s,
+        limit=limit,
         on_report=on_report,
         on_poll=on_poll,
     )
@@ -85,7 +88,7 @@ def run_module(
     *,
     project: Path | None = None,
     withhold: bool = False,
-    timeout_s: float | None = None,
+    limit: float | IdleLimit | None = None,
     on_report: Handlers | None = None,
     on_poll: Callable[[], None] | None = None,
 ) -> Json:
@@ -96,7 +99,7 @@ def run_module(
             its import path once our modules are loaded, and runs with the packages that this code asks for.
         withhold: whether the child handles rows with sensitive columns; assumed if this process withholds texts. Its
             output and the texts of exceptions that are not ours stay in a file on this machine, which messages name.
-        timeout_s: seconds after which the child is killed and Hung is raised; default none.
+        limit: seconds, in all or without progress (`Advanced`), after which the child is killed and Hung is raised.
         on_report: type of a report → called in this process with each report of that type; others are ignored.
         on_poll: called in this process about every POLL_S seconds while the child works.
 
@@ -117,7 +120,7 @@ def run_module(
         process: subprocess.Popen[bytes] | None = None
         try:
             process = _start(module, files, project, env, folder.handles, python)
-            _follow(process, module, files, timeout_s, on_report or {}, on_poll)
+            _follow(process, module, files, limit, on_report or {}, on_poll)
         finally:
             with uninterrupted():  # even after a child that ended well, a loader's workers must not survive
                 code = end(mark, process)
@@ -171,11 +174,13 @@ def _follow(
     process: subprocess.Popen[bytes],
     module: str,
     files: ChildFiles,
-    timeout_s: float | None,
+    limit: float | IdleLimit | None,
     on_report: Handlers,
     on_poll: Callable[[], None] | None,
 ) -> None:
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    deadline = time.monotonic() + limit if isinstance(limit, int | float) else None
+    idle = IdleWatch(limit) if isinstance(limit, IdleLimit) else None
+    on_report = on_report if idle is None else {Advanced: idle.hear, **on_report}
     position = 0
     ended = False
     while not ended:
@@ -188,7 +193,24 @@ def _follow(
         if not ended and on_poll is not None:
             on_poll()
         if not ended and deadline is not None and time.monotonic() > deadline:
-            raise Hung(f"{module} had not ended after {timeout_s:g} s and was killed.")
+            raise Hung(f"{module} had not ended after {limit:g} s and was killed.")
+        if not ended and idle is not None and (seconds := idle.overdue_s()):
+            _ask_for_stacks(process, files.log)
+            raise Hung(
+                f"{module} has made no progress for {seconds:.0f} s and was killed.",
+                remedy="Run again; if it stops there again, look at its threads' stacks at the end of its log.",
+                details={"log": log_tail(files.log)},
+            )
+
+
+def _ask_for_stacks(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Let a hung child print the stacks of its threads to its log; a stopped process cannot."""
+    before, until = log.stat().st_size, time.monotonic() + STACKS_S
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, STACKS)
+    while time.monotonic() < until and log.stat().st_size == before:
+        time.sleep(0.02)
+    time.sleep(0.1)
 
 
 def _hear(reports: Path, position: int, on_report: Handlers) -> int:

@@ -5,8 +5,10 @@ It ends when its parent does, and leaves no thread of the user's code behind.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -24,6 +26,8 @@ from infra.processes.light_imports import end_light_imports
 from infra.processes.processes import MARK, is_alive, kill_marked
 
 PARENT = "TRAINWRIGHT_PARENT"
+# Makes a child print the stacks of its threads to its log, as it does a rank.
+STACKS = signal.SIGUSR2
 Json = dict[str, Any]
 # The function through which a child reports.
 Report = Callable[[Message], None]
@@ -36,6 +40,7 @@ def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
     wraps exceptions of user code in UserCodeError.
     """
     end_light_imports()
+    faulthandler.register(STACKS, all_threads=True)
     request_path, answer_path = Path(sys.argv[1]), Path(sys.argv[2])
     end_with_parent()
     files = ChildFiles(request_path.parent)

@@ -180,7 +180,7 @@ class Store:
         uri = layout.check_path(ref.uri if isinstance(ref, Ref) else ref)
         return read_manifest(uri, self._backend.read(layout.manifest(uri))[0], expected)
 
-    def verify(self, ref: Ref | str) -> Manifest:
+    def verify(self, ref: Ref | str, on_file: Callable[[], None] = lambda: None) -> Manifest:
         """The manifest, after every stored byte was read again and matched its digest.
 
         Raises: FileNotFoundError if it is not sealed; CorruptError naming a file that is changed, missing, extra or a
@@ -199,6 +199,7 @@ class Store:
                 raise corrupt(path, "is missing") from error
             if actual != (entry.bytes, entry.blake3):
                 raise corrupt(path, "does not hold the bytes that were sealed")
+            on_file()
         return manifest
 
     def local(self, ref: Ref | str, *, cache: Path | None = None) -> Path:

@@ -41,7 +41,7 @@ def refuse_incomplete(store: Store, bundle: CodeBundle, names: Sequence[str], en
             names=list(names), left_out=left_out, project=str(project), origin=str(bundle.root)
         )
         try:
-            found = run_child(IMPORT_TRIAL, request, project=project, timeout_s=TIMEOUT_S)
+            found = run_child(IMPORT_TRIAL, request, project=project, limit=TIMEOUT_S)
         except TrainwrightError as error:
             # Not an error of the user's: code that fails here may still run on the machines that train.
             log.info("it is unknown before the start whether the code finds its files: %s", error.message)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
+from data_contracts.errors import Hung
 from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
 from data_contracts.pipeline_spec.placement import Placed
 from infra.cost import cost
 from infra.gang.conductor.rank_reports import Progress
-from infra.gang.remote_job import ErrandRequest, lay_out, run_errand
+from infra.gang.remote_job import ErrandRequest, idle_limit, lay_out, run_errand, spent
 from infra.processes.child import answer_of, run_child
 from infra.store import layout
 from tasks.run.run import Run, slug
@@ -47,7 +49,7 @@ def done_by_child(run: Run, section: str, name: str, child: Child[Any, A], reque
     elsewhere = placed(run, section, uri)
     if not elsewhere:
         here = request.at(lay_out(run.store, request.needs, run.project))
-        return run_child(child, here, project=here.project, withhold=run.withholds)
+        return run_here(run, child, here, project=here.project)
 
     def show(progress: Progress) -> None:
         if progress.sentence:
@@ -60,11 +62,26 @@ def done_by_child(run: Run, section: str, name: str, child: Child[Any, A], reque
         retry=run.spec.retry,
         rollcall_timeout_s=run.spec.train.rollcall_timeout_s,
         withhold=run.withholds,
+        hang_s=run.spec.train.hang_timeout_s,
         on_progress=_once(show),
         on_spent=lambda seconds: run.spent.append(cost(seconds, run.resolved.price)),
         **elsewhere,
     )
     return answer_of(child, run_errand(run.store, errand))
+
+
+def run_here(run: Run, child: Child[Any, A], request: Any, *, project: Path | None = None) -> A:
+    """Run the child on this machine, again after a hang while `retry.hung` lasts; see `infra.processes.idle`."""
+    left = run.spec.retry.hung
+    while True:
+        try:
+            limit = idle_limit(run.store, run.spec.train.hang_timeout_s)
+            return run_child(child, request, project=project, withhold=run.withholds, limit=limit)
+        except Hung as error:
+            if not left:
+                raise spent(error, run.spec.retry.hung) from error
+            left -= 1
+            log.warning("tried again (%s): %s", error.cause, error.message)
 
 
 def _once(show: Any) -> Any:

@@ -13,12 +13,14 @@ from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.run_report import StageStatus
 from infra import contract_worker
 from infra.handoffs import put_handoff, read_handoff
-from infra.processes.child import run_child
 from tasks.run.run import Run
+from tasks.stages.placement import run_here
 from tasks.stages.stage import Done, Stage
 
 VERSION = 1
 SHOWN = 5
+# Local files up to this size are checked within seconds.
+IN_PROCESS_BYTES = 64 * 2**20
 
 
 def contract_key(run: Run) -> str | None:
@@ -133,6 +135,12 @@ def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, object]]:
     ]
 
 
+def needs_child(files: Iterable[SourceFile]) -> bool:
+    """Whether the check may hang or take long: it then runs in a process that can be ended. Starting one costs time."""
+    known = list(files)
+    return sum(file.bytes for file in known) > IN_PROCESS_BYTES or any("://" in file.uri for file in known)
+
+
 def _check(run: Run, key: str) -> ContractReport:
     spec, resolved = run.spec, run.resolved
     assert spec.contract is not None
@@ -150,8 +158,8 @@ def _check(run: Run, key: str) -> ContractReport:
         fail_on=spec.contract.fail_on,
         sensitive=spec.data.sensitive,
     )
-    if run.withholds:
-        outcome = run_child(CONTRACT, request, withhold=True)
+    if run.withholds or needs_child(resolved.files):
+        outcome = run_here(run, CONTRACT, request)
     else:
         outcome = contract_worker.main(request, lambda report: None)
     found = outcome.model_dump(mode="json", exclude={"schema_version"})

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from data_contracts import errors
 from data_contracts.handoffs import Ref
-from data_contracts.messages.children import Child, LaidOut, StoreAddress
+from data_contracts.messages.children import Advanced, Child, LaidOut, StoreAddress
 from data_contracts.messages.message import Message
 from infra.processes.child_main import Report, child_main
 
@@ -40,6 +40,7 @@ class Ask(LaidOut, Message):
     do: str = "answer"
     report: list[int] = Field(default_factory=list)
     heard: str | None = None
+    advance: list[float] = Field(default_factory=list)
     text: str = ""
     print: str = ""
     stray: str | None = None
@@ -65,6 +66,9 @@ def main(request: Ask, report: Report) -> Told:
         report(Step(step=step))
         while request.heard and not Path(request.heard).exists():
             time.sleep(0.01)
+    for number, seconds in enumerate(request.advance, 1):
+        time.sleep(seconds)
+        report(Advanced(done=number))
     print(request.print, flush=True)
     if request.stray:
         subprocess.Popen([sys.executable, "-c", STRAY, request.stray])

@@ -24,6 +24,7 @@ from infra.store import open_at
 from training.checkpoint import load_module_weights
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
 from training.score.metrics import metric_classes
+from training.score.progress import Progress
 from training.score.scored import Scored
 from training.score.scoring import score
 from training.user.assemble import batch_transform, build_datamodule, build_module
@@ -46,12 +47,15 @@ def main(request: EvaluateRequest, report: Report) -> Evaluation:
     # First: a champion is scored by the current metrics, which its own code may lack or have in an older form.
     classes = metric_classes(wanted.metrics, request.path(request.metrics_code), project)
     module = build_module(train, project, paths[0] if paths else "")
-    verify_checkpoint(store, checkpoint)
+    progress = Progress(report)
+    progress.moved(long=True)
+    verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True))
     load_module_weights(module, store.local(checkpoint.ref))
+    progress.moved(long=True)
     scored: dict[str, Scored] = {}
     for name, batches in _sets(request, wanted):
         prefix = f"{name}/" if name else ""
-        found = score(module, batches, wanted.metrics, classes, train, project)
+        found = score(module, batches, wanted.metrics, classes, train, project, progress)
         scored |= {f"{prefix}{metric}": value for metric, value in found.items()}
     fields = {
         "schema_version": 1,

@@ -20,6 +20,7 @@ from training.lightning_adapter import weigh_logged_by
 from training.loader.row_counts import rows_of
 from training.score.logged_score import LoggedScore
 from training.score.metrics import PredictionScore
+from training.score.progress import CountBatches, Progress
 from training.score.rows_digest import RowDigest
 from training.score.scored import Scored
 from training.user.assemble import plain_trainer
@@ -33,6 +34,7 @@ def score(
     classes: dict[str, type[Metric]],
     train: dict[str, Any],
     project: Path,
+    progress: Progress,
 ) -> dict[str, Scored]:
     """Compute every metric over the batches: a loader, or a data module whose test loader is used.
 
@@ -46,9 +48,9 @@ def score(
         # The id of a dataset of ours stands for its rows; a data module of the user's may read anything.
         digest = RowDigest if isinstance(batches, L.LightningDataModule) else lambda: None
         scores = {name: PredictionScore(name, one, classes[name], digest()) for name, one in predicted.items()}
-        found |= _predict(module, batches, predicted, scores, train, project)
+        found |= _predict(module, batches, predicted, scores, train, project, progress)
     if logged:
-        found |= _test(module, batches, logged, train, project)
+        found |= _test(module, batches, logged, train, project, progress)
     return {name: found[name] for name in metrics}
 
 
@@ -73,6 +75,7 @@ def _predict(
     scores: dict[str, PredictionScore],
     train: dict[str, Any],
     project: Path,
+    progress: Progress,
 ) -> dict[str, Scored]:
     if not is_overridden("predict_step", module, L.LightningModule):
         targets = {spec.target for spec in metrics.values()}
@@ -81,7 +84,7 @@ def _predict(
             return module(_inputs(batch, targets))
 
         module.predict_step = predict_step  # type: ignore[method-assign]
-    trainer = plain_trainer(train, [_Predictions(scores, metrics, train)])
+    trainer = plain_trainer(train, [_Predictions(scores, metrics, train), CountBatches(progress)])
     with user_code("the module's predict_step", project):
         if isinstance(batches, L.LightningDataModule):
             with _predicting_tests(batches):
@@ -130,7 +133,12 @@ class _Logged(L.Callback):
 
 
 def _test(
-    module: L.LightningModule, batches: Any, metrics: dict[str, MetricSpec], train: dict[str, Any], project: Path
+    module: L.LightningModule,
+    batches: Any,
+    metrics: dict[str, MetricSpec],
+    train: dict[str, Any],
+    project: Path,
+    progress: Progress,
 ) -> dict[str, Scored]:
     if not is_overridden("test_step", module, L.LightningModule):
         raise UsageError(
@@ -149,7 +157,7 @@ def _test(
         original(name, value, *args, **kwargs)
 
     module.log = log  # type: ignore[method-assign]
-    trainer = plain_trainer(train, [counter])
+    trainer = plain_trainer(train, [counter, CountBatches(progress)])
     try:
         with user_code("the module's test_step", project):
             source = "datamodule" if isinstance(batches, L.LightningDataModule) else "dataloaders"

@@ -21,6 +21,7 @@ from training.checkpoint import load_module_weights, read_tensors
 from training.checkpoint.tensors import WEIGHTS
 from training.fit.reference_loss import circumstances, held_loss, misfit
 from training.loader import Shards, Split, stored_order
+from training.score.progress import Progress
 from training.user.assemble import batch_transform, build_module, plain_trainer
 
 
@@ -32,13 +33,15 @@ def main(request: VerifyRequest, report: Report) -> Verified:
     """
     checkpoint, dataset = request.checkpoint, request.dataset
     store = open_at(request.store)
-    manifest = verify_checkpoint(store, checkpoint)
+    progress = Progress(report)
+    manifest = verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True))
     folder = store.local(checkpoint.ref)
     module = build_module(request.train, request.project, "" if dataset is None else str(request.path(dataset.ref)))
     tensors = load_module_weights(module, folder)
     # A buffer may hold infinities on purpose, such as a causal mask; a parameter or an optimizer's state may not.
     learnt = {f"{WEIGHTS}/{name}" for name, _ in module.named_parameters()}
     for name, tensor in read_tensors(folder):
+        progress.moved(long=True)
         matters = name in learnt or name.startswith("optimizer_states/")
         if matters and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise CorruptError(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, GangIncomplete
+from data_contracts.errors import CorruptError, GangIncomplete, Hung
 from data_contracts.handoffs import Ref
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, RemoteJob, VerifyRequest
 from data_contracts.pipeline_spec import RetrySpec
@@ -193,3 +193,14 @@ def test_a_job_of_an_earlier_trainwright_is_read(repository: Path) -> None:
     asked = {"checkpoint": golden["checkpoint"], "train": {}, "dataset": None, "dataset_path": ""}
     job = RemoteJob.from_json({"module": VERIFY.module, "request": {**flat, **asked}, "places": places[:1]})
     assert VerifyRequest.from_json(job.request_at({REF["id"]: "/p"})).project == Path("/p")
+
+
+def test_a_job_without_progress_is_tried_again_and_the_spent_budget_is_named(store: Store, code: Ref) -> None:
+    said: list[Progress] = []
+    asked = {"hang_s": 4.0, "retry": RetrySpec(hung=1), "on_progress": said.append}
+    with pytest.raises(
+        Hung, match=r"has made no progress for . s and was killed, and retry.hung = 1 is spent\."
+    ) as caught:
+        errand(store, {"do": "hang", "advance": [0.0]}, code, **asked)
+    assert "child_module.py" in caught.value.details["log"]
+    assert any("tried again (hung)" in progress.sentence for progress in said)

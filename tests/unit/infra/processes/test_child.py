@@ -25,6 +25,7 @@ from infra import stopping
 from infra.processes import child
 from infra.processes.child import answer_of, run_child
 from infra.processes.child_main import ChildFiles
+from infra.processes.idle import IdleLimit
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from tests.support.child_module import CHILD, Ask, Hanging, Step
 
@@ -86,7 +87,7 @@ def test_a_failure_is_raised_as_its_class_and_nothing_is_left(
     if stray:
         request_ = {**request_, "stray": str(tmp_path / "stray")}
     with pytest.raises(TrainwrightError) as caught:
-        run_child(CHILD, Ask(**request_), timeout_s=0.5 if kind is Hung else None)
+        run_child(CHILD, Ask(**request_), limit=0.5 if kind is Hung else None)
     assert type(caught.value) is kind
     assert caught.value.message == message
     assert find_marked(mark) == []
@@ -180,3 +181,14 @@ def test_an_answer_that_does_not_fit_is_damage_and_its_values_are_not_said() -> 
     with pytest.raises(CorruptError, match=r"^The answer of \S+ does not fit Told: cwd\.") as caught:
         answer_of(CHILD, {"cwd": ["a value"]})
     assert "a value" not in caught.value.message
+
+
+def test_a_child_without_progress_is_hung_and_leaves_its_stacks() -> None:
+    with pytest.raises(Hung, match=f"{MODULE} has made no progress for . s and was killed") as caught:
+        run_child(CHILD, Ask(do="hang", advance=[0.0]), limit=IdleLimit(hang_s=1.0, stall_s=20))
+    assert "child_module.py" in caught.value.details["log"]
+
+
+def test_a_child_that_makes_progress_may_take_longer_than_its_limit() -> None:
+    answer = run_child(CHILD, Ask(advance=[0.0] + [0.4] * 5), limit=IdleLimit(hang_s=1.0, stall_s=20))
+    assert answer.got

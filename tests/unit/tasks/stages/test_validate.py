@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.handoffs import SourceFile
 from tasks.run.options import RunOptions
 from tasks.run.run import open_run
-from tasks.stages.validate import contract_key, make_report
+from tasks.stages.validate import IN_PROCESS_BYTES, contract_key, make_report, needs_child
 from tests.support.tiny import write_project
 
 REJECTED = "The contract rejects the data:"
@@ -41,3 +42,10 @@ def test_a_rejection_without_rows_says_whether_the_window_is_the_reason(case: st
     key = contract_key(run)
     assert key is not None
     assert str(make_report(run, key).error) == sentence
+
+
+def test_large_or_remote_data_are_checked_in_a_process_that_can_be_ended() -> None:
+    file = SourceFile(uri="/rows.csv", bytes=IN_PROCESS_BYTES, blake3="", format="csv")
+    assert not needs_child([file])
+    assert needs_child([file, file.model_copy(update={"bytes": 1})])
+    assert needs_child([file.model_copy(update={"uri": "s3://b/rows.csv", "bytes": 1})])
