@@ -264,7 +264,9 @@ class _Supervisor:
 
     def _env(self, meeting: Meeting, project: Path, dataset: Path | None, log: Path) -> dict[str, str]:
         neighbours = sum(joined.host == socket.gethostname() for joined in meeting.nodes)
-        threads = str(ranks.threads_per_rank(len(self.ranks) * neighbours))
+        # Ranks that score compute as one process does, to the bit, and so with as many threads.
+        sharers = 1 if self.launch.errand else len(self.ranks) * neighbours
+        threads = str(ranks.threads_per_rank(sharers))
         return {
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
             **ranks.network_env(self.address),
