@@ -112,7 +112,7 @@ class _Supervisor:
         if error is not None:
             error.details.setdefault("node", self.node)
         with self.publisher.beating():
-            self._report(started, error)
+            self.publisher.end(started, error, self.stacks)
         shutil.rmtree(self.scratch, ignore_errors=True)
         if self.own_scratch is not None:
             self.own_scratch.close()
@@ -259,14 +259,13 @@ class _Supervisor:
             first.user_traceback = first.user_traceback.replace(f"{self.scratch / 'project'}{os.sep}", "")
             raise first
         how = "was killed and does not end" if returncode is None else f"ended with exit code {returncode}"
-        sentence = f"torchrun on node {self.node} {how} before its ranks had answered."
-        raise NodeLost(sentence, details={"log": log_tail(log)})
+        details = {"log": log_tail(log)}
+        raise NodeLost(f"torchrun on node {self.node} {how} before its ranks had answered.", details=details)
 
     def _env(self, meeting: Meeting, project: Path, dataset: Path | None, log: Path) -> dict[str, str]:
         neighbours = sum(joined.host == socket.gethostname() for joined in meeting.nodes)
-        # Ranks that score compute as one process does, to the bit, and so with as many threads.
-        sharers = 1 if self.launch.errand else len(self.ranks) * neighbours
-        threads = str(ranks.threads_per_rank(sharers))
+        # A rank that scores has as many threads as one process does.
+        threads = str(ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours))
         return {
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
             **ranks.network_env(self.address),
@@ -284,9 +283,6 @@ class _Supervisor:
         """One round: check whether the conductor still wants this node to run, and publish a due heartbeat."""
         self.conductor.look()
         self.publisher.beat_if_due()
-
-    def _report(self, started: float, error: TrainwrightError | None) -> None:
-        self.publisher.end(started, error, self.stacks)
 
 
 def main() -> None:
