@@ -60,14 +60,14 @@ def machine(name: str) -> Machine:
     )
 
 
-def check_devices(found: Machine, devices: int, lightning: Mapping[str, Any]) -> None:
-    """UsageError if a training requests more devices per node than the machine has."""
+def check_devices(found: Machine, devices: int, lightning: Mapping[str, Any], section: str = "train") -> None:
+    """UsageError if a section requests more devices per node than the machine has."""
     if found.devices and devices > found.devices and not on_cpu(lightning):
         enough = [one for one in catalogue().values() if one.devices >= devices]
         other = f", or train.machine {min(enough, key=lambda one: one.usd_per_hour).name}" if enough else ""
         raise UsageError(
-            f"train.devices: {devices}, but the machine {found.name} has {found.devices}.",
-            remedy=f"Ask for at most {found.devices}, or for more train.nodes{other}.",
+            f"{section}.devices: {devices}, but the machine {found.name} has {found.devices}.",
+            remedy=f"Ask for at most {found.devices}, or for more {section}.nodes{other}.",
         )
 
 

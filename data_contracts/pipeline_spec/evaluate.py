@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import DottedPath, FieldError, Section
 from data_contracts.pipeline_spec.data import Sources
-from data_contracts.pipeline_spec.placement import Placed
+from data_contracts.pipeline_spec.placement import Spread
 
 
 def _position(value: Any) -> Any:
@@ -60,7 +60,7 @@ class SetSpec(Section):
         return self
 
 
-class EvaluateSpec(Placed):
+class EvaluateSpec(Spread):
     """How a checkpoint is scored; every row counts once."""
 
     metrics: dict[str, MetricSpec] = Field(min_length=1)
@@ -75,7 +75,7 @@ class EvaluateSpec(Placed):
     @property
     def result(self) -> dict[str, Any]:
         """The settings that decide the scores, as JSON."""
-        return self.model_dump(mode="json", exclude={"launcher", "pool"})
+        return self.model_dump(mode="json", exclude={"launcher", "pool", "nodes", "devices", "strategy"})
 
     @field_validator("metrics")
     @classmethod

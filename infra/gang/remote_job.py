@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -72,6 +72,8 @@ class ErrandRequest:
         on_spent: called when a node is released, with the seconds since its launch.
         withhold: see `infra.processes.child.run_module`.
         hang_s: how long the job may make no progress; see `infra.processes.idle`.
+        nodes, devices: of the gang; `entry`: the module of its ranks; `layout`: its `train`, for an entry that reads
+            how the ranks share the work.
     """
 
     uri: str
@@ -85,13 +87,18 @@ class ErrandRequest:
     on_spent: Callable[[float], None]
     withhold: bool = False
     hang_s: float = 45.0
+    nodes: int = 1
+    devices: int = 1
+    entry: str = __name__
+    layout: dict[str, Any] = field(default_factory=dict)
 
     def launch(self) -> Launch:
         """The launch of each generation, without its number and token."""
-        size = {"nodes": 1, "min_nodes": 1, "devices": 1}
+        size = {"nodes": self.nodes, "min_nodes": self.nodes, "devices": self.devices}
         return Launch(
             training=self.uri,
-            entry=__name__,
+            entry=self.entry,
+            train=self.layout,
             **size,
             hang_s=self.hang_s,
             errand=self.job.to_json(),
@@ -157,7 +164,7 @@ def spent(error: TrainwrightError, budget: int) -> TrainwrightError:
 
 def _admit(errand: ErrandRequest, keeper: LeaseKeeper, number: int) -> None:
     """Wait until the node is admitted."""
-    while (waits := errand.room.take(1)) is not None:
+    while (waits := errand.room.take(errand.nodes)) is not None:
         stopping.check()
         keeper.check()
         errand.on_progress(Progress(number, "waiting", sentence=waits))

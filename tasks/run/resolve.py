@@ -58,6 +58,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     bundle = _pack(spec, path, store, lightning, provenance, packages)
     machine = machines.machine(spec.train.machine)
     machines.check_devices(machine, spec.train.devices, lightning)
+    machines.check_devices(machine, spec.evaluate.devices or 1, lightning, "evaluate")
     return Resolved(
         run_id=run_id,
         spec=spec.model_dump(mode="json"),

@@ -13,6 +13,7 @@ from infra.handoffs import read_handoff
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import done_by_child
+from tasks.stages.scoring_layout import layout_of
 from tasks.stages.shard import find_dataset, shard, unmade
 from tasks.stages.stage import Done, Stage
 from tasks.stages.verify import verify
@@ -99,7 +100,10 @@ def score(
     )
     # A second scoring is another piece of work than the first.
     name = f"evaluate-{key[:16]}{uri.removeprefix(f'evaluations/{key}') if afresh else ''}"
-    return done_by_child(run, "evaluate", name, EVALUATE, request), False
+    now = _champion(run)
+    champion = now is not None and now.ref.id == checkpoint.ref.id
+    gang = layout_of(run, checkpoint, trained.train, champion=champion)
+    return done_by_child(run, "evaluate", name, EVALUATE, request, gang), False
 
 
 def comparable(

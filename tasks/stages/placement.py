@@ -11,19 +11,22 @@ from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
 from data_contracts.pipeline_spec.placement import Placed
 from infra.cost import cost
 from infra.gang.conductor.rank_reports import Progress
+from infra.gang.node.local import local
 from infra.gang.remote_job import ErrandRequest, idle_limit, lay_out, run_errand, spent
 from infra.processes.child import answer_of, run_child
 from infra.store import layout
 from tasks.run.run import Run, slug
+from tasks.stages.scoring_layout import ScoringLayout
 
 log = logging.getLogger("trainwright")
 
 
-def placed(run: Run, section: str, uri: str) -> dict[str, Any]:
+def placed(run: Run, section: str, uri: str, devices: int = 1) -> dict[str, Any]:
     """The objects that start and admit the nodes of a section's gang; empty for processes on this machine.
 
     Args:
         uri: where the gang reports in the store.
+        devices: of a node, where the section is not `train`.
     """
     spec: Placed = getattr(run.spec, section)
     if spec.pool is None:
@@ -33,21 +36,25 @@ def placed(run: Run, section: str, uri: str) -> dict[str, Any]:
     from tasks.policies import run_tags
 
     tags = ("trainwright", f"pipeline:{slug(run.spec.name)}", f"stage:{section}", *run_tags(run.spec.tags))
-    devices = run.spec.train.devices if section == "train" else 1
+    devices = run.spec.train.devices if section == "train" else devices
     pool = WorkPool(spec.pool, section, tags, run.spec.tags, run.spec.train.rollcall_timeout_s, devices)
     gang = PoolGang(run.store, uri, pool)
     return {"start": gang.start, "room": gang.room}
 
 
-def done_by_child(run: Run, section: str, name: str, child: Child[Any, A], request: LaidOut) -> A:
+def done_by_child(
+    run: Run, section: str, name: str, child: Child[Any, A], request: LaidOut, gang: ScoringLayout | None = None
+) -> A:
     """A child process's answer to a request: run here, or on a node of the section's pool.
 
     Args:
         name: of this piece of work in the run; the same when the run continues.
+        gang: the ranks that share the work; default one process.
     """
     uri = layout.errand(run.run_id, name)
-    elsewhere = placed(run, section, uri)
-    if not elsewhere:
+    shares = gang is not None and gang.is_gang
+    elsewhere = placed(run, section, uri, gang.devices if gang is not None else 1)
+    if not elsewhere and not shares:
         here = request.at(lay_out(run.store, request.needs, run.project))
         return run_here(run, child, here, project=here.project)
 
@@ -65,9 +72,26 @@ def done_by_child(run: Run, section: str, name: str, child: Child[Any, A], reque
         hang_s=run.spec.train.hang_timeout_s,
         on_progress=_once(show),
         on_spent=lambda seconds: run.spent.append(cost(seconds, run.resolved.price)),
-        **elsewhere,
+        **(elsewhere or _here(run, uri)),
+        **({} if gang is None or not shares else gang.errand()),
     )
     return answer_of(child, run_errand(run.store, errand))
+
+
+class _AlwaysRoom:
+    """Room on this machine, which is not rationed."""
+
+    def take(self, nodes: int) -> None:
+        """Held at once."""
+
+    def give_back(self) -> None:
+        """Nothing is held."""
+
+
+def _here(run: Run, uri: str) -> dict[str, Any]:
+    """What starts and admits a gang on this machine."""
+    store = run.store
+    return {"start": local(store.uri, store.storage_options, uri, store.pointers), "room": _AlwaysRoom()}
 
 
 def run_here(run: Run, child: Child[Any, A], request: Any, *, project: Path | None = None) -> A:

@@ -105,7 +105,12 @@ def load_module_weights(module: Any, folder: Path, index: Index | None = None) -
     """
     with TensorReader(folder, index) as reader:
         # The module copies the tensors into its own.
-        state = read_state(folder, reader.view, leave_out=("optimizer_states", "lr_schedulers", "loops", "callbacks"))
+        return load_placed_weights(module, folder, reader.view)
+
+
+def load_placed_weights(module: Any, folder: Path, read: Get) -> int:
+    """As `load_module_weights`, with the tensors that `read` gives: of a sharded parameter, this rank's part."""
+    state = read_state(folder, read, leave_out=("optimizer_states", "lr_schedulers", "loops", "callbacks"))
     if hasattr(module, "on_load_checkpoint"):
         module.on_load_checkpoint(state)
     weights = state.get(WEIGHTS)

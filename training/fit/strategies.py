@@ -31,6 +31,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.pipeline_spec import TrainSpec
+from training.checkpoint.state import Get
 from training.checkpoint.tensors import WEIGHTS, TensorReader, read_state
 from training.fit.sync_batchnorm import layer_sync
 from training.lightning_adapter import replace_layer_sync, synchronises_batch_norm
@@ -143,7 +144,11 @@ class ShardedStrategy(_ExactMeans, ModelParallelStrategy):
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """The checkpoint with this rank's part of every sharded tensor, and the other tensors whole."""
         with TensorReader(Path(checkpoint_path)) as reader:
-            return read_state(reader.folder, _PlacedReader(reader, self._templates()).read)
+            return read_state(reader.folder, self.placed_reader(reader))
+
+    def placed_reader(self, reader: TensorReader) -> Get:
+        """Reads a checkpoint's tensors by name; of a sharded parameter, this rank's part."""
+        return _PlacedReader(reader, self._templates()).read
 
     @property
     def lightning_restore_optimizer(self) -> bool:

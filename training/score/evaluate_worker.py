@@ -26,14 +26,20 @@ from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_o
 from training.score.metrics import metric_classes
 from training.score.progress import Progress
 from training.score.scored import Scored
-from training.score.scoring import score
+from training.score.scoring import Scorer, score
+from training.score.team import Dealt, Team
 from training.user.assemble import batch_transform, build_datamodule, build_module
 
 OUTCOMES = "outcomes.parquet"
 
 
 def main(request: EvaluateRequest, report: Report) -> Evaluation:
-    """Score the checkpoint that a request names, and seal the evaluation.
+    """Score the checkpoint that a request names, and seal the evaluation; errors as in `scored_by`."""
+    return seal(request, scored_by(request, report, None))
+
+
+def scored_by(request: EvaluateRequest, report: Report, team: Team | None) -> dict[str, Scored]:
+    """Score the checkpoint that a request names; on a rank other than 0 of a team, nothing is returned.
 
     Raises:
         UsageError: a metric, a target or a split that does not exist.
@@ -49,18 +55,30 @@ def main(request: EvaluateRequest, report: Report) -> Evaluation:
     module = build_module(train, project, paths[0] if paths else "")
     progress = Progress(report)
     progress.moved(long=True)
-    verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True))
-    load_module_weights(module, store.local(checkpoint.ref))
+    if team is None or team.reads_for_node:
+        verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True))
+    folder = store.local(checkpoint.ref)
+    if team is None or not team.sharded:
+        load_module_weights(module, folder)
+    else:
+        team.folder = folder
     progress.moved(long=True)
     scored: dict[str, Scored] = {}
-    for name, batches in _sets(request, wanted):
+    scorer = Scorer(train, project, progress, team)
+    for name, batches in _sets(request, wanted, team):
         prefix = f"{name}/" if name else ""
-        found = score(module, batches, wanted.metrics, classes, train, project, progress)
+        found = score(module, batches, wanted.metrics, classes, scorer)
         scored |= {f"{prefix}{metric}": value for metric, value in found.items()}
+    return scored
+
+
+def seal(request: EvaluateRequest, scored: dict[str, Scored]) -> Evaluation:
+    """Seal the outcomes and the metrics."""
+    store = open_at(request.store)
     fields = {
         "schema_version": 1,
         "key": request.key,
-        "checkpoint_id": checkpoint.ref.id,
+        "checkpoint_id": request.checkpoint.ref.id,
         "dataset_ids": {name: one.dataset.ref.id for name, one in request.sets.items()},
         "metrics": {name: one.value.to_json() for name, one in scored.items()},
     }
@@ -90,7 +108,7 @@ def outcomes_table(scored: dict[str, Scored]) -> pa.Table:
     return pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})
 
 
-def _sets(request: EvaluateRequest, wanted: EvaluateSpec) -> Iterable[tuple[str, Any]]:
+def _sets(request: EvaluateRequest, wanted: EvaluateSpec, team: Team | None) -> Iterable[tuple[str, Any]]:
     train, project = request.train, request.project
     if request.data_external:
         yield "", build_datamodule(train, project, "")
@@ -120,10 +138,11 @@ def _sets(request: EvaluateRequest, wanted: EvaluateSpec) -> Iterable[tuple[str,
             batch=train["batch"],
             transform=transform,
             loader=loader,
-            room=MemoryBudget.of(loader),
+            room=MemoryBudget.of(loader, 1 if team is None else team.local_world_size),
             in_order=True,
         )
-        yield name, OrderedLoader(rows, wanted.batch_size)
+        size = wanted.batch_size
+        yield name, OrderedLoader(rows, size) if team is None else Dealt(rows, size, team)
 
 
 if __name__ == "__main__":

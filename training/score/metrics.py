@@ -19,7 +19,7 @@ from torchmetrics import Metric
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.quoting import text_of
-from training.metric_state import keeps_rows
+from training.metric_state import compute_alone, keeps_rows
 from training.score.row_means import Outcomes, close, due, parts
 from training.score.rows_digest import RowDigest
 from training.score.scored import Scored, finite_number, shortest
@@ -72,7 +72,7 @@ class PredictionScore:
 
     def __init__(self, name: str, spec: MetricSpec, kind: type[Metric], digest: RowDigest | None = None) -> None:
         try:
-            self._whole, self._single, twin = (kind(**spec.init_args) for _ in range(3))
+            self._whole, self._single, twin = (compute_alone(kind(**spec.init_args)) for _ in range(3))
         except (TypeError, ValueError) as error:
             raise UsageError(
                 f"evaluate.metrics.{name}.init_args: {kind.__name__} refuses them: {text_of(error)}.",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,43 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from training.lightning_adapter import weigh_logged_by
 from training.loader.row_counts import rows_of
+from training.score.batch_entries import inputs_of, prediction_of, target_of
 from training.score.logged_score import LoggedScore
 from training.score.metrics import PredictionScore
 from training.score.progress import CountBatches, Progress
+from training.score.replay import LoggedCalls
 from training.score.rows_digest import RowDigest
 from training.score.scored import Scored
+from training.score.team import Dealt, Team
 from training.user.assemble import plain_trainer
 from training.user.imports import user_code
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """How a module is scored.
+
+    Attributes:
+        train: settings that it was trained with.
+        project: root of its code.
+        progress: gets each batch.
+        team: the ranks that score together; None: this process alone.
+    """
+
+    train: dict[str, Any]
+    project: Path
+    progress: Progress
+    team: Team | None = None
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process has the outcomes of all ranks."""
+        return self.team is None or self.team.rank == 0
+
+    def trainer(self, callback: L.Callback) -> L.Trainer:
+        """A Trainer for this process."""
+        ranks = None if self.team is None else self.team.trainer_settings()
+        return plain_trainer(self.train, [callback, CountBatches(self.progress)], ranks)
 
 
 def score(
@@ -32,14 +63,14 @@ def score(
     batches: Any,
     metrics: dict[str, MetricSpec],
     classes: dict[str, type[Metric]],
-    train: dict[str, Any],
-    project: Path,
-    progress: Progress,
+    scorer: Scorer,
 ) -> dict[str, Scored]:
     """Compute every metric over the batches: a loader, or a data module whose test loader is used.
 
     Args:
         classes: the torchmetrics class of each metric that names one.
+
+    Returns: the metrics by name; on a rank other than 0, nothing.
     """
     found: dict[str, Scored] = {}
     predicted = {name: metric for name, metric in metrics.items() if metric.class_path}
@@ -48,24 +79,36 @@ def score(
         # The id of a dataset of ours stands for its rows; a data module of the user's may read anything.
         digest = RowDigest if isinstance(batches, L.LightningDataModule) else lambda: None
         scores = {name: PredictionScore(name, one, classes[name], digest()) for name, one in predicted.items()}
-        found |= _predict(module, batches, predicted, scores, train, project, progress)
+        found |= _predict(module, batches, predicted, scores, scorer)
     if logged:
-        found |= _test(module, batches, logged, train, project, progress)
-    return {name: found[name] for name in metrics}
+        found |= _test(module, batches, logged, scorer)
+    return {name: found[name] for name in metrics if name in found}
 
 
 class _Predictions(L.Callback):
     """Passes each batch's predictions to the scores."""
 
-    def __init__(self, scores: dict[str, PredictionScore], specs: dict[str, MetricSpec], train: dict[str, Any]) -> None:
-        self._scores, self._specs, self._train = scores, specs, train
+    def __init__(self, scores: dict[str, PredictionScore], specs: dict[str, MetricSpec], scorer: Scorer) -> None:
+        self._scores, self._specs, self._scorer = scores, specs, scorer
 
     def on_predict_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, loader: int = 0
     ) -> None:
-        for name, one in self._scores.items():
-            spec = self._specs[name]
-            one.update(_prediction(name, spec, outputs), _target(name, spec, batch, self._train["batch"]))
+        columns, team = self._scorer.train["batch"], self._scorer.team
+        pairs: list[torch.Tensor] = []
+        for name, spec in self._specs.items():
+            pairs += [prediction_of(name, spec, outputs), target_of(name, spec, batch, columns)]
+        if team is None:
+            self._update(pairs)
+            return
+        dealt = trainer.predict_dataloaders
+        assert isinstance(dealt, Dealt)
+        for _, sent in team.in_order(dealt.is_real(batch_idx), None, pairs):
+            self._update(sent)
+
+    def _update(self, pairs: list[torch.Tensor]) -> None:
+        for at, one in enumerate(self._scores.values()):
+            one.update(pairs[2 * at], pairs[2 * at + 1])
 
 
 def _predict(
@@ -73,27 +116,25 @@ def _predict(
     batches: Any,
     metrics: dict[str, MetricSpec],
     scores: dict[str, PredictionScore],
-    train: dict[str, Any],
-    project: Path,
-    progress: Progress,
+    scorer: Scorer,
 ) -> dict[str, Scored]:
     if not is_overridden("predict_step", module, L.LightningModule):
         targets = {spec.target for spec in metrics.values()}
 
         def predict_step(batch: Any, *_: Any) -> Any:
-            return module(_inputs(batch, targets))
+            return module(inputs_of(batch, targets))
 
         module.predict_step = predict_step  # type: ignore[method-assign]
-    trainer = plain_trainer(train, [_Predictions(scores, metrics, train), CountBatches(progress)])
-    with user_code("the module's predict_step", project):
+    trainer = scorer.trainer(_Predictions(scores, metrics, scorer))
+    with user_code("the module's predict_step", scorer.project):
         if isinstance(batches, L.LightningDataModule):
             with _predicting_tests(batches):
                 trainer.predict(module, datamodule=batches, return_predictions=False)
         else:
             trainer.predict(module, dataloaders=batches, return_predictions=False)
-    found = {}
-    for name, one in scores.items():
-        with user_code(f"evaluate.metrics.{name}", project):
+    found: dict[str, Scored] = {}
+    for name, one in scores.items() if scorer.is_first else ():
+        with user_code(f"evaluate.metrics.{name}", scorer.project):
             found[name] = one.result()
     return found
 
@@ -101,8 +142,9 @@ def _predict(
 class _Logged(L.Callback):
     """Records the number of rows of each batch, for outcomes captured at `self.log`."""
 
-    def __init__(self, scores: dict[str, LoggedScore], digest: RowDigest | None) -> None:
-        self._scores = scores
+    def __init__(self, scores: dict[str, LoggedScore], digest: RowDigest | None, team: Team | None) -> None:
+        self._scores, self._team = scores, team
+        self.calls: LoggedCalls | None = None
         self._digest = digest
         self.num_rows = 0
         self.logged_size: int | None = None  # the batch_size that the current step gave
@@ -110,6 +152,8 @@ class _Logged(L.Callback):
     def on_test_batch_start(
         self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int, loader: int = 0
     ) -> None:
+        if self.calls is not None:
+            self.calls.in_step = True
         size = rows_of(batch, trainer.test_dataloaders, batch_idx, loader)
         if size is not None:
             weigh_logged_by(trainer, size)
@@ -126,19 +170,43 @@ class _Logged(L.Callback):
                 f"evaluate: batch {batch_idx} of your test_dataloader does not say how many rows it has.",
                 remedy="Give batch_size to self.log in test_step, or let all tensors of a batch have an entry per row.",
             )
+        if self._team is None:
+            self._end_batch(size)
+        else:
+            self._end_round(trainer, module, batch_idx, size)
+
+    def _end_batch(self, size: int) -> None:
         self.num_rows += size
         self.logged_size = None
         for one in self._scores.values():
             one.end_batch(size)
+
+    def _end_round(self, trainer: L.Trainer, module: L.LightningModule, batch_idx: int, size: int) -> None:
+        """Log on rank 0 what each rank's batch logged."""
+        dealt, calls = trainer.test_dataloaders, self.calls
+        assert isinstance(dealt, Dealt)
+        assert calls is not None
+        assert self._team is not None
+        calls.in_step = False
+        logged, values = calls.taken()
+        for (rows, sent), tensors in self._team.in_order(dealt.is_real(batch_idx), [size, logged], values):
+            left = iter(tensors)
+            weigh_logged_by(trainer, rows)
+            for call in sent:
+                value = next(left).to(module.device) if call["value"] is None else call["value"]
+                self.log_again(call["name"], value, call["more"])
+            self._end_batch(rows)
+
+    def log_again(self, name: str, value: Any, more: dict[str, Any]) -> None:
+        """Capture a value and give it to Lightning; set by `_test`."""
+        raise NotImplementedError
 
 
 def _test(
     module: L.LightningModule,
     batches: Any,
     metrics: dict[str, MetricSpec],
-    train: dict[str, Any],
-    project: Path,
-    progress: Progress,
+    scorer: Scorer,
 ) -> dict[str, Scored]:
     if not is_overridden("test_step", module, L.LightningModule):
         raise UsageError(
@@ -147,23 +215,36 @@ def _test(
         )
     scores = {name: LoggedScore(name, spec) for name, spec in metrics.items()}
     digest = RowDigest() if isinstance(batches, L.LightningDataModule) else None
-    original, counter = module.log, _Logged(scores, digest)
+    original, counter = module.log, _Logged(scores, digest, scorer.team)
+    calls = counter.calls = None if scorer.team is None else LoggedCalls(original)
 
     def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        if calls is not None and (calls.in_step or any(one.spec.logged == name for one in scores.values())):
+            calls.keep(name, value, args, kwargs)
+            return
         counter.logged_size = kwargs.get("batch_size", counter.logged_size)
         for one in scores.values():
             if one.spec.logged == name:
                 one.capture(value, kwargs.get("reduce_fx", "mean"))
         original(name, value, *args, **kwargs)
 
+    def log_again(name: str, value: Any, more: dict[str, Any]) -> None:
+        for one in scores.values():
+            if one.spec.logged == name:
+                one.capture(value, more.get("reduce_fx", "mean"))
+        original(name, value, **more)
+
+    counter.log_again = log_again  # type: ignore[method-assign]
     module.log = log  # type: ignore[method-assign]
-    trainer = plain_trainer(train, [counter, CountBatches(progress)])
+    trainer = scorer.trainer(counter)
     try:
-        with user_code("the module's test_step", project):
+        with user_code("the module's test_step", scorer.project):
             source = "datamodule" if isinstance(batches, L.LightningDataModule) else "dataloaders"
             trainer.test(module, **{source: batches}, verbose=False)
     finally:
         del module.log
+    if not scorer.is_first:
+        return {}
     found = {name: one.result(counter.num_rows, trainer.callback_metrics) for name, one in scores.items()}
     if digest is not None:
         for one in found.values():
@@ -181,55 +262,3 @@ def _predicting_tests(datamodule: L.LightningDataModule) -> Iterator[None]:
         yield
     finally:
         del datamodule.setup, datamodule.predict_dataloader
-
-
-def _prediction(name: str, spec: MetricSpec, outputs: Any) -> torch.Tensor:
-    if isinstance(outputs, dict):
-        if spec.prediction not in outputs:
-            raise UsageError(
-                f"evaluate.metrics.{name}.prediction: predict_step returns {', '.join(map(str, outputs))}.",
-                remedy="Name one of these.",
-            )
-        outputs = outputs[spec.prediction]
-    if not isinstance(outputs, torch.Tensor):
-        raise UsageError(
-            f"evaluate.metrics.{name}: predict_step returns a {type(outputs).__name__}, a tensor is needed.",
-            remedy="Return a tensor, or a dictionary and name its key in prediction.",
-        )
-    return outputs if outputs.ndim else outputs.reshape(1)
-
-
-def _target(name: str, spec: MetricSpec, batch: Any, columns: Any) -> torch.Tensor:
-    """The target in a batch: a key, a position, or a column's name where `train.batch` lists columns."""
-    assert spec.target is not None
-    found = _entry(name, spec.target, batch, columns)
-    if not isinstance(found, torch.Tensor):
-        raise UsageError(
-            f"evaluate.metrics.{name}.target: {spec.target} is a {type(found).__name__} in a batch, "
-            "a tensor is needed.",
-            remedy="Turn it into numbers in shards.transform or train.transform.",
-        )
-    return found if found.ndim else found.reshape(1)
-
-
-def _entry(name: str, wanted: str, batch: Any, columns: Any) -> Any:
-    if isinstance(batch, dict) and wanted in batch:
-        return batch[wanted]
-    if isinstance(batch, (tuple, list)):
-        if isinstance(columns, list) and wanted in columns:
-            return batch[columns.index(wanted)]
-        if wanted.lstrip("-").isdigit() and -len(batch) <= int(wanted) < len(batch):
-            return batch[int(wanted)]
-    there = ", ".join(map(str, batch)) if isinstance(batch, dict) else f"positions 0 to {len(batch) - 1}"
-    what = f"evaluate.metrics.{name}.target: a batch has no {wanted}; it has {there}."
-    raise UsageError(what, remedy="Name one of these.")
-
-
-def _inputs(batch: Any, targets: set[str | None]) -> Any:
-    """The inputs of a module without its own predict_step: the batch without the targets."""
-    if isinstance(batch, (tuple, list)):
-        return batch[0]
-    if isinstance(batch, dict):
-        left = {key: value for key, value in batch.items() if key not in targets}
-        return next(iter(left.values())) if len(left) == 1 else left
-    return batch

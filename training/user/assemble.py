@@ -121,14 +121,19 @@ def _batches(value: Any, of: int) -> int | None:
     return int(value * of) if value < 1 else None
 
 
-def plain_trainer(train: Mapping[str, Any], callbacks: Sequence[Callback]) -> Trainer:
-    """A Trainer for one device that writes nothing, with the config's precision."""
+def plain_trainer(
+    train: Mapping[str, Any], callbacks: Sequence[Callback], ranks: Mapping[str, Any] | None = None
+) -> Trainer:
+    """A Trainer that writes nothing, with the config's precision.
+
+    Args:
+        ranks: arguments that place it among several ranks; default: one device.
+    """
     config = _config(train, "").get("trainer") or {}
     chosen = {key: config[key] for key in _PLAIN if config.get(key) is not None}
     silence()
-    return Trainer(
-        **chosen, **_DEFAULTS, devices=1, logger=False, enable_checkpointing=False, callbacks=list(callbacks)
-    )
+    placed = {"devices": 1} if ranks is None else dict(ranks)
+    return Trainer(**chosen, **_DEFAULTS, **placed, logger=False, enable_checkpointing=False, callbacks=list(callbacks))
 
 
 def batch_transform(train: Mapping[str, Any], project: Path) -> Callable[[Any], Any] | None:

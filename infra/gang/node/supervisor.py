@@ -111,7 +111,7 @@ class _Supervisor:
         if error is not None:
             error.details.setdefault("node", self.node)
         with self.publisher.beating():
-            self._report(started, error)
+            self.publisher.end(started, error, self.stacks)
         shutil.rmtree(self.scratch, ignore_errors=True)
         if self.own_scratch is not None:
             self.own_scratch.close()
@@ -257,12 +257,13 @@ class _Supervisor:
             first.user_traceback = first.user_traceback.replace(f"{self.scratch / 'project'}{os.sep}", "")
             raise first
         how = "was killed and does not end" if returncode is None else f"ended with exit code {returncode}"
-        sentence = f"torchrun on node {self.node} {how} before its ranks had answered."
-        raise NodeLost(sentence, details={"log": log_tail(log)})
+        details = {"log": log_tail(log)}
+        raise NodeLost(f"torchrun on node {self.node} {how} before its ranks had answered.", details=details)
 
     def _env(self, meeting: Meeting, inputs: Inputs, log: Path) -> dict[str, str]:
         neighbours = sum(joined.host == socket.gethostname() for joined in meeting.nodes)
-        threads = str(ranks.threads_per_rank(len(self.ranks) * neighbours))
+        # A rank that scores has as many threads as one process does.
+        threads = str(ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours))
         return {
             "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
             **ranks.network_env(self.address),
@@ -280,9 +281,6 @@ class _Supervisor:
         """One round: check whether the conductor still wants this node to run, and publish a due heartbeat."""
         self.conductor.look()
         self.publisher.beat_if_due()
-
-    def _report(self, started: float, error: TrainwrightError | None) -> None:
-        self.publisher.end(started, error, self.stacks)
 
 
 def main() -> None:

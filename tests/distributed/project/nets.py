@@ -7,6 +7,7 @@ import time
 
 import lightning as L
 import torch
+import torchmetrics
 from torch import nn
 from torch.nn import functional as F
 
@@ -324,3 +325,23 @@ class Drawing:
 class DrawingModule(L.LightningDataModule):
     def train_dataloader(self):
         return Drawing(self.trainer.global_rank)
+
+
+class Scored(Classifier):
+    """Predicts, and logs of each test batch a mean, a sum and, if asked, a metric object."""
+
+    def __init__(self, width: int = 8, metric: bool = False):
+        super().__init__(width=width)
+        self.metric = torchmetrics.MeanMetric() if metric else None
+
+    def predict_step(self, batch, batch_idx):
+        return self(batch[0]).softmax(1)
+
+    def test_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self(x), y)
+        self.log("test_loss", loss, sync_dist=True)
+        self.log("place", float(batch_idx), reduce_fx="sum")
+        if self.metric is not None:
+            self.metric(loss)
+            self.log("object", self.metric)

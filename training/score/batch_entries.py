@@ -1,0 +1,63 @@
+"""The parts of a batch and of its outcome that a metric names: prediction, target and inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec import MetricSpec
+
+
+def prediction_of(name: str, spec: MetricSpec, outputs: Any) -> torch.Tensor:
+    """The prediction in what `predict_step` returned; UsageError if there is none."""
+    if isinstance(outputs, dict):
+        if spec.prediction not in outputs:
+            raise UsageError(
+                f"evaluate.metrics.{name}.prediction: predict_step returns {', '.join(map(str, outputs))}.",
+                remedy="Name one of these.",
+            )
+        outputs = outputs[spec.prediction]
+    if not isinstance(outputs, torch.Tensor):
+        raise UsageError(
+            f"evaluate.metrics.{name}: predict_step returns a {type(outputs).__name__}, a tensor is needed.",
+            remedy="Return a tensor, or a dictionary and name its key in prediction.",
+        )
+    return outputs if outputs.ndim else outputs.reshape(1)
+
+
+def target_of(name: str, spec: MetricSpec, batch: Any, columns: Any) -> torch.Tensor:
+    """The target in a batch: a key, a position, or a column's name where `train.batch` lists columns."""
+    assert spec.target is not None
+    found = _entry(name, spec.target, batch, columns)
+    if not isinstance(found, torch.Tensor):
+        raise UsageError(
+            f"evaluate.metrics.{name}.target: {spec.target} is a {type(found).__name__} in a batch, "
+            "a tensor is needed.",
+            remedy="Turn it into numbers in shards.transform or train.transform.",
+        )
+    return found if found.ndim else found.reshape(1)
+
+
+def _entry(name: str, wanted: str, batch: Any, columns: Any) -> Any:
+    if isinstance(batch, dict) and wanted in batch:
+        return batch[wanted]
+    if isinstance(batch, (tuple, list)):
+        if isinstance(columns, list) and wanted in columns:
+            return batch[columns.index(wanted)]
+        if wanted.lstrip("-").isdigit() and -len(batch) <= int(wanted) < len(batch):
+            return batch[int(wanted)]
+    there = ", ".join(map(str, batch)) if isinstance(batch, dict) else f"positions 0 to {len(batch) - 1}"
+    what = f"evaluate.metrics.{name}.target: a batch has no {wanted}; it has {there}."
+    raise UsageError(what, remedy="Name one of these.")
+
+
+def inputs_of(batch: Any, targets: set[str | None]) -> Any:
+    """The inputs of a module without its own predict_step: the batch without the targets."""
+    if isinstance(batch, (tuple, list)):
+        return batch[0]
+    if isinstance(batch, dict):
+        left = {key: value for key, value in batch.items() if key not in targets}
+        return next(iter(left.values())) if len(left) == 1 else left
+    return batch

@@ -1,0 +1,83 @@
+"""One rank of a gang that scores: `python -m training.score.rank`, started by torchrun like a rank that trains.
+
+The launch's errand has the request; rank 0 seals the evaluation and answers with it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import Interrupted
+from data_contracts.messages.children import Advanced, EvaluateRequest, RemoteJob
+from data_contracts.messages.gang import Launch
+from data_contracts.messages.message import Message
+from data_contracts.messages.ranks import RankAnswer
+from infra.code_bundle import unpack
+from infra.gang.environment import SCRATCH, STORE, store_options
+from infra.gang.rank_files import RankFiles, read_launch
+from infra.gang.remote_job import lay_out
+from infra.processes.light_imports import light_imports
+from infra.store import open_store
+from infra.store.records import parsed
+from training.fit.reports import Reports
+
+
+def main() -> int:
+    """Score this rank's part and return the exit code."""
+    launch, scratch, rank = read_launch(), Path(os.environ[SCRATCH]), int(os.environ["RANK"])
+    reports = Reports(scratch, rank, launch.heartbeat_s)
+    reports.report(now=True)
+    reports.pulse()
+    project = scratch
+    try:
+        job = parsed("errand of the launch", RemoteJob.from_json, launch.errand)
+        store = open_store(os.environ[STORE], store_options(), create=False)
+        paths = lay_out(store, job.needs, lambda ref: unpack(store, ref, scratch / f"code-{rank}-{ref.id[:16]}"))
+        project = Path(paths[job.code[0].id])
+        os.chdir(project)
+        answer = score(launch, EvaluateRequest.from_json(job.request_at(paths)), reports)
+    except BaseException as error:
+        traceback.print_exc()
+        from training.fit.failures import classify
+
+        timeout_s = float(launch.train["collective_timeout_s"])
+        # A broken connection surfaces in whichever step of the user's met a collective.
+        under = None if error.__cause__ is None else classify(error.__cause__, project, timeout_s=timeout_s)
+        failed = under if isinstance(under, Interrupted) else classify(error, project, timeout_s=timeout_s)
+        reports.failed(failed)
+        return failed.exit_code
+    reports.report(now=True)
+    RankFiles(scratch, rank).write_answer(RankAnswer(plan=answer))
+    return 0
+
+
+def score(launch: Launch, request: EvaluateRequest, reports: Reports) -> dict[str, Any]:
+    """Score with the other ranks; returns the evaluation as JSON on rank 0, else nothing."""
+    with light_imports():
+        from training.fit.rank_activity import watch_collectives
+        from training.score import evaluate_worker
+        from training.score.team import team_of
+
+    watch_collectives(reports.activity)
+
+    def report(message: Message) -> None:
+        assert isinstance(message, Advanced)
+        reports.begin()
+        reports.activity.stepped()
+        reports.activity.enter("hooks" if message.long else "between")
+
+    team = team_of(launch.train, os.environ, launch.devices)
+    scored = evaluate_worker.scored_by(request, report, team)
+    return evaluate_worker.seal(request, scored).to_json() if team.rank == 0 else {}
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: a thread of the user's or a collective that waits for a dead rank would block it.
+    os._exit(code)

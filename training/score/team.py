@@ -1,0 +1,175 @@
+"""Several ranks that score one set: each computes whole batches, and rank 0 takes their outcomes in the batches' order.
+
+A batch is computed by one rank, whatever the strategy: with sharded parameters, the others lend it theirs. Every rank
+computes equally many batches, because a sharded forward is collective; what it computes beyond the last batch is
+dropped. Rank 0 holds the outcomes of one batch at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+import torch.distributed as dist
+from lightning.pytorch.strategies import Strategy
+
+from data_contracts.pipeline_spec.mesh import mesh_of
+from training.checkpoint.rank_exchange import gather
+from training.checkpoint.tensors import TensorReader, load_placed_weights
+from training.fit.strategies import SealedDDP, ShardedStrategy
+from training.loader import OrderedLoader, Split
+
+
+@dataclass
+class Team:
+    """The ranks that score together, and this rank's place among them.
+
+    Attributes:
+        mesh: replicas of the parameters, and ranks over which each is sharded.
+        folder: files of the checkpoint, once they are there; sharded parameters are read from it.
+    """
+
+    rank: int
+    world_size: int
+    local_world_size: int
+    nodes: int
+    strategy: str
+    mesh: tuple[int, int]
+    shard_modules: list[str] | int | None
+    timeout_s: float
+    folder: Path = Path()
+    _group: dist.ProcessGroup | None = None
+    _loaded: bool = False
+
+    @property
+    def sharded(self) -> bool:
+        """Whether ranks hold parts of the parameters."""
+        return self.mesh[1] > 1
+
+    @property
+    def reads_for_node(self) -> bool:
+        """Whether this rank re-reads the checkpoint's bytes for its node."""
+        return self.rank % self.local_world_size == 0
+
+    def trainer_settings(self) -> dict[str, Any]:
+        """Arguments of a Trainer that runs this rank's part."""
+        strategy: Strategy = _Shards(self) if self.sharded else _Replica(self)
+        return {
+            "strategy": strategy,
+            "devices": self.world_size // self.nodes,
+            "num_nodes": self.nodes,
+            "use_distributed_sampler": False,
+            "inference_mode": not self.sharded,
+        }
+
+    def in_order(self, real: bool, facts: Any, tensors: list[torch.Tensor]) -> Iterator[tuple[Any, list[torch.Tensor]]]:
+        """Give rank 0 the facts (JSON) and tensors of every rank's batch, in the batches' order; others get nothing.
+
+        Collective: to be exhausted on every rank.
+        """
+        if self._group is None:
+            self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self.timeout_s))
+        own = [one.detach().cpu().contiguous() for one in tensors]
+        kinds = [[str(one.dtype).removeprefix("torch."), list(one.shape)] for one in own]
+        for rank, (is_real, said, shapes) in enumerate(gather([real, facts, kinds], self._group)):
+            if not is_real:
+                continue
+            if self.rank == 0:
+                yield said, own if rank == 0 else [self._receive(rank, *kind) for kind in shapes]
+            elif self.rank == rank:
+                for one in own:
+                    if one.numel():
+                        dist.send(one.reshape(-1).view(torch.uint8), 0, group=self._group)
+
+    def _receive(self, rank: int, kind: str, shape: list[int]) -> torch.Tensor:
+        found = torch.empty(shape, dtype=getattr(torch, kind))
+        if found.numel():
+            dist.recv(found.reshape(-1).view(torch.uint8), rank, group=self._group)
+        return found
+
+    def load(self, module: L.LightningModule, read: Callable[[str], torch.Tensor]) -> None:
+        """Load this rank's part of the parameters."""
+        load_placed_weights(module, self.folder, read)
+        self._loaded = True
+
+
+class Dealt(OrderedLoader):
+    """A rank's part of the batches that one process would score: every so many-th batch, equally many on each rank."""
+
+    def __init__(self, split: Split, batch_size: int, team: Team) -> None:
+        super().__init__(split, batch_size)
+        every, size = self.bounds, team.world_size
+        self._rank, self._size, self._count = team.rank, size, len(every)
+        rounds = range(0, len(every), size)
+        # Without a batch of its own in the last round, a rank computes rank 0's.
+        self.bounds = [every[at + team.rank] if at + team.rank < len(every) else every[at] for at in rounds]
+
+    def place(self, position: int) -> int:
+        """Number of the batch among all, if it were computed by one process."""
+        return position * self._size + self._rank
+
+    def is_real(self, position: int) -> bool:
+        """Whether the batch counts on this rank."""
+        return self.place(position) < self._count
+
+
+def _true_place(team: Team, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A step's arguments with the batch's number among all batches."""
+    return args if len(args) < 2 else (args[0], args[1] * team.world_size + team.rank, *args[2:])
+
+
+class _Replica(SealedDDP):
+    def __init__(self, team: Team) -> None:
+        super().__init__(timeout=timedelta(seconds=team.timeout_s))
+        self._team = team
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        return super().predict_step(*_true_place(self._team, args), **kwargs)
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        return super().test_step(*_true_place(self._team, args), **kwargs)
+
+
+class _Shards(ShardedStrategy):
+    def __init__(self, team: Team) -> None:
+        super().__init__(team.shard_modules, team.mesh, timedelta(seconds=team.timeout_s))
+        self._team = team
+
+    def predict_step(self, *args: Any, **kwargs: Any) -> Any:
+        return super().predict_step(*_true_place(self._team, args), **kwargs)
+
+    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+        return super().test_step(*_true_place(self._team, args), **kwargs)
+
+    def _shard(self, module: L.LightningModule) -> None:
+        if self._team._loaded:  # by the Trainer of an earlier metric or set
+            return
+        super()._shard(module)
+        with TensorReader(self._team.folder) as reader:
+            self._team.load(module, self.placed_reader(reader))
+
+
+def team_of(layout: Mapping[str, Any], environ: Mapping[str, str], devices: int) -> Team:
+    """The team of a launch.
+
+    Args:
+        layout: the launch's `train`: strategy, shard_modules, shard_ranks and collective_timeout_s.
+        environ: torchrun's variables of this rank.
+        devices: ranks of each node.
+    """
+    world_size, strategy = int(environ["WORLD_SIZE"]), str(layout["strategy"])
+    return Team(
+        rank=int(environ["RANK"]),
+        world_size=world_size,
+        local_world_size=int(environ["LOCAL_WORLD_SIZE"]),
+        nodes=world_size // devices,
+        strategy=strategy,
+        mesh=mesh_of(strategy, layout.get("shard_ranks") or devices, world_size),
+        shard_modules=layout.get("shard_modules"),
+        timeout_s=float(layout["collective_timeout_s"]),
+    )
