@@ -18,7 +18,8 @@ from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.pipeline_spec import MetricSpec
 from training.score.evaluate_worker import outcomes_table
 from training.score.metrics import metric_classes
-from training.score.scoring import score
+from training.score.progress import Progress
+from training.score.scoring import Scorer, score
 from training.user.imports import add_project
 
 TRAIN = {"lightning": {"model": {"class_path": "x.Y"}, "trainer": {"accelerator": "cpu"}}, "batch": ["x", "y"]}
@@ -67,7 +68,8 @@ def scored(
     metrics: dict[str, dict], module: L.LightningModule | None = None, train: dict = TRAIN, source: Any = None
 ) -> dict:
     specs = {name: MetricSpec(**{"mode": "max", **fields}) for name, fields in metrics.items()}
-    return score(module or Module(), source or Loader(), specs, metric_classes(specs, HERE, HERE), train, HERE)
+    scorer = Scorer(train, HERE, Progress(lambda report: None))
+    return score(module or Module(), source or Loader(), specs, metric_classes(specs, HERE, HERE), scorer)
 
 
 def whole() -> tuple[torch.Tensor, torch.Tensor]:
