@@ -98,6 +98,8 @@ class ErrandRequest:
         return Launch(
             training=self.uri,
             entry=self.entry,
+            # A rank of another entry imports the user's code itself, so it is started with the packages of that code.
+            code=None if self.entry == __name__ else self.job.code[0],
             train=self.layout,
             **size,
             hang_s=self.hang_s,

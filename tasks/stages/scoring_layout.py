@@ -37,7 +37,8 @@ class ScoringLayout:
 def layout_of(run: Run, checkpoint: Checkpoint, train: Mapping[str, Any], *, champion: bool) -> ScoringLayout:
     """How to score a checkpoint: as the spec says, else as it was trained if its parameters were sharded.
 
-    A champion always has its own layout. A data module of the user's is scored by one process.
+    A champion always has its own layout. On this machine, a checkpoint of more ranks than this run trains with here is
+    scored by one process unless the spec says otherwise. A data module of the user's is scored by one process.
 
     Args:
         train: settings that the checkpoint was trained with.
@@ -56,7 +57,7 @@ def layout_of(run: Run, checkpoint: Checkpoint, train: Mapping[str, Any], *, cha
         return ScoringLayout(1, 1, {})
     shard_ranks = None
     chosen = strategy or train["strategy"]
-    if chosen in SHARDED and nodes is None and devices is None:
+    if chosen in SHARDED and nodes is None and devices is None and _is_placed_as_trained(run, checkpoint):
         nodes, devices, shard_ranks = _as_trained(run, checkpoint)
     nodes, devices = nodes or 1, devices or 1
     return ScoringLayout(
@@ -69,6 +70,14 @@ def layout_of(run: Run, checkpoint: Checkpoint, train: Mapping[str, Any], *, cha
             "collective_timeout_s": run.spec.train.collective_timeout_s,
         },
     )
+
+
+def _is_placed_as_trained(run: Run, checkpoint: Checkpoint) -> bool:
+    """Whether as many ranks as trained can be expected where evaluate runs: a pool's gang may not fit this machine."""
+    evaluate, train = run.spec.evaluate, run.spec.train
+    if evaluate.launcher == "work-pool":
+        return True
+    return train.launcher == "local" and checkpoint.world_size <= train.world_size
 
 
 def _as_trained(run: Run, checkpoint: Checkpoint) -> tuple[int, int, int | None]:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import Interrupted
+from data_contracts.handoffs import Ref
 from data_contracts.messages.children import Advanced, EvaluateRequest, RemoteJob
 from data_contracts.messages.gang import Launch
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankAnswer
+from data_contracts.quoting import PROJECT
 from infra.code_bundle import unpack
 from infra.gang.environment import SCRATCH, STORE, store_options
 from infra.gang.rank_files import RankFiles, read_launch
@@ -32,13 +34,16 @@ def main() -> int:
     reports = Reports(scratch, rank, launch.heartbeat_s)
     reports.report(now=True)
     reports.pulse()
-    project = scratch
+    project = Path(os.environ[PROJECT])
     try:
         job = parsed("errand of the launch", RemoteJob.from_json, launch.errand)
         store = open_store(os.environ[STORE], store_options(), create=False)
-        paths = lay_out(store, job.needs, lambda ref: unpack(store, ref, scratch / f"code-{rank}-{ref.id[:16]}"))
-        project = Path(paths[job.code[0].id])
-        os.chdir(project)
+
+        def unpacked(ref: Ref) -> Path:
+            # The supervisor has unpacked the code that the ranks run.
+            return project if ref == launch.code else unpack(store, ref, scratch / f"code-{rank}-{ref.id[:16]}")
+
+        paths = lay_out(store, job.needs, unpacked)
         answer = score(launch, EvaluateRequest.from_json(job.request_at(paths)), reports)
     except BaseException as error:
         traceback.print_exc()
