@@ -90,7 +90,9 @@ def test_the_proof_says_what_it_ran_with(line: dict[str, Any]) -> None:
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_checkpoint_is_scored_in_its_own(ranks: int, line: dict[str, Any], project: Path) -> None:
     use(project.parent, "1.3.0")
-    later = open_run(project, overrides=[f"evaluate.devices={ranks}"], recorded=False)
+    # Under another alias: a champion is scored as it was trained, by one process.
+    asked = [f"evaluate.devices={ranks}", "promote.alias=other"]
+    later = open_run(project, overrides=asked, recorded=False)
     assert later.resolved.code_digest != line["run"].resolved.code_digest
     # The code of `line` refuses 1.3.0.
     evaluation, reused = score(later, line["verify"], line["shard"], afresh=True)
