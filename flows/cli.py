@@ -173,10 +173,13 @@ def _run(command: argparse.ArgumentParser) -> None:
 
 def _deploy(command: argparse.ArgumentParser) -> None:
     _spec(command, f"{TIMES}, or a length such as 7d that ends at the scheduled time")
-    command.add_argument("--pool", default="trainwright", help="work pool whose workers run it; default: trainwright")
-    command.add_argument("--cron", help="when it runs, such as '0 3 * * *'; off: only on demand; default: as before")
-    command.add_argument("--timezone", default="UTC", help="time zone of --cron, such as Europe/Berlin; default: UTC")
+    command.add_argument(
+        "--pool", default="trainwright", help="work pool whose workers execute its runs; default: trainwright"
+    )
+    command.add_argument("--cron", help="when it runs, such as '0 3 * * *'; off: only on demand; default: keep")
+    command.add_argument("--timezone", help="time zone of --cron, such as Europe/Berlin; default: UTC")
     command.add_argument("--name", help="name of the deployment; default: the pipeline's name")
+    command.add_argument("--replace", action="store_true", help="replace any deployment of this name, and keep nothing")
     command.add_argument("--start", action="store_true", help="also start a run now, if a worker is online")
 
 

@@ -202,6 +202,9 @@ class Aside(Record, extra="ignore"):
     reason: str
 
 
+Count = Annotated[int, Field(ge=0)]
+
+
 class Retries(Record, extra="ignore"):
     """What the failures of a training have used up and changed, across its conductors.
 
@@ -213,8 +216,8 @@ class Retries(Record, extra="ignore"):
         happened: sentences about these changes, for the report.
     """
 
-    used: dict[str, int] = {}
-    failures: dict[str, int] = {}
+    used: dict[str, Count] = {}
+    failures: dict[str, Count] = {}
     left_out: list[str] = []
     micro_batch: int | None = Field(default=None, ge=1)
     happened: list[str] = []

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
 
-_SECRET = re.compile(r"(?i).*key|username|.*(secret|token|passw|access_key|credential).*")
+_SECRET = re.compile(r"(?i).*key|username|auth|.*(secret|token|passw|access_key|credential|authorization|cookie).*")
 _USER_INFO = re.compile(r"\w+://[^/]*@.*")
 _NAMED = ("env:", "profile:")
 _SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
@@ -22,14 +22,18 @@ _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 def named_credentials(options: dict[str, Any]) -> dict[str, Any]:
     """`options`, if credentials are only named; FieldError, which does not repeat it, for a credential's value."""
     for name, value in options.items():
-        if isinstance(value, dict):
+        for part in value if isinstance(value, list) else [value]:
+            if not isinstance(part, dict):
+                continue
             try:
-                named_credentials(value)
+                named_credentials(part)
             except FieldError as error:
                 raise FieldError((name, *error.field), error.sentence) from None
-        elif value is not None and _SECRET.fullmatch(name) and not str(value).startswith(_NAMED):
+        if isinstance(value, dict):
+            continue
+        if value is not None and _SECRET.fullmatch(name) and not str(value).startswith(_NAMED):
             raise FieldError(name, "must name a credential (env:NAME or profile:NAME), not hold one")
-        elif isinstance(value, str) and _USER_INFO.fullmatch(value):
+        if isinstance(value, str) and _USER_INFO.fullmatch(value):
             raise FieldError(name, "must not hold a user or password in its address; name them (env:NAME)")
     return options
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
-from data_contracts.load import load_spec
+from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
 from flows.commands.run import connect
 from infra.orchestrator.pools import POOL, ensure_pool
@@ -19,6 +19,7 @@ from tasks.run.spec_check import check_spec
 def deploy(arguments: argparse.Namespace) -> Answer:
     """The `deploy` command; GangIncomplete with `--start` if no worker would carry out the run."""
     path = Path(arguments.spec).resolve()
+    _refuse_without_effect(arguments)
     check_spec(path, arguments.set, arguments.window)
     name = _name(arguments.name or load_spec(path, arguments.set).name)
     ui = connect("cli")
@@ -37,6 +38,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         parameters=_parameters(arguments),
         cron=arguments.cron,
         timezone=arguments.timezone,
+        replaces=arguments.replace,
     )
     if wanted.pool == POOL:
         ensure_pool()
@@ -60,8 +62,18 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         value["flow_run"] = {"name": run.name, "id": str(run.id)}  # type: ignore[union-attr]
         lines.append(f"Started the flow run {run.name}: {ui}/runs/flow-run/{run.id}")  # type: ignore[union-attr]
     else:
-        lines.append(f"To start a run: prefect deployment run {wanted.title}")
+        lines.append(f"To start a run: trainwright deploy {shlex.quote(arguments.spec)} --start")
     return Answer("\n".join(lines), value, line=lines[-1] if arguments.start else lines[0])
+
+
+def _refuse_without_effect(arguments: argparse.Namespace) -> None:
+    """UsageError for a time zone without a schedule, and for a store's address that a spec could not have."""
+    if arguments.timezone is not None and arguments.cron in (None, "off"):
+        raise UsageError(
+            "--timezone has no effect without --cron.", remedy="Give the schedule, too: --cron '0 3 * * *'."
+        )
+    if arguments.store is not None:
+        load_store(arguments.store, None)
 
 
 def _name(name: str) -> str:

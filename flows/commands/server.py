@@ -23,7 +23,7 @@ def up(arguments: argparse.Namespace) -> Answer:
     if server.ours:
         lines.append("To sign in to the UI: trainwright ui (it prints a link that works once, within 60 seconds)")
         elsewhere = f"PREFECT_PROFILES_PATH={shlex.quote(str(profiles()))}"
-    lines += ["Deploy with: prefect deploy --all", f"To use prefect in other folders: export {elsewhere}"]
+    lines += ["Deploy a pipeline: trainwright deploy SPEC", f"To use prefect in other folders: export {elsewhere}"]
     return Answer("\n".join(lines), {"ui": server.ui_url, "api": server.url, "started": server.started})
 
 

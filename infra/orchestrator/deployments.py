@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -79,7 +80,8 @@ class PipelineDeployment:
         parameters: further parameters of the flow, such as `window`.
         schema: the flow's parameters as JSON Schema, for the launch form.
         cron: when it runs by itself; `off`: only on demand; None: as before, or only on demand if it is new.
-        timezone: of `cron`.
+        timezone: of `cron`; None: UTC.
+        replaces: whether it takes the place of any deployment of this name, of which nothing stays.
     """
 
     name: str
@@ -88,7 +90,8 @@ class PipelineDeployment:
     schema: dict[str, Any]
     parameters: dict[str, Any] = field(default_factory=dict)
     cron: str | None = None
-    timezone: str = "UTC"
+    timezone: str | None = None
+    replaces: bool = False
 
     @property
     def title(self) -> str:
@@ -97,19 +100,15 @@ class PipelineDeployment:
 
 
 def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> list[str]:
-    """Make the deployment, or change it to what is wanted; returns its schedules in words.
+    """Make the deployment, or change what is wanted otherwise; returns its schedules in words.
 
     Raises:
-        UsageError: there is no such pool, the schedule is not one, or the name belongs to another spec's deployment.
+        UsageError: there is no such pool, the schedule is not one, or the name is taken by another spec or pool.
     """
     kind = _pool(client, wanted.pool).type
-    known = _deployment(client, wanted.title)
-    if known is not None and (spec := (known.parameters or {}).get("spec")) != wanted.spec:
-        raise UsageError(
-            f"{wanted.title} is the deployment of another spec, {spec}, on this Prefect server.",
-            remedy="Give this one another name with --name, or delete that one: "
-            f"prefect deployment delete {wanted.title}.",
-        )
+    known = None if wanted.replaces else _deployment(client, wanted.title)
+    if known is not None:
+        _refuse_another(known, wanted)
     schedules = _schedules(wanted, known)
     client.create_deployment(
         client.create_flow_from_name("retrain"),
@@ -118,14 +117,28 @@ def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> li
         work_pool_name=wanted.pool,
         entrypoint=CONDUCTOR,
         pull_steps=_in_checkout(kind),
-        parameters={"spec": wanted.spec, **wanted.parameters},
+        parameters={**(known.parameters if known else {}), "spec": wanted.spec, **wanted.parameters},
+        job_variables=known.job_variables if known else None,
         schedules=schedules,
-        paused=None if known is None else known.paused,
+        paused=known.paused if known else None,
         tags=["trainwright"],
         parameter_openapi_schema=wanted.schema,
         enforce_parameter_schema=True,
     )
     return [_in_words(one.schedule) for one in schedules if one.active]
+
+
+def _refuse_another(known: Any, wanted: PipelineDeployment) -> None:
+    """UsageError if a deployment of this name is another team's or pipeline's: of another spec, or on another pool."""
+    spec = str(known.parameters.get("spec", "no spec"))
+    folders = [str(step.get("directory")) for steps in known.pull_steps or [] for step in steps.values()]
+    if os.path.join(*folders[-1:], spec) == wanted.spec and known.work_pool_name == wanted.pool:
+        return
+    raise UsageError(
+        f"This Prefect server has a deployment {wanted.title} already: it runs {spec} on the work pool "
+        f"{known.work_pool_name}.",
+        remedy="Give this one another name with --name, or put it in the place of that one with --replace.",
+    )
 
 
 def why_nobody_conducts(client: SyncPrefectClient, pool: str) -> GangIncomplete | None:
@@ -141,7 +154,7 @@ def why_nobody_conducts(client: SyncPrefectClient, pool: str) -> GangIncomplete 
     ours = "`trainwright up` here, or " if found.type == PROCESS else ""
     return GangIncomplete(
         f"No worker of the work pool {pool} is online, so its runs wait until one is.",
-        remedy=f"Start one: {ours}`prefect worker start --pool {pool}` on the machine that is to conduct.",
+        remedy=f"Start one: {ours}`prefect worker start --pool {pool}` on the machine that is to execute the runs.",
     )
 
 
@@ -168,7 +181,7 @@ def _pool(client: SyncPrefectClient, name: str) -> Any:
     except ObjectNotFound:
         raise UsageError(
             f"This Prefect server has no work pool {name}.",
-            remedy=f"Create it: prefect work-pool create {name} --type process.",
+            remedy=f"Create it with `prefect work-pool create {name} --type process`.",
         ) from None
 
 
@@ -191,13 +204,21 @@ def _schedules(wanted: PipelineDeployment, known: Any) -> list[Any]:
     if wanted.cron is None:
         before = [] if known is None else known.schedules
         return [_copied(DeploymentScheduleCreate, one) for one in before]
-    if wanted.cron == OFF:
+    if wanted.cron.lower() == OFF:
         return []
-    cron, timezone = wanted.cron, wanted.timezone
+    cron, timezone = wanted.cron, "UTC" if wanted.timezone is None else wanted.timezone
     try:
+        if len(cron.split()) != 5 or not timezone:  # Prefect takes a sixth field for seconds
+            raise _not_valid("--cron", cron) if timezone else _not_valid("--timezone", timezone)
         return [DeploymentScheduleCreate(schedule=CronSchedule(cron=cron, timezone=timezone), active=True)]
     except ValidationError as error:
         where = error.errors(include_input=False)[0]["loc"]
-        field, value = ("--timezone", timezone) if "timezone" in where else ("--cron", cron)
-        example = "such as Europe/Berlin" if field == "--timezone" else "such as '0 3 * * *' (every night at three)"
-        raise UsageError(f"{field}: {value!r} is not valid.", remedy=f"Give a value {example}.") from error
+        raise (_not_valid("--timezone", timezone) if "timezone" in where else _not_valid("--cron", cron)) from error
+
+
+def _not_valid(option: str, value: str) -> UsageError:
+    """The error for a schedule or a time zone that is not one."""
+    example = (
+        "such as Europe/Berlin" if option == "--timezone" else "such as '0 3 * * *' (every night at three), or off"
+    )
+    return UsageError(f"{option}: {value!r} is not valid.", remedy=f"Give a value {example}.")

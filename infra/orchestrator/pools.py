@@ -7,6 +7,7 @@ stop the worker; kill what still carries the worker's mark.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
@@ -82,7 +83,18 @@ def stop_worker() -> list[str]:
         if worker is None:
             return []
         cancelled = [f"flow run {name}" for name in worker_flow_runs.cancel_runs_of(worker)]
-        return [*cancelled, "worker"] if worker.stop(STOP_GRACE_S) else []
+        stopped = worker.stop(STOP_GRACE_S)
+        _forget_worker()
+        return [*cancelled, "worker"] if stopped else []
+
+
+def _forget_worker() -> None:
+    """Remove our worker from the server, which would call it online for another minute."""
+    from prefect.client.orchestration import get_client
+
+    name = {"work_pool_name": POOL, "name": _worker_name()}
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone already
+        client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=name)
 
 
 def _knows_password(worker: Service) -> bool:

@@ -152,7 +152,7 @@ def test_a_spec_of_any_repository_is_deployed_and_a_pool_without_a_worker_is_nam
     )
     spec, asked = str(tmp_path / "theirs/pipeline.yaml"), {"cwd": tmp_path, "env": checkout.own}
     taken = trainwright("deploy", spec, **asked)
-    assert (taken.returncode, "retrain/digits is the deployment of another spec" in taken.stderr) == (2, True)
+    assert (taken.returncode, "a deployment retrain/digits already" in taken.stderr) == (2, True)
 
     named = ["deploy", spec, "--name", "theirs", "--cron", "0 3 * * *", "--set", "train.seed=3"]
     made = trainwright(*named, "--json", **asked)

@@ -193,7 +193,7 @@ class Ledger:
         Args:
             found: whole checkpoints of `generation`, oldest first.
         """
-        known = {*self._retiring, *(entry.checkpoint.ref.uri for entry in self.aside)}
+        known = {*self._retiring, *(uri for uri, _ in self._broken), *(one.checkpoint.ref.uri for one in self.aside)}
         newest = -1 if self.newest is None else self.newest.step
         new = [checkpoint for checkpoint in found if checkpoint.step > newest and checkpoint.ref.uri not in known]
         self.settled = generation

@@ -194,7 +194,7 @@ class _Conductor:
                 self._recover(error, generation, ledger, recovery)
                 patient = bool(error.details.get("grows"))
                 if isinstance(error, StorageUnavailable):
-                    self._back_off(min(MAX_BACKOFF_S, 2.0 ** recovery.used(error)), keeper)
+                    self._back_off(min(MAX_BACKOFF_S, 2.0 ** min(recovery.used(error), 10)), keeper)
             finally:
                 self.node_seconds += 0.0 if generation is None else generation.node_seconds
 

@@ -42,6 +42,7 @@ class Server:
         return name
 
     def create_deployment(self, flow: str, name: str, **fields: Any) -> Any:
+        fields["job_variables"] = fields["job_variables"] or {}
         fields["schedules"] = [SimpleNamespace(**dict(one)) for one in fields["schedules"]]
         self.known[f"{flow}/{name}"] = SimpleNamespace(id=uuid4(), **fields)
         return self.known[f"{flow}/{name}"].id
@@ -72,10 +73,40 @@ def test_the_same_spec_is_deployed_anew_and_another_one_never_takes_its_name() -
     server: Any = Server()
     deploy_pipeline(server, wanted(cron="0 3 * * *"))
     deploy_pipeline(server, wanted(cron="0 4 * * *"))
-    with pytest.raises(UsageError, match=r"retrain/digits is the deployment of another spec, /p/pipeline\.yaml"):
-        deploy_pipeline(server, wanted(spec="/other/pipeline.yaml"))
+    for theirs in ({"spec": "/other/pipeline.yaml"}, {"pool": "cluster"}):
+        with pytest.raises(UsageError, match=r"already: it runs /p/pipeline\.yaml on the work pool cpu\."):
+            deploy_pipeline(server, wanted(**theirs))
     [made] = server.known.values()
     assert made.schedules[0].schedule.cron == "0 4 * * *"
+    deploy_pipeline(server, wanted(spec="/other/pipeline.yaml", replaces=True))
+    [made] = server.known.values()
+    assert (made.parameters, made.schedules) == ({"spec": "/other/pipeline.yaml"}, [])
+
+
+def test_what_is_not_given_stays_as_it_was() -> None:
+    server: Any = Server()
+    deploy_pipeline(server, wanted(parameters={"set": "train.seed=1", "window": "7d"}))
+    server.known["retrain/digits"].job_variables = {"env": {"A": "1"}}
+    deploy_pipeline(server, wanted(parameters={"window": "1d"}))
+    made = server.known["retrain/digits"]
+    assert made.parameters == {"spec": "/p/pipeline.yaml", "set": "train.seed=1", "window": "1d"}
+    assert made.job_variables == {"env": {"A": "1"}}
+
+
+def test_a_spec_below_the_checkout_is_the_same_spec_as_prefect_yaml_names() -> None:
+    server: Any = Server()
+    server.create_deployment(
+        "retrain",
+        "digits",
+        parameters={"spec": "examples/digits/pipeline.yaml"},
+        pull_steps=HERE,
+        schedules=[],
+        job_variables=None,
+        paused=False,
+        work_pool_name="cpu",
+    )
+    deploy_pipeline(server, wanted(spec=f"{CODE_ROOT}/examples/digits/pipeline.yaml"))
+    assert server.known["retrain/digits"].parameters["spec"] == f"{CODE_ROOT}/examples/digits/pipeline.yaml"
 
 
 def test_a_schedule_and_a_pause_stay_until_they_are_changed() -> None:
@@ -95,6 +126,8 @@ def test_a_schedule_and_a_pause_stay_until_they_are_changed() -> None:
     [
         ({"pool": "gpu"}, "no work pool gpu"),
         ({"cron": "every night"}, "--cron: 'every night' is not valid"),
+        ({"cron": "* * * * * *"}, "--cron: .* is not valid"),
+        ({"cron": "0 3 * * *", "timezone": ""}, "--timezone: '' is not valid"),
         ({"cron": "0 3 * * *", "timezone": "Berlin"}, "--timezone: 'Berlin' is not valid"),
     ],
 )
