@@ -163,18 +163,24 @@ def packages_in(store: Store, manifest: Manifest) -> Packages | None:
 
 
 def changed_parts(store: Store, before: Ref, now: Ref) -> list[str]:
-    """What differs between two bundles: `environment`, `code` or both; `code` if one of them cannot be read.
+    """What differs between two bundles of what their digests cover: `environment`, `code` or both.
 
-    Files outside of the project, which only their digests stand for, are not compared.
+    `code` if one of them cannot be read.
     """
     try:
-        old, new = ({file.path: file.blake3 for file in store.manifest(ref).files} for ref in (before, now))
+        old, new = (_covered_by(store.manifest(ref)) for ref in (before, now))
     except (FileNotFoundError, CorruptError):
         return ["code"]
-    own, sealed = f"{_FOLDER}/{environments.FOLDER}/", f"{_FOLDER}/{environments.SEALED}"
-    code = [{name: value for name, value in files.items() if not name.startswith(own)} for files in (old, new)]
-    changes = {"environment": old.get(sealed) != new.get(sealed), "code": code[0] != code[1]}
-    return [part for part, changed in changes.items() if changed]
+    is_other = old.pop(environments.SEALED, None) != new.pop(environments.SEALED, None)
+    return [part for part, changed in {"environment": is_other, "code": old != new}.items() if changed]
+
+
+def _covered_by(manifest: Manifest) -> dict[str, str]:
+    """Digests of the files that a bundle's digest covers; by its provenance, of those that are not Python's."""
+    named = manifest.provenance.get(_NAMED)
+    digests = {file.path.removeprefix(f"{_FOLDER}/"): file.blake3 for file in manifest.files}
+    python = {name: value for name, value in digests.items() if name.endswith(".py")}
+    return python | (named if isinstance(named, dict) else {})
 
 
 def check_bundle(store: Store, manifest: Manifest, code_digest: str | None = None) -> None:

@@ -53,6 +53,9 @@ def test_the_code_s_digest_covers_what_was_asked_for_and_nothing_else(project: P
     (project / "net.py").write_text("import stranger as s\n")
     assert changed_parts(store, asked.ref, pack(project, store).ref) == ["environment", "code"]
     assert changed_parts(store, without.ref, pack(project, store).ref) == ["code"]
+    before = pack(project, store, packages=ASKED)
+    (project / "requirements.txt").write_text("stranger\n")  # what covers it is the list that it was resolved to
+    assert changed_parts(store, before.ref, pack(project, store, packages=other).ref) == ["environment"]
 
 
 def test_a_project_may_not_bring_the_list_itself(project: Path, store: Store) -> None:
