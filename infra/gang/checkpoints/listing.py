@@ -1,4 +1,4 @@
-"""A training's checkpoints as they are in the store, for people: this module reads them and never moves the pointer."""
+"""A training's checkpoints in the store, for people and for `adopt`; this module never moves the pointer."""
 
 from __future__ import annotations
 
