@@ -230,8 +230,8 @@ class Latest(Message, extra="ignore"):
         token: the fencing token of the conductor that may move the pointer.
         checkpoints: those that are committed and kept, oldest first.
         broken: directory of each checkpoint that is still to be marked as quarantined, with the reason.
-        settled: the last generation of an earlier conductor whose checkpoints were looked at; what it seals afterwards
-            is never read. None: none.
+        settled: the last generation of an earlier conductor whose checkpoints were adopted; those that it seals later
+            are never read. None: none.
     """
 
     token: int

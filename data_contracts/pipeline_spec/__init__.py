@@ -77,7 +77,7 @@ class StoreSpec(Shorthand):
 
 
 class RetrySpec(Section):
-    """How often a failure of each cause is retried in one training; counted anew after a run that failed."""
+    """How often a failure of each cause is retried in one training; reset after a run that failed."""
 
     preempted: int = Field(default=10, ge=0)
     """Nodes were asked to stop (SIGTERM): retried at once; default 10."""
@@ -92,7 +92,7 @@ class RetrySpec(Section):
     1."""
     diverged: int = Field(default=3, ge=0)
     """A loss or weight was not finite, or the loss spiked: retried from the last committed checkpoint without the
-    suspected batches. Needs Trainwright's loader. Never begins anew in one training; default 3."""
+    suspected batches. Needs Trainwright's loader. Never reset within a training; default 3."""
     storage: int = Field(default=3, ge=0)
     """The store or a source was unavailable: retried with backoff; default 3."""
 

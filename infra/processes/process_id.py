@@ -1,7 +1,7 @@
 """Identify a process so that another process of the same machine can see whether it has ended.
 
 Only what is certain counts. A process of another machine or another PID namespace, or one that this user may not see,
-is never said to have ended, and neither is one that is stopped. Without Linux's `/proc`, nothing is known.
+is never reported as ended, and neither is one that is stopped. Without Linux's `/proc`, nothing is known.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _TEXT = re.compile(r"([0-9a-f]{16})/([1-9][0-9]{0,9})/([0-9]{1,20})")
-# Places of these fields of /proc/PID/stat behind the command's name; see proc(5).
-_STATE, _NUM_THREADS, _STARTED = 0, 17, 19
+# Places of these fields in what `stat_fields` returns; see proc(5).
+STATE, PARENT, NUM_THREADS, STARTED = 0, 1, 17, 19
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process, as no other process is ever identified.
+    """A process, identified uniquely on its machine.
 
     Attributes:
         place: digest of the machine's boot, the PID namespace and the time namespace.
@@ -42,8 +42,8 @@ class ProcessId:
 
 def this_process() -> ProcessId | None:
     """This process; None where a process cannot be identified (no `/proc`, or that of another PID namespace)."""
-    place, fields = _place(), _stat(os.getpid())
-    return None if place is None or fields is None else ProcessId(place, os.getpid(), int(fields[_STARTED]))
+    place, fields = _place(), stat_fields(os.getpid())
+    return None if place is None or fields is None else ProcessId(place, os.getpid(), int(fields[STARTED]))
 
 
 def has_ended(process: ProcessId) -> bool:
@@ -56,13 +56,24 @@ def has_ended(process: ProcessId) -> bool:
         return True
     except (PermissionError, OverflowError):
         pass
-    fields = _stat(process.pid)
+    fields = stat_fields(process.pid)
     if fields is None:
         # It belongs to another user, and /proc hides it (hidepid).
         return False
     # Threads of a process that is being killed may outlive its first thread for a while, and still write.
-    is_zombie = fields[_STATE] in ("Z", "X") and int(fields[_NUM_THREADS]) <= 1
-    return is_zombie or int(fields[_STARTED]) != process.started
+    is_zombie = fields[STATE] in ("Z", "X") and int(fields[NUM_THREADS]) <= 1
+    return is_zombie or int(fields[STARTED]) != process.started
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """The fields of `/proc/PID/stat` behind the command's name; None if there is no such process or it is hidden."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The command's name is in parentheses and may itself hold any character.
+    fields = text.rpartition(")")[2].split()
+    return fields if len(fields) > STARTED else None
 
 
 def _place() -> str | None:
@@ -83,13 +94,3 @@ def _time_namespace() -> str:
         return os.readlink("/proc/self/ns/time")
     except FileNotFoundError:
         return ""
-
-
-def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the command's name, or None."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-    except OSError:
-        return None
-    fields = text.rpartition(")")[2].split()
-    return fields if len(fields) > _STARTED else None

@@ -21,6 +21,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
 
+from infra.processes.process_id import PARENT, STATE, stat_fields
+
 MARK = "TRAINWRIGHT_MARK"
 CODE_ROOT = Path(__file__).resolve().parents[2]
 # A process in uninterruptible sleep (a wedged device) survives SIGKILL; waiting for it for ever would hang the flow.
@@ -110,8 +112,8 @@ def end(mark: str, process: subprocess.Popen[bytes] | None) -> int | None:
 def is_alive(pid: int) -> bool:
     """Whether a process runs; a zombie does not."""
     if Path("/proc/self/stat").exists():
-        status = _stat(pid)
-        return status is not None and status[0] not in ("Z", "X")
+        fields = stat_fields(pid)
+        return fields is not None and fields[STATE] not in ("Z", "X")
     import psutil
 
     try:
@@ -122,8 +124,8 @@ def is_alive(pid: int) -> bool:
 
 def state(pid: int) -> str:
     """Letter of a process's state on Linux (`T`: stopped); "" if there is no such process or no such information."""
-    status = _stat(pid)
-    return "" if status is None else status[0]
+    fields = stat_fields(pid)
+    return "" if fields is None else fields[STATE]
 
 
 def oom_kills() -> int:
@@ -184,17 +186,6 @@ def _signal(pids: set[int] | list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """State letter and parent's id, or None if there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # The command's name is in parentheses and may itself hold any character.
-    fields = text.rpartition(")")[2].split()
-    return fields[0], int(fields[1])
-
-
 def _find_in_proc(mark: str) -> list[int]:
     marked: set[int] = set()
     parents: dict[int, int] = {}
@@ -202,10 +193,10 @@ def _find_in_proc(mark: str) -> list[int]:
         if not name.isdigit():
             continue
         pid = int(name)
-        status = _stat(pid)
-        if status is None or status[0] in ("Z", "X"):
+        fields = stat_fields(pid)
+        if fields is None or fields[STATE] in ("Z", "X"):
             continue
-        parents[pid] = status[1]
+        parents[pid] = int(fields[PARENT])
         try:
             environ = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:

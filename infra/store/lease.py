@@ -2,12 +2,12 @@
 
 The holder moves a beat by compare-and-set. A process that wants the lease waits until the beat has stood still for its
 `patience_s`. It measures with its own clock and counts only time in which the store answered, because an unreachable
-store silences the holder, too. Two things spare the wait (ADR 0025):
+store silences the holder, too. It does not wait in two cases (ADR 0025):
 
-* The text `holder` ends with the holder's process. If a process of the same machine sees that the process has ended, it
-  takes the lease at once.
-* A process holds the lease of its run and that of its training. Whoever took one because its beat stood still does not
-  wait for the other again.
+* The text `holder` ends with the id of the holder's process. If that process ran on the same machine and has ended, the
+  lease is taken at once.
+* A conductor holds the lease of its run and that of its training. A process that took one of them because its beat had
+  stood still takes the other one at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 RENEW_EVERY_S = 10.0
 _POLL_S = 1.0
-# A process that stood still may have been stopped only for a while, so after this time it is waited for again.
+# A silent process may have been stopped only for a while, so after this time it is waited for again.
 _SILENT_FOR_S = 300.0
 
 
@@ -70,7 +70,7 @@ class Lease:
             # A gap much longer than the poll is time without an answer, or this machine slept: it does not count.
             still_s = still_s + min(now - answered, 2 * poll_s) if current == seen else 0.0
             seen, answered = current, now
-            if current is None or current.value["released"] or still_s >= patience_s or _is_gone(current, now):
+            if current is None or current.value["released"] or still_s >= patience_s or _may_take_at_once(current, now):
                 token = 0 if current is None else current.value["token"] + 1
                 try:
                     lease = cls(pointer, pointer.swap(current, _value(holder, token, 0)))
@@ -100,8 +100,8 @@ class Lease:
 
     def _check(self, current: Versioned | None) -> Versioned:
         if current is None or (current.value["token"], current.value["holder"]) != (self.token, self.holder):
-            owner = "nobody" if current is None else _name(current.value["holder"])
-            raise Fenced(f"{self._pointer.path} now belongs to {owner}, no longer to {_name(self.holder)}.")
+            owner = "nobody" if current is None else _holder_name(current.value["holder"])
+            raise Fenced(f"{self._pointer.path} now belongs to {owner}, no longer to {_holder_name(self.holder)}.")
         return current
 
     def _move(self, *, released: bool) -> None:
@@ -114,22 +114,23 @@ class Lease:
             self._move(released=released)
 
 
-def signed(holder: str) -> str:
-    """`holder` with this process behind it, if it can be identified: the text that a lease holds."""
+def with_process(holder: str) -> str:
+    """`holder` with this process's id appended, if it can be identified: the text that a lease holds."""
     process = this_process()
     return holder if process is None else f"{holder}@{process}"
 
 
 def process_of(holder: str) -> ProcessId | None:
-    """The process that `signed` wrote behind a holder; None if there is none, as in leases of earlier versions."""
+    """The process whose id `with_process` appended; None if there is none, as in leases of earlier versions."""
     return ProcessId.parse(holder.rpartition("@")[2])
 
 
-# Processes whose lease this process took because its beat stood still, and when.
+# Processes whose lease this process took because its beat had stood still, and when.
 _silent: dict[ProcessId, float] = {}
 
 
-def _is_gone(current: Versioned, now: float) -> bool:
+def _may_take_at_once(current: Versioned, now: float) -> bool:
+    """Whether the holder's process has ended, or was silent when this process took another of its leases."""
     process = process_of(current.value["holder"])
     if process is None:
         return False
@@ -137,12 +138,15 @@ def _is_gone(current: Versioned, now: float) -> bool:
 
 
 def _note_silence(current: Versioned, now: float) -> None:
+    for known, since in list(_silent.items()):
+        if now - since >= _SILENT_FOR_S:
+            _silent.pop(known, None)  # another thread may have dropped it
     process = process_of(current.value["holder"])
     if process is not None and process != this_process():
         _silent[process] = now
 
 
-def _name(holder: str) -> str:
+def _holder_name(holder: str) -> str:
     return holder if process_of(holder) is None else holder.rpartition("@")[0]
 
 

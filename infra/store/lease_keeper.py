@@ -7,7 +7,7 @@ import threading
 
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.store import Lease, Store
-from infra.store.lease import RENEW_EVERY_S, signed
+from infra.store.lease import RENEW_EVERY_S, with_process
 from infra.store.retry import RETRY_S, Outage
 
 PATIENCE_S = 30.0
@@ -21,7 +21,7 @@ class LeaseKeeper(threading.Thread):
 
     Args:
         path: the lease's path.
-        holder: who takes it; shown to others that wait. This process is recorded behind it.
+        holder: who takes it; shown to others that wait. This process's id is appended.
         patience_s: how long another holder's lease must stand still before it is taken over.
         renew_s: seconds between renewals.
     """
@@ -30,7 +30,7 @@ class LeaseKeeper(threading.Thread):
         self, store: Store, path: str, holder: str, *, patience_s: float = PATIENCE_S, renew_s: float = RENEW_EVERY_S
     ) -> None:
         super().__init__(daemon=True)
-        self._store, self._path, self._holder = store, path, signed(holder)
+        self._store, self._path, self._holder = store, path, with_process(holder)
         self._patience_s, self._renew_s = patience_s, renew_s
         self._known, self._stopped = threading.Event(), threading.Event()
         self._lease: Lease | None = None

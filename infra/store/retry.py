@@ -73,7 +73,8 @@ class Outage:
 class ConductorWatch:
     """A node's view of its conductor: the cancel marker, the token, and whether it lives.
 
-    It has died if the lease's beat stands still, or, on this machine, if the process that the lease names has ended.
+    A conductor has died if its lease's beat stands still. A conductor on this machine has also died if the process that
+    its lease names has ended.
     """
 
     def __init__(self, store: Store, launch: Launch) -> None:
@@ -92,9 +93,14 @@ class ConductorWatch:
         return self.outage.tolerate(work)
 
     def look(self) -> None:
-        """Raise Cancelled, Fenced, or NodeLost if the conductor's process has ended.
+        """Read from the store whether this generation continues, at most once in `interval_s`.
 
-        On another machine: if the lease stood still for `silence_s` while the store answered.
+        Raises:
+            Cancelled: the generation has a cancel marker.
+            Fenced: a newer conductor holds the lease.
+            NodeLost: the conductor's process has ended on this machine, or the lease's beat stood still for `silence_s`
+                while the store answered.
+            StorageUnavailable: the store has not answered for too long.
         """
         if time.monotonic() < self._next:
             return

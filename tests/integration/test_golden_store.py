@@ -49,9 +49,8 @@ def test_what_was_promoted_is_proven_a_cancelled_run_resumes_and_what_it_promote
     trained = next(stage for stage in report["stages"] if stage["name"] == "train")
     assert trained["status"] == "ran"
     launch = json.loads((golden / "store" / UNFINISHED / "g1" / "launch.json").read_text())
-    assert (
-        launch["resume"]["ref"]["uri"] == f"{UNFINISHED}/checkpoints/320-g0"
-    )  # sealed, and committed by nobody (ADR 0025)
+    # Its conductor did not commit it, so this run adopts it (ADR 0025).
+    assert launch["resume"]["ref"]["uri"] == f"{UNFINISHED}/checkpoints/320-g0"
 
     proof = command(golden, "prove", "tiny@champion")
     assert proof["version"] == 3

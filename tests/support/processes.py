@@ -27,7 +27,7 @@ def a_process(code: str = SLEEP) -> Iterator[subprocess.Popen[bytes]]:
 
 def identified(process: subprocess.Popen[bytes]) -> ProcessId:
     """The process as it would identify itself."""
-    place, fields = process_id._place(), process_id._stat(process.pid)
+    place, fields = process_id._place(), process_id.stat_fields(process.pid)
     assert place is not None, "this test needs /proc"
     assert fields is not None
-    return ProcessId(place, process.pid, int(fields[process_id._STARTED]))
+    return ProcessId(place, process.pid, int(fields[process_id.STARTED]))

@@ -12,7 +12,7 @@ checkpoints stay in the pointer under a key of their own:
   conductor that lost the training cannot move the pointer.
 
 `skipped` holds the samples that training skips, and `retries` what failures have used up and changed so far. `settled`
-is the last generation of an earlier conductor whose checkpoints were taken in (`adopt`).
+is the last generation of an earlier conductor whose checkpoints were adopted (`adopt`).
 """
 
 from __future__ import annotations
@@ -186,12 +186,13 @@ class Ledger:
         return best
 
     def adopt(self, generation: int, found: Sequence[Checkpoint]) -> list[Checkpoint]:
-        """Commit what the last generation of earlier conductors sealed and nobody committed; returns what is new.
+        """Commit the checkpoints that an earlier conductor's last generation sealed and nobody committed; returns them.
 
-        The same move settles the generation: what it seals afterwards is never read. `resume_from` reads every byte.
+        The same move records the generation in `settled`: checkpoints that it seals later are never read. `resume_from`
+        reads every byte of an adopted checkpoint.
 
         Args:
-            found: whole checkpoints of `generation`, oldest first.
+            found: complete checkpoints of `generation`, oldest first.
         """
         known = {*self._retiring, *(uri for uri, _ in self._broken), *(one.checkpoint.ref.uri for one in self.aside)}
         newest = -1 if self.newest is None else self.newest.step
@@ -200,7 +201,7 @@ class Ledger:
         self._move([*self.checkpoints, *new])
         return new
 
-    def note(self, skipped: list[tuple[int, int]], retries: Retries) -> None:
+    def record_recovery(self, skipped: list[tuple[int, int]], retries: Retries) -> None:
         """Record which samples (from, to) are skipped from now on, and what failures have used up and changed."""
         self.skipped, self.retries = skipped, retries
         self._move(self.checkpoints)

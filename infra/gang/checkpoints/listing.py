@@ -1,4 +1,4 @@
-"""A training's checkpoints as they are in the store, for people: this module reads them and never moves the pointer."""
+"""A training's checkpoints in the store, for people and for `adopt`; this module never moves the pointer."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def why_from(store: Store, training: str, step: int, aside: Sequence[Aside]) -> 
     return "; ".join(f"step {at:,} {what}" for at, what in sorted(later)) or "the newest committed checkpoint"
 
 
-def left_behind(store: Store, training: str, generation: int, after: int) -> list[Checkpoint]:
-    """Checkpoints after step `after` that a generation sealed, described as their ranks reported them; oldest first.
+def adoptable(store: Store, training: str, generation: int, after: int) -> list[Checkpoint]:
+    """Sealed checkpoints of a generation after step `after`, described as their ranks reported them; oldest first.
 
     Those that are damaged, or marked as quarantined, are left out.
     """

@@ -25,7 +25,7 @@ from data_contracts.messages.gang import Launch, Retries
 from data_contracts.messages.ranks import RankAnswer, TrainingSummary
 from infra import stopping
 from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.checkpoints.listing import left_behind, why_from
+from infra.gang.checkpoints.listing import adoptable, why_from
 from infra.gang.checkpoints.participants import begun
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
@@ -74,6 +74,13 @@ def finished(training: str, checkpoint: Checkpoint) -> UsageError:
         f"{training} is finished: it handed over step {checkpoint.step:,}, which is never taken back.",
         remedy="Leave --from out, or run the spec with --new to train again.",
     )
+
+
+def adopted_sentence(steps: list[int]) -> str:
+    """The progress sentence about the checkpoints of `steps` that a conductor has adopted."""
+    noun, they_are = ("step", "it is") if len(steps) == 1 else ("steps", "they are")
+    numbers = ", ".join(f"{step:,}" for step in steps)
+    return f"{noun} {numbers} had been sealed but not committed by the previous conductor; {they_are} committed now"
 
 
 class _Conductor:
@@ -125,8 +132,8 @@ class _Conductor:
         self._adopt(ledger)
         if (step := self.request.from_step) is not None:
             patiently(lambda: ledger.go_back(step, by=self.holder.rpartition("/")[0]))
-            # Whoever goes back begins anew from there.
-            patiently(lambda: ledger.note(ledger.skipped, Retries()))
+            # Going back to a step resets the budgets.
+            patiently(lambda: ledger.record_recovery(ledger.skipped, Retries()))
         patiently(lambda: ledger.delete_retired(by=self.holder))
         plan = self._generations(ledger, keeper).plan
         summary = parsed(f"{self.training}: the ranks' answer", TrainingSummary.model_validate, plan)
@@ -137,10 +144,10 @@ class _Conductor:
         return GangOutcome(checkpoint, self.node_seconds, self._next(), summary, self.happened)
 
     def _adopt(self, ledger: Ledger) -> None:
-        """Commit what the last generation sealed after its conductor had died: whole checkpoints of the same training.
+        """Adopt the checkpoints that the last generation sealed and its conductor did not commit before it died.
 
-        This is safe because it happens before the next generation is launched, and in the one move of the pointer that
-        also settles the generation.
+        This is safe because it happens before the next generation is launched, and in one move of the pointer, which
+        also records that the generation's checkpoints were adopted.
         """
         last = self._next() - 1
         if last < 0 or (ledger.settled is not None and ledger.settled >= last):
@@ -149,12 +156,11 @@ class _Conductor:
         found: list[Checkpoint] = []
         with contextlib.suppress(CorruptError):  # a damaged launch file: the generation's steps are taken again
             launch = patiently(lambda: self.store.find_as(layout.launch(self.training, last), Launch.from_json))
-            # Otherwise it trained on samples that are skipped since.
+            # Otherwise the generation trained on samples that are skipped now.
             if launch is not None and launch.skip == ledger.skipped:
-                found = patiently(lambda: left_behind(self.store, self.training, last, newest))
+                found = patiently(lambda: adoptable(self.store, self.training, last, newest))
         if new := patiently(lambda: ledger.adopt(last, found)):
-            steps = ", ".join(f"{checkpoint.step:,}" for checkpoint in new)
-            sentence = f"step {steps} was sealed after the previous conductor had ended, and is committed now"
+            sentence = adopted_sentence([checkpoint.step for checkpoint in new])
             self.on_progress(Progress(last, "starting", step=new[-1].step, sentence=sentence))
 
     def _retire(self, ledger: Ledger) -> None:
@@ -189,7 +195,7 @@ class _Conductor:
                 )
                 return generation.run(self.request.rollcall_timeout_s, patient=patient)
             except TrainwrightError as error:
-                # Nodes may have heard first that another conductor has taken over, and only be gone.
+                # Nodes may have noticed first that another conductor has taken over, and ended.
                 keeper.confirm()
                 self._recover(error, generation, ledger, recovery)
                 patient = bool(error.details.get("grows"))
@@ -207,13 +213,13 @@ class _Conductor:
         try:
             how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
         except TrainwrightError:
-            # The failure is reported: whoever continues after that begins with whole budgets.
+            # The failure is reported, so the budgets are reset: a run that continues the training has all of them.
             if ledger.retries != Retries() and not isinstance(error, Fenced | Cancelled):
                 with contextlib.suppress(StorageUnavailable, Fenced):
-                    ledger.note(ledger.skipped, Retries())
+                    ledger.record_recovery(ledger.skipped, Retries())
             raise
         if (recovery.skipped, recovery.retries) != (ledger.skipped, ledger.retries):
-            patiently(lambda: ledger.note(list(recovery.skipped), recovery.retries))
+            patiently(lambda: ledger.record_recovery(list(recovery.skipped), recovery.retries))
         at = ledger.newest.step if ledger.newest else 0
         number, seconds = (-1, 0.0) if generation is None else (generation.number, generation.node_seconds)
         what = "no generation began" if generation is None else f"generation {number} ended"

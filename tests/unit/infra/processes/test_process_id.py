@@ -76,7 +76,7 @@ def test_a_zombie_with_a_thread_that_still_runs_has_not_ended() -> None:
     )
     with a_process(code) as process:
         known = identified(process)
-        while process_id._stat(process.pid)[0] != "Z":
+        while process_id.stat_fields(process.pid)[0] != "Z":
             pass
         assert not has_ended(known)
 
@@ -86,7 +86,7 @@ HIDDEN: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "no /proc": lambda patch: patch.setattr(process_id, "_place", lambda: None),
     "another user, behind hidepid": lambda patch: (
         patch.setattr(os, "kill", refuse),
-        patch.setattr(process_id, "_stat", lambda pid: None),
+        patch.setattr(process_id, "stat_fields", lambda pid: None),
     ),
 }
 

@@ -13,7 +13,8 @@ import pytest
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.processes.process_id import ProcessId, this_process
 from infra.store import Lease, PointerMoved, Store
-from infra.store.lease import RENEW_EVERY_S, process_of, signed
+from infra.store import lease as lease_module
+from infra.store.lease import RENEW_EVERY_S, process_of, with_process
 from tests.support.processes import a_process, identified
 
 PATH = "trainings/k-0/lease"
@@ -215,8 +216,8 @@ def held_by_a_process(store: Store, time: Time, path: str = PATH) -> Iterator[su
 def test_the_holder_carries_its_process() -> None:
     mine = this_process()
     assert mine is not None, "these tests need /proc"
-    assert process_of(signed("run/1")) == mine
-    assert signed("run/1") == f"run/1@{mine}"
+    assert process_of(with_process("run/1")) == mine
+    assert with_process("run/1") == f"run/1@{mine}"
     # As earlier versions wrote it, and what nobody writes.
     for holder in ("run/1", "", "run/1@", "run@1/2/3", f"run/1@{mine} ", f"run/1@{mine.place}/0/5"):
         assert process_of(holder) is None
@@ -227,7 +228,7 @@ def test_a_lease_whose_holder_is_seen_dead_is_taken_at_once(folder_store: Store,
         os.kill(process.pid, signal.SIGSTOP)
         time.each = lambda passed: process.kill() if passed == 7 else None
         # A zombie, because nobody waits for it yet.
-        lease = take(folder_store, signed("two"), time)
+        lease = take(folder_store, with_process("two"), time)
     assert 7 <= time.now - 1000 < 30, "a process that is only stopped is not dead"
     assert lease.token == 1
 
@@ -257,16 +258,25 @@ def test_what_a_silent_process_also_holds_is_not_waited_for_again(folder_store: 
     assert time.now == 1030.0 + 300 + 30
 
 
+def test_a_process_that_was_silent_long_ago_is_forgotten(folder_store: Store, time: Time) -> None:
+    held = {path: ProcessId("1" * 16, pid, 7) for pid, path in enumerate((PATH, "trainings/k-1/lease"), 1)}
+    for path, process in held.items():
+        Lease.take(folder_store, path, f"one@{process}")
+        Lease.take(folder_store, path, "two", sleep=time.sleep, clock=time.clock)
+        time.now += 300
+    assert [process for process in held.values() if process in lease_module._silent] == [held["trainings/k-1/lease"]]
+
+
 def test_this_process_is_never_taken_for_silent(folder_store: Store, time: Time) -> None:
     for path in (PATH, "trainings/k-1/lease"):
-        Lease.take(folder_store, path, signed("one"))
-    take(folder_store, signed("two"), time)
-    Lease.take(folder_store, "trainings/k-1/lease", signed("two"), sleep=time.sleep, clock=time.clock)
+        Lease.take(folder_store, path, with_process("one"))
+    take(folder_store, with_process("two"), time)
+    Lease.take(folder_store, "trainings/k-1/lease", with_process("two"), sleep=time.sleep, clock=time.clock)
     assert time.now == 1060.0
 
 
 def test_the_process_is_no_part_of_a_message(folder_store: Store, time: Time) -> None:
-    lease = take(folder_store, signed("one"), time)
-    Lease.take(folder_store, PATH, signed("two"), patience_s=0)
+    lease = take(folder_store, with_process("one"), time)
+    Lease.take(folder_store, PATH, with_process("two"), patience_s=0)
     with pytest.raises(Fenced, match=r"now belongs to two, no longer to one\. "):
         lease.confirm()

@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import Fenced, StorageUnavailable
 from infra.store import Lease, PointerMoved, Store, layout, open_store
 from infra.store import lease_keeper as keeper_module
-from infra.store.lease import signed
+from infra.store.lease import with_process
 from infra.store.lease_keeper import LeaseKeeper
 from infra.store.retry import Outage
 
@@ -108,7 +108,7 @@ def test_it_is_renewed_until_it_is_released(store: Store, monkeypatch: pytest.Mo
     keeper.stop()
     held = store.pointer(PATH).read()
     assert held is not None
-    assert held.value == {"beat": len(renewed), "holder": signed("me"), "released": True, "token": 0}
+    assert held.value == {"beat": len(renewed), "holder": with_process("me"), "released": True, "token": 0}
 
 
 def test_a_lease_that_was_lost_is_told(store: Store) -> None:

@@ -115,13 +115,13 @@ def test_an_older_conductor_can_move_nothing(store: Store) -> None:
         lambda: old.commit(seal(store, 20)),
         lambda: old.retire(1, None, by="old"),
         lambda: old.hand_over(old.checkpoints[-1]),
-        lambda: old.note([(0, 8)], Retries()),
+        lambda: old.record_recovery([(0, 8)], Retries()),
         lambda: Ledger(store, TRAINING, 0),
     ):
         with pytest.raises(Fenced, match="taken over by another conductor"):
             move()
     assert all(store.verify(checkpoint.ref) for checkpoint in new.checkpoints)
-    new.note([(8, 16)], Retries())
+    new.record_recovery([(8, 16)], Retries())
     assert new.commit(seal(store, 20, generation=1))
     assert kept(store) == [5, 10, 15, 20]
     assert (Ledger(store, TRAINING, 9).skipped, Ledger(store, TRAINING, 9).handed_over) == ([(8, 16)], None)
@@ -168,7 +168,7 @@ def test_what_was_retired_is_deleted_in_the_end(store: Store, monkeypatch: pytes
     assert there() == kept(store) == [15, 20]
     taken_over = Ledger(store, TRAINING, 9)
     taken_over.retire(1, None, by="test")
-    taken_over.note([(0, 8)], Retries())
+    taken_over.record_recovery([(0, 8)], Retries())
     assert there() == [20]
     assert store.pointer(layout.latest(TRAINING)).read().value["retiring"] == []
 

@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.handoffs import Checkpoint
 from infra.gang.checkpoints.ledger import Ledger
-from infra.gang.checkpoints.listing import left_behind, list_checkpoints, why_from
+from infra.gang.checkpoints.listing import adoptable, list_checkpoints, why_from
 from infra.store import Store, layout, open_store
 from tests.support.damage import overwrite
 from tests.unit.infra.gang.checkpoints.test_ledger import TRAINING, seal, spoil
@@ -92,13 +92,13 @@ def as_a_rank(store: Store, step: int, generation: int = 1, **place: str) -> Che
     return Checkpoint(ref=ref, key="k", **{**said, "training": TRAINING}, **facts, **more)
 
 
-def test_what_is_left_behind_is_described_as_its_rank_reported_it(store: Store) -> None:
+def test_an_adoptable_checkpoint_is_described_as_its_rank_reported_it(store: Store) -> None:
     made = [as_a_rank(store, step) for step in (10, 15, 20)]
-    assert left_behind(store, TRAINING, 1, after=10) == made[1:]
-    assert left_behind(store, TRAINING, 1, after=20) == left_behind(store, "trainings/other-0", 0, after=-1) == []
+    assert adoptable(store, TRAINING, 1, after=10) == made[1:]
+    assert adoptable(store, TRAINING, 1, after=20) == adoptable(store, "trainings/other-0", 0, after=-1) == []
 
 
-def test_what_is_not_whole_or_not_of_this_generation_is_no_part_of_it(store: Store) -> None:
+def test_a_damaged_checkpoint_or_one_of_another_generation_is_not_adoptable(store: Store) -> None:
     writer = store.writer(layout.checkpoint(TRAINING, 11, 1))
     writer.put("state.json", b"{}")  # and never sealed
     as_a_rank(store, 12, generation=0)
@@ -109,4 +109,4 @@ def test_what_is_not_whole_or_not_of_this_generation_is_no_part_of_it(store: Sto
     overwrite(Path(store.uri) / layout.manifest(as_a_rank(store, 15).ref.uri), b"{}")
     store.create_once(layout.quarantined(as_a_rank(store, 16).ref.uri), {"schema_version": 1, "reason": "so"})
     good = as_a_rank(store, 17)
-    assert left_behind(store, TRAINING, 1, after=5) == [good]
+    assert adoptable(store, TRAINING, 1, after=5) == [good]

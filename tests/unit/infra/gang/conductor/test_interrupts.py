@@ -189,7 +189,7 @@ def test_after_a_killed_conductor_of_this_machine_the_next_one_trains_on_at_once
     conductor.end()
     assert (outcome.checkpoint.step, outcome.generations) == (160, 2)
     assert len([one for one in said if one.phase == "waiting"]) < 15, "one look a second, five reports of waiting"
-    [adopted] = [one for one in said if "sealed after the previous conductor had ended" in one.sentence]
+    [adopted] = [one for one in said if "sealed but not committed by the previous conductor" in one.sentence]
     assert adopted.step >= newest
     assert steps(store)[1, 0][0] == adopted.step + 1
     assert max(steps(store)[0, 0]) - adopted.step <= 5 + 40, "an interval, and what the ranks do until they are ended"

@@ -11,6 +11,7 @@ import pytest
 from data_contracts.errors import Cancelled, Fenced, NodeLost
 from data_contracts.messages.gang import Launch, Retries
 from infra.gang.checkpoints.ledger import Ledger
+from infra.gang.conductor.conductor import adopted_sentence
 from infra.gang.conductor.rank_reports import Progress
 from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.store import Lease, Store, layout, open_store
@@ -44,7 +45,7 @@ def test_it_says_so_also_if_its_node_hears_of_it_first(store: Store) -> None:
         run(store, {"steps": 2000, "every": 3000, "step_s": 0.05}, on_progress=usurp)
 
 
-def test_budgets_are_the_trainings_and_begin_anew_once_a_failure_was_reported(store: Store) -> None:
+def test_budgets_are_the_trainings_and_are_reset_once_a_failure_was_reported(store: Store) -> None:
     """The conductor is killed after its first retry (here: a bug ends it); the next one has only what is left."""
     lost: list[dict[str, Any]] = [
         {"generation": number, "rank": 0, "step": 5, "kind": "sigkill", "after": 5} for number in range(4)
@@ -67,10 +68,8 @@ def test_budgets_are_the_trainings_and_begin_anew_once_a_failure_was_reported(st
     assert run(store, fake, **options).checkpoint.step == 20
 
 
-@pytest.mark.parametrize("skipped", [[], [(48, 56)]], ids=["the same samples", "samples that are skipped since"])
-def test_only_a_generation_on_the_same_samples_leaves_anything_behind(
-    skipped: list[tuple[int, int]], store: Store
-) -> None:
+@pytest.mark.parametrize("skipped", [[], [(48, 56)]], ids=["the same samples", "samples that are skipped now"])
+def test_only_a_generation_on_the_same_samples_is_adopted(skipped: list[tuple[int, int]], store: Store) -> None:
     def stop(progress: Progress) -> None:
         if progress.step >= 1:
             raise KeyboardInterrupt
@@ -83,9 +82,22 @@ def test_only_a_generation_on_the_same_samples_leaves_anything_behind(
     writer.put("state.json", b"{}")
     writer.seal("checkpoint", facts, {"training": TRAINING, "generation": 0})
     if skipped:
-        Ledger(store, TRAINING, 0).note(skipped, Retries())
+        Ledger(store, TRAINING, 0).record_recovery(skipped, Retries())
     said: list[str] = []
     assert run(store, {"steps": 20}, on_progress=lambda one: said.append(one.sentence), devices=1).generations == 2
     resume = store.read_as(layout.launch(TRAINING, 1), Launch.from_json).resume
-    adopted = "step 15 was sealed after the previous conductor had ended, and is committed now"
-    assert ((resume is not None and resume.step == 15), adopted in said) == (not skipped, not skipped)
+    assert ((resume is not None and resume.step == 15), adopted_sentence([15]) in said) == (not skipped, not skipped)
+
+
+@pytest.mark.parametrize(
+    ("steps", "sentence"),
+    [
+        ([15], "step 15 had been sealed but not committed by the previous conductor; it is committed now"),
+        (
+            [995, 1000],
+            "steps 995, 1,000 had been sealed but not committed by the previous conductor; they are committed now",
+        ),
+    ],
+)
+def test_the_adopted_steps_are_named(steps: list[int], sentence: str) -> None:
+    assert adopted_sentence(steps) == sentence

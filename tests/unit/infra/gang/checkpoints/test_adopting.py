@@ -1,4 +1,4 @@
-"""What a conductor that died left: checkpoints that its generation sealed, and what its retries had used up."""
+"""A new conductor adopts the checkpoints that a dead one's generation sealed, and keeps its retry budgets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def sealed(store: Store, *steps: int, generation: int = 0) -> list[Checkpoint]:
     return [seal(store, step, generation) for step in steps]
 
 
-def test_what_a_dead_conductors_generation_sealed_is_committed_once(store: Store) -> None:
+def test_checkpoints_of_a_dead_conductors_generation_are_adopted_once(store: Store) -> None:
     ledger_of(store, 5, 10)
     ledger = Ledger(store, TRAINING, 1)
     assert ledger.settled is None
@@ -33,7 +33,7 @@ def test_what_a_dead_conductors_generation_sealed_is_committed_once(store: Store
     assert later.adopt(0, later.checkpoints) == []
 
 
-def test_what_was_set_aside_is_not_taken_in_again(store: Store) -> None:
+def test_checkpoints_that_were_set_aside_are_not_adopted(store: Store) -> None:
     ledger = ledger_of(store, 5, 10, 15)
     aside = ledger.checkpoints[1:]
     ledger.go_back(5, by="test")
@@ -41,7 +41,7 @@ def test_what_was_set_aside_is_not_taken_in_again(store: Store) -> None:
     assert kept(store) == [5]
 
 
-def test_what_was_taken_in_and_is_not_whole_is_quarantined(store: Store) -> None:
+def test_an_adopted_checkpoint_that_is_damaged_is_quarantined(store: Store) -> None:
     ledger_of(store, 5)
     ledger = Ledger(store, TRAINING, 1)
     [broken] = ledger.adopt(0, sealed(store, 10))
@@ -52,7 +52,7 @@ def test_what_was_taken_in_and_is_not_whole_is_quarantined(store: Store) -> None
     assert store.exists(layout.quarantined(broken.ref.uri))
 
 
-def test_an_older_conductor_takes_nothing_in(store: Store) -> None:
+def test_an_older_conductor_adopts_nothing(store: Store) -> None:
     old = ledger_of(store, 5)
     Ledger(store, TRAINING, 1)
     with pytest.raises(Fenced):
@@ -62,8 +62,8 @@ def test_an_older_conductor_takes_nothing_in(store: Store) -> None:
 
 def test_what_failures_used_up_outlives_the_conductor(store: Store) -> None:
     retries = Retries(used={"hung": 2}, failures={"b": 1}, left_out=["c"], micro_batch=4, happened=["c is left out"])
-    ledger_of(store, 5).note([], retries)
+    ledger_of(store, 5).record_recovery([], retries)
     later = Ledger(store, TRAINING, 1)
     assert later.retries == retries
-    later.note([], Retries())
+    later.record_recovery([], Retries())
     assert "retries" not in store.pointer(layout.latest(TRAINING)).read().value, "earlier versions read it as before"
