@@ -118,4 +118,5 @@ def _compile(site: Path, seeded: set[str]) -> None:
     }
     if tops:
         # Some packages carry files that do not compile, so the exit code says nothing.
-        uv.run([sys.executable, "-m", "compileall", "-q", "-j", "0", *map(str, sorted(tops))], {})
+        command = [sys.executable, "-I", "-m", "compileall", "-q", "-j", "0", *map(str, sorted(tops))]
+        uv.run(command, {}, Path("/"))

@@ -2,16 +2,20 @@
 
 uv does not read pip's configuration, which chooses the build of torch, for one. The settings become variables, because
 every user of a machine can read a command line, and with it the password in an index's address. `make setup` uses this
-module before anything is installed, so it imports only the standard library.
+module before anything is installed, so it imports only the standard library, and of ours what needs nothing else.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
+
+from data_contracts.errors import UsageError
+from infra.processes.environment import for_user_code
 
 # Sections of pip's settings that `pip install` reads; a later one replaces values of an earlier one.
 SECTIONS = ("global", "install", ":env:")
@@ -27,6 +31,7 @@ WAYS = {
     "timeout": "UV_HTTP_TIMEOUT",
 }
 NO_INDEX = "no-index"
+_OF_PIP, _PIP_FILE = "PIP_", "PIP_CONFIG_FILE"
 # uv's other variables, such as the password of a named index, begin like this.
 _OF_UV = "UV_"
 _CREDENTIALS = re.compile(r"(?<=//)[^/\s@]*@")
@@ -55,14 +60,33 @@ def uv_places(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_this_machine(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Variables and options that make uv install from where pip would here; uv's own variables count more."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    settings = pip_settings(listed.stdout) if listed.returncode == 0 else {}
+    """Variables and options that make uv install from where pip would here; uv's own variables count more.
+
+    Raises:
+        UsageError: pip does not list its settings; without them, packages would come from another index.
+    """
+    settings = pip_settings(_listed(environ))
     ways = {WAYS[name]: " ".join(value.split()) for name, value in settings.items() if name in WAYS}
     own = {name: value for name, value in environ.items() if name.startswith(_OF_UV)}
     forbidden = settings.get(NO_INDEX, "").lower() in ("1", "true", "yes", "on")
     return {**ways, **uv_places(settings), **own}, ["--no-index"] if forbidden else []
+
+
+def _listed(environ: Mapping[str, str]) -> str:
+    """What `pip config list` prints; nothing in the working folder is imported, and pip gets no other credentials."""
+    command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"]
+    of_pip = {name: value for name, value in environ.items() if name.startswith(_OF_PIP)}
+    if file := of_pip.get(_PIP_FILE):
+        of_pip[_PIP_FILE] = os.path.abspath(file)
+    env = {**for_user_code(environ, {}), **of_pip}
+    listed = subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        # pip's own message may quote a line of its configuration, and with it a password.
+        raise UsageError(
+            f"pip of {sys.executable} does not say which indexes this machine uses (exit code {listed.returncode}).",
+            remedy="Run `python -m pip config list` with this Python, and correct pip's configuration or install pip.",
+        )
+    return listed.stdout
 
 
 def without_credentials(text: str) -> str:

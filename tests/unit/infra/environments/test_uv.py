@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
-from infra.environments import uv
+from infra.environments import build, uv
+from infra.environments.indexes import of_this_machine
+from infra.environments.installed import packages_folder_in
+from tests.support.wheels import write_wheel
 
 FAKE = """\
 #!/bin/sh
@@ -56,6 +62,49 @@ def test_a_password_reaches_uv_alone(seen: Path, tmp_path: Path, monkeypatch: py
     ):
         assert f"{line}\n" in environment
     assert "WANDB_API_KEY=" not in environment
+
+
+def test_what_lies_in_the_working_folder_does_not_run(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "working"
+    folder.mkdir()
+    for name in ("pip", "compileall", "tokenize"):
+        (folder / f"{name}.py").write_text(f"open({str(folder / 'ran')!r}, 'a').write('{name} ')\n")
+    site = packages_folder_in(tmp_path / "made")
+    write_wheel(tmp_path, "stranger", "1.0")
+    with zipfile.ZipFile(tmp_path / "stranger-1.0-py3-none-any.whl") as wheel:
+        wheel.extractall(site)
+    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://index/simple\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "../pip.conf")
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    variables, _ = of_this_machine(os.environ)
+    assert variables["UV_DEFAULT_INDEX"] == "https://index/simple"
+    build._compile(site, set())
+    assert list((site / "stranger/__pycache__").glob("*.pyc"))
+    assert not (folder / "ran").exists()
+
+
+def test_pip_gets_its_own_settings_and_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\n[ -z "$WANDB_API_KEY" ] && echo ":env:.index-url=\'$PIP_INDEX_URL\'"\n')
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    variables, _ = of_this_machine({"WANDB_API_KEY": "key", "PIP_INDEX_URL": "https://me:word@index"})
+    assert variables["UV_DEFAULT_INDEX"] == "https://me:word@index"
+
+
+def test_without_pips_settings_nothing_is_installed_from_another_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pip.conf").write_text("index-url = https://me:word@index/simple\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    with pytest.raises(UsageError, match="does not say which indexes this machine uses") as caught:
+        of_this_machine(os.environ)
+    assert "pip config list" in caught.value.remedy
+    assert "word" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
