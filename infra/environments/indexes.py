@@ -8,11 +8,13 @@ module before anything is installed, so it imports only the standard library, an
 from __future__ import annotations
 
 import ast
+import hashlib
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from data_contracts.errors import UsageError
 from infra.processes.environment import for_user_code
@@ -87,6 +89,36 @@ def _listed(environ: Mapping[str, str]) -> str:
             remedy="Run `python -m pip config list` with this Python, and correct pip's configuration or install pip.",
         )
     return listed.stdout
+
+
+def identity(environ: Mapping[str, str]) -> list[str]:
+    """Digests of what decides where packages come from here: as cheap as reading a few files, which are pip's."""
+    said = sorted((name, value) for name, value in environ.items() if name.startswith((_OF_PIP, _OF_UV)))
+    home = Path(environ.get("HOME") or "/")
+    named = environ.get(_PIP_FILE)
+    files = [
+        Path("/etc/pip.conf"),
+        *(Path(folder) / "pip/pip.conf" for folder in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")),
+        Path("/Library/Application Support/pip/pip.conf"),
+        home / "Library/Application Support/pip/pip.conf",
+        home / ".pip/pip.conf",
+        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf",
+        Path(sys.prefix) / "pip.conf",
+        *([Path(named)] if named else []),
+    ]
+    places = [value for name, value in said if name.endswith("_FIND_LINKS")]
+    listed = [listing(Path(place)) for value in places for place in re.split(r"[\s,]+", value) if os.path.isdir(place)]
+    texts = [repr(said).encode(), *(file.read_bytes() if file.is_file() else b"" for file in files)]
+    return [*(hashlib.sha256(text).hexdigest() for text in texts), repr(listed)]
+
+
+def listing(folder: Path) -> list[list[str | int]]:
+    """What tells the files of a folder from others without reading them; a change of a file's bytes changes it."""
+    found: list[list[str | int]] = []
+    for path in sorted(folder.iterdir()):
+        facts = path.stat()
+        found.append([path.name, facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns])
+    return found
 
 
 def without_credentials(text: str) -> str:

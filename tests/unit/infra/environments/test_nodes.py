@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,14 @@ def test_the_code_s_digest_covers_what_was_asked_for_and_nothing_else(project: P
     (project / "net.py").write_text("import stranger as s\n")
     assert changed_parts(store, asked.ref, pack(project, store).ref) == ["environment", "code"]
     assert changed_parts(store, without.ref, pack(project, store).ref) == ["code"]
+
+
+def test_a_bundle_with_one_of_the_two_files_is_damaged(project: Path, store: Store) -> None:
+    manifest = store.manifest(pack(project, store, packages=ASKED).ref)
+    for name in (SEALED, INSTALL):
+        rest = [file for file in manifest.content["files"] if not file["path"].endswith(name)]
+        with pytest.raises(CorruptError, match="one of the two files"):
+            packages_in(store, replace(manifest, content={**manifest.content, "files": rest}))
 
 
 def test_a_project_may_not_bring_the_list_itself(project: Path, store: Store) -> None:
