@@ -36,7 +36,10 @@ NO_INDEX = "no-index"
 _OF_PIP, _PIP_FILE = "PIP_", "PIP_CONFIG_FILE"
 # uv's other variables, such as the password of a named index, begin like this.
 _OF_UV = "UV_"
-_CREDENTIALS = re.compile(r"(?<=//)[^/\s@]*@")
+# An address to the next space, without the marks that close a sentence; a folder's address is no secret.
+_ADDRESS = re.compile(r"\b(?!file:)([A-Za-z][\w+.-]*)://(\S*?)(?=[])}`'\",.;:>]*(?:\s|$))")
+_AUTHORITY = re.compile(r"([^/?#]*)(.*)")
+_HOST = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?")
 
 
 def pip_settings(listed: str) -> dict[str, str]:
@@ -122,5 +125,13 @@ def listing(folder: Path) -> list[list[str | int]]:
 
 
 def without_credentials(text: str) -> str:
-    """`text` without the user names and passwords in its addresses."""
-    return _CREDENTIALS.sub("", text)
+    """`text` with each address cut to its host: a user, a path or a query may be a password or token."""
+    return _ADDRESS.sub(_host_alone, text)
+
+
+def _host_alone(found: re.Match[str]) -> str:
+    scheme, address = found.groups()
+    host, rest = _AUTHORITY.fullmatch(address).groups()  # type: ignore[union-attr]
+    # A password with a slash ends the part that has the host too early.
+    known = "@" not in rest and _HOST.fullmatch(host.rpartition("@")[2])
+    return f"{scheme}://{known[0] if known else '…'}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
 from infra.environments import build, uv
 from infra.environments.indexes import of_this_machine
 from infra.environments.installed import packages_folder_in
@@ -45,7 +45,7 @@ def test_a_password_reaches_uv_alone(seen: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("PIP_CERT", raising=False)
     with pytest.raises(uv.UvFailed) as caught:
         uv.install(tmp_path / "python", ["--requirements", "file"], ["sourced"], tmp_path / "wheels")
-    assert caught.value.reason == "Failed to parse https://index/simple"
+    assert caught.value.reason == "Failed to parse https://index"
     arguments = Path(f"{seen}.arguments").read_text()
     assert "me:word" not in arguments
     assert "other word" not in arguments
@@ -112,12 +112,39 @@ def test_without_pips_settings_nothing_is_installed_from_another_index(
     [
         ("error: Failed to fetch: `https://index/x/`\n  cause: error sending request", StorageUnavailable),
         ("error: Request failed after 3 retries\n  cause: operation timed out", StorageUnavailable),
+        ("error: Failed to download `a==1`\n  cause: Hash mismatch for `a==1`\n\nExpected:\n  sha256:0", CorruptError),
+        ("error: Failed to fetch: `https://i/x/`\n  cause: HTTP status client error (401 Unauthorized)", UsageError),
+        ("error: Failed to fetch: `https://i/x/`\n  cause: HTTP status client error (403 Forbidden)", UsageError),
+        ("error: Failed to fetch: `https://i/x/`\n  cause: HTTP status client error (404 Not Found)", UsageError),
+        (
+            "error: Failed to fetch: `https://i/x/`\n  cause: status server error (503)",
+            StorageUnavailable,
+        ),
         ("error: failed to write\n  cause: No space left on device (os error 28)", UsageError),
         ("error: No solution found when resolving dependencies", uv.UvFailed),
     ],
 )
 def test_a_failure_has_its_cause(text: str, kind: type[TrainwrightError]) -> None:
     assert type(uv._failed(text)) is kind
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("https://dl.cloudsmith.io/word/simple/", "https://dl.cloudsmith.io"),
+        ("https://index:8443/simple?auth=word", "https://index:8443"),
+        ("https://word@index/simple", "https://index"),
+        ("https://me:wo/rd@index/simple", "https://…"),
+        ("https://me:wo?rd@index/simple", "https://…"),
+        ("https://me:wo@rd@index/simple", "https://index"),
+        ("https://me:wo'rd@index/simple", "https://index"),
+        ("https://[::1]:80/word", "https://[::1]:80"),
+        ("https://me:word", "https://…"),
+        ("file:///wheels/a.whl", "file:///wheels/a.whl"),
+    ],
+)
+def test_an_address_is_shown_as_its_host(address: str, shown: str) -> None:
+    assert uv.as_sentence(f"Failed to fetch: `{address}`, ({address}).") == f"Failed to fetch: `{shown}`, ({shown})."
 
 
 def test_a_long_tree_becomes_a_sentence() -> None:
