@@ -110,16 +110,25 @@ def identity(environ: Mapping[str, str]) -> list[str]:
         *([Path(named)] if named else []),
     ]
     places = [value for name, value in said if name.endswith("_FIND_LINKS")]
-    listed = [listing(Path(place)) for value in places for place in re.split(r"[\s,]+", value) if os.path.isdir(place)]
-    texts = [repr(said).encode(), *(file.read_bytes() if file.is_file() else b"" for file in files)]
+    folders = [Path(one.removeprefix("file://")) for value in places for one in re.split(r"[\s,]+", value) if one]
+    listed = [listing(folder) for folder in folders if folder.is_dir()]
+    texts = [repr(said).encode(), *map(_bytes, files)]
     return [*(hashlib.sha256(text).hexdigest() for text in texts), repr(listed)]
+
+
+def _bytes(file: Path) -> bytes:
+    """The bytes of a file; none if it is not there, or is not for this user, who pip runs as."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
 
 
 def listing(folder: Path) -> list[list[str | int]]:
     """What tells the files of a folder from others without reading them; a change of a file's bytes changes it."""
     found: list[list[str | int]] = []
     for path in sorted(folder.iterdir()):
-        facts = path.stat()
+        facts = path.stat() if path.exists() else path.lstat()
         found.append([path.name, facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns])
     return found
 

@@ -12,7 +12,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
 from infra.environments import build, uv
-from infra.environments.indexes import of_this_machine
+from infra.environments.indexes import identity, of_this_machine
 from infra.environments.installed import packages_folder_in
 from tests.support.wheels import write_wheel
 
@@ -105,6 +105,23 @@ def test_without_pips_settings_nothing_is_installed_from_another_index(
         of_this_machine(os.environ)
     assert "pip config list" in caught.value.remedy
     assert "word" not in str(caught.value)
+
+
+def test_where_packages_come_from_is_told_apart_without_its_words(tmp_path: Path) -> None:
+    (tmp_path / "dangling.whl").symlink_to("nowhere")
+    config = tmp_path / "pip.conf"
+    environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(config), "PIP_FIND_LINKS": f"file://{tmp_path}"}
+    seen = [identity(environ)]
+    assert identity({**environ, "OTHER": "variable"}) == seen[0]
+    seen.append(identity({**environ, "PIP_INDEX_URL": "https://word@index"}))
+    config.write_text("[global]\nindex-url = https://word@index\n")
+    seen.append(identity(environ))
+    config.write_text("[global]\nindex-url = https://word@other\n")
+    seen.append(identity(environ))
+    (tmp_path / "stranger.whl").touch()
+    seen.append(identity(environ))
+    assert len({str(one) for one in seen}) == len(seen)
+    assert "word" not in str(seen)
 
 
 @pytest.mark.parametrize(
