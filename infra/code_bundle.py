@@ -156,8 +156,10 @@ def packages_in(store: Store, manifest: Manifest) -> Packages | None:
     """The packages that a bundle's code runs with; None if they are Trainwright's own. Check the bundle first."""
     files = {file.path for file in manifest.files}
     sealed, install = (f"{_FOLDER}/{name}" for name in (environments.SEALED, environments.INSTALL))
-    if install not in files:
+    if install not in files and sealed not in files:
         return None
+    if install not in files or sealed not in files:
+        raise environments.incomplete(f"{manifest.uri}/{environments.FOLDER}")
     read = [store.read(f"{manifest.uri}/{name}") for name in (sealed, install)]
     return Packages.of_files(read[0], read[1], f"{manifest.uri}/{environments.FOLDER}")
 

@@ -6,6 +6,7 @@ their bytes with this installation; `is_whole` compares them in some hundredths 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -13,12 +14,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from data_contracts.canonical import digest
 from infra.environments import uv
 from infra.environments.installed import dist_infos, packages_folder, packages_folder_in
 from infra.environments.seed import files_of, seed
 from infra.settings import on_this_machine
 
 RECORD = "whole.json"
+# What uv notes about an installation, and our own files: not contents of packages.
+_NOTES = frozenset({"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json", "uv_build.json"})
+_OURS = frozenset({"pyvenv.cfg", "requirements.txt", "constraints.txt", RECORD, ".lock", ".gitignore", "CACHEDIR.TAG"})
 
 
 @dataclass(frozen=True)
@@ -79,17 +84,36 @@ def is_whole(environment: Path) -> bool:
         return False
 
 
+def contents(environment: Path) -> str:
+    """Digest of the bytes that uv installed; what is shared with this installation is not read.
+
+    The hashes in a wheel's own list of its files are not used, because uv does not compare them with the files.
+    """
+    site, found = packages_folder_in(environment), {}
+    for path in _files(environment):
+        name = os.path.relpath(path, environment)
+        noted = Path(name).parent.suffix == ".dist-info" and Path(name).name in _NOTES
+        if noted or name in _OURS or os.path.islink(path) or _is_shared(path, site):
+            continue
+        with open(path, "rb") as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return digest(sorted(found.items()))
+
+
+def _is_shared(path: str, site: Path) -> bool:
+    """Whether a file is one file with this installation's file of that name."""
+    try:
+        return os.path.samefile(path, packages_folder() / os.path.relpath(path, site))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def _record(folder: Path, site: Path) -> None:
-    files, sizes, ours = 0, {}, packages_folder()
+    files, sizes = 0, {}
     for path in _files(site):
         files += 1
-        facts = os.stat(path)
-        try:
-            shared = os.stat(ours / os.path.relpath(path, site))
-        except FileNotFoundError:
-            shared = None
-        if shared is None or (shared.st_ino, shared.st_dev) != (facts.st_ino, facts.st_dev):
-            sizes[os.path.relpath(path, folder)] = facts.st_size
+        if not _is_shared(path, site):
+            sizes[os.path.relpath(path, folder)] = os.stat(path).st_size
     draft = folder / f"{RECORD}.draft"
     draft.write_text(json.dumps({"files": files, "sizes": sizes}))
     draft.rename(folder / RECORD)
@@ -118,4 +142,5 @@ def _compile(site: Path, seeded: set[str]) -> None:
     }
     if tops:
         # Some packages carry files that do not compile, so the exit code says nothing.
-        uv.run([sys.executable, "-m", "compileall", "-q", "-j", "0", *map(str, sorted(tops))], {})
+        command = [sys.executable, "-I", "-m", "compileall", "-q", "-j", "0", *map(str, sorted(tops))]
+        uv.run(command, {}, Path("/"))

@@ -4,6 +4,9 @@
     <state>/environments/<key>.making     locked while it is checked and made, so that one process makes it
     <state>/environments/resolved/<key>   what requirements were resolved to
 
+A key has the list, and the contents that were installed where it was resolved: a package of the same version from
+another place is another environment. If a machine's own indexes give other contents, the key has these indexes, too.
+
 An environment is made in a folder of its own and renamed when it is whole. A damaged one is replaced. Those that no
 process uses are deleted, the least recently used first, beyond a number that is kept.
 """
@@ -30,6 +33,7 @@ from data_contracts.errors import CorruptError, SpecError, UsageError
 from infra import locks, scratch
 from infra.atomic import replace_private
 from infra.environments import build
+from infra.environments.indexes import identity, listing
 from infra.environments.installed import closure, packages_folder, packages_folder_in, versions
 from infra.environments.packages import INSTALL, SEALED, Packages, is_of_cuda, packages_of, public
 from infra.environments.requirements import FIELD, Wanted
@@ -69,7 +73,8 @@ def environment(packages: Packages, wheels: Path | None = None) -> Path:
         return _held[key][0]
     base = _base()
     with locks.locked(base / f"{key}.making"):
-        held = _hold_whole(base / key, key)
+        here = _key(packages, _origin(wheels))
+        held = _hold_whole(base / key, key) or _hold_whole(base / here, key)
         if held is not None:
             return held
         log.info("environment: installing %d packages on this machine", len(packages.install))
@@ -82,7 +87,8 @@ def environment(packages: Packages, wheels: Path | None = None) -> Path:
                     f"The packages of the environment cannot be installed on {socket.gethostname()}: {error.reason}",
                     remedy=f"Let pip's settings there name the index or folder of wheels that has them ({PAGE}).",
                 ) from error
-            return _take(folder.path, base / key, key)
+            same = build.contents(folder.path / "new") == packages.contents
+            return _take(folder.path, base / (key if same else here), key)
 
 
 def resolve(wanted: Wanted, build_names: Sequence[str], wheels: Path | None, *, afresh: bool = False) -> Packages:
@@ -95,14 +101,17 @@ def resolve(wanted: Wanted, build_names: Sequence[str], wheels: Path | None, *, 
         StorageUnavailable: an index does not answer.
     """
     needs = rank_needs()
-    names = sorted(path.name for path in wheels.iterdir()) if wheels else None
     asked = [*wanted.requirements, "", *wanted.constraints, "", *needs, "", *build_names]
     base = _base()
-    remembered = base / "resolved" / digest([VERSION, asked, names, _here(), versions(packages_folder())])[:KEY_LENGTH]
+    facts = [VERSION, asked, _origin(wheels), _here(), versions(packages_folder())]
+    remembered = base / "resolved" / digest(facts)[:KEY_LENGTH]
     packages = None if afresh else _remembered(remembered)
+    # Installed again from the list alone, a package would not be compared with the hashes in the requirements.
     if packages is not None:
-        environment(packages, wheels)
-        return packages
+        key = _key(packages)
+        with locks.locked(base / f"{key}.making"):
+            if _hold_whole(base / key, key) is not None:
+                return packages
     parsed = [*map(Requirement, needs), *wanted.parsed()]
     log.info("environment: resolving %s", wanted.place)
     order = build.Order(
@@ -117,10 +126,13 @@ def resolve(wanted: Wanted, build_names: Sequence[str], wheels: Path | None, *, 
             site = build.make(folder.path / "new", order)
         except UvFailed as error:
             raise _unresolved(wanted, error.reason) from error
-        packages = Packages.of(versions(site), closure(site, wanted.parsed()), build_names)
+        contents = build.contents(folder.path / "new")
+        packages = Packages.of(versions(site), closure(site, wanted.parsed()), build_names, contents)
         key = _key(packages)
         with locks.locked(base / f"{key}.making"):
-            if _hold_whole(base / key, key) is None:
+            held = _hold_whole(base / key, key)
+            if held is None or build.contents(held) != contents:
+                _set_aside(base / key)
                 _take(folder.path, base / key, key)
     with on_this_machine(base):
         remembered.parent.mkdir(exist_ok=True)
@@ -168,14 +180,20 @@ def _here() -> list[str]:
     return [platform.python_version(), sys.base_prefix, sys.prefix, sysconfig.get_platform()]
 
 
-def _key(packages: Packages) -> str:
+def _origin(wheels: Path | None) -> list[object]:
+    """Where packages come from on this machine."""
+    return [None if wheels is None else listing(wheels), *identity(os.environ)]
+
+
+def _key(packages: Packages, *more: object) -> str:
     """The name of an environment: its packages, this machine's kind, and the builds that this installation has.
 
     When this installation changes, an environment that links to it is not used again.
     """
     ours, theirs = versions(packages_folder()), packages.versions
     builds = sorted(f"{name}=={ours[name]}" for name in ours.keys() & theirs.keys())
-    return digest([VERSION, list(packages.install), list(packages.build), _here(), builds])[:KEY_LENGTH]
+    facts = [VERSION, list(packages.install), list(packages.build), _here(), builds, packages.contents, *more]
+    return digest(facts)[:KEY_LENGTH]
 
 
 def _seeds(packages: Packages) -> set[str]:
@@ -196,9 +214,14 @@ def _hold_whole(folder: Path, key: str) -> Path | None:
         return folder
     log.warning("environment: %s is damaged and is made again", folder)
     os.close(handle)
+    _set_aside(folder)
+    return None
+
+
+def _set_aside(folder: Path) -> None:
+    """Remove an environment from its place at once, if there is one."""
     with scratch.make("environment", root=folder.parent) as aside, contextlib.suppress(FileNotFoundError):
         os.rename(folder, aside.path / "damaged")
-    return None
 
 
 def _take(made: Path, target: Path, key: str) -> Path:

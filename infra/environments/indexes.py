@@ -2,16 +2,22 @@
 
 uv does not read pip's configuration, which chooses the build of torch, for one. The settings become variables, because
 every user of a machine can read a command line, and with it the password in an index's address. `make setup` uses this
-module before anything is installed, so it imports only the standard library.
+module before anything is installed, so it imports only the standard library, and of ours what needs nothing else.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+
+from data_contracts.errors import UsageError
+from infra.processes.environment import for_user_code
 
 # Sections of pip's settings that `pip install` reads; a later one replaces values of an earlier one.
 SECTIONS = ("global", "install", ":env:")
@@ -27,9 +33,13 @@ WAYS = {
     "timeout": "UV_HTTP_TIMEOUT",
 }
 NO_INDEX = "no-index"
+_OF_PIP, _PIP_FILE = "PIP_", "PIP_CONFIG_FILE"
 # uv's other variables, such as the password of a named index, begin like this.
 _OF_UV = "UV_"
-_CREDENTIALS = re.compile(r"(?<=//)[^/\s@]*@")
+# An address to the next space, without the marks that close a sentence; a folder's address is no secret.
+_ADDRESS = re.compile(r"\b(?!file:)([A-Za-z][\w+.-]*)://(\S*?)(?=[])}`'\",.;:>]*(?:\s|$))")
+_AUTHORITY = re.compile(r"([^/?#]*)(.*)")
+_HOST = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?")
 
 
 def pip_settings(listed: str) -> dict[str, str]:
@@ -55,16 +65,82 @@ def uv_places(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_this_machine(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Variables and options that make uv install from where pip would here; uv's own variables count more."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    settings = pip_settings(listed.stdout) if listed.returncode == 0 else {}
+    """Variables and options that make uv install from where pip would here; uv's own variables count more.
+
+    Raises:
+        UsageError: pip does not list its settings; without them, packages would come from another index.
+    """
+    settings = pip_settings(_listed(environ))
     ways = {WAYS[name]: " ".join(value.split()) for name, value in settings.items() if name in WAYS}
     own = {name: value for name, value in environ.items() if name.startswith(_OF_UV)}
     forbidden = settings.get(NO_INDEX, "").lower() in ("1", "true", "yes", "on")
     return {**ways, **uv_places(settings), **own}, ["--no-index"] if forbidden else []
 
 
+def _listed(environ: Mapping[str, str]) -> str:
+    """What `pip config list` prints; nothing in the working folder is imported, and pip gets no other credentials."""
+    command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"]
+    of_pip = {name: value for name, value in environ.items() if name.startswith(_OF_PIP)}
+    if file := of_pip.get(_PIP_FILE):
+        of_pip[_PIP_FILE] = os.path.abspath(file)
+    env = {**for_user_code(environ, {}), **of_pip}
+    listed = subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        # pip's own message may quote a line of its configuration, and with it a password.
+        raise UsageError(
+            f"pip of {sys.executable} does not say which indexes this machine uses (exit code {listed.returncode}).",
+            remedy="Run `python -m pip config list` with this Python, and correct pip's configuration or install pip.",
+        )
+    return listed.stdout
+
+
+def identity(environ: Mapping[str, str]) -> list[str]:
+    """Digests of what decides where packages come from here: as cheap as reading a few files, which are pip's."""
+    said = sorted((name, value) for name, value in environ.items() if name.startswith((_OF_PIP, _OF_UV)))
+    home = Path(environ.get("HOME") or "/")
+    named = environ.get(_PIP_FILE)
+    files = [
+        Path("/etc/pip.conf"),
+        *(Path(folder) / "pip/pip.conf" for folder in environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")),
+        Path("/Library/Application Support/pip/pip.conf"),
+        home / "Library/Application Support/pip/pip.conf",
+        home / ".pip/pip.conf",
+        Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "pip/pip.conf",
+        Path(sys.prefix) / "pip.conf",
+        *([Path(named)] if named else []),
+    ]
+    places = [value for name, value in said if name.endswith("_FIND_LINKS")]
+    folders = [Path(one.removeprefix("file://")) for value in places for one in re.split(r"[\s,]+", value) if one]
+    listed = [listing(folder) for folder in folders if folder.is_dir()]
+    texts = [repr(said).encode(), *map(_bytes, files)]
+    return [*(hashlib.sha256(text).hexdigest() for text in texts), repr(listed)]
+
+
+def _bytes(file: Path) -> bytes:
+    """The bytes of a file; none if it is not there, or is not for this user, who pip runs as."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
+
+
+def listing(folder: Path) -> list[list[str | int]]:
+    """What tells the files of a folder from others without reading them; a change of a file's bytes changes it."""
+    found: list[list[str | int]] = []
+    for path in sorted(folder.iterdir()):
+        facts = path.stat() if path.exists() else path.lstat()
+        found.append([path.name, facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns])
+    return found
+
+
 def without_credentials(text: str) -> str:
-    """`text` without the user names and passwords in its addresses."""
-    return _CREDENTIALS.sub("", text)
+    """`text` with each address cut to its host: a user, a path or a query may be a password or token."""
+    return _ADDRESS.sub(_host_alone, text)
+
+
+def _host_alone(found: re.Match[str]) -> str:
+    scheme, address = found.groups()
+    host, rest = _AUTHORITY.fullmatch(address).groups()  # type: ignore[union-attr]
+    # A password with a slash ends the part that has the host too early.
+    known = "@" not in rest and _HOST.fullmatch(host.rpartition("@")[2])
+    return f"{scheme}://{known[0] if known else '…'}"

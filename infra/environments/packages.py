@@ -1,8 +1,9 @@
-"""The resolved packages of an environment, as a bundle of code holds them: names and versions, nothing else.
+"""The resolved packages of an environment, as a bundle of code holds them: names and versions.
 
 Two files lie beside the code. `packages.txt` has what the user asked for, with all that it needs: the code's digest,
 and with it every reuse key, covers it. `install.json` has what is installed: these packages and our own needs. Neither
-has hashes, local versions (`+cpu`) or what one build of torch brings, so that CPU and CUDA machines agree.
+has hashes of packages, local versions (`+cpu`) or what one build of torch brings, so that CPU and CUDA machines agree.
+`install.json` also says which contents were installed where it was resolved: a machine keeps environments apart by it.
 
 Whoever can write the store can write these files: a name or version that is not one is refused, options are not read.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -29,6 +30,7 @@ VERSION = 1
 # What the CUDA build of torch brings.
 _OF_CUDA = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
+_CONTENTS = re.compile(r"(?:[0-9a-f]{64})?")
 _LONGEST = 128
 _MOST = 10_000
 
@@ -41,14 +43,16 @@ class Packages:
         sealed: what the user asked for, and all that it needs.
         install: what is installed: `sealed` and what Trainwright needs.
         build: names that are built from source; every other package comes as a wheel.
+        contents: digest of the files that uv installed where the list was resolved; "" if that is unknown.
     """
 
     sealed: tuple[str, ...]
     install: tuple[str, ...]
     build: tuple[str, ...] = ()
+    contents: str = ""
 
     @classmethod
-    def of(cls, installed: Mapping[str, str], asked: Iterable[str], build: Iterable[str]) -> Self:
+    def of(cls, installed: Mapping[str, str], asked: Iterable[str], build: Iterable[str], contents: str = "") -> Self:
         """The packages `installed` (versions by name), of which `asked` are the user's."""
         entries = {name: f"{name}=={public(version)}" for name, version in installed.items()}
         listed = {name: entry for name, entry in sorted(entries.items()) if not is_of_cuda(name)}
@@ -56,6 +60,7 @@ class Packages:
             sealed=tuple(listed[name] for name in sorted(set(asked) & listed.keys())),
             install=tuple(listed.values()),
             build=tuple(sorted(canonicalize_name(name) for name in build)),
+            contents=contents,
         )
 
     @property
@@ -70,7 +75,13 @@ class Packages:
 
     def files(self) -> dict[str, bytes]:
         """The files of a bundle by name."""
-        facts = {"schema_version": VERSION, "install": list(self.install), "build": list(self.build)}
+        facts: dict[str, object] = {
+            "schema_version": VERSION,
+            "install": list(self.install),
+            "build": list(self.build),
+        }
+        if self.contents:
+            facts["contents"] = self.contents
         return {SEALED: "".join(f"{entry}\n" for entry in self.sealed).encode(), INSTALL: json.dumps(facts).encode()}
 
     @classmethod
@@ -81,13 +92,14 @@ class Packages:
             if facts["schema_version"] != VERSION:
                 raise ValueError(f"its schema version is {facts['schema_version']}")
             read = cls(
-                sealed=tuple(map(_checked, sealed.decode().splitlines())),
-                install=tuple(map(_checked, facts["install"])),
-                build=tuple(map(_checked_name, facts["build"])),
+                sealed=_list(sealed.decode().splitlines(), _checked),
+                install=_list(facts["install"], _checked),
+                build=_list(facts["build"], _checked_name),
+                contents=_checked_contents(facts.get("contents", "")),
             )
-            if not set(read.sealed) <= set(read.install) or len(read.install) > _MOST:
+            if not set(read.sealed) <= set(read.install) or len(read.versions) != len(read.install):
                 raise ValueError("its two lists do not agree")
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CorruptError(
                 f"{place} does not hold the packages of an environment ({type(error).__name__}: {str(error)[:80]}).",
                 remedy="Use one version of Trainwright on all machines, then run again.",
@@ -97,9 +109,19 @@ class Packages:
 
 def packages_of(project: Path) -> Packages | None:
     """The packages that an unpacked bundle asks for; None if it asks for none."""
-    if not (project / INSTALL).is_file():
+    found = [(project / name).is_file() for name in (SEALED, INSTALL)]
+    if not any(found):
         return None
+    if not all(found):
+        raise incomplete(str(project / FOLDER))
     return Packages.of_files((project / SEALED).read_bytes(), (project / INSTALL).read_bytes(), str(project / FOLDER))
+
+
+def incomplete(place: str) -> CorruptError:
+    """The error for a bundle that has one of the two files."""
+    return CorruptError(
+        f"{place} has one of the two files of an environment.", remedy="Start a new run, which packs the code again."
+    )
 
 
 def is_of_cuda(name: str) -> bool:
@@ -116,6 +138,21 @@ def split(entry: str) -> tuple[str, str]:
     """Name and version of `name==version`."""
     name, _, version = entry.partition("==")
     return name, version
+
+
+def _list(entries: object, check: Callable[[str], str]) -> tuple[str, ...]:
+    """The entries, each checked; ValueError if they are not a list of different strings."""
+    if not isinstance(entries, list) or len(entries) > _MOST or not all(isinstance(one, str) for one in entries):
+        raise ValueError("it does not have a list of strings")
+    if len(set(entries)) != len(entries):
+        raise ValueError("it has an entry twice")
+    return tuple(map(check, entries))
+
+
+def _checked_contents(text: object) -> str:
+    if not isinstance(text, str) or not _CONTENTS.fullmatch(text):
+        raise ValueError("its contents are not a digest")
+    return text
 
 
 def _checked(entry: str) -> str:

@@ -1,7 +1,8 @@
 """What a user asks for: a file of requirements, or a folder with `pyproject.toml` and `uv.lock`.
 
 A node gets names and versions alone, so a requirement must be a name with versions of it; a folder, an address or an
-option of pip is refused with the line that has it.
+option of pip is refused with the number of its line. Only regular files inside the project are read, and no message has
+the text of a line: a path may lead to a file with secrets.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S+)$")
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASHES = re.compile(r"\s--hash[ =]\S+")
 _OWN = "trainwright"
+# Options that a message may name; a line that begins with a dash may be anything.
+_OPTIONS = ("--extra-index-url", "--index-url", "--no-index", "--find-links", "--editable", "--pre", "-e", "-i", "-f")
 
 
 @dataclass(frozen=True)
@@ -53,22 +56,36 @@ class Wanted:
         return [Requirement(_HASHES.sub("", line)) for line in self.requirements]
 
 
-def read_wanted(place: Path) -> Wanted:
+def read_wanted(place: Path, project: Path) -> Wanted:
     """The requirements in a file, or those locked in a folder.
+
+    Args:
+        project: the folder that the code bundle packs; no file outside of it is read.
 
     Raises:
         SpecError: the file does not exist, a line is not a requirement, or the lock is for another Python.
     """
     if place.is_dir():
-        return _locked(place)
-    if not place.is_file():
-        raise SpecError(f"{FIELD}: {place} does not exist.", remedy="Correct the path in the spec.")
+        return _locked(place, project)
     requirements, constraints = list[str](), list[str]()
-    _read(place, requirements, constraints, [])
+    _read(_inside(place, project), project, requirements, constraints, [])
     return Wanted(place, tuple(requirements), tuple(constraints))
 
 
-def _read(file: Path, lines: list[str], constraints: list[str], within: list[Path]) -> None:
+def _inside(file: Path, project: Path) -> Path:
+    """Where a file is, links followed; SpecError unless it is a regular file inside the project."""
+    found, root = file.resolve(), project.resolve()
+    if not found.is_relative_to(root):
+        raise SpecError(f"{FIELD}: {file} is outside of the project {root}.", remedy="Put the file into the project.")
+    if not found.is_file():
+        said = "is not a regular file" if found.exists() else "does not exist"
+        raise SpecError(
+            f"{FIELD}: {file} {said}.", remedy="Correct the path in the spec, or in the file that names it."
+        )
+    return found
+
+
+def _read(file: Path, project: Path, lines: list[str], constraints: list[str], within: list[Path]) -> None:
     """Add the lines of a file, and of the files that it names, to `lines` or `constraints`."""
     if file in within:
         raise SpecError(f"{FIELD}: {file} names itself.", remedy="Remove the line that names it.")
@@ -76,15 +93,14 @@ def _read(file: Path, lines: list[str], constraints: list[str], within: list[Pat
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         sentence = f"{FIELD}: {file} cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})."
-        raise SpecError(sentence, remedy="Correct the file, or the path that names it.") from error
+        raise SpecError(sentence, remedy="Correct the file, or the path that names it.") from None
     for number, line in _logical(text):
         nested = _NESTED.match(line)
         if nested is None:
             lines.append(_checked(line, f"{file}:{number}"))
-        elif nested[1] in ("-r", "--requirement"):
-            _read(file.parent / nested[2], lines, constraints, [*within, file])
-        else:
-            _read(file.parent / nested[2], constraints, constraints, [*within, file])
+            continue
+        further = lines if nested[1] in ("-r", "--requirement") else constraints
+        _read(_inside(file.parent / nested[2], project), project, further, constraints, [*within, file])
 
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:
@@ -105,21 +121,21 @@ def _logical(text: str) -> Iterator[tuple[int, str]]:
 
 def _checked(line: str, place: str) -> str:
     """The line, if it is a name with versions of it."""
-    quoted = uv.without_credentials(line)
     if line.startswith("-"):
-        index = "index" in line or "-links" in line or line.startswith(("-i", "-f"))
+        option = next((name for name in _OPTIONS if line.startswith(name)), "this line")
+        index = "index" in option or "-links" in option or option in ("-i", "-f")
         remedy = "Set indexes and folders of wheels in pip's configuration, which every machine has its own of."
         raise SpecError(
-            f"{FIELD}: {place}: {quoted.split()[0]} is an option; an environment takes names and versions alone.",
+            f"{FIELD}: {place}: {option} is an option; an environment takes names and versions alone.",
             remedy=remedy if index else "Write the names and versions of packages that have wheels.",
         )
     try:
         requirement = Requirement(_HASHES.sub("", line))
-    except InvalidRequirement as error:
+    except InvalidRequirement:
         raise SpecError(
-            f"{FIELD}: {place}: {quoted!r} is not a requirement.",
+            f"{FIELD}: {place}: this line is not a requirement.",
             remedy="Write a name with versions of it, such as rapidfuzz>=3.9.",
-        ) from error
+        ) from None
     if requirement.url is not None:
         raise SpecError(
             f"{FIELD}: {place}: {requirement.name} is required from an address or a folder, where nodes cannot get it.",
@@ -130,7 +146,7 @@ def _checked(line: str, place: str) -> str:
     return line
 
 
-def _locked(folder: Path) -> Wanted:
+def _locked(folder: Path, project: Path) -> Wanted:
     """The versions that a project's `uv.lock` holds, without its groups for development."""
     for name in ("pyproject.toml", LOCK):
         if not (folder / name).is_file():
@@ -138,6 +154,7 @@ def _locked(folder: Path) -> Wanted:
                 f"{FIELD}: there is no {name} in {folder}.",
                 remedy="Run `uv lock` there, or name a file of requirements: `environment: requirements.txt`.",
             )
+        _inside(folder / name, project)
     lock = folder / LOCK
     _refuse_another_python(lock)
     lines = uv.export(folder)
@@ -150,7 +167,7 @@ def _local(folder: Path, line: str) -> str:
     """The line, if it does not name a folder."""
     if line.startswith(("-e", "./", "../", "/", "file:")):
         raise SpecError(
-            f"{FIELD}: {folder / LOCK}: {line.split()[-1]} is a folder, which nodes do not have.",
+            f"{FIELD}: {folder / LOCK}: one of its packages is a folder, which nodes do not have.",
             remedy="Import its code from the project, or put its wheel on an index.",
         )
     return line

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from data_contracts.errors import SpecError, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.errors import CorruptError, SpecError, StorageUnavailable, TrainwrightError, UsageError
 from infra import scratch, stopping
 from infra.environments.indexes import of_this_machine, without_credentials
 from infra.processes.environment import for_user_code
@@ -29,6 +29,9 @@ _UNREACHABLE = re.compile(
     r"status (?:server )?error|\b50\d\b",
     re.IGNORECASE,
 )
+# Nothing that a retry would change; it counts more than the words of an outage around it.
+_ALTERED = re.compile(r"hash mismatch|hashes? (?:do|does) not match", re.IGNORECASE)
+_REFUSED = re.compile(r"\b(?:401 unauthorized|403 forbidden|404 not found|status code:? 40[134])\b", re.IGNORECASE)
 _DISK = re.compile(r"no space left|disk quota|permission denied|read-only file system", re.IGNORECASE)
 
 
@@ -45,7 +48,8 @@ def run_uv(*arguments: str, folder: Path | None = None) -> str:
 
     Raises:
         UvFailed: it ended with an error of the request.
-        StorageUnavailable: an index does not answer; UsageError: this machine's disk does not take the files.
+        StorageUnavailable: an index does not answer; CorruptError: a package has another hash.
+        UsageError: an index refuses this machine, or this machine's disk does not take the files.
     """
     found, options = of_this_machine(os.environ) if arguments[0] == "pip" else ({}, [])
     more = [option for option in options if option not in arguments]
@@ -134,6 +138,16 @@ def _failed(text: str) -> TrainwrightError | UvFailed:
             f"uv cannot write on this machine: {reason}",
             remedy="Free space, and permit this user to write: TRAINWRIGHT_HOME names the folder of environments, "
             "UV_CACHE_DIR that of uv's downloads.",
+        )
+    if _ALTERED.search(reason):
+        return CorruptError(
+            f"A package does not have the hash that was asked for: {reason}",
+            remedy="Find out who changed it; correct the hash if the change is right.",
+        )
+    if _REFUSED.search(reason):
+        return UsageError(
+            f"The package index refuses this machine, or lacks the file: {reason}",
+            remedy="Correct the address and the password of the index in pip's configuration of this machine.",
         )
     if _UNREACHABLE.search(reason):
         return StorageUnavailable(f"The package index does not answer uv: {reason}")

@@ -30,6 +30,8 @@ _FAMILIES = re.compile(r"PREFECT_|PG[A-Z]+$")
 # Prefect's flow run id shows people to which run a process belongs.
 _HARMLESS = frozenset({PASS_ENV, LEFT_OUT, "PREFECT__FLOW_RUN_ID", "PWD", "OLDPWD"})
 _PASSWORD_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
+# Their addresses hold tokens in many forms; the code's packages are installed already.
+_INDEXES = re.compile(r"(?:PIP|UV)_(?!NO_INDEX$).*(?:INDEX|FIND_LINKS)")
 _PRIVATE_KEY = "PRIVATE KEY-----"
 
 
@@ -51,11 +53,13 @@ def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dic
 
 
 def is_credential(name: str, value: str) -> bool:
-    """Whether a variable belongs to Prefect, has a secret's name, or holds a password or private key."""
+    """Whether a variable is Prefect's or an index's, has a secret's name, or holds a password or private key."""
     upper = name.upper()
     if name in _HARMLESS:
         return False
-    if _FAMILIES.match(upper) or any(part in upper for part in _PARTS) or not _WORDS.isdisjoint(upper.split("_")):
+    if _FAMILIES.match(upper) or _INDEXES.match(upper):
+        return True
+    if any(part in upper for part in _PARTS) or not _WORDS.isdisjoint(upper.split("_")):
         return True
     # A proxy's password is needed to reach anything at all.
     return (bool(_PASSWORD_IN_URL.search(value)) and not upper.endswith("_PROXY")) or _PRIVATE_KEY in value

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec import PipelineSpec
+from infra.code_bundle import project_root
 from infra.environments.cache import resolve
 from infra.environments.packages import Packages
 from infra.environments.requirements import Wanted, read_wanted
@@ -13,7 +14,9 @@ from infra.environments.requirements import Wanted, read_wanted
 
 def wanted_packages(spec: PipelineSpec, path: Path) -> Wanted | None:
     """What the spec's environment asks for; None without an environment, SpecError if it cannot be read."""
-    return None if spec.environment is None else read_wanted(path.parent / spec.environment.file)
+    if spec.environment is None:
+        return None
+    return read_wanted(path.parent / spec.environment.file, project_root(path.parent))
 
 
 def resolve_environment(spec: PipelineSpec, path: Path, *, afresh: bool = False) -> Packages | None:

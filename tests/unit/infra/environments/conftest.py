@@ -33,6 +33,6 @@ def resolve(tmp_path: Path, home: Path, wheels: Path, monkeypatch: pytest.Monkey
 
     def resolved(*lines: str, build: tuple[str, ...] = (), afresh: bool = False) -> Packages:
         file.write_text("".join(f"{line}\n" for line in lines))
-        return cache.resolve(read_wanted(file), build, wheels, afresh=afresh)
+        return cache.resolve(read_wanted(file, tmp_path), build, wheels, afresh=afresh)
 
     return resolved

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -131,6 +133,33 @@ def test_the_same_requirements_are_not_resolved_again_until_asked(
     assert len(made) == 1
     write_wheel(wheels, "stranger", "1.3.0")
     assert resolve("stranger").sealed == ("stranger==1.3.0",)
+
+
+@pytest.mark.parametrize("afresh", [False, True])
+def test_the_same_version_from_elsewhere_is_another_environment(
+    afresh: bool, resolve: Resolve, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = write_wheel(wheels, "stranger", "1.0", {"stranger.py": "whose = 'theirs'\n"})
+    first = resolve("stranger")
+    assert said(first, "import stranger; print(stranger.whose)") == "theirs"
+    theirs.unlink()
+    ours = write_wheel(wheels, "stranger", "1.0", {"stranger.py": "whose = 'ours!!'\n"})
+    digest = hashlib.sha256(ours.read_bytes()).hexdigest()
+    monkeypatch.setenv("UV_CACHE_DIR", str(wheels.parent / "another"))
+    for line in (f"stranger==1.0 --hash=sha256:{digest}", "stranger"):
+        second = resolve(line, afresh=afresh)
+        assert second.sealed == first.sealed
+        assert said(second, "import stranger; print(stranger.whose)") == "ours!!"
+    assert said(first, "import stranger; print(stranger.whose)") == "theirs"
+
+
+def test_bytes_that_a_list_was_not_resolved_to_have_a_name_of_their_own(resolve: Resolve, wheels: Path) -> None:
+    write_wheel(wheels, "stranger", "1.0", {"stranger.py": "whose = 'ours!!'\n"})
+    claimed = Packages(("stranger==1.0",), ("stranger==1.0",), (), "0" * 64)
+    made = cache.environment(claimed, wheels)
+    assert made.name != cache._key(claimed)
+    known = replace(claimed, contents=build.contents(made))
+    assert cache.environment(known, wheels).name == cache._key(known)
 
 
 def make_environment(packages: Packages, wheels: Path, made: Path, answers: Any) -> None:

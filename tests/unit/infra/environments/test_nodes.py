@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,14 @@ def test_the_code_s_digest_covers_what_was_asked_for_and_nothing_else(project: P
     before = pack(project, store, packages=ASKED)
     (project / "requirements.txt").write_text("stranger\n")  # what covers it is the list that it was resolved to
     assert changed_parts(store, before.ref, pack(project, store, packages=other).ref) == ["environment"]
+
+
+def test_a_bundle_with_one_of_the_two_files_is_damaged(project: Path, store: Store) -> None:
+    manifest = store.manifest(pack(project, store, packages=ASKED).ref)
+    for name in (SEALED, INSTALL):
+        rest = [file for file in manifest.content["files"] if not file["path"].endswith(name)]
+        with pytest.raises(CorruptError, match="one of the two files"):
+            packages_in(store, replace(manifest, content={**manifest.content, "files": rest}))
 
 
 def test_a_project_may_not_bring_the_list_itself(project: Path, store: Store) -> None:

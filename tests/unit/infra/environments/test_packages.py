@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from data_contracts.errors import CorruptError
-from infra.environments.packages import INSTALL, SEALED, Packages
+from infra.environments.packages import INSTALL, SEALED, Packages, packages_of
 
 CPU = {"torch": "2.13.0+cpu", "stranger": "1.2.0", "numpy": "2.2.1"}
 CUDA = {
@@ -80,6 +81,50 @@ def test_what_is_no_name_with_a_version_is_refused(entry: str) -> None:
 def test_a_name_to_build_is_a_name(build: object) -> None:
     with pytest.raises(CorruptError):
         read("", [], build)
+
+
+@pytest.mark.parametrize("contents", ["x", 5, None, "A" * 64, ["0" * 64]])
+def test_contents_are_a_digest(contents: object) -> None:
+    facts = {"schema_version": 1, "install": [], "build": [], "contents": contents}
+    with pytest.raises(CorruptError):
+        Packages.of_files(b"", json.dumps(facts).encode(), "code/abc")
+
+
+def test_contents_are_kept_and_change_no_key() -> None:
+    packages = Packages.of(CPU, {"stranger"}, [], "0" * 64)
+    files = packages.files()
+    assert Packages.of_files(files[SEALED], files[INSTALL], "") == packages
+    assert files[SEALED] == Packages.of(CPU, {"stranger"}, []).files()[SEALED]
+
+
+@pytest.mark.parametrize(
+    ("install", "build"),
+    [
+        ([5], []),
+        ([None], []),
+        ("a", []),
+        ({"stranger==1.0": 1}, []),
+        (["stranger==1.0", "stranger==1.0"], []),
+        (["stranger==1.0", "stranger==2.0"], []),
+        ([], "a"),
+        ([], ["a", "a"]),
+    ],
+)
+def test_a_forged_list_is_damage(install: object, build: object) -> None:
+    with pytest.raises(CorruptError):
+        read("", install, build)
+
+
+def test_a_forged_file_is_damage(tmp_path: Path) -> None:
+    for forged in (b"[" * 100_000, b'{"a":' * 100_000, b'{"schema_version": 1, "install": [], "build": []'):
+        with pytest.raises(CorruptError):
+            Packages.of_files(b"", forged, "code/abc")
+    (tmp_path / INSTALL).parent.mkdir()
+    for name, text in Packages((), ()).files().items():
+        (tmp_path / name).write_bytes(text)
+        with pytest.raises(CorruptError, match="one of the two files"):
+            packages_of(tmp_path)
+        (tmp_path / name).unlink()
 
 
 def test_the_lists_agree_and_the_form_is_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
         "# what the net needs\n\nStranger >= 1 # a comment\n-r base.txt\n--constraint=bounds.txt\n"
         "hashed==1 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n"
     )
-    wanted = read_wanted(file)
+    wanted = read_wanted(file, tmp_path)
     assert wanted.requirements == (
         "Stranger >= 1",
         "helper[extra]==2.5 ; python_version > '3'",
@@ -60,17 +61,44 @@ def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
         ("stranger==", "is not a requirement"),
         ("trainwright", "Trainwright itself is not installed there"),
         ("-r requirements.txt", "requirements.txt names itself"),
-        ("-r missing.txt", "missing.txt cannot be read (No such file or directory)"),
+        ("-r missing.txt", "missing.txt does not exist"),
         (b"\xff", "it is not UTF-8"),
+        ("-r /proc/self/environ", "/proc/self/environ is outside of the project"),
+        ("-c ../netrc", "../netrc is outside of the project"),
+        ("-r link.txt", "link.txt is outside of the project"),
+        ("-r fifo", "fifo is not a regular file"),
+        ("machine host login me password me:word", "requirements.txt:1: this line is not a requirement"),
+        ("--me:word", "requirements.txt:1: this line is an option"),
     ],
 )
 def test_what_a_node_could_not_install_is_refused(text: str | bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    tmp_path = tmp_path / "project"
+    (tmp_path.parent / "netrc").write_text("machine host login me password me:word\n")
+    (tmp_path / "link.txt").symlink_to("../netrc")
+    os.mkfifo(tmp_path / "fifo")
     file = tmp_path / "requirements.txt"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(SpecError) as caught:
-        read_wanted(file)
+        read_wanted(file, tmp_path)
     assert said in caught.value.message
     assert "me:word" not in str(caught.value)
+
+
+def test_the_spec_s_own_file_is_in_the_project(tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (tmp_path / "netrc").write_text("machine host password word\n")
+    (inside / "link.txt").symlink_to("../netrc")
+    for place in (inside / "link.txt", inside / "../netrc", Path("/proc/self/environ")):
+        with pytest.raises(SpecError, match="is outside of the project") as caught:
+            read_wanted(place, inside)
+        assert "word" not in str(caught.value)
+    project(inside)
+    (inside / "uv.lock").rename(tmp_path / "uv.lock")
+    (inside / "uv.lock").symlink_to("../uv.lock")
+    with pytest.raises(SpecError, match=r"uv\.lock is outside of the project"):
+        read_wanted(inside, inside)
 
 
 def project(folder: Path, python: str = ">=3.11", source: str = ON_INDEX) -> Path:
@@ -86,24 +114,24 @@ def test_a_lock_gives_its_versions_and_stays(tmp_path: Path) -> None:
     lock = lock.replace("dependencies = [", 'dependencies = [{ name = "nvidia-nccl-cu13" }, ')
     lock += f'\n[[package]]\nname = "nvidia-nccl-cu13"\nversion = "2.27"\nsource = {ON_INDEX}\n'
     (tmp_path / "uv.lock").write_text(lock)
-    wanted = read_wanted(tmp_path)
+    wanted = read_wanted(tmp_path, tmp_path)
     assert wanted.requirements == ("stranger==1.2.0",)
     assert (tmp_path / "uv.lock").read_text() == lock
 
 
 def test_a_lock_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"there is no pyproject\.toml in"):
-        read_wanted(tmp_path)
+        read_wanted(tmp_path, tmp_path)
     project(tmp_path, python=">=3.13")
     with pytest.raises(SpecError, match=r"uv\.lock is for Python >=3\.13, but Trainwright runs with Python 3\."):
-        read_wanted(tmp_path)
+        read_wanted(tmp_path, tmp_path)
     project(tmp_path, source='{ editable = "lib" }')
-    with pytest.raises(SpecError, match=r"uv\.lock: \S*lib is a folder, which nodes do not have"):
-        read_wanted(tmp_path)
+    with pytest.raises(SpecError, match=r"uv\.lock: one of its packages is a folder, which nodes do not have"):
+        read_wanted(tmp_path, tmp_path)
     project(tmp_path)
     (tmp_path / "uv.lock").write_text('requires-python = ">=3.11"\nversion = "x"')
     with pytest.raises(SpecError, match=r"uv\.lock cannot be read: "):
-        read_wanted(tmp_path)
+        read_wanted(tmp_path, tmp_path)
     (tmp_path / "uv.lock").write_text("not TOML")
     with pytest.raises(SpecError, match="is not a lock of uv"):
-        read_wanted(tmp_path)
+        read_wanted(tmp_path, tmp_path)
