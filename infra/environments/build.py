@@ -71,7 +71,10 @@ def interpreter_in(environment: Path) -> Path:
 
 
 def is_whole(environment: Path) -> bool:
-    """Whether an environment is complete, and no file was removed, added or cut since it was made."""
+    """Whether an environment is complete, and no file was removed or cut since it was made.
+
+    A package may add files to its own folder, such as a cache: another process that runs with them is not disturbed.
+    """
     try:
         record = json.loads((environment / RECORD).read_text())
         if not interpreter_in(environment).exists():
@@ -79,7 +82,7 @@ def is_whole(environment: Path) -> bool:
         sizes: dict[str, int] = record["sizes"]
         if any((environment / name).stat().st_size != size for name, size in sizes.items()):
             return False
-        return sum(1 for _ in _files(packages_folder_in(environment))) == record["files"]
+        return sum(1 for _ in _files(packages_folder_in(environment))) >= record["files"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
 

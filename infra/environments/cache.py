@@ -22,7 +22,7 @@ import re
 import socket
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -69,10 +69,10 @@ def interpreter(project: Path | None) -> str:
 def environment(packages: Packages, wheels: Path | None = None) -> Path:
     """The environment of a list of packages on this machine, whole and kept until this process ends."""
     key = _key(packages)
-    if key in _held:
+    if key in _held and _held[key][0].is_dir():
         return _held[key][0]
     base = _base()
-    with locks.locked(base / f"{key}.making"):
+    with _making(base, key):
         here = _key(packages, _origin(wheels))
         held = _hold_whole(base / key, key) or _hold_whole(base / here, key)
         if held is not None:
@@ -109,7 +109,7 @@ def resolve(wanted: Wanted, build_names: Sequence[str], wheels: Path | None, *, 
     # Installed again from the list alone, a package would not be compared with the hashes in the requirements.
     if packages is not None:
         key = _key(packages)
-        with locks.locked(base / f"{key}.making"):
+        with _making(base, key):
             if _hold_whole(base / key, key) is not None:
                 return packages
     parsed = [*map(Requirement, needs), *wanted.parsed()]
@@ -129,7 +129,7 @@ def resolve(wanted: Wanted, build_names: Sequence[str], wheels: Path | None, *, 
         contents = build.contents(folder.path / "new")
         packages = Packages.of(versions(site), closure(site, wanted.parsed()), build_names, contents)
         key = _key(packages)
-        with locks.locked(base / f"{key}.making"):
+        with _making(base, key):
             held = _hold_whole(base / key, key)
             if held is None or build.contents(held) != contents:
                 _set_aside(base / key)
@@ -173,6 +173,15 @@ def _base() -> Path:
     with on_this_machine(base.parent):
         base.mkdir(exist_ok=True)
     return base
+
+
+@contextlib.contextmanager
+def _making(base: Path, key: str) -> Iterator[None]:
+    """Let one process at a time check and make an environment; UsageError if the state folder cannot be written to."""
+    with contextlib.ExitStack() as stack:
+        with on_this_machine(base):
+            stack.enter_context(locks.locked(base / f"{key}.making"))
+        yield
 
 
 def _here() -> list[str]:
@@ -226,11 +235,12 @@ def _set_aside(folder: Path) -> None:
 
 def _take(made: Path, target: Path, key: str) -> Path:
     """Give a new environment its name and keep it for this process; others make room."""
+    handle = locks.hold(made / "new")  # the lock stays with the folder when it is renamed
+    assert handle is not None, "it was just made"
     with on_this_machine(target.parent):
         os.rename(made / "new", target)
-    held = _hold_whole(target, key)
-    assert held is not None, "an environment is whole when it is made"
+    _held[key] = (target, handle)
     found = [path for path in target.parent.iterdir() if (path / build.RECORD).exists()]
     with contextlib.suppress(FileNotFoundError):  # another process makes room, too
         locks.make_room(found, lambda: sum(path.exists() for path in found) <= KEPT)
-    return held
+    return target

@@ -65,10 +65,15 @@ def read_wanted(place: Path, project: Path) -> Wanted:
     Raises:
         SpecError: the file does not exist, a line is not a requirement, or the lock is for another Python.
     """
-    if place.is_dir():
-        return _locked(place, project)
+    try:
+        if place.is_dir():
+            return _locked(place, project)
+        file = _inside(place, project)
+    except OSError as error:
+        sentence = f"{FIELD}: {place} cannot be read ({error.strerror})."
+        raise SpecError(sentence, remedy="Correct the path in the spec.") from error
     requirements, constraints = list[str](), list[str]()
-    _read(_inside(place, project), project, requirements, constraints, [])
+    _read(file, project, requirements, constraints, [])
     return Wanted(place, tuple(requirements), tuple(constraints))
 
 

@@ -204,10 +204,6 @@ def _remove(site: Path) -> None:
     (site / "yaml/loader.py").unlink()
 
 
-def _add(site: Path) -> None:
-    (site / "sneaked_in.py").touch()
-
-
 def _unrecord(site: Path) -> None:
     (site.parents[2] / build.RECORD).unlink()
 
@@ -221,10 +217,13 @@ def test_a_damaged_one_is_seen_and_made_again(
 ) -> None:
     write_wheel(wheels, "stranger", "1.2.0")
     packages = resolve("stranger")
-    for damage in (_remove, _add, _unrecord, _no_interpreter):
+    for damage in (_remove, _unrecord, _no_interpreter):
         copy = tmp_path / damage.__name__
         shutil.copytree(cache.environment(packages), copy, symlinks=True, copy_function=os.link)
         assert build.is_whole(copy)
+        (packages_folder_in(copy) / "a_package_s_own_cache").touch()
+        assert build.is_whole(copy), "it may be in use by another process"
+        (packages_folder_in(copy) / "a_package_s_own_cache").unlink()
         damage(packages_folder_in(copy))
         assert not build.is_whole(copy), damage.__name__
     _cut(cache.packages_in(packages))

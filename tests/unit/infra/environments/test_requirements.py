@@ -135,3 +135,8 @@ def test_a_lock_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "uv.lock").write_text("not TOML")
     with pytest.raises(SpecError, match="is not a lock of uv"):
         read_wanted(tmp_path, tmp_path)
+
+
+def test_a_path_that_no_file_system_takes_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"environment: \S+ cannot be read \(File name too long\)"):
+        read_wanted(tmp_path / ("a" * 300), tmp_path)
