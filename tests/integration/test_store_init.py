@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rclone import RcloneServer, rclone_server
-from tests.support.tiny import answer, trainwright, write_project
+from tests.support.tiny import answer, complaints, trainwright, write_project
 
 __all__ = ["rclone_server"]
 
@@ -31,13 +31,13 @@ def test_made_once_and_for_good(rclone_server: RcloneServer, reached: list[str],
     uri, pointers = f"s3://{rclone_server.bucket()}/digits", f"sqlite:///{tmp_path}/names.db"
     refused = trainwright("store", "init", uri, *reached)
     assert refused.returncode == 2
-    assert refused.stderr.startswith(f"trainwright: The server of {uri} does not honour conditional writes (")
+    assert complaints(refused).startswith(f"trainwright: The server of {uri} does not honour conditional writes (")
     first = answer(trainwright("store", "init", uri, "--pointers", pointers, *reached, "--json"))
     assert (first["uri"], first["pointers"]) == (uri, pointers)
     assert answer(trainwright("store", "init", uri, *reached, "--json")) == first
     other = trainwright("store", "init", uri, "--pointers", f"{pointers}2", *reached)
     assert other.returncode == 2
-    assert other.stderr == (
+    assert complaints(other) == (
         f"trainwright: The store {uri} has its pointers in {pointers}, not in {pointers}2; a store's pointers are "
         "fixed when it is made. Name the database that it was made with, or leave pointers out.\n"
     )

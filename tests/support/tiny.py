@@ -118,6 +118,12 @@ def trainwright(
     )
 
 
+def complaints(done: subprocess.CompletedProcess[str]) -> str:
+    """What a command wrote to stderr, without the lines on what another test's killed process left in TMPDIR."""
+    lines = done.stderr.splitlines(keepends=True)
+    return "".join(line for line in lines if "which a killed process left behind" not in line)
+
+
 def answer(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """The JSON object that a command with `--json` printed, and nothing else on stdout."""
     assert done.stdout.count("\n") == 1, done.stdout + done.stderr

@@ -19,6 +19,7 @@ from infra.code_bundle import pack
 from infra.gang.node import local as local_module
 from infra.gang.node import supervisor as node_module
 from infra.gang.node.local import LocalNode, local
+from infra.gang.node.publisher import Publisher
 from infra.gang.node.supervisor import run_node
 from infra.processes import processes
 from infra.processes.processes import find_marked, kill_marked, new_mark
@@ -301,9 +302,9 @@ def test_a_store_that_is_away_at_the_start_and_at_the_roll_call_delays_a_node(
     assert store.read_json(layout.node_exit(TRAINING, 0, 0))["status"] == "done"
 
 
-@pytest.mark.parametrize("what", ["end", "_Supervisor._report"])
+@pytest.mark.parametrize("owner", [node_module, Publisher])
 def test_heartbeats_go_on_while_a_node_ends(
-    what: str, store: Store, launch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    owner: Any, store: Store, launch: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is silent is lost, however long it takes to kill what hangs and to store the logs."""
 
@@ -311,8 +312,7 @@ def test_heartbeats_go_on_while_a_node_ends(
         return sum(name.startswith("beat-") for name in store.list(layout.node(TRAINING, 0, 0)))
 
     counts: list[int] = []
-    owner = node_module._Supervisor if "." in what else node_module
-    real = getattr(owner, what.rpartition(".")[2])
+    real = owner.end  # of the module: what ends processes; of Publisher: what writes how the node ended
 
     def slow(*told: Any) -> Any:
         counts.append(beats())
@@ -320,7 +320,7 @@ def test_heartbeats_go_on_while_a_node_ends(
         counts.append(beats())
         return real(*told)
 
-    monkeypatch.setattr(owner, what.rpartition(".")[2], slow)
+    monkeypatch.setattr(owner, "end", slow)
     launch({"steps": 3})
     path = layout.joined(TRAINING, 0, 0)
     thread = threading.Thread(target=lambda: run_node(store.uri, {}, TRAINING, 0, 0))
