@@ -2,7 +2,7 @@
 
 `launch["train"]["fake"]`: `steps`, `every` (steps between checkpoints), `step_s`, `trace` (a file that gets one line
 `<generation> <rank> <step>` per step), and `faults`: a list of {"generation", "rank", "step", "kind", "after"}, where
-`after` is a step whose checkpoint must be committed first.
+`after` is a step whose checkpoint must be committed first. With `until`, the last step waits for that file.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def main() -> None:
                 checkpoint(step)
                 report("training", step)
             raise Preempted("asked to stop.")
+        while step == FAKE["steps"] - 1 and "until" in FAKE and not Path(FAKE["until"]).exists():
+            time.sleep(0.02)
         time.sleep(FAKE.get("step_s", 0.01))
         step += 1
         with open(FAKE["trace"], "a") as trace:

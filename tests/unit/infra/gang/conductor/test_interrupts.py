@@ -200,7 +200,8 @@ def test_after_a_killed_conductor_of_this_machine_the_next_one_trains_on_at_once
 
 @pytest.mark.parametrize("turn", TIMES)
 def test_a_second_conductor_attaches_and_returns_the_firsts_result(turn: int, store: Store, mark: str) -> None:
-    fake = {"steps": 60, "step_s": 0.05}
+    all_wait = Path(store.uri).parent / "all-wait"
+    fake = {"steps": 60, "step_s": 0.05, "until": str(all_wait)}
     first = Conductor(store, mark, fake, {})
     first.said(MOMENTS["training"])
     second = Conductor(store, mark, fake, {})
@@ -210,6 +211,7 @@ def test_a_second_conductor_attaches_and_returns_the_firsts_result(turn: int, st
     third.said(lambda said: said["phase"] == "waiting")
     third.process.send_signal(signal.SIGINT)
     assert third.end() == 130
+    all_wait.touch()
     assert first.said(is_answer)["step"] == 60
     assert second.said(is_answer) == {"step": 60, "node_seconds": 0.0}
     assert (first.end(), second.end()) == (0, 0)
