@@ -62,6 +62,11 @@ def test_the_order_of_the_names_decides_nothing() -> None:
         ([0.7, 0.3], [700, 300]),
         ([0.6002, 0.3998], [600, 400]),
         ([1] * 17, [59] * 14 + [58] * 3),
+        # Equal remainders go to the first of them; a sort that is not stable gives one to a later weight.
+        (
+            [2, 2, 1, 1, 3, 3, 2, 2, 1, 2, 3, 1, 2, 2, 3, 1, 2],
+            [61, 61, 30, 30, 91, 91, 61, 61, 30, 61, 91, 30, 61, 60, 91, 30, 60],
+        ),
         ([999, 1], [999, 1]),
         ([99_999, 1], [999, 1]),
     ],
