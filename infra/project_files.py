@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from data_contracts.errors import UsageError
+from data_contracts.secret_names import is_secret
 from infra import audit
 from infra.file_kinds import dvc_outs, is_data, is_handoff, is_store
-from infra.secret_names import is_secret
 from infra.store import Store
 
 MAX_DATA_BYTES = 2**20

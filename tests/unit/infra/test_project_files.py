@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from data_contracts.errors import UsageError
+from data_contracts.secret_names import is_secret
 from infra import project_files
 from infra.project_files import ProjectFiles, choose
-from infra.secret_names import is_secret
 from infra.store import Store, open_store
 
 SECRETS = [
