@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -210,10 +211,25 @@ def _schedules(wanted: PipelineDeployment, known: Any) -> list[Any]:
     try:
         if len(cron.split()) != 5 or not timezone:  # Prefect takes a sixth field for seconds
             raise _not_valid("--cron", cron) if timezone else _not_valid("--timezone", timezone)
-        return [DeploymentScheduleCreate(schedule=CronSchedule(cron=cron, timezone=timezone), active=True)]
+        schedule = CronSchedule(cron=cron, timezone=timezone)
+        _refuse_dateless(cron, timezone)
+        return [DeploymentScheduleCreate(schedule=schedule, active=True)]
     except ValidationError as error:
         where = error.errors(include_input=False)[0]["loc"]
         raise (_not_valid("--timezone", timezone) if "timezone" in where else _not_valid("--cron", cron)) from error
+
+
+def _refuse_dateless(cron: str, timezone: str) -> None:
+    """UsageError if Prefect's scheduler, which would only log it, finds no next date of a schedule."""
+    from prefect.server.schemas.schedules import CronSchedule
+
+    try:
+        asyncio.run(CronSchedule(cron=cron, timezone=timezone).get_dates(1))
+    except ValueError as error:
+        raise UsageError(
+            f"--cron: {cron!r} has no next date, so it would never start a run.",
+            remedy="Give a day that its months have, such as '0 3 28 2 *'.",
+        ) from error
 
 
 def _not_valid(option: str, value: str) -> UsageError:

@@ -127,6 +127,7 @@ def test_a_schedule_and_a_pause_stay_until_they_are_changed() -> None:
         ({"pool": "gpu"}, "no work pool gpu"),
         ({"cron": "every night"}, "--cron: 'every night' is not valid"),
         ({"cron": "* * * * * *"}, "--cron: .* is not valid"),
+        ({"cron": "0 3 31 2 *"}, "--cron: '0 3 31 2 \\*' has no next date"),
         ({"cron": "0 3 * * *", "timezone": ""}, "--timezone: '' is not valid"),
         ({"cron": "0 3 * * *", "timezone": "Berlin"}, "--timezone: 'Berlin' is not valid"),
     ],
