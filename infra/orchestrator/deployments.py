@@ -10,6 +10,7 @@ from uuid import UUID
 
 from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, UsageError
+from infra.orchestrator.work_pools import find_pool, lacks_worker
 from infra.processes.processes import CODE_ROOT
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> li
     Raises:
         UsageError: there is no such pool, the schedule is not one, or the name is taken by another spec or pool.
     """
-    kind = _pool(client, wanted.pool).type
+    kind = find_pool(client, wanted.pool).type
     known = None if wanted.replaces else _deployment(client, wanted.title)
     if known is not None:
         _refuse_another(known, wanted)
@@ -147,10 +148,8 @@ def why_nobody_conducts(client: SyncPrefectClient, pool: str) -> GangIncomplete 
 
     UsageError if there is no such pool.
     """
-    found = _pool(client, pool)
-    if found.is_push_pool or found.is_managed_pool:
-        return None
-    if any(worker.status == "ONLINE" for worker in client.read_workers_for_work_pool(pool)):
+    found = find_pool(client, pool)
+    if not lacks_worker(client, found):
         return None
     ours = "`trainwright up` here, or " if found.type == PROCESS else ""
     return GangIncomplete(
@@ -172,18 +171,6 @@ def _deployment(client: SyncPrefectClient, name: str) -> Any:
         return client.read_deployment_by_name(name)
     except ObjectNotFound:
         return None
-
-
-def _pool(client: SyncPrefectClient, name: str) -> Any:
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        return client.read_work_pool(name)
-    except ObjectNotFound:
-        raise UsageError(
-            f"This Prefect server has no work pool {name}.",
-            remedy=f"Create it with `prefect work-pool create {name} --type process`.",
-        ) from None
 
 
 def _copied(kind: Any, schedule: Any) -> Any:

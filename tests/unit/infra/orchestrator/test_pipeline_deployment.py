@@ -28,7 +28,7 @@ class Server:
         kinds = {"cpu": "process", "cluster": "kubernetes", "push": "cloud-run:push"}
         if name not in kinds:
             raise ObjectNotFound(Exception("404"))
-        return SimpleNamespace(type=kinds[name], is_push_pool=name == "push", is_managed_pool=False)
+        return SimpleNamespace(name=name, type=kinds[name], is_push_pool=name == "push", is_managed_pool=False)
 
     def read_workers_for_work_pool(self, name: str) -> Any:
         return [SimpleNamespace(status=status) for status in self.workers.get(name, [])]
