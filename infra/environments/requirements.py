@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from infra.environments.packages import is_of_cuda
 
 FIELD = "environment"
 LOCK = "uv.lock"
-_NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S+)$")
+_NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)$")
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASHES = re.compile(r"\s--hash[ =]\S+")
 _OWN = "trainwright"
@@ -95,17 +96,38 @@ def _read(file: Path, project: Path, lines: list[str], constraints: list[str], w
     if file in within:
         raise SpecError(f"{FIELD}: {file} names itself.", remedy="Remove the line that names it.")
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
     except (OSError, UnicodeDecodeError) as error:
         sentence = f"{FIELD}: {file} cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})."
         raise SpecError(sentence, remedy="Correct the file, or the path that names it.") from None
     for number, line in _logical(text):
+        place = f"{file}:{number}"
         nested = _NESTED.match(line)
         if nested is None:
-            lines.append(_checked(line, f"{file}:{number}"))
+            lines.append(_checked(line, place))
             continue
         further = lines if nested[1] in ("-r", "--requirement") else constraints
-        _read(_inside(file.parent / nested[2], project), project, further, constraints, [*within, file])
+        named = file.parent / _named_file(nested[1], nested[2], place)
+        _read(_inside(named, project), project, further, constraints, [*within, file])
+
+
+def _named_file(option: str, text: str, place: str) -> str:
+    """The path after `-r` or `-c`, which may be in quotation marks; SpecError for an address or for several words."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation mark is not closed
+        words = []
+    if "://" in text:
+        raise SpecError(
+            f"{FIELD}: {place}: {option} names an address; an environment reads files of the project alone.",
+            remedy="Save the file in the project, and name it there.",
+        )
+    if len(words) != 1 or "\0" in text:
+        raise SpecError(
+            f"{FIELD}: {place}: {option} does not name one file.",
+            remedy=f'Put a path with spaces into quotation marks: {option} "my file.txt".',
+        )
+    return words[0]
 
 
 def _logical(text: str) -> Iterator[tuple[int, str]]:

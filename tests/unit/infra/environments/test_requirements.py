@@ -50,6 +50,14 @@ def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
     assert wanted.names == {"stranger", "helper", "hashed"}
 
 
+@pytest.mark.parametrize("option", ['-r "for tests.txt"', "--requirement='for tests.txt'", "-r for\\ tests.txt"])
+def test_a_mark_of_the_encoding_and_a_path_with_spaces_are_read(option: str, tmp_path: Path) -> None:
+    (tmp_path / "for tests.txt").write_text("helper==2.5\n")
+    file = tmp_path / "requirements.txt"
+    file.write_bytes(b"\xef\xbb\xbfstranger==1\n" + option.encode())
+    assert read_wanted(file, tmp_path).requirements == ("stranger==1", "helper==2.5")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -64,6 +72,11 @@ def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
         ("-r missing.txt", "missing.txt does not exist"),
         (b"\xff", "it is not UTF-8"),
         ("-r /proc/self/environ", "/proc/self/environ is outside of the project"),
+        ("-r https://me:word@host/base.txt", "requirements.txt:1: -r names an address"),
+        ("--constraint file:///me:word", "requirements.txt:1: --constraint names an address"),
+        ("-r me:word base.txt", "requirements.txt:1: -r does not name one file"),
+        ("-r \0", "requirements.txt:1: -r does not name one file"),
+        ('-r "me:word', "requirements.txt:1: -r does not name one file"),
         ("-c ../netrc", "../netrc is outside of the project"),
         ("-r link.txt", "link.txt is outside of the project"),
         ("-r fifo", "fifo is not a regular file"),
