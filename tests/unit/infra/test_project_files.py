@@ -96,6 +96,15 @@ def test_secrets_and_sources_stay_out(root: Path, store: Store) -> None:
     assert {one.bytes for one in chosen.left_out} == {1}
 
 
+def test_the_wheels_of_an_environment_stay_out(root: Path, store: Store) -> None:
+    write(root, "wheels/helper-1-py3-none-any.whl", "wheels/README")
+    chosen = choose(root, store, environment=True)
+    assert chosen.packed.keys() == KEPT | {"wheels/README"}
+    assert reasons(chosen) == {"wheels/helper-1-py3-none-any.whl": project_files.WHEEL}
+    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store).packed
+    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store, environment=True, include=["wheels"]).packed
+
+
 def test_links_stay_within_what_is_packed(root: Path, store: Store, tmp_path: Path) -> None:
     write(tmp_path, ".aws/credentials", "shared/words.txt", "shared/more/x.py")
     write(root, "secrets/db.json", "raw.json", ".hidden/x.json", "net/deep.txt")
