@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-from infra.environments.indexes import PLACES, pip_settings, uv_places
+from infra.environments.indexes import INDEX_SETTINGS, index_variables, pip_settings
 
 HARMLESS = {"default-timeout", "timeout", "retries", "disable-pip-version-check", "no-cache-dir", "cache-dir", "quiet"}
 
@@ -19,7 +19,7 @@ HARMLESS = {"default-timeout", "timeout", "retries", "disable-pip-version-check"
 def variables(listed: str) -> dict[str, str] | None:
     """Uv's variables for what `pip config list` printed; None: pip installs."""
     settings = {name: value for name, value in pip_settings(listed).items() if name not in HARMLESS}
-    return uv_places(settings) if settings.keys() <= PLACES.keys() else None
+    return index_variables(settings) if settings.keys() <= INDEX_SETTINGS.keys() else None
 
 
 if __name__ == "__main__":
