@@ -18,7 +18,7 @@ WORKERS ?= $(shell echo $$(($(CORES) < 3 ? $(CORES) + 1 : 4)))
 # uv, where it is there, installs the same files several times faster; where it cannot, pip does. Both leave bytecode to
 # all cores at once.
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-UV     := $(BIN)/python .ci/uv_install.py --quiet --python $(BIN)/python
+UV     := $(BIN)/python -m infra.environments.uv_install --quiet --python $(BIN)/python
 install = { command -v uv >/dev/null && $(UV) $(1); } || $(PIP) $(1)
 
 .DEFAULT_GOAL := help

@@ -11,11 +11,13 @@ from pydantic import ValidationError
 from data_contracts.errors import SpecError
 from data_contracts.lightning_config import check_lightning, config_problems, inline_lightning
 from data_contracts.pipeline_spec import VERSION, PipelineSpec, StoreSpec
+from data_contracts.pipeline_spec.credentials import holds_credential, tags_with_credentials
 from data_contracts.validation_errors import problems
 from data_contracts.yaml_document import Document, Problem
 from data_contracts.yaml_text import parse, read_document
 
 _NO_VERSION = Problem(("version",), f"is missing; write `version: {VERSION}` as the first line")
+_TAG = "looks like a credential; tags are stored with every result and shown in Prefect, so leave it out"
 
 __all__ = ["check_lightning", "inline_lightning", "json_schema", "load_spec", "load_store"]
 
@@ -41,6 +43,9 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
         if "version" not in document.value:
             found = [_NO_VERSION if one.field == ("version",) else one for one in found]
         raise document.error(found) from None
+    # Not in the model, so that the stored spec of an earlier run can still be read.
+    if tags := tags_with_credentials(spec.tags):
+        raise document.error(Problem(("tags", name), _TAG) for name in tags)
     if isinstance(spec.train.lightning, dict):
         found = config_problems(spec.train.lightning, spec)
         if found:
@@ -68,6 +73,11 @@ def _override(document: Document, text: str) -> None:
     parts = tuple(field.strip().split("."))
     if not equals or not all(parts):
         raise SpecError(f"--set {field}: write it as field=value, such as --set train.seed=3.")
+    if holds_credential(value):
+        raise SpecError(
+            f"--set {field}: must not hold a credential in an address, because settings are stored with the run.",
+            remedy="Read the credential from the environment in your code, or name it in storage_options (env:NAME).",
+        )
     lightning = document.value.get("train", {}) if isinstance(document.value.get("train"), dict) else {}
     if parts[:2] == ("train", "lightning") and len(parts) > 2 and isinstance(lightning.get("lightning"), str):
         raise SpecError(

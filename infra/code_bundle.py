@@ -89,7 +89,7 @@ def pack(
     """
     root = project_root(spec_folder)
     named = _named(extra)
-    choice = choose(root, store, named=extra, include=include, sources=sources)
+    choice = choose(root, store, named=extra, include=include, sources=sources, environment=packages is not None)
     refuse_our_names(root, choice.packed)
     for name in choice.packed:
         layout.check_path(name, f"file's name in the project {root}")

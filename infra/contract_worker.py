@@ -1,6 +1,6 @@
 """Check raw data against its contract: the work of the validate stage, in its own process or in a child.
 
-A child (`infra.processes.child`, as `python -m infra.contract_worker REQUEST ANSWER`) is used if the data has sensitive
+A child (`infra.child`, as `python -m infra.contract_worker REQUEST ANSWER`) is used if the data has sensitive
 columns, because logs, warnings and errors of Great Expectations, pandas and Arrow may quote a value.
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import yaml
 
-from infra.secret_names import without_copy
+from data_contracts.secret_names import without_copy
 
 _DATA = {
     ".arrow", ".avro", ".bin", ".ckpt", ".csv", ".db", ".dta", ".duckdb", ".feather", ".h5", ".hdf5", ".ipc", ".jsonl",

@@ -10,14 +10,14 @@ import glob
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from data_contracts.errors import UsageError
+from data_contracts.secret_names import is_secret
 from infra import audit
 from infra.file_kinds import dvc_outs, is_data, is_handoff, is_store
-from infra.secret_names import is_secret
 from infra.store import Store
 
 MAX_DATA_BYTES = 2**20
@@ -33,6 +33,7 @@ STORE = "it lies in a store"
 HIDDEN = "it is hidden, or below a hidden folder"
 LARGE = f"it is larger than {MAX_DATA_BYTES >> 20} MiB"
 IGNORED = "Git ignores it"
+WHEEL = "it is a package, and environment installs packages"
 DATA = "it is data, and there is no Git repository that says otherwise"
 
 
@@ -63,7 +64,13 @@ class ProjectFiles:
 
 
 def choose(
-    root: Path, store: Store, *, named: Iterable[Path] = (), include: Sequence[str] = (), sources: Iterable[Path] = ()
+    root: Path,
+    store: Store,
+    *,
+    named: Iterable[Path] = (),
+    include: Sequence[str] = (),
+    sources: Iterable[Path] = (),
+    environment: bool = False,
 ) -> ProjectFiles:
     """The files of the project at `root` that are packed.
 
@@ -71,6 +78,7 @@ def choose(
         named: files that the spec names elsewhere, such as a vocabulary in an argument: packed unless guarded.
         include: `code.include` of the spec, below `root`.
         sources: local files that are the run's data.
+        environment: whether the spec has an environment. Wheels are then installed from, not code.
 
     Raises:
         UsageError: Git does not say what it ignores, an exact path of `include` does not exist, or a named file is one
@@ -79,7 +87,7 @@ def choose(
     tracked = _tracked(root)
     listed = sorted(tracked) if tracked else list(_walked(root))
     wanted = [Path(os.path.abspath(path)) for path in named]
-    judge = _Judge(root, store, wanted, sources, listed, git=bool(tracked))
+    judge = _Judge(root, store, wanted, sources, listed, git=bool(tracked), environment=environment)
     packed: dict[str, Path] = {}
     left = {one.path: one for one in _ignored(root)} if tracked else {}
     for path in listed:
@@ -88,18 +96,7 @@ def choose(
         elif why and os.path.lexists(path):
             left[_name(path, root)] = LeftOut(_name(path, root), path.lstat().st_size, why)
     included, guarded = _included(root, include, judge)
-    for path in wanted:
-        if not path.is_relative_to(root):
-            continue
-        if _name(path, root) not in included and (why := judge.guarded(path)):
-            name = _name(path, root)
-            raise UsageError(
-                f"{name}, which an argument in the spec names, is not packed: {why}.",
-                remedy=f"If it may be stored, add code.include: [{name}] to the spec; otherwise let the code read "
-                "it from elsewhere.",
-            )
-        if path.resolve().is_relative_to(root):
-            packed[_name(path.resolve(), root)] = path.resolve()
+    packed |= _named(wanted, root, judge, included)
     packed |= included
     left |= guarded
     code = {name for name in packed if name.endswith(".py")}
@@ -112,9 +109,17 @@ class _Judge:
     """Decides whether a file is packed, and gives the reason if it is not."""
 
     def __init__(
-        self, root: Path, store: Store, named: list[Path], sources: Iterable[Path], listed: list[Path], *, git: bool
+        self,
+        root: Path,
+        store: Store,
+        named: list[Path],
+        sources: Iterable[Path],
+        listed: list[Path],
+        *,
+        git: bool,
+        environment: bool,
     ) -> None:
-        self._root, self._git = root, git
+        self._root, self._git, self._environment = root, git, environment
         self._named = {path.resolve() for path in named}
         self._sources = {one for path in sources for one in (Path(os.path.abspath(path)), path.resolve())}
         self._inodes = {one for path in self._sources if (one := _inode(path))}
@@ -142,6 +147,8 @@ class _Judge:
             return ""
         if any(one in self._tracked for one in (path, *path.parents)):
             return TRACKED_DATA
+        if self._environment and path.suffix == ".whl":
+            return WHEEL
         if path.stat().st_size > MAX_DATA_BYTES:
             return LARGE
         if not self._git and is_data(path.name.lower()):
@@ -177,6 +184,24 @@ class _Judge:
         above = [one for one in path.parents if one.is_relative_to(self._root) and one != self._root]
         environment = any((one / "pyvenv.cfg").exists() for one in above)
         return environment or self._in_store(path) or any(one.name in _SKIPPED for one in above)
+
+
+def _named(wanted: Sequence[Path], root: Path, judge: _Judge, included: Mapping[str, Path]) -> dict[str, Path]:
+    """The files in the project that the spec names elsewhere; UsageError for one that only `include` may bring in."""
+    packed: dict[str, Path] = {}
+    for path in wanted:
+        if not path.is_relative_to(root):
+            continue
+        if _name(path, root) not in included and (why := judge.guarded(path)):
+            name = _name(path, root)
+            raise UsageError(
+                f"{name}, which an argument in the spec names, is not packed: {why}.",
+                remedy=f"If it may be stored, add code.include: [{name}] to the spec; otherwise let the code read "
+                "it from elsewhere.",
+            )
+        if path.resolve().is_relative_to(root):
+            packed[_name(path.resolve(), root)] = path.resolve()
+    return packed
 
 
 def _included(root: Path, patterns: Sequence[str], judge: _Judge) -> tuple[dict[str, Path], dict[str, LeftOut]]:

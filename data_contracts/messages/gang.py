@@ -49,7 +49,7 @@ class Launch(Message, extra="ignore"):
         hang_s: a rank without progress for so long is hung; `stall_s`: the same before its first step and while a
             checkpoint is saved.
         grace_s: time for a checkpoint after SIGTERM.
-        withhold: whether what the ranks print stays on their machine; see `infra.processes.child.run_module`.
+        withhold: whether what the ranks print stays on their machine; see `infra.child.run_module`.
         code: the bundle of the user's code; None: there is none.
         dataset: what is trained on; None with `data: external`. `mixture`: datasets whose rows are mixed in, by name.
         init_from: the checkpoint or import that gives the module its first weights.

@@ -5,37 +5,16 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
+from data_contracts.pipeline_spec.credentials import has_secret_query, holds_credential, named_credentials
 
-_SECRET = re.compile(r"(?i).*key|username|auth|.*(secret|token|passw|access_key|credential|authorization|cookie).*")
-_USER_INFO = re.compile(r"\w+://[^/]*@.*")
-_NAMED = ("env:", "profile:")
 _SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
-
-
-def named_credentials(options: dict[str, Any]) -> dict[str, Any]:
-    """`options`, if credentials are only named; FieldError, which does not repeat it, for a credential's value."""
-    for name, value in options.items():
-        for part in value if isinstance(value, list) else [value]:
-            if not isinstance(part, dict):
-                continue
-            try:
-                named_credentials(part)
-            except FieldError as error:
-                raise FieldError((name, *error.field), error.sentence) from None
-        if isinstance(value, dict):
-            continue
-        if value is not None and _SECRET.fullmatch(name) and not str(value).startswith(_NAMED):
-            raise FieldError(name, "must name a credential (env:NAME or profile:NAME), not hold one")
-        if isinstance(value, str) and _USER_INFO.fullmatch(value):
-            raise FieldError(name, "must not hold a user or password in its address; name them (env:NAME)")
-    return options
 
 
 def _address(uri: str) -> str:
@@ -44,7 +23,7 @@ def _address(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     if rest and scheme != "s3":
         raise ValueError(f"{scheme}:// is not supported; give a path or an s3:// address")
-    if "@" in rest.partition("/")[0]:
+    if "@" in rest.partition("/")[0] or holds_credential(uri):
         raise ValueError("must not hold credentials; name them in storage_options (env:NAME or profile:NAME)")
     return uri
 
@@ -60,7 +39,7 @@ def _database(address: str) -> str:
     parts = urlsplit(address)
     if parts.password is not None and not parts.password.startswith("env:"):
         raise ValueError("must name its password (postgresql://user:env:NAME@host/database), not hold it")
-    if any(_SECRET.fullmatch(name) for name in parse_qs(parts.query)):
+    if has_secret_query(parts.query):
         raise ValueError("must not hold a credential after its '?'; name the password (user:env:NAME@host)")
     return address
 

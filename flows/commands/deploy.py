@@ -13,6 +13,7 @@ from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
 from flows.commands.run import connect
 from infra.orchestrator.pools import POOL, ensure_pool
+from infra.store import absolute_address
 from tasks.run.spec_check import check_spec
 
 
@@ -88,12 +89,7 @@ def _parameters(arguments: argparse.Namespace) -> dict[str, Any]:
     asked = {
         "window": arguments.window,
         "set": shlex.join(arguments.set),
-        "store": _absolute(arguments.store),
+        "store": arguments.store and absolute_address(arguments.store),
         "rehash": arguments.rehash,
     }
     return {field: value for field, value in asked.items() if value}
-
-
-def _absolute(store: str | None) -> str | None:
-    """A store's address for a worker, which has another working directory."""
-    return store if not store or "://" in store else str(Path(store).resolve())

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from data_contracts.load import load_store
 from flows.commands.guard import Answer
 from infra.settings import remember_store
-from infra.store import layout, open_store
+from infra.store import absolute_address, layout, open_store
 
 
 def store(arguments: argparse.Namespace) -> Answer:
     """The `store init` command: makes a store, or says how the existing store was made."""
-    uri = arguments.uri if "://" in arguments.uri else str(Path(arguments.uri).resolve())
-    spec = load_store(uri, arguments.pointers, arguments.set)
+    spec = load_store(absolute_address(arguments.uri), arguments.pointers, arguments.set)
     opened = open_store(spec.uri, spec.storage_options, pointers=spec.pointers)
     remember_store(opened.uri, spec.storage_options, opened.pointers)
     about = opened.read_json(layout.STORE)

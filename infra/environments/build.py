@@ -1,7 +1,7 @@
 """Makes an environment in a new folder: an interpreter, packages of this installation, and what uv adds to them.
 
-The record `whole.json` is written last. It says how many files there are, and how large those are that do not share
-their bytes with this installation; `is_whole` compares them in some hundredths of a second.
+The record `whole.json` is written last. It has the number of files, and the sizes of those that are not links to files
+of this installation. `is_complete` compares these figures, which takes some hundredths of a second.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from infra.settings import on_this_machine
 
 RECORD = "whole.json"
 # What uv notes about an installation, and our own files: not contents of packages.
-_NOTES = frozenset({"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json", "uv_build.json"})
-_OURS = frozenset({"pyvenv.cfg", "requirements.txt", "constraints.txt", RECORD, ".lock", ".gitignore", "CACHEDIR.TAG"})
+_INSTALLER_FILES = frozenset({"INSTALLER", "REQUESTED", "RECORD", "direct_url.json", "uv_cache.json", "uv_build.json"})
+_OUR_FILES = frozenset(
+    {"pyvenv.cfg", "requirements.txt", "constraints.txt", RECORD, ".lock", ".gitignore", "CACHEDIR.TAG"}
+)
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to install.
+class InstallPlan:
+    """What an environment is made of.
 
     Attributes:
         requirements, constraints: lines as uv reads them.
-        seeds: names of packages to take from this installation, unless the requirements ask for other versions.
+        linked: names of packages to link from this installation, unless the requirements ask for other versions.
         build: names that are built from source.
         wheels: the folder that packages come from; None: the indexes of this machine.
     """
 
     requirements: Sequence[str]
     constraints: Sequence[str]
-    seeds: Iterable[str]
+    linked: Iterable[str]
     build: Sequence[str]
     wheels: Path | None
 
 
-def make(folder: Path, order: Order) -> Path:
+def make(folder: Path, plan: InstallPlan) -> Path:
     """Make the environment and return its folder of packages.
 
     Raises:
@@ -53,14 +55,14 @@ def make(folder: Path, order: Order) -> Path:
     uv.make_venv(folder, sys.executable)
     site = packages_folder_in(folder)
     with on_this_machine(folder):
-        seeded = seed(order.seeds, site)
+        linked = seed(plan.linked, site)
         requirements, constraints = folder / "requirements.txt", folder / "constraints.txt"
-        requirements.write_text("".join(f"{line}\n" for line in order.requirements))
-        constraints.write_text("".join(f"{line}\n" for line in order.constraints))
-    bounds = ["--constraints", str(constraints)] if order.constraints else []
-    uv.install(interpreter_in(folder), ["--requirements", str(requirements), *bounds], order.build, order.wheels)
+        requirements.write_text("".join(f"{line}\n" for line in plan.requirements))
+        constraints.write_text("".join(f"{line}\n" for line in plan.constraints))
+    bounds = ["--constraints", str(constraints)] if plan.constraints else []
+    uv.install(interpreter_in(folder), ["--requirements", str(requirements), *bounds], plan.build, plan.wheels)
     with on_this_machine(folder):
-        _compile(site, seeded)
+        _compile(site, linked)
         _record(folder, site)
     return site
 
@@ -70,7 +72,7 @@ def interpreter_in(environment: Path) -> Path:
     return environment / "bin" / "python"
 
 
-def is_whole(environment: Path) -> bool:
+def is_complete(environment: Path) -> bool:
     """Whether an environment is complete, and no file was removed or cut since it was made.
 
     A package may add files to its own folder, such as a cache: another process that runs with them is not disturbed.
@@ -87,7 +89,7 @@ def is_whole(environment: Path) -> bool:
         return False
 
 
-def contents(environment: Path) -> str:
+def contents_digest(environment: Path) -> str:
     """Digest of the bytes that uv installed; what is shared with this installation is not read.
 
     The hashes in a wheel's own list of its files are not used, because uv does not compare them with the files.
@@ -95,8 +97,8 @@ def contents(environment: Path) -> str:
     site, found = packages_folder_in(environment), {}
     for path in _files(environment):
         name = os.path.relpath(path, environment)
-        noted = Path(name).parent.suffix == ".dist-info" and Path(name).name in _NOTES
-        if noted or name in _OURS or os.path.islink(path) or _is_shared(path, site):
+        noted = Path(name).parent.suffix == ".dist-info" and Path(name).name in _INSTALLER_FILES
+        if noted or name in _OUR_FILES or os.path.islink(path) or _is_shared(path, site):
             continue
         with open(path, "rb") as file:
             found[name] = hashlib.file_digest(file, "sha256").hexdigest()
@@ -133,13 +135,13 @@ def _files(folder: Path) -> Iterator[str]:
         yield from (entry.path for entry in entries if entry.path not in folders)
 
 
-def _compile(site: Path, seeded: set[str]) -> None:
+def _compile(site: Path, linked: set[str]) -> None:
     """Compile what uv installed, so that eight ranks do not do it at once."""
     theirs = dist_infos(packages_folder())
     tops = {
         site / file.parts[0]
         for name, info in dist_infos(site).items()
-        if name not in seeded or theirs[name].name != info.name
+        if name not in linked or theirs[name].name != info.name
         for file in files_of(info)
         if file.suffix == ".py"
     }

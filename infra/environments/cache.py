@@ -7,7 +7,7 @@
 A key has the list, and the contents that were installed where it was resolved: a package of the same version from
 another place is another environment. If a machine's own indexes give other contents, the key has these indexes, too.
 
-An environment is made in a folder of its own and renamed when it is whole. A damaged one is replaced. Those that no
+An environment is made in a folder of its own and renamed when it is complete. A damaged one is replaced. Those that no
 process uses are deleted, the least recently used first, beyond a number that is kept.
 """
 
@@ -33,26 +33,26 @@ from data_contracts.errors import CorruptError, SpecError, UsageError
 from infra import locks, scratch
 from infra.atomic import replace_private
 from infra.environments import build
-from infra.environments.indexes import identity, listing
+from infra.environments.indexes import folder_listing, source_digests
 from infra.environments.installed import closure, packages_folder, packages_folder_in, versions
 from infra.environments.packages import INSTALL, SEALED, Packages, is_of_cuda, packages_of, public
-from infra.environments.requirements import FIELD, Wanted
+from infra.environments.requirements import FIELD, Requirements
 from infra.environments.uv import UvFailed
 from infra.settings import on_this_machine, state_folder
 
 VERSION = 1
-KEPT = 10
-NEEDS = Path(__file__).with_name("rank_needs.txt")
+MAX_ENVIRONMENTS = 10
+RANK_NEEDS_FILE = Path(__file__).with_name("rank_needs.txt")
 PAGE = "docs/environment.md"
 _ABSENT = re.compile(r"(\S+) was not found in")
 log = logging.getLogger("trainwright")
 # Environments that this process uses, and the handles that keep them until it ends.
-_held: dict[str, tuple[Path, int]] = {}
+_in_use: dict[str, tuple[Path, int]] = {}
 
 
 def rank_needs() -> list[str]:
     """The requirements of Trainwright's own part of a process that imports the user's code."""
-    return [line for line in NEEDS.read_text().splitlines() if line and not line.startswith("#")]
+    return [line for line in RANK_NEEDS_FILE.read_text().splitlines() if line and not line.startswith("#")]
 
 
 def interpreter(project: Path | None) -> str:
@@ -67,31 +67,31 @@ def interpreter(project: Path | None) -> str:
 
 
 def environment(packages: Packages, wheels: Path | None = None) -> Path:
-    """The environment of a list of packages on this machine, whole and kept until this process ends."""
+    """The environment of a list of packages on this machine, complete, and kept until this process ends."""
     key = _key(packages)
-    if key in _held and _held[key][0].is_dir():
-        return _held[key][0]
-    base = _base()
-    with _making(base, key):
-        here = _key(packages, _origin(wheels))
-        held = _hold_whole(base / key, key) or _hold_whole(base / here, key)
-        if held is not None:
-            return held
+    if key in _in_use and _in_use[key][0].is_dir():
+        return _in_use[key][0]
+    base = _environments_folder()
+    with _maker_lock(base, key):
+        key_of_sources = _key(packages, _package_sources(wheels))
+        existing = _use_if_complete(base / key, key) or _use_if_complete(base / key_of_sources, key)
+        if existing is not None:
+            return existing
         log.info("environment: installing %d packages on this machine", len(packages.install))
-        order = build.Order(packages.install, (), _seeds(packages), packages.build, wheels)
+        plan = build.InstallPlan(packages.install, (), _packages_to_link(packages), packages.build, wheels)
         with scratch.make("environment", root=base) as folder:
             try:
-                build.make(folder.path / "new", order)
+                build.make(folder.path / "new", plan)
             except UvFailed as error:
                 raise UsageError(
                     f"The packages of the environment cannot be installed on {socket.gethostname()}: {error.reason}",
                     remedy=f"Let pip's settings there name the index or folder of wheels that has them ({PAGE}).",
                 ) from error
-            same = build.contents(folder.path / "new") == packages.contents
-            return _take(folder.path, base / (key if same else here), key)
+            same = build.contents_digest(folder.path / "new") == packages.contents
+            return _put_in_place(folder.path, base / (key if same else key_of_sources), key)
 
 
-def resolve(wanted: Wanted, build_names: Sequence[str], wheels: Path | None, *, afresh: bool = False) -> Packages:
+def resolve(wanted: Requirements, build_names: Sequence[str], wheels: Path | None, *, afresh: bool = False) -> Packages:
     """The packages that a user's requirements and ours come to, installed on this machine.
 
     The same requirements give the same packages on this machine until they change, unless `afresh` is set.
@@ -102,19 +102,19 @@ def resolve(wanted: Wanted, build_names: Sequence[str], wheels: Path | None, *, 
     """
     needs = rank_needs()
     asked = [*wanted.requirements, "", *wanted.constraints, "", *needs, "", *build_names]
-    base = _base()
-    facts = [VERSION, asked, _origin(wheels), _here(), versions(packages_folder())]
-    remembered = base / "resolved" / digest(facts)[:KEY_LENGTH]
-    packages = None if afresh else _remembered(remembered)
+    base = _environments_folder()
+    facts = [VERSION, asked, _package_sources(wheels), _platform_facts(), versions(packages_folder())]
+    resolved = base / "resolved" / digest(facts)[:KEY_LENGTH]
+    packages = None if afresh else _read_resolved(resolved)
     # Installed again from the list alone, a package would not be compared with the hashes in the requirements.
     if packages is not None:
         key = _key(packages)
-        with _making(base, key):
-            if _hold_whole(base / key, key) is not None:
+        with _maker_lock(base, key):
+            if _use_if_complete(base / key, key) is not None:
                 return packages
     parsed = [*map(Requirement, needs), *wanted.parsed()]
     log.info("environment: resolving %s", wanted.place)
-    order = build.Order(
+    plan = build.InstallPlan(
         [*needs, *wanted.requirements],
         wanted.constraints,
         closure(packages_folder(), parsed),
@@ -123,21 +123,21 @@ def resolve(wanted: Wanted, build_names: Sequence[str], wheels: Path | None, *, 
     )
     with scratch.make("environment", root=base) as folder:
         try:
-            site = build.make(folder.path / "new", order)
+            site = build.make(folder.path / "new", plan)
         except UvFailed as error:
-            raise _unresolved(wanted, error.reason) from error
-        contents = build.contents(folder.path / "new")
+            raise _not_installable(wanted, error.reason) from error
+        contents = build.contents_digest(folder.path / "new")
         packages = Packages.of(versions(site), closure(site, wanted.parsed()), build_names, contents)
         key = _key(packages)
-        with _making(base, key):
-            held = _hold_whole(base / key, key)
-            if held is None or build.contents(held) != contents:
-                _set_aside(base / key)
-                _take(folder.path, base / key, key)
+        with _maker_lock(base, key):
+            existing = _use_if_complete(base / key, key)
+            if existing is None or build.contents_digest(existing) != contents:
+                _move_away(base / key)
+                _put_in_place(folder.path, base / key, key)
     with on_this_machine(base):
-        remembered.parent.mkdir(exist_ok=True)
+        resolved.parent.mkdir(exist_ok=True)
         files = {name: data.decode() for name, data in packages.files().items()}
-        replace_private(remembered, json.dumps(files))
+        replace_private(resolved, json.dumps(files))
     return packages
 
 
@@ -146,7 +146,7 @@ def packages_in(packages: Packages) -> Path:
     return packages_folder_in(environment(packages))
 
 
-def _unresolved(wanted: Wanted, reason: str) -> SpecError:
+def _not_installable(wanted: Requirements, reason: str) -> SpecError:
     """The error for requirements that uv did not install."""
     absent = {canonicalize_name(name) for name in _ABSENT.findall(reason)}
     if "building from source is disabled" in reason or "no usable wheels" in reason or "no wheels" in reason:
@@ -160,7 +160,7 @@ def _unresolved(wanted: Wanted, reason: str) -> SpecError:
     return SpecError(f"{FIELD}: {wanted.place}: {reason}", remedy=remedy)
 
 
-def _remembered(path: Path) -> Packages | None:
+def _read_resolved(path: Path) -> Packages | None:
     try:
         files = json.loads(path.read_text())
         return Packages.of_files(files[SEALED].encode(), files[INSTALL].encode(), str(path))
@@ -168,7 +168,7 @@ def _remembered(path: Path) -> Packages | None:
         return None
 
 
-def _base() -> Path:
+def _environments_folder() -> Path:
     base = state_folder() / "environments"
     with on_this_machine(base.parent):
         base.mkdir(exist_ok=True)
@@ -176,7 +176,7 @@ def _base() -> Path:
 
 
 @contextlib.contextmanager
-def _making(base: Path, key: str) -> Iterator[None]:
+def _maker_lock(base: Path, key: str) -> Iterator[None]:
     """Let one process at a time check and make an environment; UsageError if the state folder cannot be written to."""
     with contextlib.ExitStack() as stack:
         with on_this_machine(base):
@@ -184,14 +184,14 @@ def _making(base: Path, key: str) -> Iterator[None]:
         yield
 
 
-def _here() -> list[str]:
+def _platform_facts() -> list[str]:
     """What an environment depends on besides its packages: this Python, this installation and this machine's kind."""
     return [platform.python_version(), sys.base_prefix, sys.prefix, sysconfig.get_platform()]
 
 
-def _origin(wheels: Path | None) -> list[object]:
+def _package_sources(wheels: Path | None) -> list[object]:
     """Where packages come from on this machine."""
-    return [None if wheels is None else listing(wheels), *identity(os.environ)]
+    return [None if wheels is None else folder_listing(wheels), *source_digests(os.environ)]
 
 
 def _key(packages: Packages, *more: object) -> str:
@@ -201,11 +201,11 @@ def _key(packages: Packages, *more: object) -> str:
     """
     ours, theirs = versions(packages_folder()), packages.versions
     builds = sorted(f"{name}=={ours[name]}" for name in ours.keys() & theirs.keys())
-    facts = [VERSION, list(packages.install), list(packages.build), _here(), builds, packages.contents, *more]
+    facts = [VERSION, list(packages.install), list(packages.build), _platform_facts(), builds, packages.contents, *more]
     return digest(facts)[:KEY_LENGTH]
 
 
-def _seeds(packages: Packages) -> set[str]:
+def _packages_to_link(packages: Packages) -> set[str]:
     """The packages that this installation has in the wanted version, and what its build of torch brings."""
     ours, theirs = versions(packages_folder()), packages.versions
     same = {name for name in ours.keys() & theirs.keys() if public(ours[name]) == theirs[name]}
@@ -213,34 +213,34 @@ def _seeds(packages: Packages) -> set[str]:
     return same | {name for name in needed if is_of_cuda(name)}
 
 
-def _hold_whole(folder: Path, key: str) -> Path | None:
-    """Keep an environment for this process, if it is whole; a damaged one is removed."""
+def _use_if_complete(folder: Path, key: str) -> Path | None:
+    """Keep an environment for this process, if it is complete; a damaged one is removed."""
     handle = locks.hold(folder)
     if handle is None:
         return None
-    if build.is_whole(folder):
-        _held[key] = (folder, handle)
+    if build.is_complete(folder):
+        _in_use[key] = (folder, handle)
         return folder
     log.warning("environment: %s is damaged and is made again", folder)
     os.close(handle)
-    _set_aside(folder)
+    _move_away(folder)
     return None
 
 
-def _set_aside(folder: Path) -> None:
+def _move_away(folder: Path) -> None:
     """Remove an environment from its place at once, if there is one."""
     with scratch.make("environment", root=folder.parent) as aside, contextlib.suppress(FileNotFoundError):
         os.rename(folder, aside.path / "damaged")
 
 
-def _take(made: Path, target: Path, key: str) -> Path:
+def _put_in_place(made: Path, target: Path, key: str) -> Path:
     """Give a new environment its name and keep it for this process; others make room."""
     handle = locks.hold(made / "new")  # the lock stays with the folder when it is renamed
     assert handle is not None, "it was just made"
     with on_this_machine(target.parent):
         os.rename(made / "new", target)
-    _held[key] = (target, handle)
+    _in_use[key] = (target, handle)
     found = [path for path in target.parent.iterdir() if (path / build.RECORD).exists()]
     with contextlib.suppress(FileNotFoundError):  # another process makes room, too
-        locks.make_room(found, lambda: sum(path.exists() for path in found) <= KEPT)
+        locks.make_room(found, lambda: sum(path.exists() for path in found) <= MAX_ENVIRONMENTS)
     return target

@@ -20,10 +20,10 @@ from data_contracts.errors import UsageError
 from infra.processes.environment import for_user_code
 
 # Sections of pip's settings that `pip install` reads; a later one replaces values of an earlier one.
-SECTIONS = ("global", "install", ":env:")
-PLACES = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
-# How a place is reached, and what may be chosen there.
-WAYS = {
+PIP_SECTIONS = ("global", "install", ":env:")
+INDEX_SETTINGS = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
+# How an index is reached, and which versions may be chosen.
+CONNECTION_SETTINGS = {
     "cert": "SSL_CERT_FILE",
     "client-cert": "SSL_CLIENT_CERT",
     "proxy": "ALL_PROXY",
@@ -33,9 +33,9 @@ WAYS = {
     "timeout": "UV_HTTP_TIMEOUT",
 }
 NO_INDEX = "no-index"
-_OF_PIP, _PIP_FILE = "PIP_", "PIP_CONFIG_FILE"
+_PIP_PREFIX, _PIP_FILE = "PIP_", "PIP_CONFIG_FILE"
 # uv's other variables, such as the password of a named index, begin like this.
-_OF_UV = "UV_"
+_UV_PREFIX = "UV_"
 # An address to the next space, without the marks that close a sentence; a folder's address is no secret.
 _ADDRESS = re.compile(r"\b(?!file:)([A-Za-z][\w+.-]*)://(\S*?)(?=[])}`'\",.;:>]*(?:\s|$))")
 _AUTHORITY = re.compile(r"([^/?#]*)(.*)")
@@ -44,43 +44,47 @@ _HOST = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+\])(?::\d+)?")
 
 def pip_settings(listed: str) -> dict[str, str]:
     """The settings of `pip install` in what `pip config list` printed, such as `global.index-url='https://…'`."""
-    found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
+    found: dict[str, dict[str, str]] = {section: {} for section in PIP_SECTIONS}
     for line in listed.splitlines():
         name, _, value = line.partition("=")
         section, _, setting = name.rpartition(".")
         if section in found:
             found[section][setting] = ast.literal_eval(value)
-    return {name: value for section in SECTIONS for name, value in found[section].items()}
+    return {name: value for section in PIP_SECTIONS for name, value in found[section].items()}
 
 
-def uv_places(settings: Mapping[str, str]) -> dict[str, str]:
+def index_variables(settings: Mapping[str, str]) -> dict[str, str]:
     """Uv's variables for the indexes and the folders of wheels among pip's settings."""
     chosen = {
-        PLACES[name]: ("," if name == "find-links" else " ").join(value.split())
+        INDEX_SETTINGS[name]: ("," if name == "find-links" else " ").join(value.split())
         for name, value in settings.items()
-        if name in PLACES
+        if name in INDEX_SETTINGS
     }
     # pip takes the best version that any index has; by default uv looks only in the first that has the package.
     return {**chosen, "UV_INDEX_STRATEGY": "unsafe-best-match"}
 
 
-def of_this_machine(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+def uv_settings(environ: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Variables and options that make uv install from where pip would here; uv's own variables count more.
 
     Raises:
         UsageError: pip does not list its settings; without them, packages would come from another index.
     """
-    settings = pip_settings(_listed(environ))
-    ways = {WAYS[name]: " ".join(value.split()) for name, value in settings.items() if name in WAYS}
-    own = {name: value for name, value in environ.items() if name.startswith(_OF_UV)}
+    settings = pip_settings(_pip_config_list(environ))
+    connection = {
+        CONNECTION_SETTINGS[name]: " ".join(value.split())
+        for name, value in settings.items()
+        if name in CONNECTION_SETTINGS
+    }
+    own = {name: value for name, value in environ.items() if name.startswith(_UV_PREFIX)}
     forbidden = settings.get(NO_INDEX, "").lower() in ("1", "true", "yes", "on")
-    return {**ways, **uv_places(settings), **own}, ["--no-index"] if forbidden else []
+    return {**connection, **index_variables(settings), **own}, ["--no-index"] if forbidden else []
 
 
-def _listed(environ: Mapping[str, str]) -> str:
+def _pip_config_list(environ: Mapping[str, str]) -> str:
     """What `pip config list` prints; nothing in the working folder is imported, and pip gets no other credentials."""
     command = [sys.executable, "-I", "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    of_pip = {name: value for name, value in environ.items() if name.startswith(_OF_PIP)}
+    of_pip = {name: value for name, value in environ.items() if name.startswith(_PIP_PREFIX)}
     if file := of_pip.get(_PIP_FILE):
         of_pip[_PIP_FILE] = os.path.abspath(file)
     env = {**for_user_code(environ, {}), **of_pip}
@@ -94,9 +98,9 @@ def _listed(environ: Mapping[str, str]) -> str:
     return listed.stdout
 
 
-def identity(environ: Mapping[str, str]) -> list[str]:
+def source_digests(environ: Mapping[str, str]) -> list[str]:
     """Digests of what decides where packages come from here: as cheap as reading a few files, which are pip's."""
-    said = sorted((name, value) for name, value in environ.items() if name.startswith((_OF_PIP, _OF_UV)))
+    variables = sorted((name, value) for name, value in environ.items() if name.startswith((_PIP_PREFIX, _UV_PREFIX)))
     home = Path(environ.get("HOME") or "/")
     named = environ.get(_PIP_FILE)
     files = [
@@ -109,11 +113,11 @@ def identity(environ: Mapping[str, str]) -> list[str]:
         Path(sys.prefix) / "pip.conf",
         *([Path(named)] if named else []),
     ]
-    places = [value for name, value in said if name.endswith("_FIND_LINKS")]
+    places = [value for name, value in variables if name.endswith("_FIND_LINKS")]
     folders = [Path(one.removeprefix("file://")) for value in places for one in re.split(r"[\s,]+", value) if one]
-    listed = [listing(folder) for folder in folders if folder.is_dir()]
-    texts = [repr(said).encode(), *map(_bytes, files)]
-    return [*(hashlib.sha256(text).hexdigest() for text in texts), repr(listed)]
+    listings = [folder_listing(folder) for folder in folders if folder.is_dir()]
+    texts = [repr(variables).encode(), *map(_bytes, files)]
+    return [*(hashlib.sha256(text).hexdigest() for text in texts), repr(listings)]
 
 
 def _bytes(file: Path) -> bytes:
@@ -124,7 +128,7 @@ def _bytes(file: Path) -> bytes:
         return b""
 
 
-def listing(folder: Path) -> list[list[str | int]]:
+def folder_listing(folder: Path) -> list[list[str | int]]:
     """What tells the files of a folder from others without reading them; a change of a file's bytes changes it."""
     found: list[list[str | int]] = []
     for path in sorted(folder.iterdir()):

@@ -31,8 +31,8 @@ VERSION = 1
 _OF_CUDA = re.compile(r"nvidia-|cuda-|triton$|pytorch-triton")
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _CONTENTS = re.compile(r"(?:[0-9a-f]{64})?")
-_LONGEST = 128
-_MOST = 10_000
+_MAX_ENTRY_LENGTH = 128
+_MAX_ENTRIES = 10_000
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def split(entry: str) -> tuple[str, str]:
 
 def _list(entries: object, check: Callable[[str], str]) -> tuple[str, ...]:
     """The entries, each checked; ValueError if they are not a list of different strings."""
-    if not isinstance(entries, list) or len(entries) > _MOST or not all(isinstance(one, str) for one in entries):
+    if not isinstance(entries, list) or len(entries) > _MAX_ENTRIES or not all(isinstance(one, str) for one in entries):
         raise ValueError("it does not have a list of strings")
     if len(set(entries)) != len(entries):
         raise ValueError("it has an entry twice")
@@ -161,12 +161,12 @@ def _checked(entry: str) -> str:
         plain = public(version) == version
     except InvalidVersion:
         plain = False
-    if not plain or len(entry) > _LONGEST:
-        raise ValueError(f"{entry[:_LONGEST]!r} is not a name with a version")
+    if not plain or len(entry) > _MAX_ENTRY_LENGTH:
+        raise ValueError(f"{entry[:_MAX_ENTRY_LENGTH]!r} is not a name with a version")
     return f"{_checked_name(name)}=={version}"
 
 
 def _checked_name(name: str) -> str:
-    if not _NAME.fullmatch(name) or canonicalize_name(name) != name or len(name) > _LONGEST:
-        raise ValueError(f"{name[:_LONGEST]!r} is not a package's name")
+    if not _NAME.fullmatch(name) or canonicalize_name(name) != name or len(name) > _MAX_ENTRY_LENGTH:
+        raise ValueError(f"{name[:_MAX_ENTRY_LENGTH]!r} is not a package's name")
     return name

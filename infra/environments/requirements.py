@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -24,17 +25,17 @@ from infra.environments.packages import is_of_cuda
 
 FIELD = "environment"
 LOCK = "uv.lock"
-_NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S+)$")
+_NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)$")
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASHES = re.compile(r"\s--hash[ =]\S+")
-_OWN = "trainwright"
+_OUR_NAME = "trainwright"
 # Options that a message may name; a line that begins with a dash may be anything.
 _OPTIONS = ("--extra-index-url", "--index-url", "--no-index", "--find-links", "--editable", "--pre", "-e", "-i", "-f")
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a user asks for.
+class Requirements:
+    """The packages that a user asks for.
 
     Attributes:
         place: the file that says it.
@@ -56,7 +57,7 @@ class Wanted:
         return [Requirement(_HASHES.sub("", line)) for line in self.requirements]
 
 
-def read_wanted(place: Path, project: Path) -> Wanted:
+def read_requirements(place: Path, project: Path) -> Requirements:
     """The requirements in a file, or those locked in a folder.
 
     Args:
@@ -67,17 +68,17 @@ def read_wanted(place: Path, project: Path) -> Wanted:
     """
     try:
         if place.is_dir():
-            return _locked(place, project)
-        file = _inside(place, project)
+            return _from_lock(place, project)
+        file = _regular_file_inside(place, project)
     except OSError as error:
         sentence = f"{FIELD}: {place} cannot be read ({error.strerror})."
         raise SpecError(sentence, remedy="Correct the path in the spec.") from error
     requirements, constraints = list[str](), list[str]()
     _read(file, project, requirements, constraints, [])
-    return Wanted(place, tuple(requirements), tuple(constraints))
+    return Requirements(place, tuple(requirements), tuple(constraints))
 
 
-def _inside(file: Path, project: Path) -> Path:
+def _regular_file_inside(file: Path, project: Path) -> Path:
     """Where a file is, links followed; SpecError unless it is a regular file inside the project."""
     found, root = file.resolve(), project.resolve()
     if not found.is_relative_to(root):
@@ -95,20 +96,41 @@ def _read(file: Path, project: Path, lines: list[str], constraints: list[str], w
     if file in within:
         raise SpecError(f"{FIELD}: {file} names itself.", remedy="Remove the line that names it.")
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
     except (OSError, UnicodeDecodeError) as error:
         sentence = f"{FIELD}: {file} cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})."
         raise SpecError(sentence, remedy="Correct the file, or the path that names it.") from None
-    for number, line in _logical(text):
+    for number, line in _logical_lines(text):
+        place = f"{file}:{number}"
         nested = _NESTED.match(line)
         if nested is None:
-            lines.append(_checked(line, f"{file}:{number}"))
+            lines.append(_checked(line, place))
             continue
         further = lines if nested[1] in ("-r", "--requirement") else constraints
-        _read(_inside(file.parent / nested[2], project), project, further, constraints, [*within, file])
+        named = file.parent / _named_file(nested[1], nested[2], place)
+        _read(_regular_file_inside(named, project), project, further, constraints, [*within, file])
 
 
-def _logical(text: str) -> Iterator[tuple[int, str]]:
+def _named_file(option: str, text: str, place: str) -> str:
+    """The path after `-r` or `-c`, which may be in quotation marks; SpecError for an address or for several words."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quotation mark is not closed
+        words = []
+    if "://" in text:
+        raise SpecError(
+            f"{FIELD}: {place}: {option} names an address; an environment reads files of the project alone.",
+            remedy="Save the file in the project, and name it there.",
+        )
+    if len(words) != 1 or "\0" in text:
+        raise SpecError(
+            f"{FIELD}: {place}: {option} does not name one file.",
+            remedy=f'Put a path with spaces into quotation marks: {option} "my file.txt".',
+        )
+    return words[0]
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
     """The lines with their numbers: continued lines joined, without comments and empty lines."""
     joined, first = "", 0
     for number, line in enumerate(text.splitlines(), 1):
@@ -146,12 +168,12 @@ def _checked(line: str, place: str) -> str:
             f"{FIELD}: {place}: {requirement.name} is required from an address or a folder, where nodes cannot get it.",
             remedy="Put its wheel on an index or into the folder of environment.wheels, and name its version.",
         )
-    if canonicalize_name(requirement.name) == _OWN:
+    if canonicalize_name(requirement.name) == _OUR_NAME:
         raise SpecError(f"{FIELD}: {place}: Trainwright itself is not installed there.", remedy="Remove the line.")
     return line
 
 
-def _locked(folder: Path, project: Path) -> Wanted:
+def _from_lock(folder: Path, project: Path) -> Requirements:
     """The versions that a project's `uv.lock` holds, without its groups for development."""
     for name in ("pyproject.toml", LOCK):
         if not (folder / name).is_file():
@@ -159,16 +181,17 @@ def _locked(folder: Path, project: Path) -> Wanted:
                 f"{FIELD}: there is no {name} in {folder}.",
                 remedy="Run `uv lock` there, or name a file of requirements: `environment: requirements.txt`.",
             )
-        _inside(folder / name, project)
+        _regular_file_inside(folder / name, project)
     lock = folder / LOCK
     _refuse_another_python(lock)
     lines = uv.export(folder)
-    checked = [_checked(_local(folder, line), str(lock)) for line in lines]
+    checked = [_checked(_without_folder(folder, line), str(lock)) for line in lines]
     # They come with the build of torch that a machine has; a lock names those of one build.
-    return Wanted(lock, tuple(line for line in checked if not is_of_cuda(canonicalize_name(Requirement(line).name))))
+    names = [canonicalize_name(Requirement(line).name) for line in checked]
+    return Requirements(lock, tuple(line for line, name in zip(checked, names, strict=True) if not is_of_cuda(name)))
 
 
-def _local(folder: Path, line: str) -> str:
+def _without_folder(folder: Path, line: str) -> str:
     """The line, if it does not name a folder."""
     if line.startswith(("-e", "./", "../", "/", "file:")):
         raise SpecError(

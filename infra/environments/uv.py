@@ -1,4 +1,4 @@
-"""Runs uv with the indexes of this machine, without credentials that it does not need, and no longer than we live."""
+"""Runs uv with the indexes of this machine, without credentials that it does not need; uv ends with this process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 from data_contracts.errors import CorruptError, SpecError, StorageUnavailable, TrainwrightError, UsageError
 from infra import scratch, stopping
-from infra.environments.indexes import of_this_machine, without_credentials
+from infra.environments.indexes import uv_settings, without_credentials
 from infra.processes.environment import for_user_code
 from infra.processes.processes import end, marked_env, module_command, new_mark, terminable, uninterrupted
 
 POLL_S = 0.05
-MOST_CHARACTERS = 700
-# uv is asked for nothing that a person or a file of theirs set up for other projects.
-_OWN_WAYS = {
+MAX_CHARACTERS = 700
+# uv reads no configuration that a person made for other projects.
+_UV_VARIABLES = {
     "UV_NO_CONFIG": "1",
     "UV_NO_PROGRESS": "1",
     "UV_PYTHON_DOWNLOADS": "never",
@@ -29,8 +29,8 @@ _UNREACHABLE = re.compile(
     r"status (?:server )?error|\b50\d\b",
     re.IGNORECASE,
 )
-# Nothing that a retry would change; it counts more than the words of an outage around it.
-_ALTERED = re.compile(r"hash mismatch|hashes? (?:do|does) not match", re.IGNORECASE)
+# A retry does not change this, so it is looked for before the words of an outage.
+_HASH_MISMATCH = re.compile(r"hash mismatch|hashes? (?:do|does) not match", re.IGNORECASE)
 _REFUSED = re.compile(r"\b(?:401 unauthorized|403 forbidden|404 not found|status code:? 40[134])\b", re.IGNORECASE)
 _DISK = re.compile(r"no space left|disk quota|permission denied|read-only file system", re.IGNORECASE)
 
@@ -51,9 +51,9 @@ def run_uv(*arguments: str, folder: Path | None = None) -> str:
         StorageUnavailable: an index does not answer; CorruptError: a package has another hash.
         UsageError: an index refuses this machine, or this machine's disk does not take the files.
     """
-    found, options = of_this_machine(os.environ) if arguments[0] == "pip" else ({}, [])
+    found, options = uv_settings(os.environ) if arguments[0] == "pip" else ({}, [])
     more = [option for option in options if option not in arguments]
-    code, output, errors = run([_binary(), *arguments, *more], {**found, **_OWN_WAYS}, folder)
+    code, output, errors = run([_binary(), *arguments, *more], {**found, **_UV_VARIABLES}, folder)
     if code != 0:
         raise _failed(errors)
     return output
@@ -139,7 +139,7 @@ def _failed(text: str) -> TrainwrightError | UvFailed:
             remedy="Free space, and permit this user to write: TRAINWRIGHT_HOME names the folder of environments, "
             "UV_CACHE_DIR that of uv's downloads.",
         )
-    if _ALTERED.search(reason):
+    if _HASH_MISMATCH.search(reason):
         return CorruptError(
             f"A package does not have the hash that was asked for: {reason}",
             remedy="Find out who changed it; correct the hash if the change is right.",
@@ -159,4 +159,4 @@ def as_sentence(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith(("Using Python", "Resolved"))]
     plain = re.sub(r"[│×╰─▶├]+|\b(?:error|cause|warning): ", " ", without_credentials("\n".join(lines)))
     joined = " ".join(plain.partition("hint:")[0].split())
-    return joined if len(joined) <= MOST_CHARACTERS else f"{joined[:MOST_CHARACTERS]}…"
+    return joined if len(joined) <= MAX_CHARACTERS else f"{joined[:MAX_CHARACTERS]}…"

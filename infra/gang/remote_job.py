@@ -23,6 +23,7 @@ from data_contracts.messages.gang import Launch
 from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
+from infra.child import run_module
 from infra.code_bundle import unpack
 from infra.datasets import local_dataset
 from infra.gang.checkpoints.participants import generations
@@ -32,7 +33,6 @@ from infra.gang.conductor.rank_reports import Progress
 from infra.gang.environment import SCRATCH, STORE, store_options
 from infra.gang.node.local import Room, Start
 from infra.gang.rank_files import RankFiles, read_launch, stop_file
-from infra.processes.child import run_module
 from infra.processes.idle import IdleLimit
 from infra.processes.processes import terminable, uninterrupted
 from infra.store import Store, layout, open_store
@@ -70,7 +70,7 @@ class ErrandRequest:
         room: admits the node.
         on_progress: called with each progress report.
         on_spent: called when a node is released, with the seconds since its launch.
-        withhold: see `infra.processes.child.run_module`.
+        withhold: see `infra.child.run_module`.
         hang_s: how long the job may make no progress; see `infra.processes.idle`.
         nodes, devices: of the gang; `entry`: the module of its ranks; `layout`: its `train`, for an entry that reads
             how the ranks share the work.

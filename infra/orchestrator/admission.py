@@ -18,6 +18,7 @@ from uuid import UUID
 
 from data_contracts.errors import GangIncomplete, UsageError
 from infra.orchestrator.api import REACH_TIMEOUT_S, client_retries, unreachable
+from infra.orchestrator.work_pools import find_pool, lacks_worker
 from infra.processes.processes import uninterrupted
 from infra.store.retry import Outage
 
@@ -131,30 +132,19 @@ class PoolAdmission:
             client.release_concurrency_slots_with_lease(held.lease)
 
     def _ask(self, client: SyncPrefectClient, nodes: int) -> str | None:
-        pool = self._found(client)
+        pool = find_pool(client, self._pool, f"{self._section}.pool")
         self._fits(nodes, pool.concurrency_limit, f"the concurrency limit of the work pool {self._pool}")
         queue = client.read_work_queue_by_name("default", self._pool)
         self._fits(nodes, queue.concurrency_limit, f"the concurrency limit of the default queue of {self._pool}")
         if pool.is_paused or queue.is_paused:
             return f"the work pool {self._pool} is paused; resume it: prefect work-pool resume {self._pool}"
-        if not (pool.is_push_pool or pool.is_managed_pool) and not self._has_worker(client):
+        if self._waits_for_worker(client, pool):
             return f"no worker of the work pool {self._pool} is online; start one: {self._start_command}"
         return self._admitted(client, nodes)
 
     @property
     def _start_command(self) -> str:
         return f"prefect worker start --pool {self._pool}"
-
-    def _found(self, client: SyncPrefectClient) -> Any:
-        from prefect.exceptions import ObjectNotFound
-
-        try:
-            return client.read_work_pool(self._pool)
-        except ObjectNotFound:
-            raise UsageError(
-                f"{self._section}.pool: this Prefect server has no work pool {self._pool}.",
-                remedy=f"Create it: prefect work-pool create {self._pool} --type process.",
-            ) from None
 
     def _fits(self, nodes: int, limit: int | None, what: str) -> None:
         if limit is not None and limit < nodes:
@@ -163,19 +153,18 @@ class PoolAdmission:
                 remedy="Raise the limit, or ask for fewer nodes.",
             )
 
-    def _has_worker(self, client: SyncPrefectClient) -> bool:
-        """Whether a worker is online; GangIncomplete once there has been none for too long."""
-        workers = client.read_workers_for_work_pool(self._pool)
-        if any(worker.status == "ONLINE" for worker in workers):
+    def _waits_for_worker(self, client: SyncPrefectClient, pool: Any) -> bool:
+        """Whether no worker is online; GangIncomplete once there has been none for too long."""
+        if not lacks_worker(client, pool):
             self._alone = None
-            return True
+            return False
         self._alone = self._alone if self._alone is not None else time.monotonic()
         if time.monotonic() - self._alone > self._workers_timeout_s:
             raise GangIncomplete(
                 f"No worker of the work pool {self._pool} was online for {self._workers_timeout_s:g} s.",
                 remedy=f"Start one ({self._start_command}), then `trainwright resume`.",
             )
-        return False
+        return True
 
     def _admitted(self, client: SyncPrefectClient, nodes: int) -> str | None:
         from prefect.exceptions import ObjectNotFound

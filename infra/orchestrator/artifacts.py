@@ -6,6 +6,7 @@ import atexit
 import functools
 import logging
 import math
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -19,15 +20,40 @@ if TYPE_CHECKING:
 # The longest wait of a finished stage for a server that does not answer; there is no retry.
 TIMEOUT_S = 5.0
 
+# What Markdown reads as something other than text: an address becomes a link by its `://` or `www.` alone.
+_MARKS = re.compile(r"[\\`*\[\]<>|!&#~]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
+
+
+def as_text(text: str) -> str:
+    """Markdown that shows a text as it is, on one line: no link, image, HTML or table cell can begin in it.
+
+    A sentence may come from a store, whose writers must not be able to put a link or an image on a page.
+    """
+    return _MARKS.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def as_code(text: str) -> str:
+    """Markdown that shows a text as code, on one line; a backtick becomes an apostrophe."""
+    return f"`{' '.join(text.splitlines()).replace('`', chr(39)) or ' '}`"
+
+
+def as_code_block(text: str) -> str:
+    """Markdown that shows a text as a block of code; no line of it can end the block."""
+    fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
+    return f"{fence}\n{text.rstrip()}\n{fence}"
 
 
 def stage_artifact(key: str, markdown: str, description: str) -> None:
     """Store a markdown page under `key` (a-z, 0-9 and `-`), tied to the current task and flow run, if any.
 
     A page must never fail a stage: if the server is unreachable, one warning is logged and nothing is raised.
+
+    Args:
+        description: plain text.
     """
     _store(key, "markdown", markdown, description)
 
@@ -66,13 +92,13 @@ def _updated(artifact: UUID, percent: float, description: str) -> UUID:
     from prefect.client.schemas.actions import ArtifactUpdate
     from prefect.settings import get_current_settings
 
-    change = ArtifactUpdate(data=percent, description=description)
+    change = ArtifactUpdate(data=percent, description=as_text(description))
     _client(get_current_settings().api.url).update_artifact(artifact, change)
     return artifact
 
 
 def _store(key: str, kind: str, data: str | float, description: str) -> UUID | None:
-    """Store an artifact; returns its id, or None with a warning."""
+    """Store an artifact; returns its id, or None with a warning. Prefect shows a description as Markdown, too."""
     from prefect.client.schemas.actions import ArtifactCreate
     from prefect.settings import get_current_settings
     from prefect.utilities.context import get_task_and_flow_run_ids
@@ -86,7 +112,12 @@ def _store(key: str, kind: str, data: str | float, description: str) -> UUID | N
 
     def create() -> UUID:
         page = ArtifactCreate(
-            type=kind, key=key, description=description, data=data, task_run_id=task_run_id, flow_run_id=flow_run_id
+            type=kind,
+            key=key,
+            description=as_text(description),
+            data=data,
+            task_run_id=task_run_id,
+            flow_run_id=flow_run_id,
         )
         return _client(url).create_artifact(page).id
 

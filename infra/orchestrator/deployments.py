@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from uuid import UUID
 
 from data_contracts.canonical import digest
 from data_contracts.errors import GangIncomplete, UsageError
+from infra.orchestrator.work_pools import find_pool, lacks_worker
 from infra.processes.processes import CODE_ROOT
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> li
     Raises:
         UsageError: there is no such pool, the schedule is not one, or the name is taken by another spec or pool.
     """
-    kind = _pool(client, wanted.pool).type
+    kind = find_pool(client, wanted.pool).type
     known = None if wanted.replaces else _deployment(client, wanted.title)
     if known is not None:
         _refuse_another(known, wanted)
@@ -146,10 +148,8 @@ def why_nobody_conducts(client: SyncPrefectClient, pool: str) -> GangIncomplete 
 
     UsageError if there is no such pool.
     """
-    found = _pool(client, pool)
-    if found.is_push_pool or found.is_managed_pool:
-        return None
-    if any(worker.status == "ONLINE" for worker in client.read_workers_for_work_pool(pool)):
+    found = find_pool(client, pool)
+    if not lacks_worker(client, found):
         return None
     ours = "`trainwright up` here, or " if found.type == PROCESS else ""
     return GangIncomplete(
@@ -171,18 +171,6 @@ def _deployment(client: SyncPrefectClient, name: str) -> Any:
         return client.read_deployment_by_name(name)
     except ObjectNotFound:
         return None
-
-
-def _pool(client: SyncPrefectClient, name: str) -> Any:
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        return client.read_work_pool(name)
-    except ObjectNotFound:
-        raise UsageError(
-            f"This Prefect server has no work pool {name}.",
-            remedy=f"Create it with `prefect work-pool create {name} --type process`.",
-        ) from None
 
 
 def _copied(kind: Any, schedule: Any) -> Any:
@@ -210,10 +198,25 @@ def _schedules(wanted: PipelineDeployment, known: Any) -> list[Any]:
     try:
         if len(cron.split()) != 5 or not timezone:  # Prefect takes a sixth field for seconds
             raise _not_valid("--cron", cron) if timezone else _not_valid("--timezone", timezone)
-        return [DeploymentScheduleCreate(schedule=CronSchedule(cron=cron, timezone=timezone), active=True)]
+        schedule = CronSchedule(cron=cron, timezone=timezone)
+        _refuse_dateless(cron, timezone)
+        return [DeploymentScheduleCreate(schedule=schedule, active=True)]
     except ValidationError as error:
         where = error.errors(include_input=False)[0]["loc"]
         raise (_not_valid("--timezone", timezone) if "timezone" in where else _not_valid("--cron", cron)) from error
+
+
+def _refuse_dateless(cron: str, timezone: str) -> None:
+    """UsageError if Prefect's scheduler, which would only log it, finds no next date of a schedule."""
+    from prefect.server.schemas.schedules import CronSchedule
+
+    try:
+        asyncio.run(CronSchedule(cron=cron, timezone=timezone).get_dates(1))
+    except ValueError as error:
+        raise UsageError(
+            f"--cron: {cron!r} has no next date, so it would never start a run.",
+            remedy="Give a day that its months have, such as '0 3 28 2 *'.",
+        ) from error
 
 
 def _not_valid(option: str, value: str) -> UsageError:

@@ -1,4 +1,4 @@
-"""The child's side of `infra.processes.child`: carries out the request that its command line names.
+"""The child's side of `infra.child`: carries out the request that its command line names.
 
 It ends when its parent does, and leaves no thread of the user's code behind.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.store import layout
 from infra.store.lease import Lease
-from infra.store.opening import open_at, open_store
+from infra.store.opening import absolute_address, open_at, open_store
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.seal import AlreadySealed, Manifest
 from infra.store.store import Store
@@ -19,6 +19,7 @@ __all__ = [
     "Store",
     "Versioned",
     "Writer",
+    "absolute_address",
     "layout",
     "open_at",
     "open_store",

@@ -20,14 +20,13 @@ from data_contracts.errors import Fenced
 from infra.processes.process_id import ProcessId, has_ended, this_process
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed
+from infra.store.silent_processes import SilentProcesses
 
 if TYPE_CHECKING:
     from infra.store.store import Store
 
 RENEW_EVERY_S = 10.0
 _POLL_S = 1.0
-# A silent process may have been stopped only for a while, so after this time it is waited for again.
-_SILENT_FOR_S = 300.0
 
 
 class Lease:
@@ -70,14 +69,19 @@ class Lease:
             # A gap much longer than the poll is time without an answer, or this machine slept: it does not count.
             still_s = still_s + min(now - answered, 2 * poll_s) if current == seen else 0.0
             seen, answered = current, now
-            if current is None or current.value["released"] or still_s >= patience_s or _may_take_at_once(current, now):
+            if (
+                current is None
+                or current.value["released"]
+                or still_s >= patience_s
+                or _may_take_at_once(current, store.silent, now)
+            ):
                 token = 0 if current is None else current.value["token"] + 1
                 try:
                     lease = cls(pointer, pointer.swap(current, _value(holder, token, 0)))
                 except PointerMoved:
                     continue  # another taker was faster, or the holder came back
                 if current is not None and not current.value["released"]:
-                    _note_silence(current, now)
+                    store.silent.note(process_of(current.value["holder"]), now)
                 return lease
             if on_wait is not None:
                 on_wait(current.value["holder"], still_s)
@@ -125,25 +129,10 @@ def process_of(holder: str) -> ProcessId | None:
     return ProcessId.parse(holder.rpartition("@")[2])
 
 
-# Processes whose lease this process took because its beat had stood still, and when.
-_silent: dict[ProcessId, float] = {}
-
-
-def _may_take_at_once(current: Versioned, now: float) -> bool:
+def _may_take_at_once(current: Versioned, silent: SilentProcesses, now: float) -> bool:
     """Whether the holder's process has ended, or was silent when this process took another of its leases."""
     process = process_of(current.value["holder"])
-    if process is None:
-        return False
-    return has_ended(process) or now - _silent.get(process, -_SILENT_FOR_S) < _SILENT_FOR_S
-
-
-def _note_silence(current: Versioned, now: float) -> None:
-    for known, since in list(_silent.items()):
-        if now - since >= _SILENT_FOR_S:
-            _silent.pop(known, None)  # another thread may have dropped it
-    process = process_of(current.value["holder"])
-    if process is not None and process != this_process():
-        _silent[process] = now
+    return process is not None and (has_ended(process) or silent.has(process, now))
 
 
 def _holder_name(holder: str) -> str:

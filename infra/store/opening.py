@@ -23,6 +23,15 @@ STORE_POINTERS = "TRAINWRIGHT_STORE_POINTERS"
 log = logging.getLogger("trainwright")
 
 
+def absolute_address(uri: str, folder: Path | None = None) -> str:
+    """A store's address for processes with another working folder: that of a server stays, a path becomes absolute.
+
+    Args:
+        folder: what a path is relative to; default: this process's working folder.
+    """
+    return uri if "://" in uri else str(((folder or Path()) / uri).resolve())
+
+
 def open_store(
     uri: str,
     storage_options: Mapping[str, Any] | None = None,

@@ -20,6 +20,7 @@ from infra.store.local_copies import copy_of
 from infra.store.pointers import Pointer
 from infra.store.records import SCHEMA, corrupt, parsed, read_record, read_strictly, write_record
 from infra.store.seal import Manifest, read_manifest
+from infra.store.silent_processes import SilentProcesses
 from infra.store.writer import Writer
 
 # Aliases, because inside the class `list` is the method.
@@ -41,6 +42,7 @@ class Store:
         uri: absolute folder, or `s3://bucket/prefix`.
         storage_options: as given, with credentials still named; may be passed to a child process.
         pointers: the database of its pointers and names, with a named password (`env:…`); None if there is none.
+        silent: the processes that were silent when this process took a lease of theirs here.
 
     Args:
         schema: schema of its `store.json`.
@@ -55,6 +57,7 @@ class Store:
         self.is_local = backend.is_local
         self.storage_options = dict(storage_options)
         self.pointers = pointers
+        self.silent = SilentProcesses()
 
     @property
     def address(self) -> StoreAddress:

@@ -14,8 +14,8 @@ from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.messages.children import IMPORT_TRIAL, ImportTrialRequest
 from infra import scratch
+from infra.child import run_child
 from infra.code_bundle import CodeBundle, unpack
-from infra.processes.child import run_child
 from infra.project_files import ProjectFiles
 from infra.settings import state_folder
 from infra.store import Store

@@ -9,14 +9,14 @@ from data_contracts.pipeline_spec import PipelineSpec
 from infra.code_bundle import project_root
 from infra.environments.cache import resolve
 from infra.environments.packages import Packages
-from infra.environments.requirements import Wanted, read_wanted
+from infra.environments.requirements import Requirements, read_requirements
 
 
-def wanted_packages(spec: PipelineSpec, path: Path) -> Wanted | None:
+def requirements_of(spec: PipelineSpec, path: Path) -> Requirements | None:
     """What the spec's environment asks for; None without an environment, SpecError if it cannot be read."""
     if spec.environment is None:
         return None
-    return read_wanted(path.parent / spec.environment.file, project_root(path.parent))
+    return read_requirements(path.parent / spec.environment.file, project_root(path.parent))
 
 
 def resolve_environment(spec: PipelineSpec, path: Path, *, afresh: bool = False) -> Packages | None:
@@ -29,7 +29,7 @@ def resolve_environment(spec: PipelineSpec, path: Path, *, afresh: bool = False)
     Raises:
         SpecError: they cannot be installed, or lack what reads the data.
     """
-    wanted = wanted_packages(spec, path)
+    wanted = requirements_of(spec, path)
     if spec.environment is None or wanted is None:
         return None
     wheels = None if spec.environment.wheels is None else path.parent / spec.environment.wheels

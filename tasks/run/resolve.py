@@ -120,8 +120,10 @@ def _pack(
 def chosen_code(run: Resolved, store: Store) -> ProjectFiles:
     """The project files that are packed for a run as they are now, and those that are left out."""
     root = Path(run.root)
-    settings = _packing(run.pipeline(), root, run.lightning)
-    return choose(code_bundle.project_root(root), store, named=settings.pop("extra"), **settings)
+    spec = run.pipeline()
+    settings = _packing(spec, root, run.lightning)
+    named, environment = settings.pop("extra"), spec.environment is not None
+    return choose(code_bundle.project_root(root), store, named=named, environment=environment, **settings)
 
 
 def _packing(spec: PipelineSpec, root: Path, lightning: dict) -> dict[str, Any]:

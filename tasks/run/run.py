@@ -21,7 +21,7 @@ from data_contracts.resolved import Resolved
 from data_contracts.run_report import Cost, StageResult
 from infra import code_bundle, scratch, settings
 from infra.audit import now
-from infra.store import Store, layout, open_store
+from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.resolve import ci_key, resolve
 
@@ -179,11 +179,7 @@ def not_found(what: str, stores: Sequence[Store]) -> UsageError:
 
 def open_spec_store(spec: PipelineSpec, root: Path, store_uri: str | None = None) -> Store:
     """The store that `--store` or the spec names; a relative folder is relative to the spec's folder."""
-    uri = spec.store.uri
-    if store_uri is not None:
-        uri = store_uri if "://" in store_uri else str(Path(store_uri).resolve())
-    elif "://" not in uri:
-        uri = str((root / uri).resolve())
+    uri = absolute_address(spec.store.uri, root) if store_uri is None else absolute_address(store_uri)
     pointers = spec.store.pointers if store_uri is None else None
     store = open_store(uri, spec.store.storage_options, pointers=pointers)
     settings.remember_store(uri, spec.store.storage_options, store.pointers)
@@ -201,8 +197,8 @@ def known_store_list(store_uri: str | None = None) -> list[Store]:
     Each is opened as it was when a spec named it here, with the same named credentials.
     """
     if store_uri is not None:
-        uri = store_uri.rstrip("/") if "://" in store_uri else str(Path(store_uri).resolve())
-        before = [entry for entry in settings.known_stores() if entry["uri"].rstrip("/") == uri]
+        uri = absolute_address(store_uri)
+        before = [entry for entry in settings.known_stores() if entry["uri"].rstrip("/") == uri.rstrip("/")]
         return [open_store(uri, before[-1]["storage_options"] if before else {}, create=False)]
     here = Path(".trainwright")
     known: dict[str, dict[str, Any]] = {str(here.resolve()): {}} if here.is_dir() else {}

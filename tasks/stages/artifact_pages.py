@@ -8,6 +8,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, GateResult, Receipt
 from data_contracts.run_report import RunReport
 from infra.gang.checkpoints.participants import Seat
+from infra.orchestrator.artifacts import as_code, as_code_block, as_text
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run, slug
 from tasks.stages.shard import in_order
@@ -25,19 +26,19 @@ def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightE
     result = run.results.get(stage)
     status = result.status if result else "failed"
     sentence = error.message if error else (result.sentence if result else "")
-    lines = [f"# {stage}: {status}", "", sentence]
+    lines = [f"# {stage}: {status}", "", as_text(sentence)]
     if error is not None:
-        lines += ["", error.remedy]
+        lines += ["", as_text(error.remedy)]
         if error.details.get("failures"):
             lines += ["", *_failures([Failure.model_validate(one) for one in error.details["failures"]])]
         if error.details.get("gates"):
             lines += ["", *_gates([GateResult.model_validate(one) for one in error.details["gates"]])]
         if error.user_traceback:
-            lines += ["", "```", error.user_traceback.rstrip(), "```"]
+            lines += ["", as_code_block(error.user_traceback)]
     lines += ["", *_facts(handoff)]
-    reused = f" Reused from `{result.reused_from}`." if result and result.reused_from else ""
+    reused = f" Reused from {as_code(result.reused_from)}." if result and result.reused_from else ""
     seconds = f"{result.seconds:.1f} s" if result else ""
-    return "\n".join([*lines, "", f"Run `{run.run_id}`, {seconds}.{reused}"])
+    return "\n".join([*lines, "", f"Run {as_code(run.run_id)}, {seconds}.{reused}"])
 
 
 def run_page(report: RunReport) -> str:
@@ -48,15 +49,16 @@ def run_page(report: RunReport) -> str:
         [
             f"# {report.verdict}",
             "",
-            report.sentence,
+            as_text(report.sentence),
             "",
             *_rows("Stage", "How it ended", stages),
             "",
             *(_rows("Metric", "Value", metrics) if metrics else []),
             "",
-            f"Cost: {cost_sentence(report.cost)}.",
+            f"Cost: {as_text(cost_sentence(report.cost))}.",
             "",
-            f"Run `{report.run_id}` of `{report.pipeline}`, by {report.actor} ({report.trigger}).",
+            f"Run {as_code(report.run_id)} of {as_code(report.pipeline)}, "
+            f"by {as_text(report.actor)} ({as_text(report.trigger)}).",
         ]
     )
 
@@ -79,9 +81,9 @@ def gang_page(seats: list[Seat]) -> str:
                 seat.last_step,
                 seat.ended,
             )
-            lines.append("| " + " | ".join(_escape(str(cell)) for cell in cells) + " |")
+            lines.append("| " + " | ".join(as_text(str(cell)) for cell in cells) + " |")
         sentences = dict.fromkeys(f"node {seat.node}: {seat.sentence}" for seat in mine if seat.sentence)
-        lines += ["", *(f"- {_escape(sentence)}" for sentence in sentences)] if sentences else []
+        lines += ["", *(f"- {as_text(sentence)}" for sentence in sentences)] if sentences else []
     return "\n".join(lines)
 
 
@@ -92,10 +94,14 @@ def _facts(handoff: Any) -> list[str]:
         case Dataset():
             splits = handoff.splits
             rows = [(name, f"{handoff.rows(name):,} rows in {len(splits[name])} shards") for name in in_order(handoff)]
-            return [*_rows("Split", "Rows", rows), "", f"Dataset `{handoff.ref.id}`."]
+            return [*_rows("Split", "Rows", rows), "", f"Dataset {as_code(handoff.ref.id)}."]
         case Checkpoint():
             metrics = [(name, f"{value:.4g}") for name, value in handoff.metrics.items()]
-            return [*_rows("Logged", "Last value", metrics), "", f"Checkpoint `{handoff.ref.id}`, {handoff.state}."]
+            return [
+                *_rows("Logged", "Last value", metrics),
+                "",
+                f"Checkpoint {as_code(handoff.ref.id)}, {handoff.state}.",
+            ]
         case Evaluation():
             rows = [(name, f"{m.value:.4f} over {m.rows:,} rows (per {m.unit})") for name, m in handoff.metrics.items()]
             return _rows("Metric", "Value", rows)
@@ -105,16 +111,16 @@ def _facts(handoff: Any) -> list[str]:
 
 
 def _gates(gates: list[GateResult]) -> list[str]:
-    return _rows("Gate", "Met", [(gate.sentence, "yes" if gate.met else "**no**") for gate in gates])
+    return _rows("Gate", "Met", [(gate.sentence, "yes" if gate.met else "no") for gate in gates])
 
 
 def _failures(failures: list[Failure]) -> list[str]:
     lines = []
     for failure in failures:
-        lines.append(f"- **{failure.severity}** {_escape(failure.sentence)}")
+        lines.append(f"- **{failure.severity}** {as_text(failure.sentence)}")
         if failure.row_numbers:
             examples = zip(failure.row_numbers, failure.values, strict=False)
-            shown = ", ".join(f"row {row}: `{_escape(value)}`" for row, value in examples)
+            shown = ", ".join(f"row {row}: {as_code(value)}" for row, value in examples)
             lines.append(f"  - {shown}")
     return lines
 
@@ -122,8 +128,4 @@ def _failures(failures: list[Failure]) -> list[str]:
 def _rows(left: str, right: str, rows: list[tuple[str, str]]) -> list[str]:
     if not rows:
         return []
-    return [f"| {left} | {right} |", "|---|---|", *(f"| {_escape(a)} | {_escape(b)} |" for a, b in rows)]
-
-
-def _escape(text: str) -> str:
-    return text.replace("|", "\\|").replace("`", "'").replace("\n", " ")
+    return [f"| {left} | {right} |", "|---|---|", *(f"| {as_text(a)} | {as_text(b)} |" for a, b in rows)]

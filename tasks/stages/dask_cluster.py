@@ -36,8 +36,8 @@ from data_contracts.pipeline_spec import DaskRunner
 from infra import code_bundle
 from infra import scratch as scratches
 from infra.atomic import replace_json
+from infra.child import Handlers, run_child
 from infra.installed_versions import installed
-from infra.processes.child import Handlers, run_child
 from tasks.policies import piece_policy
 from tasks.run.run import Run
 
@@ -103,7 +103,7 @@ def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhol
         if unlike := differences(wanted):
             raise UsageError(f"shards.runner.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
         from data_contracts.messages.raw_data import PIECE, PieceRequest
-        from infra.processes.child import run_child
+        from infra.child import run_child
 
         run_child(PIECE, PieceRequest.from_json(request), withhold=withhold)
     except TrainwrightError as error:

@@ -8,8 +8,8 @@ from data_contracts.canonical import canonical, reuse_key
 from data_contracts.handoffs import ContractReport, Dataset, Ref, SourceFile
 from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
 from data_contracts.pipeline_spec import SourceSpec
+from infra.child import run_child
 from infra.datasets import dataset_to_extend, newest_dataset
-from infra.processes.child import run_child
 from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.stages.stage import Done, Stage

@@ -10,7 +10,7 @@ SEE_ROWS = (
     "training",
     "infra/sources",
     "infra/contract_worker.py",
-    "infra/processes/child.py",
+    "infra/child.py",
     "infra/processes/child_main.py",
     "infra/gang/node/rank_bootstrap.py",
 )

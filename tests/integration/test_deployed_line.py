@@ -174,7 +174,7 @@ def test_a_spec_of_any_repository_is_deployed_and_a_pool_without_a_worker_is_nam
 
 def test_a_run_from_the_command_line_is_promoted(checkout: Checkout, on_demand: dict[str, Any]) -> None:
     state = on_demand["state"]
-    assert (state["name"], state["type"]) == ("Promoted", "COMPLETED"), state
+    assert (state["name"], state["type"]) == ("Promoted", "COMPLETED"), checkout.told(on_demand)
     (report,) = reports(checkout.folder / "examples/digits/.trainwright")
     assert (report["verdict"], report["trigger"]) == ("promoted", "ui")
     assert report["model"] == {"name": "digits", "version": 1, "alias": "champion"}

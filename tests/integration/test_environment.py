@@ -104,7 +104,7 @@ def test_a_second_run_asks_neither_uv_nor_a_child(
     line: dict[str, Any], project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(project.parent, "1.2.0")
-    monkeypatch.setattr(cache, "_held", {})  # as another process
+    monkeypatch.setattr(cache, "_in_use", {})  # as another process
     monkeypatch.setattr(uv, "run", None)
     monkeypatch.setattr("tasks.run.code_trial.run_child", None)
     assert open_run(project, recorded=False).resolved.code == line["run"].resolved.code

@@ -1,6 +1,6 @@
 """The child process of the evaluate stage: scores one checkpoint on one or more sets, every row once.
 
-Run as `python -m training.score.evaluate_worker REQUEST ANSWER` by `infra.processes.child`. It opens the sets, and
+Run as `python -m training.score.evaluate_worker REQUEST ANSWER` by `infra.child`. It opens the sets, and
 `training.score.scoring` scores each; the outcomes are sealed beside the metrics as `outcomes.parquet`.
 """
 

@@ -1,6 +1,6 @@
 """The child process of the verify stage: a clean process that verifies that a checkpoint can be used.
 
-Run as `python -m training.score.verify_worker REQUEST ANSWER` by `infra.processes.child`. It reads the stored bytes
+Run as `python -m training.score.verify_worker REQUEST ANSWER` by `infra.child`. It reads the stored bytes
 again and checks them against the seal, rebuilds the module from the spec, loads tensors only, and checks every value.
 """
 

@@ -1,6 +1,6 @@
 """The child process that does one piece of work handed over by `training.shard.cluster`, on any machine.
 
-Run as `python -m training.shard.piece_worker REQUEST ANSWER` by `infra.processes.child`.
+Run as `python -m training.shard.piece_worker REQUEST ANSWER` by `infra.child`.
 """
 
 from __future__ import annotations

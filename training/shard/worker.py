@@ -1,6 +1,6 @@
 """The child process of the shard stage: the only place where `shards.transform` is imported.
 
-Run as `python -m training.shard.worker REQUEST ANSWER` by `infra.processes.child`; the answer is a `Dataset`. It
+Run as `python -m training.shard.worker REQUEST ANSWER` by `infra.child`; the answer is a `Dataset`. It
 continues an unsealed directory file by file and seals it when all shards are stored.
 """
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from infra import scratch
+from infra.child import log_tail
 from infra.gang.environment import ADDRESS, SCRATCH, store_env
-from infra.processes.child import log_tail
 from infra.processes.child_main import PARENT
 from infra.processes.processes import end, marked_env, module_command, new_mark, state
 

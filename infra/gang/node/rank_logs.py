@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from data_contracts.errors import TrainwrightError
+from infra.child import log_tail
 from infra.gang.rank_files import RankFiles
-from infra.processes.child import log_tail
 from infra.store import Store, layout
 
 EVERY_S = 30.0

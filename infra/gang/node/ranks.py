@@ -14,9 +14,9 @@ from pathlib import Path
 from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError, UsageError
 from data_contracts.messages.gang import Launch, Meeting
 from data_contracts.messages.ranks import RankReport
+from infra.child import log_tail
 from infra.gang.environment import ADDRESS
 from infra.gang.rank_files import RankFiles
-from infra.processes.child import log_tail
 from infra.processes.processes import is_alive, module_command, oom_kills, state
 
 WATCH_S = 0.05

@@ -26,6 +26,7 @@ from data_contracts.errors import Cancelled, Fenced, NodeLost, Preempted, Trainw
 from data_contracts.messages.gang import Joined, Launch, Meeting
 from data_contracts.quoting import LOG, PROJECT
 from infra import scratch
+from infra.child import log_tail
 from infra.gang.environment import ADDRESS, DATASET, LAUNCH, SCRATCH, STORE, store_env, store_options
 from infra.gang.node import ranks
 from infra.gang.node.inputs import Inputs, lay_out_inputs
@@ -34,7 +35,6 @@ from infra.gang.node.publisher import Publisher
 from infra.gang.node.ranks import SAVED_WITHIN_S, RankWatch
 from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles, stop_file, write_launch
-from infra.processes.child import log_tail
 from infra.processes.child_main import PARENT, end_with_parent
 from infra.processes.environment import explain, for_user_code
 from infra.processes.private_texts import new_log

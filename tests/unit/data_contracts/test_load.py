@@ -279,6 +279,48 @@ def test_a_secret_is_never_repeated(spec_file: Write) -> None:
         assert "hunter2" not in str(caught.value) + json.dumps(caught.value.to_json())
 
 
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("tags.api_key=hunter2", "tags.api_key"),
+        ("tags.token=hunter2", "tags.token"),
+        ("tags.owner=https://ann:hunter2@example.org", "tags.owner"),
+        ("tags={owner: 'see https://example.org/x?access_token=hunter2'}", "tags"),
+        ("train.lightning.model.init_args.url=https://hunter2@example.org/x", "train.lightning.model.init_args.url"),
+        ("train.lightning.model.init_args={url: 'https://x.org/?a=1&sig=hunter2'}", "train.lightning.model.init_args"),
+        ("data.source=s3://b/rows.csv?X-Amz-Credential=hunter2", "data.source"),
+    ],
+)
+def test_a_credential_in_a_setting_is_refused_and_never_repeated(override: str, field: str, spec_file: Write) -> None:
+    lightning = ("lightning: lightning.yaml", "lightning: {model: {class_path: m.M}}")
+    with pytest.raises(SpecError) as caught:
+        load_spec(spec_file(lightning), [override])
+    assert f"{field}: " in str(caught.value)
+    assert "credential" in str(caught.value)
+    assert "hunter2" not in str(caught.value) + json.dumps(caught.value.to_json())
+
+
+def test_a_tag_in_the_file_that_looks_like_a_credential_has_its_line(spec_file: Write) -> None:
+    with pytest.raises(SpecError, match=r"^spec.yaml:2: tags.password: looks like a credential; "):
+        load_spec(spec_file(("version: 1", "version: 1\ntags: {team: sales, password: hunter2}")))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "tags.tokenizer=bpe",
+        "tags.project-key=ABC",
+        "tags.docs=https://example.org/a@b?page=2",
+        "tags.api_key=env:KEY",
+        "tags.repository=ssh://git@example.org/x",
+        "data.source=s3://b/part-?.csv",
+        "store={uri: 's3://b', pointers: 'postgresql://ann:env:PASSWORD@host/names'}",
+    ],
+)
+def test_what_only_resembles_a_credential_is_not_refused(override: str, spec_file: Write) -> None:
+    load_spec(spec_file(), [override])
+
+
 def test_the_right_spec_is_read_with_its_defaults(spec_file: Write) -> None:
     spec = load_spec(spec_file())
     assert spec.model_name == "digits"

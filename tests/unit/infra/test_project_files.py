@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from data_contracts.errors import UsageError
+from data_contracts.secret_names import is_secret
 from infra import project_files
 from infra.project_files import ProjectFiles, choose
-from infra.secret_names import is_secret
 from infra.store import Store, open_store
 
 SECRETS = [
@@ -94,6 +94,15 @@ def test_secrets_and_sources_stay_out(root: Path, store: Store) -> None:
     secrets = ["credentials/key.json", "secrets/db.json", "terraform.tfstate", "token.json"]
     assert reasons(chosen) == {**dict.fromkeys(secrets, project_files.SECRET), "raw/rows.json": project_files.SOURCE}
     assert {one.bytes for one in chosen.left_out} == {1}
+
+
+def test_the_wheels_of_an_environment_stay_out(root: Path, store: Store) -> None:
+    write(root, "wheels/helper-1-py3-none-any.whl", "wheels/README")
+    chosen = choose(root, store, environment=True)
+    assert chosen.packed.keys() == KEPT | {"wheels/README"}
+    assert reasons(chosen) == {"wheels/helper-1-py3-none-any.whl": project_files.WHEEL}
+    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store).packed
+    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store, environment=True, include=["wheels"]).packed
 
 
 def test_links_stay_within_what_is_packed(root: Path, store: Store, tmp_path: Path) -> None:

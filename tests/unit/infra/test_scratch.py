@@ -30,7 +30,7 @@ PARENT = """
 import json, sys
 from data_contracts.errors import TrainwrightError
 from data_contracts.messages.raw_data import SHARD
-from infra.processes.child import run_child
+from infra.child import run_child
 from tests.support.child_module import CHILD, Hanging
 child = {one.module: one for one in (SHARD, CHILD)}[sys.argv[1]]
 request = child.request.from_json(json.load(open(sys.argv[2])))

@@ -9,7 +9,7 @@ import pytest
 
 from infra.environments import cache
 from infra.environments.packages import Packages
-from infra.environments.requirements import read_wanted
+from infra.environments.requirements import read_requirements
 
 Resolve = Callable[..., Packages]
 
@@ -26,13 +26,13 @@ def resolve(tmp_path: Path, home: Path, wheels: Path, monkeypatch: pytest.Monkey
     """Resolves lines of requirements from `wheels`; Trainwright itself needs only pyyaml."""
     needs = tmp_path / "needs.txt"
     needs.write_text("pyyaml>=6\n")
-    monkeypatch.setattr(cache, "NEEDS", needs)
-    monkeypatch.setattr(cache, "_held", {})
+    monkeypatch.setattr(cache, "RANK_NEEDS_FILE", needs)
+    monkeypatch.setattr(cache, "_in_use", {})
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     file = tmp_path / "requirements.txt"
 
     def resolved(*lines: str, build: tuple[str, ...] = (), afresh: bool = False) -> Packages:
         file.write_text("".join(f"{line}\n" for line in lines))
-        return cache.resolve(read_wanted(file, tmp_path), build, wheels, afresh=afresh)
+        return cache.resolve(read_requirements(file, tmp_path), build, wheels, afresh=afresh)
 
     return resolved

@@ -81,7 +81,7 @@ def test_another_version_of_ours_leaves_ours_alone(
     loader = cache.packages_in(packages) / "yaml/loader.py"
     assert os.path.samefile(loader, packages_folder() / "yaml/loader.py"), "nothing of ours is copied"
     assert loader.is_symlink() is (link is _no_hard_links)
-    assert build.is_whole(cache.environment(packages))
+    assert build.is_complete(cache.environment(packages))
     assert {path: path.read_bytes() for path in ours} == ours
 
 
@@ -158,7 +158,7 @@ def test_bytes_that_a_list_was_not_resolved_to_have_a_name_of_their_own(resolve:
     claimed = Packages(("stranger==1.0",), ("stranger==1.0",), (), "0" * 64)
     made = cache.environment(claimed, wheels)
     assert made.name != cache._key(claimed)
-    known = replace(claimed, contents=build.contents(made))
+    known = replace(claimed, contents=build.contents_digest(made))
     assert cache.environment(known, wheels).name == cache._key(known)
 
 
@@ -166,15 +166,15 @@ def make_environment(packages: Packages, wheels: Path, made: Path, answers: Any)
     """In a process of its own: the environment, and a line in `made` if this process made it."""
     original = build.make
 
-    def counted(folder: Path, order: build.Order) -> Path:
+    def counted(folder: Path, order: build.InstallPlan) -> Path:
         with made.open("a") as file:
             file.write("made\n")
         return original(folder, order)
 
     build.make = counted
-    cache._held.clear()
+    cache._in_use.clear()
     try:
-        answers.put((str(cache.environment(packages, wheels)), build.is_whole(cache.environment(packages))))
+        answers.put((str(cache.environment(packages, wheels)), build.is_complete(cache.environment(packages))))
     except BaseException as error:
         answers.put(repr(error))
 
@@ -220,15 +220,15 @@ def test_a_damaged_one_is_seen_and_made_again(
     for damage in (_remove, _unrecord, _no_interpreter):
         copy = tmp_path / damage.__name__
         shutil.copytree(cache.environment(packages), copy, symlinks=True, copy_function=os.link)
-        assert build.is_whole(copy)
+        assert build.is_complete(copy)
         (packages_folder_in(copy) / "a_package_s_own_cache").touch()
-        assert build.is_whole(copy), "it may be in use by another process"
+        assert build.is_complete(copy), "it may be in use by another process"
         (packages_folder_in(copy) / "a_package_s_own_cache").unlink()
         damage(packages_folder_in(copy))
-        assert not build.is_whole(copy), damage.__name__
+        assert not build.is_complete(copy), damage.__name__
     _cut(cache.packages_in(packages))
-    monkeypatch.setattr(cache, "_held", {})
-    assert build.is_whole(cache.environment(packages, wheels))
+    monkeypatch.setattr(cache, "_in_use", {})
+    assert build.is_complete(cache.environment(packages, wheels))
     assert said(packages, "import stranger, yaml.loader; print(stranger.version)") == "1.2.0"
     assert len(environments(home)) == 1
 
@@ -239,7 +239,7 @@ def test_what_python_compiles_is_no_damage(resolve: Resolve, wheels: Path) -> No
     folder = cache.packages_in(packages) / "stranger/__pycache__"
     assert list(folder.glob("*.pyc")), "uv's packages are compiled when they are installed"
     (folder / "more.pyc").touch()
-    assert build.is_whole(cache.environment(packages))
+    assert build.is_complete(cache.environment(packages))
 
 
 def test_a_machine_that_cannot_install_the_list_says_so(resolve: Resolve, wheels: Path) -> None:
@@ -250,14 +250,14 @@ def test_a_machine_that_cannot_install_the_list_says_so(resolve: Resolve, wheels
 def test_the_least_recently_used_makes_room(
     resolve: Resolve, wheels: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "KEPT", 1)
+    monkeypatch.setattr(cache, "MAX_ENVIRONMENTS", 1)
     for version in ("1.0", "2.0"):
         write_wheel(wheels, "stranger", version)
         resolve(f"stranger=={version}")
     assert len(environments(home)) == 2, "this process uses both"
-    for _, handle in cache._held.values():
+    for _, handle in cache._in_use.values():
         os.close(handle)
-    monkeypatch.setattr(cache, "_held", {})
+    monkeypatch.setattr(cache, "_in_use", {})
     write_wheel(wheels, "stranger", "3.0")
     newest = resolve("stranger==3.0")
     assert environments(home) == [cache.environment(newest)]

@@ -84,7 +84,7 @@ def test_a_node_installs_the_list_with_its_own_settings(
         training="trainings/x-0", nodes=1, devices=1, code=bundle.ref, sealed={"code_digest": bundle.digest}
     )
     # Another machine: another state folder, and nothing of the spec's folder of wheels.
-    monkeypatch.setattr(cache, "_held", {})
+    monkeypatch.setattr(cache, "_in_use", {})
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "elsewhere"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import SpecError
-from infra.environments.requirements import read_wanted
+from infra.environments.requirements import read_requirements
 
 LOCK = """\
 version = 1
@@ -40,7 +40,7 @@ def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
         "# what the net needs\n\nStranger >= 1 # a comment\n-r base.txt\n--constraint=bounds.txt\n"
         "hashed==1 \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n"
     )
-    wanted = read_wanted(file, tmp_path)
+    wanted = read_requirements(file, tmp_path)
     assert wanted.requirements == (
         "Stranger >= 1",
         "helper[extra]==2.5 ; python_version > '3'",
@@ -48,6 +48,14 @@ def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
     )
     assert wanted.constraints == ("helper<3",)
     assert wanted.names == {"stranger", "helper", "hashed"}
+
+
+@pytest.mark.parametrize("option", ['-r "for tests.txt"', "--requirement='for tests.txt'", "-r for\\ tests.txt"])
+def test_a_mark_of_the_encoding_and_a_path_with_spaces_are_read(option: str, tmp_path: Path) -> None:
+    (tmp_path / "for tests.txt").write_text("helper==2.5\n")
+    file = tmp_path / "requirements.txt"
+    file.write_bytes(b"\xef\xbb\xbfstranger==1\n" + option.encode())
+    assert read_requirements(file, tmp_path).requirements == ("stranger==1", "helper==2.5")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +72,11 @@ def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
         ("-r missing.txt", "missing.txt does not exist"),
         (b"\xff", "it is not UTF-8"),
         ("-r /proc/self/environ", "/proc/self/environ is outside of the project"),
+        ("-r https://me:word@host/base.txt", "requirements.txt:1: -r names an address"),
+        ("--constraint file:///me:word", "requirements.txt:1: --constraint names an address"),
+        ("-r me:word base.txt", "requirements.txt:1: -r does not name one file"),
+        ("-r \0", "requirements.txt:1: -r does not name one file"),
+        ('-r "me:word', "requirements.txt:1: -r does not name one file"),
         ("-c ../netrc", "../netrc is outside of the project"),
         ("-r link.txt", "link.txt is outside of the project"),
         ("-r fifo", "fifo is not a regular file"),
@@ -80,7 +93,7 @@ def test_what_a_node_could_not_install_is_refused(text: str | bytes, said: str, 
     file = tmp_path / "requirements.txt"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(SpecError) as caught:
-        read_wanted(file, tmp_path)
+        read_requirements(file, tmp_path)
     assert said in caught.value.message
     assert "me:word" not in str(caught.value)
 
@@ -92,13 +105,13 @@ def test_the_spec_s_own_file_is_in_the_project(tmp_path: Path) -> None:
     (inside / "link.txt").symlink_to("../netrc")
     for place in (inside / "link.txt", inside / "../netrc", Path("/proc/self/environ")):
         with pytest.raises(SpecError, match="is outside of the project") as caught:
-            read_wanted(place, inside)
+            read_requirements(place, inside)
         assert "word" not in str(caught.value)
     project(inside)
     (inside / "uv.lock").rename(tmp_path / "uv.lock")
     (inside / "uv.lock").symlink_to("../uv.lock")
     with pytest.raises(SpecError, match=r"uv\.lock is outside of the project"):
-        read_wanted(inside, inside)
+        read_requirements(inside, inside)
 
 
 def project(folder: Path, python: str = ">=3.11", source: str = ON_INDEX) -> Path:
@@ -114,29 +127,29 @@ def test_a_lock_gives_its_versions_and_stays(tmp_path: Path) -> None:
     lock = lock.replace("dependencies = [", 'dependencies = [{ name = "nvidia-nccl-cu13" }, ')
     lock += f'\n[[package]]\nname = "nvidia-nccl-cu13"\nversion = "2.27"\nsource = {ON_INDEX}\n'
     (tmp_path / "uv.lock").write_text(lock)
-    wanted = read_wanted(tmp_path, tmp_path)
+    wanted = read_requirements(tmp_path, tmp_path)
     assert wanted.requirements == ("stranger==1.2.0",)
     assert (tmp_path / "uv.lock").read_text() == lock
 
 
 def test_a_lock_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"there is no pyproject\.toml in"):
-        read_wanted(tmp_path, tmp_path)
+        read_requirements(tmp_path, tmp_path)
     project(tmp_path, python=">=3.13")
     with pytest.raises(SpecError, match=r"uv\.lock is for Python >=3\.13, but Trainwright runs with Python 3\."):
-        read_wanted(tmp_path, tmp_path)
+        read_requirements(tmp_path, tmp_path)
     project(tmp_path, source='{ editable = "lib" }')
     with pytest.raises(SpecError, match=r"uv\.lock: one of its packages is a folder, which nodes do not have"):
-        read_wanted(tmp_path, tmp_path)
+        read_requirements(tmp_path, tmp_path)
     project(tmp_path)
     (tmp_path / "uv.lock").write_text('requires-python = ">=3.11"\nversion = "x"')
     with pytest.raises(SpecError, match=r"uv\.lock cannot be read: "):
-        read_wanted(tmp_path, tmp_path)
+        read_requirements(tmp_path, tmp_path)
     (tmp_path / "uv.lock").write_text("not TOML")
     with pytest.raises(SpecError, match="is not a lock of uv"):
-        read_wanted(tmp_path, tmp_path)
+        read_requirements(tmp_path, tmp_path)
 
 
 def test_a_path_that_no_file_system_takes_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"environment: \S+ cannot be read \(File name too long\)"):
-        read_wanted(tmp_path / ("a" * 300), tmp_path)
+        read_requirements(tmp_path / ("a" * 300), tmp_path)

@@ -12,7 +12,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError
 from infra.environments import build, uv
-from infra.environments.indexes import identity, of_this_machine
+from infra.environments.indexes import source_digests, uv_settings
 from infra.environments.installed import packages_folder_in
 from tests.support.wheels import write_wheel
 
@@ -80,7 +80,7 @@ def test_what_lies_in_the_working_folder_does_not_run(
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setenv("PIP_CONFIG_FILE", "../pip.conf")
     monkeypatch.delenv("PIP_INDEX_URL", raising=False)
-    variables, _ = of_this_machine(os.environ)
+    variables, _ = uv_settings(os.environ)
     assert variables["UV_DEFAULT_INDEX"] == "https://index/simple"
     build._compile(site, set())
     assert list((site / "stranger/__pycache__").glob("*.pyc"))
@@ -92,7 +92,7 @@ def test_pip_gets_its_own_settings_and_no_credentials(tmp_path: Path, monkeypatc
     program.write_text('#!/bin/sh\n[ -z "$WANDB_API_KEY" ] && echo ":env:.index-url=\'$PIP_INDEX_URL\'"\n')
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(program))
-    variables, _ = of_this_machine({"WANDB_API_KEY": "key", "PIP_INDEX_URL": "https://me:word@index"})
+    variables, _ = uv_settings({"WANDB_API_KEY": "key", "PIP_INDEX_URL": "https://me:word@index"})
     assert variables["UV_DEFAULT_INDEX"] == "https://me:word@index"
 
 
@@ -102,7 +102,7 @@ def test_without_pips_settings_nothing_is_installed_from_another_index(
     (tmp_path / "pip.conf").write_text("index-url = https://me:word@index/simple\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     with pytest.raises(UsageError, match="does not say which indexes this machine uses") as caught:
-        of_this_machine(os.environ)
+        uv_settings(os.environ)
     assert "pip config list" in caught.value.remedy
     assert "word" not in str(caught.value)
 
@@ -111,15 +111,15 @@ def test_where_packages_come_from_is_told_apart_without_its_words(tmp_path: Path
     (tmp_path / "dangling.whl").symlink_to("nowhere")
     config = tmp_path / "pip.conf"
     environ = {"HOME": str(tmp_path), "PIP_CONFIG_FILE": str(config), "PIP_FIND_LINKS": f"file://{tmp_path}"}
-    seen = [identity(environ)]
-    assert identity({**environ, "OTHER": "variable"}) == seen[0]
-    seen.append(identity({**environ, "PIP_INDEX_URL": "https://word@index"}))
+    seen = [source_digests(environ)]
+    assert source_digests({**environ, "OTHER": "variable"}) == seen[0]
+    seen.append(source_digests({**environ, "PIP_INDEX_URL": "https://word@index"}))
     config.write_text("[global]\nindex-url = https://word@index\n")
-    seen.append(identity(environ))
+    seen.append(source_digests(environ))
     config.write_text("[global]\nindex-url = https://word@other\n")
-    seen.append(identity(environ))
+    seen.append(source_digests(environ))
     (tmp_path / "stranger.whl").touch()
-    seen.append(identity(environ))
+    seen.append(source_digests(environ))
     assert len({str(one) for one in seen}) == len(seen)
     assert "word" not in str(seen)
 
@@ -169,4 +169,4 @@ def test_a_long_tree_becomes_a_sentence() -> None:
         "Using Python 3.11 at: /x\n  × No solution found:\n  ╰─▶ Because a\n      needs b.\n\nhint: use https://a:b@c"
     )
     assert uv.as_sentence(text) == "No solution found: Because a needs b."
-    assert len(uv.as_sentence("word " * 1000)) == uv.MOST_CHARACTERS + 1
+    assert len(uv.as_sentence("word " * 1000)) == uv.MAX_CHARACTERS + 1

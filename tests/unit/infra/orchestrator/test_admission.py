@@ -28,7 +28,12 @@ class Server:
 
     def __init__(self) -> None:
         self.pool: Any = SimpleNamespace(
-            concurrency_limit=None, is_paused=False, is_push_pool=False, is_managed_pool=False, type="process"
+            name="gpu",
+            concurrency_limit=None,
+            is_paused=False,
+            is_push_pool=False,
+            is_managed_pool=False,
+            type="process",
         )
         self.queue = SimpleNamespace(concurrency_limit=None, is_paused=False)
         self.workers = [SimpleNamespace(status="OFFLINE"), SimpleNamespace(status="ONLINE")]

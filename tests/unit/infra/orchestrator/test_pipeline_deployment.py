@@ -28,7 +28,7 @@ class Server:
         kinds = {"cpu": "process", "cluster": "kubernetes", "push": "cloud-run:push"}
         if name not in kinds:
             raise ObjectNotFound(Exception("404"))
-        return SimpleNamespace(type=kinds[name], is_push_pool=name == "push", is_managed_pool=False)
+        return SimpleNamespace(name=name, type=kinds[name], is_push_pool=name == "push", is_managed_pool=False)
 
     def read_workers_for_work_pool(self, name: str) -> Any:
         return [SimpleNamespace(status=status) for status in self.workers.get(name, [])]
@@ -127,6 +127,7 @@ def test_a_schedule_and_a_pause_stay_until_they_are_changed() -> None:
         ({"pool": "gpu"}, "no work pool gpu"),
         ({"cron": "every night"}, "--cron: 'every night' is not valid"),
         ({"cron": "* * * * * *"}, "--cron: .* is not valid"),
+        ({"cron": "0 3 31 2 *"}, "--cron: '0 3 31 2 \\*' has no next date"),
         ({"cron": "0 3 * * *", "timezone": ""}, "--timezone: '' is not valid"),
         ({"cron": "0 3 * * *", "timezone": "Berlin"}, "--timezone: 'Berlin' is not valid"),
     ],

@@ -12,7 +12,7 @@ from data_contracts.errors import UserCodeError
 from data_contracts.messages import children, raw_data
 from data_contracts.messages.children import StoreAddress
 from data_contracts.messages.message import Message
-from infra.processes.child import run_child
+from infra.child import run_child
 from infra.processes.environment import LEFT_OUT, PASS_ENV, explain, for_user_code, is_credential
 from infra.processes.processes import find_marked
 from tests.support.child_module import CHILD, Ask

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.messages.children import Child
-from infra.processes.child import run_child
+from infra.child import run_child
 from infra.processes.light_imports import light_imports
 
 MODULE = """

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import TrainwrightError
+from infra.child import log_tail, run_child
 from infra.gang.node import stacks
 from infra.gang.node.rank_logs import RankLogs, kept_log
 from infra.gang.node.ranks import RankWatch
 from infra.gang.rank_files import RankFiles
-from infra.processes.child import log_tail, run_child
 from infra.processes.private_texts import KEPT_S, new_log
 from infra.store import open_store
 from tests.support.child_module import CHILD, Ask

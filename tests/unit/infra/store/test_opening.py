@@ -16,13 +16,23 @@ import pytest
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError, UsageError, from_json
 from data_contracts.messages.children import StoreAddress
-from infra.store import Store, open_store
+from infra.store import Store, absolute_address, open_store
 from infra.store.folder import FolderBackend
 from infra.store.opening import open_at
 from tests.support.damage import overwrite
 from tests.support.s3 import S3Server
 
 PROBED = {"conditional_create": True, "conditional_large_create": True, "conditional_overwrite": True}
+
+
+def test_a_path_is_made_absolute_and_the_address_of_a_server_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert absolute_address("s3://bucket/prefix") == "s3://bucket/prefix"
+    assert absolute_address("here/../store") == str(tmp_path / "store")
+    assert absolute_address("store", tmp_path / "spec") == str(tmp_path / "spec" / "store")
+    assert absolute_address("/store", tmp_path) == "/store"
 
 
 def test_a_store_says_what_the_probe_found(store: Store) -> None:

@@ -21,9 +21,8 @@ from data_contracts.errors import (
     TrainwrightError,
     UserCodeError,
 )
-from infra import stopping
-from infra.processes import child
-from infra.processes.child import answer_of, run_child
+from infra import child, stopping
+from infra.child import answer_of, run_child
 from infra.processes.child_main import ChildFiles
 from infra.processes.idle import IdleLimit
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
@@ -129,7 +128,7 @@ def test_an_exception_in_the_parent_kills_the_tree(kind: type[BaseException], tm
 
 
 PARENT = """import sys
-from infra.processes.child import answer_of, run_child
+from infra.child import answer_of, run_child
 from tests.support.child_module import CHILD, Ask, Hanging
 from tests.support.foreground import foreground
 foreground()

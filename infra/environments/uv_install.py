@@ -1,7 +1,8 @@
-"""`uv pip install ARGUMENT…` with the indexes that pip is set to use; exit code 1 if pip must install instead.
+"""`python -m infra.environments.uv_install ARGUMENT…`: Trainwright's own packages, from where pip would install them.
 
-Run by `make setup` with the environment's own interpreter. A setting of pip's other than the places that packages come
-from (a certificate, a proxy, a constraint) is left to pip.
+It becomes `uv pip install ARGUMENT…`, or ends with exit code 1 if pip must install instead: a setting of pip's other
+than the places that packages come from (a certificate, a proxy, a constraint) is left to pip. `make setup` runs it, in
+the root and with the environment's own interpreter, before anything is installed.
 """
 
 from __future__ import annotations
@@ -9,11 +10,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from infra.environments.indexes import PLACES, pip_settings, uv_places
+from infra.environments.indexes import INDEX_SETTINGS, index_variables, pip_settings
 
 HARMLESS = {"default-timeout", "timeout", "retries", "disable-pip-version-check", "no-cache-dir", "cache-dir", "quiet"}
 
@@ -21,7 +19,7 @@ HARMLESS = {"default-timeout", "timeout", "retries", "disable-pip-version-check"
 def variables(listed: str) -> dict[str, str] | None:
     """Uv's variables for what `pip config list` printed; None: pip installs."""
     settings = {name: value for name, value in pip_settings(listed).items() if name not in HARMLESS}
-    return uv_places(settings) if settings.keys() <= PLACES.keys() else None
+    return index_variables(settings) if settings.keys() <= INDEX_SETTINGS.keys() else None
 
 
 if __name__ == "__main__":
