@@ -20,15 +20,17 @@ TRAIN = "train.json"
 _FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
 
 
-def verify_checkpoint(store: Store, checkpoint: Checkpoint, on_file: Callable[[], None] = lambda: None) -> Manifest:
+def verify_checkpoint(
+    store: Store, checkpoint: Checkpoint, on_file: Callable[[], None] = lambda: None, share: tuple[int, int] = (0, 1)
+) -> Manifest:
     """Read every byte of a checkpoint again; CorruptError if it is changed, or is not the one that was named.
 
     FileNotFoundError if it does not exist.
 
     Args:
-        on_file: called after each file.
+        on_file, share: as in `Store.verify`.
     """
-    manifest = store.verify(checkpoint.ref, on_file)
+    manifest = store.verify(checkpoint.ref, on_file, share)
     check_against_seal(manifest, checkpoint)
     return manifest
 
