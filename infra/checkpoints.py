@@ -16,6 +16,8 @@ from infra.store import Manifest, Store, layout
 
 KIND = "checkpoint"
 TRAIN = "train.json"
+# Files of the module's tensors; `training.checkpoint.tensors` names them.
+WEIGHTS = "weights-"
 # No file type that anyone could unpickle.
 _FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
 
@@ -69,6 +71,11 @@ def check_against_seal(manifest: Manifest, checkpoint: Checkpoint) -> None:
             f"{path} is whole, but does not belong to {checkpoint.training} at step {checkpoint.step}: {what}.",
             details={"file": path},
         )
+
+
+def num_weight_bytes(manifest: Manifest) -> int:
+    """Bytes of the module's parameters and buffers in a checkpoint."""
+    return sum(file.bytes for file in manifest.files if file.path.startswith(WEIGHTS))
 
 
 def read_trained_with(store: Store, manifest: Manifest) -> dict[str, Any]:
