@@ -100,10 +100,11 @@ def change_a_byte(path: Path) -> None:
 
 def test_ranks_verify_as_one_process_to_the_bit(scoring: Scoring) -> None:
     """On one row, too: fewer than there are ranks."""
-    held = scoring.held(21)
+    held, half = scoring.held(21), {"precision": "bf16-true"}
     checkpoints = {
         "whole": scoring.checkpoint("whole", held),
         "one row": scoring.checkpoint("row", scoring.held(1)),
+        "half": scoring.checkpoint("half", scoring.held(21, **half), **half),
         "no loss": scoring.checkpoint("none"),
         "other loss": scoring.checkpoint("other", {**held, "loss": math.nextafter(held["loss"], 2)}),
         "not finite": scoring.checkpoint("nan", broken=True),
@@ -112,13 +113,14 @@ def test_ranks_verify_as_one_process_to_the_bit(scoring: Scoring) -> None:
     change_a_byte(next(scoring.store.local(checkpoints["changed"].ref).glob("weights-*.safetensors")))
     asked, expected = [], []
     for name, checkpoint in checkpoints.items():
-        request = scoring.verification(checkpoint)
+        request = scoring.verification(checkpoint, **(half if name == "half" else {}))
         alone = verdict(request)
         for layout in LAYOUTS if name == "whole" else ("ddp", "fsdp"):
             asked.append(case_of(layout, VERIFY, request))
             expected.append((f"{name}, {layout}", alone))
     verdicts = {name: alone.get("cause", alone.get("loss")) for name, alone in expected}
     assert (verdicts["whole, ddp"], verdicts["no loss, ddp"]) == (held["loss"], None)
+    assert isinstance(verdicts["half, ddp"], float)
     assert {verdicts[f"{name}, ddp"] for name in ("other loss", "not finite", "changed")} == {"corrupt"}
     for ranks in (2, 4):
         for (what, alone), answer in zip(expected, scoring.answers(ranks, asked), strict=True):

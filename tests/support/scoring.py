@@ -67,10 +67,11 @@ class Scoring:
         """Where code and dataset lie."""
         return {self.code.id: str(self.project), self.dataset.ref.id: str(self.folder)}
 
-    def train(self, **model: Any) -> dict[str, Any]:
+    def train(self, precision: str | None = None, **model: Any) -> dict[str, Any]:
         """The settings of the training of a module with these arguments."""
-        module = {"class_path": "nets.Scored", "init_args": model}
-        return {"lightning": {"model": module, "trainer": {"accelerator": "cpu"}}, "batch": ["x", "y"], "seed": 0}
+        module, trainer = {"class_path": "nets.Scored", "init_args": model}, {"accelerator": "cpu"}
+        trainer |= {"precision": precision} if precision else {}
+        return {"lightning": {"model": module, "trainer": trainer}, "batch": ["x", "y"], "seed": 0}
 
     def checkpoint(
         self, name: str, held: dict[str, Any] | None = None, *, broken: bool = False, **model: Any
@@ -91,9 +92,9 @@ class Scoring:
         fields = {"ref": ref.to_json(), "key": name, "training": training, "generation": 0, "world_size": 1}
         return Checkpoint.from_json({**fields, "step": 1, "epoch": 0, "metrics": {}, "dropped_rows": 0})
 
-    def held(self, rows: int) -> dict[str, Any]:
+    def held(self, rows: int, **changes: Any) -> dict[str, Any]:
         """The loss of one process on the first rows, as it is sealed with a checkpoint."""
-        train = self.train()
+        train = self.train(**changes)
         module, trainer = self._module(train), plain_trainer(train, [])
         module.trainer = trainer
         split = Split(Shards(self.folder, self.dataset, "train"), batch=train["batch"], in_order=True)
@@ -111,10 +112,10 @@ class Scoring:
             code=self.code, metrics_code=self.code, paths=self.paths, settings={}, provenance={},
         )  # fmt: skip
 
-    def verification(self, checkpoint: Checkpoint) -> VerifyRequest:
-        """A request to verify a checkpoint."""
+    def verification(self, checkpoint: Checkpoint, **changes: Any) -> VerifyRequest:
+        """A request to verify a checkpoint that was trained with changed settings."""
         return VerifyRequest(
-            store=StoreAddress(uri=self.store.uri), checkpoint=checkpoint, train=self.train(), code=self.code,
+            store=StoreAddress(uri=self.store.uri), checkpoint=checkpoint, train=self.train(**changes), code=self.code,
             dataset=self.dataset, paths=self.paths,
         )  # fmt: skip
 
