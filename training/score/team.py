@@ -17,7 +17,6 @@ from typing import Any
 import lightning as L
 import torch
 import torch.distributed as dist
-from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.strategies import Strategy
 
 from data_contracts.errors import CorruptError, from_json
@@ -105,8 +104,6 @@ class Team:
         if not self.sharded:
             strategy.setup_environment()
             return load_module_weights(module, folder)
-        assert isinstance(strategy, _Shards)
-        strategy.in_loops = False
         strategy.connect(module)
         strategy.setup_environment()
         module.trainer = trainer
@@ -183,8 +180,6 @@ class _Replica(SealedDDP):
 
 
 class _Shards(ShardedStrategy):
-    in_loops = True
-
     def __init__(self, team: Team) -> None:
         super().__init__(team.shard_modules, team.mesh, timedelta(seconds=team.timeout_s))
         self._team = team
@@ -194,12 +189,6 @@ class _Shards(ShardedStrategy):
 
     def test_step(self, *args: Any, **kwargs: Any) -> Any:
         return super().test_step(*_true_place(self._team, args), **kwargs)
-
-    def batch_to_device(self, batch: Any, device: torch.device | None = None, dataloader_idx: int = 0) -> Any:
-        # Outside of its loops, a Trainer does not call the module's hooks for batches: as for a process alone.
-        if self.in_loops:
-            return super().batch_to_device(batch, device, dataloader_idx)
-        return move_data_to_device(batch, device or self.root_device)
 
     def _shard(self, module: L.LightningModule) -> None:
         if self._team._loaded is not None:  # by the Trainer of an earlier metric or set

@@ -340,6 +340,9 @@ class Scored(Classifier):
         super().__init__(width=width)
         self.metric = torchmetrics.MeanMetric() if metric else None
 
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return [batch[0] * 2, batch[1]]
+
     def training_step(self, batch, batch_idx):
         hang("training_step")
         return super().training_step(batch, batch_idx)
