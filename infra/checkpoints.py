@@ -16,19 +16,23 @@ from infra.store import Manifest, Store, layout
 
 KIND = "checkpoint"
 TRAIN = "train.json"
+# Files of the module's tensors; `training.checkpoint.tensors` names them.
+WEIGHTS = "weights-"
 # No file type that anyone could unpickle.
 _FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
 
 
-def verify_checkpoint(store: Store, checkpoint: Checkpoint, on_file: Callable[[], None] = lambda: None) -> Manifest:
+def verify_checkpoint(
+    store: Store, checkpoint: Checkpoint, on_file: Callable[[], None] = lambda: None, share: tuple[int, int] = (0, 1)
+) -> Manifest:
     """Read every byte of a checkpoint again; CorruptError if it is changed, or is not the one that was named.
 
     FileNotFoundError if it does not exist.
 
     Args:
-        on_file: called after each file.
+        on_file, share: as in `Store.verify`.
     """
-    manifest = store.verify(checkpoint.ref, on_file)
+    manifest = store.verify(checkpoint.ref, on_file, share)
     check_against_seal(manifest, checkpoint)
     return manifest
 
@@ -67,6 +71,11 @@ def check_against_seal(manifest: Manifest, checkpoint: Checkpoint) -> None:
             f"{path} is whole, but does not belong to {checkpoint.training} at step {checkpoint.step}: {what}.",
             details={"file": path},
         )
+
+
+def num_weight_bytes(manifest: Manifest) -> int:
+    """Bytes of the module's parameters and buffers in a checkpoint."""
+    return sum(file.bytes for file in manifest.files if file.path.startswith(WEIGHTS))
 
 
 def read_trained_with(store: Store, manifest: Manifest) -> dict[str, Any]:

@@ -123,7 +123,7 @@ class PipelineSpec(Section):
     train: TrainSpec
     """How the model is trained."""
     verify: VerifySpec = VerifySpec()
-    """Where the checkpoint is verified."""
+    """Where, and by how many ranks, the checkpoint is verified."""
     evaluate: EvaluateSpec
     """How a checkpoint is scored."""
     promote: PromoteSpec = PromoteSpec()

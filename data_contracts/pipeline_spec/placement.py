@@ -43,10 +43,11 @@ class Spread(Placed):
         ranks = (self.nodes or 1) * (self.devices or 1)
         if self.strategy == "single" and ranks > 1:
             raise FieldError("strategy", f"single is one rank, but nodes x devices = {ranks}; use ddp or fsdp")
-        if self.strategy == "hsdp" and None not in (self.nodes, self.devices) and 1 in (self.nodes, self.devices):
+        given = self.nodes is not None or self.devices is not None
+        if self.strategy == "hsdp" and given and 1 in (self.nodes or 1, self.devices or 1):
             raise FieldError("strategy", "hsdp needs at least two nodes of two devices; use fsdp, or more of them")
         return self
 
 
-class VerifySpec(Placed):
-    """Where a checkpoint is verified."""
+class VerifySpec(Spread):
+    """How a checkpoint is verified."""

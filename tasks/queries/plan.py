@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from data_contracts.canonical import digest
@@ -36,7 +36,8 @@ class Step:
 def plan(run: Run, line: Line) -> list[Step]:
     """What each stage of the line would do, in order. A stage whose inputs are not made yet must run.
 
-    UsageError if a training that would run cannot fit its machine, or names columns that its dataset does not have.
+    UsageError if a training that would run cannot fit its machine or names columns that its dataset does not have, or
+    if the ranks that would verify or score the checkpoint cannot load it.
     """
     steps: list[Step] = []
     earlier, changes, ended = EarlierHandoffs(run), _changes(run), ""
@@ -50,8 +51,13 @@ def plan(run: Run, line: Line) -> list[Step]:
         else:
             step, ended = _look(run, stage, earlier, changes)
             steps.append(step)
-        if stage.check is not None and steps[-1].action != "reuse":
-            stage.check(run, *([None] * len(stage.takes) if ended or unmade else earlier.inputs(stage)))
+        if steps[-1].action == "reuse" or (stage.check is None and stage.ranks is None):
+            continue
+        inputs = [None] * len(stage.takes) if ended or unmade else earlier.inputs(stage)
+        if stage.check is not None:
+            stage.check(run, *inputs)
+        if steps[-1].action == "run" and stage.ranks is not None and (ranks := stage.ranks(run, *inputs)):
+            steps[-1] = replace(steps[-1], why=f"{steps[-1].why}; on {ranks}")
     return steps
 
 

@@ -31,6 +31,7 @@ from infra.store import Store, layout
 from tasks.run.code_trial import refuse_incomplete
 from tasks.run.environments import resolve_environment
 from tasks.run.init_from import resolve_init
+from tasks.run.layout_check import check_layouts
 from tasks.run.options import RunOptions
 from tasks.run.spec_check import named_code, refuse_unknown_code, run_window
 
@@ -44,6 +45,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     lightning = inline_lightning(spec, root)
     for warning in check_lightning(lightning, spec):
         log.warning("%s", warning)
+    check_layouts(spec, lightning)
     files = partial(
         resolve_sources,
         root=root,
@@ -57,8 +59,6 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     packages = resolve_environment(spec, path, afresh=options.rehash)
     bundle = _pack(spec, path, store, lightning, provenance, packages)
     machine = machines.machine(spec.train.machine)
-    machines.check_devices(machine, spec.train.devices, lightning)
-    machines.check_devices(machine, spec.evaluate.devices or 1, lightning, "evaluate")
     return Resolved(
         run_id=run_id,
         spec=spec.model_dump(mode="json"),

@@ -50,6 +50,13 @@ def make_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset
     return _scored(evaluation, reused=reused)
 
 
+def ranks_of(run: Run, checkpoint: Checkpoint | None, dataset: Dataset | None) -> str:
+    """The ranks that would score the candidate, for a plan; "" for one process."""
+    train = run.train_settings() if checkpoint is None else trained_with(run, checkpoint).train
+    gang = layout_of(run, "evaluate", train, checkpoint)
+    return str(gang) if gang.is_gang else ""
+
+
 evaluate = Stage(
     "evaluate",
     sections=("evaluate",),
@@ -58,6 +65,7 @@ evaluate = Stage(
     find=find_evaluation,
     make=make_evaluation,
     missing="there is no evaluation of this checkpoint with these metrics",
+    ranks=ranks_of,
 )
 
 
@@ -102,7 +110,7 @@ def score(
     name = f"evaluate-{key[:16]}{uri.removeprefix(f'evaluations/{key}') if afresh else ''}"
     now = _champion(run)
     champion = now is not None and now.ref.id == checkpoint.ref.id
-    gang = layout_of(run, checkpoint, trained.train, champion=champion)
+    gang = layout_of(run, "evaluate", trained.train, checkpoint, champion=champion)
     return done_by_child(run, "evaluate", name, EVALUATE, request, gang), False
 
 

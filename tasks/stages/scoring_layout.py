@@ -1,19 +1,24 @@
-"""How many ranks score a checkpoint, and how they hold its parameters; this does not affect the scores."""
+"""How many ranks verify or score a checkpoint, and how they hold its parameters; this does not affect the result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
-from data_contracts.pipeline_spec.mesh import SHARDED
+from data_contracts.pipeline_spec.mesh import SHARDED, mesh_of
+from data_contracts.pipeline_spec.placement import Spread
+from infra import machines
+from infra.checkpoints import num_weight_bytes
+from infra.quantities import size
 from infra.store import layout
 from tasks.run.run import Run
 
 RANK = "training.score.rank"
+Section = Literal["verify", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -33,34 +38,56 @@ class ScoringLayout:
         """Whether there are several ranks."""
         return self.nodes * self.devices > 1
 
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks over which the parameters are sharded; 1 if each holds them whole."""
+        if not self.is_gang:
+            return 1
+        settings = self.settings
+        return mesh_of(settings["strategy"], settings["shard_ranks"] or self.devices, self.nodes * self.devices)[1]
 
-def layout_of(run: Run, checkpoint: Checkpoint, train: Mapping[str, Any], *, champion: bool) -> ScoringLayout:
-    """How to score a checkpoint: as the spec says, else as it was trained if its parameters were sharded.
+    def __str__(self) -> str:
+        """The ranks, for a person."""
+        if not self.is_gang:
+            return "one process"
+        nodes, devices = ("s" if count > 1 else "" for count in (self.nodes, self.devices))
+        return f"{self.nodes} node{nodes} x {self.devices} device{devices}, {self.settings['strategy']}"
+
+
+def layout_of(
+    run: Run,
+    section: Section,
+    train: Mapping[str, Any],
+    checkpoint: Checkpoint | None = None,
+    *,
+    champion: bool = False,
+) -> ScoringLayout:
+    """How to verify or score a checkpoint: as the spec says, else as it was trained if its parameters were sharded.
 
     A champion always has its own layout. On this machine, a checkpoint of more ranks than this run trains with here is
-    scored by one process unless the spec says otherwise. A data module of the user's is scored by one process.
+    left to one process unless the spec says otherwise. A data module of the user's is scored by one process.
 
     Args:
         train: settings that the checkpoint was trained with.
+        checkpoint: default: the one that this run will train.
 
     Raises:
-        UsageError: these ranks cannot score it.
+        UsageError: these ranks cannot score it, or a device cannot hold its part of the parameters.
     """
-    spec = run.spec.evaluate
+    spec: Spread = getattr(run.spec, section)
     nodes, devices, strategy = (None, None, None) if champion else (spec.nodes, spec.devices, spec.strategy)
-    if train["lightning"].get("data") or run.external:
-        if (nodes or 1) * (devices or 1) > 1:
-            raise UsageError(
-                "evaluate.devices: your own data module makes its own batches, which one process scores.",
-                remedy="Leave evaluate.nodes and evaluate.devices out, or use the sealed shards.",
-            )
+    if section == "evaluate" and (train["lightning"].get("data") or run.external):
         return ScoringLayout(1, 1, {})
     shard_ranks = None
     chosen = strategy or train["strategy"]
-    if chosen in SHARDED and nodes is None and devices is None and _is_placed_as_trained(run, checkpoint):
+    if chosen in SHARDED and nodes is None and devices is None and _is_placed_as_trained(run, section, checkpoint):
         nodes, devices, shard_ranks = _as_trained(run, checkpoint)
     nodes, devices = nodes or 1, devices or 1
-    return ScoringLayout(
+    if chosen == "single" and nodes * devices > 1:
+        chosen = "ddp"
+    if chosen == "hsdp" and devices == 1 and shard_ranks is None:
+        chosen = "fsdp"  # with a replica of one rank, each would hold the whole
+    found = ScoringLayout(
         nodes,
         devices,
         {
@@ -70,20 +97,56 @@ def layout_of(run: Run, checkpoint: Checkpoint, train: Mapping[str, Any], *, cha
             "collective_timeout_s": run.spec.train.collective_timeout_s,
         },
     )
+    if checkpoint is not None:
+        memory = memory_of(run, section, train)
+        weights = num_weight_bytes(run.store.manifest(checkpoint.ref)) if memory else 0
+        refuse_too_large(section, memory, weights, found, champion=champion)
+    return found
 
 
-def _is_placed_as_trained(run: Run, checkpoint: Checkpoint) -> bool:
-    """Whether as many ranks as trained can be expected where evaluate runs: a pool's gang may not fit this machine."""
-    evaluate, train = run.spec.evaluate, run.spec.train
-    if evaluate.launcher == "work-pool":
+def _is_placed_as_trained(run: Run, section: Section, checkpoint: Checkpoint | None) -> bool:
+    """Whether as many ranks as trained can be expected where the section runs: a pool's gang may not fit here."""
+    train = run.spec.train
+    if getattr(run.spec, section).launcher == "work-pool":
         return True
-    return train.launcher == "local" and checkpoint.world_size <= train.world_size
+    return train.launcher == "local" and (checkpoint is None or checkpoint.world_size <= train.world_size)
 
 
-def _as_trained(run: Run, checkpoint: Checkpoint) -> tuple[int, int, int | None]:
+def _as_trained(run: Run, checkpoint: Checkpoint | None) -> tuple[int, int, int | None]:
     """Nodes, devices and shard_ranks of the generation that wrote a checkpoint; one node if its launch is gone."""
+    if checkpoint is None:
+        train = run.spec.train
+        return train.nodes, train.devices, train.shard_ranks
     path = layout.launch(checkpoint.training, checkpoint.generation)
     launch = run.store.find_as(path, Launch.from_json)
     if launch is None or checkpoint.world_size % launch.devices:
         return 1, checkpoint.world_size, None
     return checkpoint.world_size // launch.devices, launch.devices, launch.train.get("shard_ranks")
+
+
+def memory_of(run: Run, section: Section, train: Mapping[str, Any]) -> int:
+    """Bytes of a device's memory where a section runs; 0 if unknown: the spec names the machine of the training."""
+    same_place = getattr(run.spec, section).launcher == run.spec.train.launcher
+    if not same_place or machines.on_cpu(train["lightning"]):
+        return 0
+    machine = machines.catalogue().get(run.spec.train.machine)
+    return machine.memory_bytes if machine is not None else 0
+
+
+def refuse_too_large(section: Section, memory: int, weights: int, ranks: ScoringLayout, *, champion: bool) -> None:
+    """UsageError if a rank's part of the parameters is larger than the memory of its device.
+
+    Args:
+        memory: of a device; 0 if unknown.
+        weights: bytes of the parameters.
+    """
+    part = -(-weights // ranks.shard_ranks)
+    if not memory or part <= memory:
+        return
+    what, least = "the champion" if champion else "the checkpoint", -(-weights // memory)
+    fields = f"{section}.strategy to fsdp on at least {least} devices ({section}.nodes, {section}.devices)"
+    raise UsageError(
+        f"{section}.strategy: {ranks} cannot load {what}: {size(part)} of parameters would lie on each device, which "
+        f"has {size(memory)}.",
+        remedy="Evaluate on a work pool, where it is scored as it was trained." if champion else f"Set {fields}.",
+    )

@@ -78,6 +78,7 @@ class Stage(Generic[P, T]):
         check: refuses what `make` would refuse, before any work begins; takes None for what is not made yet.
         ahead: what `make` would do where `missing` does not say it, such as continuing unfinished work.
         resumed: what continuing the run would do, where the stage's record does not say it.
+        ranks: the ranks that `make` would start, for a plan; "" for one process. Takes None for what is not made yet.
         corrupt: what the stage does with a CorruptError of `find` before the run ends with that error.
     """
 
@@ -92,6 +93,7 @@ class Stage(Generic[P, T]):
     check: Callable[Concatenate[Run, ...], None] | None = field(default=None, kw_only=True)
     ahead: Callable[Concatenate[Run, P], PlannedAction | None] | None = field(default=None, kw_only=True)
     resumed: Callable[[Run], PlannedAction | None] | None = field(default=None, kw_only=True)
+    ranks: Callable[Concatenate[Run, ...], str] | None = field(default=None, kw_only=True)
     corrupt: Callable[Concatenate[Run, CorruptError, P], None] | None = field(default=None, kw_only=True)
 
     def found(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> Done[T] | None:

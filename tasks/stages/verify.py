@@ -13,6 +13,7 @@ from infra.store import layout
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import done_by_child
+from tasks.stages.scoring_layout import layout_of
 from tasks.stages.stage import Done, Stage
 from tasks.stages.train import train
 
@@ -42,7 +43,8 @@ def load_and_mark(run: Run, mark: str, checkpoint: Checkpoint) -> Done[Checkpoin
         store=run.store_address, checkpoint=checkpoint, train=trained.train, dataset=dataset, code=trained.code
     )
     try:
-        found = done_by_child(run, "verify", f"verify-{checkpoint.ref.id[:16]}", VERIFY, request)
+        gang = layout_of(run, "verify", trained.train, checkpoint)
+        found = done_by_child(run, "verify", f"verify-{checkpoint.ref.id[:16]}", VERIFY, request, gang)
     except CorruptError as error:
         quarantine(run, error, checkpoint)
         raise
@@ -62,6 +64,13 @@ def load_and_mark(run: Run, mark: str, checkpoint: Checkpoint) -> Done[Checkpoin
     return Done(_verified(checkpoint), "ran", sentence, checkpoint.ref)
 
 
+def ranks_of(run: Run, checkpoint: Checkpoint | None) -> str:
+    """The ranks that would verify a checkpoint, for a plan; "" for one process."""
+    train = run.train_settings() if checkpoint is None else trained_with(run, checkpoint).train
+    gang = layout_of(run, "verify", train, checkpoint)
+    return str(gang) if gang.is_gang else ""
+
+
 def quarantine(run: Run, error: CorruptError, checkpoint: Checkpoint) -> None:
     """Set a corrupt checkpoint aside, with the reason."""
     run.store.create_once(layout.quarantined(checkpoint.ref.uri), {"schema_version": 1, "reason": error.message})
@@ -76,6 +85,7 @@ verify = Stage(
     make=load_and_mark,
     missing="the checkpoint that train handed over is not verified",
     corrupt=quarantine,
+    ranks=ranks_of,
 )
 
 

@@ -25,7 +25,7 @@ from infra.gang.conductor.request import TrainingRequest
 from infra.gang.node.local import Handle, local
 from infra.store import Store, open_store
 from tests.distributed.conftest import PROJECT
-from tests.support.gang import KEY, TRAINING, Gang, answer
+from tests.support.gang import TRAINING, Gang, answer, seal_dataset
 from training.order.permutation import epoch_order
 
 BATCH, STEPS = 16, 6  # rows of a step, steps of an epoch of 100 rows
@@ -114,7 +114,7 @@ class Conducted:
 
     def __init__(self, folder: Path, dataset: tuple[Path, dict[str, Any]], **train: Any) -> None:
         self.store: Store = open_store(str(folder / "store"))
-        self.dataset = sealed(self.store, dataset)
+        self.dataset = seal_dataset(self.store, dataset)
         self.train = {
             "lightning": {
                 "model": {"class_path": "nets.Ledger"},
@@ -160,17 +160,6 @@ class Conducted:
     @property
     def ended(self) -> list[str]:
         return [progress.sentence for progress in self.seen if progress.phase == "ended"]
-
-
-def sealed(store: Store, dataset: tuple[Path, dict[str, Any]]) -> Dataset:
-    """The dataset in the store, with the id that the order is made of."""
-    folder, told = dataset
-    writer = store.writer(f"datasets/{KEY}-0")
-    for path in sorted(folder.iterdir()):
-        writer.put(path.name, path)
-    ref = writer.seal("dataset", {}, {})
-    splits = {split: [{**shard, "uri": ref.uri} for shard in shards] for split, shards in told["splits"].items()}
-    return Dataset.from_json({**told, "ref": ref.to_json(), "key": KEY, "splits": splits})
 
 
 def rows_of(dataset: Dataset, epochs: int) -> list[int]:

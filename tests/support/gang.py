@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from data_contracts.handoffs import Dataset
 from infra.digests import file_digest
-from infra.store import open_store
+from infra.store import Store, open_store
 from tests.support import warm
 from training import formats
 from training.formats.normalize import normalise
@@ -67,6 +68,17 @@ def make_dataset(
     (folder / FILE).write_text(json.dumps(to_json(schema)))
     ref = {"uri": "datasets/d-0", "id": "d" * 64, "seal": "s" * 64}
     return {"ref": ref, "key": "d", "format": form, "splits": splits, "columns": columns_of(schema)}
+
+
+def seal_dataset(store: Store, dataset: tuple[Path, dict[str, Any]]) -> Dataset:
+    """The dataset that `make_dataset` wrote into a folder, sealed in a store; the order is made of its id."""
+    folder, told = dataset
+    writer = store.writer(f"datasets/{KEY}-0")
+    for path in sorted(folder.iterdir()):
+        writer.put(path.name, path)
+    ref = writer.seal("dataset", {}, {})
+    splits = {split: [{**shard, "uri": ref.uri} for shard in shards] for split, shards in told["splits"].items()}
+    return Dataset.from_json({**told, "ref": ref.to_json(), "key": KEY, "splits": splits})
 
 
 @dataclass

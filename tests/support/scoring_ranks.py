@@ -1,4 +1,4 @@
-"""Ranks that score several cases one after another in the same processes; a driver for tests."""
+"""Ranks that do several jobs one after another in the same processes; a driver for tests."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ import traceback
 from pathlib import Path
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.messages.children import EvaluateRequest
-from training.score import evaluate_worker
-from training.score.team import team_of
+from data_contracts.messages.children import RemoteJob
+from data_contracts.messages.gang import Launch
+from training.fit.reports import Reports
+from training.score.rank import done
 
 
 def main() -> None:
     cases = json.loads(Path(os.environ["CASES"]).read_text())
+    scratch, rank, ranks = (
+        Path(os.environ["TRAINWRIGHT_SCRATCH"]),
+        *(int(os.environ[n]) for n in ("RANK", "WORLD_SIZE")),
+    )
     for number, case in enumerate(cases):
-        team = team_of(case["layout"], os.environ, int(os.environ["WORLD_SIZE"]))
-        request = EvaluateRequest.from_json(case["request"])
+        launch = Launch(training="runs/r/errands/e", nodes=1, devices=ranks, train=case["layout"])
         try:
-            scored = evaluate_worker.scored_by(request, lambda report: None, team)
-            answer = evaluate_worker.seal(request, scored).to_json() if team.rank == 0 else {}
+            answer = done(launch, RemoteJob.from_json(case["job"]), case["paths"], Reports(scratch, rank, 1.0))
         except TrainwrightError as error:
             traceback.print_exc()
             answer = error.to_json()
-        if team.rank == 0:
-            (Path(os.environ["TRAINWRIGHT_SCRATCH"]) / f"answer-{number}.json").write_text(json.dumps(answer))
+        if rank == 0:
+            (scratch / f"answer-{number}.json").write_text(json.dumps(answer))
     sys.stdout.flush()
     os._exit(0)
 

@@ -7,4 +7,6 @@ import training.fit.loop
 import training.fit.supervisor
 import training.lightning_adapter
 import training.loader
+import training.score.evaluate_worker
+import training.score.verify_worker
 import training.user.assemble  # noqa: F401

@@ -84,15 +84,18 @@ def read_index(folder: Path) -> Index:
     return index
 
 
-def read_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+def read_tensors(folder: Path, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor that the ranks share, whole and on the CPU, one at a time, by name.
 
     A rank's own tensors (accumulated within an epoch) are left out: only a resumed run needs them.
+
+    Args:
+        share: this process's number and how many there are, if several divide the tensors between them.
     """
     with TensorReader(folder) as reader:
-        for name in sorted(reader.index.tensors):
-            if not name.startswith(f"{OWN}/"):
-                yield name, reader.view(name)
+        names = sorted(name for name in reader.index.tensors if not name.startswith(f"{OWN}/"))
+        for name in names[share[0] :: share[1]]:
+            yield name, reader.view(name)
 
 
 def load_module_weights(module: Any, folder: Path, index: Index | None = None) -> int:

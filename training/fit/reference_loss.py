@@ -41,7 +41,10 @@ def held_loss(module: L.LightningModule, batch: Callable[[], Any], trainer: L.Tr
         return None  # its step changes the weights
     with _undisturbed(module), torch.no_grad(), trainer.precision_plugin.forward_context():
         seed_rank(0, 0, 0)
-        made = trainer.strategy.batch_to_device(batch())
+        # The strategy calls these hooks only within the Trainer's loops, and verify has none.
+        made = trainer.precision_plugin.convert_input(batch())
+        made = module.transfer_batch_to_device(made, trainer.strategy.root_device, 0)
+        made = module.on_after_batch_transfer(made, 0)
         given = module.training_step(*_arguments(module, made))
     loss = given.get("loss") if isinstance(given, Mapping) else given
     return float(loss.detach()) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else None

@@ -7,6 +7,7 @@ Run as `python -m training.score.evaluate_worker REQUEST ANSWER` by `infra.child
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import nullcontext as alone
 from typing import Any
 
 import pyarrow as pa
@@ -50,13 +51,16 @@ def scored_by(request: EvaluateRequest, report: Report, team: Team | None) -> di
     wanted = EvaluateSpec.model_validate(request.evaluate)
     project, train = request.project, request.train
     paths = [str(request.path(one.dataset.ref)) for one in request.sets.values()]
+    if team is not None:
+        team.meet(train)
     # First: a champion is scored by the current metrics, which its own code may lack or have in an older form.
     classes = metric_classes(wanted.metrics, request.path(request.metrics_code), project)
     module = build_module(train, project, paths[0] if paths else "")
     progress = Progress(report)
     progress.moved(long=True)
-    if team is None or team.reads_for_node:
-        verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True))
+    with alone() if team is None else team.together():
+        share = (0, 1) if team is None else team.share_of_node
+        verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True), share)
     folder = store.local(checkpoint.ref)
     if team is None or not team.sharded:
         load_module_weights(module, folder)

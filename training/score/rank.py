@@ -1,6 +1,7 @@
-"""One rank of a gang that scores: `python -m training.score.rank`, started by torchrun like a rank that trains.
+"""One rank of a gang that verifies or scores: `python -m training.score.rank`, started by torchrun like a rank that
+trains.
 
-The launch's errand has the request; rank 0 seals the evaluation and answers with it.
+The launch's errand has the request; rank 0 answers it.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import Interrupted
 from data_contracts.handoffs import Ref
-from data_contracts.messages.children import Advanced, EvaluateRequest, RemoteJob
+from data_contracts.messages.children import VERIFY, Advanced, EvaluateRequest, RemoteJob, VerifyRequest
 from data_contracts.messages.gang import Launch
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankAnswer
@@ -29,7 +31,7 @@ from training.fit.reports import Reports
 
 
 def main() -> int:
-    """Score this rank's part and return the exit code."""
+    """Do this rank's part and return the exit code."""
     launch, scratch, rank = read_launch(), Path(os.environ[SCRATCH]), int(os.environ["RANK"])
     reports = Reports(scratch, rank, launch.heartbeat_s)
     reports.report(now=True)
@@ -43,8 +45,7 @@ def main() -> int:
             # The supervisor has unpacked the code that the ranks run.
             return project if ref == launch.code else unpack(store, ref, scratch / f"code-{rank}-{ref.id[:16]}")
 
-        paths = lay_out(store, job.needs, unpacked)
-        answer = score(launch, EvaluateRequest.from_json(job.request_at(paths)), reports)
+        answer = done(launch, job, lay_out(store, job.needs, unpacked), reports)
     except BaseException as error:
         traceback.print_exc()
         from training.fit.failures import classify
@@ -60,11 +61,15 @@ def main() -> int:
     return 0
 
 
-def score(launch: Launch, request: EvaluateRequest, reports: Reports) -> dict[str, Any]:
-    """Score with the other ranks; returns the evaluation as JSON on rank 0, else nothing."""
+def done(launch: Launch, job: RemoteJob, paths: Mapping[str, str], reports: Reports) -> dict[str, Any]:
+    """Do the job with the other ranks; returns its answer as JSON on rank 0, else nothing.
+
+    Args:
+        paths: folders of what the job needs, by id.
+    """
     with light_imports():
         from training.fit.rank_activity import watch_collectives
-        from training.score import evaluate_worker
+        from training.score import evaluate_worker, verify_worker
         from training.score.team import team_of
 
     watch_collectives(reports.activity)
@@ -75,9 +80,13 @@ def score(launch: Launch, request: EvaluateRequest, reports: Reports) -> dict[st
         reports.activity.stepped()
         reports.activity.enter("hooks" if message.long else "between")
 
-    team = team_of(launch.train, os.environ, launch.devices)
-    scored = evaluate_worker.scored_by(request, report, team)
-    return evaluate_worker.seal(request, scored).to_json() if team.rank == 0 else {}
+    team, request = team_of(launch.train, os.environ, launch.devices), job.request_at(paths)
+    if job.module == VERIFY.module:
+        verified = verify_worker.verified_by(VerifyRequest.from_json(request), report, team)
+        return verified.to_json() if team.rank == 0 else {}
+    evaluate = EvaluateRequest.from_json(request)
+    scored = evaluate_worker.scored_by(evaluate, report, team)
+    return evaluate_worker.seal(evaluate, scored).to_json() if team.rank == 0 else {}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ dropped. Rank 0 holds the outcomes of one batch at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,11 +19,16 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import Strategy
 
+from data_contracts.errors import CorruptError, from_json
 from data_contracts.pipeline_spec.mesh import mesh_of
 from training.checkpoint.rank_exchange import gather
-from training.checkpoint.tensors import TensorReader, load_placed_weights
+from training.checkpoint.tensors import TensorReader, load_module_weights, load_placed_weights
 from training.fit.strategies import SealedDDP, ShardedStrategy
 from training.loader import OrderedLoader, Split
+from training.user.assemble import plain_trainer
+
+# Reading a large checkpoint may take hours. A rank that hangs meanwhile is found by its progress, not by this limit.
+_PATIENT = timedelta(days=7)
 
 
 @dataclass
@@ -44,7 +50,8 @@ class Team:
     timeout_s: float
     folder: Path = Path()
     _group: dist.ProcessGroup | None = None
-    _loaded: bool = False
+    _patient: dist.ProcessGroup | None = None
+    _loaded: int | None = None
 
     @property
     def sharded(self) -> bool:
@@ -52,9 +59,9 @@ class Team:
         return self.mesh[1] > 1
 
     @property
-    def reads_for_node(self) -> bool:
-        """Whether this rank re-reads the checkpoint's bytes for its node."""
-        return self.rank % self.local_world_size == 0
+    def share_of_node(self) -> tuple[int, int]:
+        """This rank's number on its node, and how many there are: they divide re-reading the checkpoint's bytes."""
+        return self.rank % self.local_world_size, self.local_world_size
 
     def trainer_settings(self) -> dict[str, Any]:
         """Arguments of a Trainer that runs this rank's part."""
@@ -66,6 +73,44 @@ class Team:
             "use_distributed_sampler": False,
             "inference_mode": not self.sharded,
         }
+
+    def meet(self, train: Mapping[str, Any]) -> None:
+        """Connect the ranks. Collective; to be called first, because until then a rank waits only `timeout_s`."""
+        first = plain_trainer(train, [], {**self.trainer_settings(), "strategy": _Replica(self)})
+        first.strategy.setup_environment()
+        self._patient = dist.new_group(backend="gloo", timeout=_PATIENT)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Do a piece of work on every rank; the first rank's CorruptError is raised on all of them. Collective."""
+        fault = None
+        try:
+            yield
+        except CorruptError as error:
+            fault = error
+        for found in gather(None if fault is None else fault.to_json(), self._patient):
+            if found is not None:
+                raise from_json(found) from fault
+
+    def load_from(self, folder: Path, module: L.LightningModule, trainer: L.Trainer) -> int:
+        """Load a checkpoint's tensors, or this rank's part of them, outside of the Trainer's loops; returns how many.
+
+        Collective, after `meet`.
+
+        Args:
+            trainer: made with `trainer_settings`.
+        """
+        self.folder, strategy = folder, trainer.strategy
+        if not self.sharded:
+            strategy.setup_environment()
+            return load_module_weights(module, folder)
+        strategy.connect(module)
+        strategy.setup_environment()
+        module.trainer = trainer
+        module.configure_model()
+        strategy.model_to_device()
+        assert self._loaded is not None
+        return self._loaded
 
     def in_order(self, real: bool, facts: Any, tensors: list[torch.Tensor]) -> Iterator[tuple[Any, list[torch.Tensor]]]:
         """Give rank 0 the facts (JSON) and tensors of every rank's batch, in the batches' order; others get nothing.
@@ -94,8 +139,7 @@ class Team:
 
     def load(self, module: L.LightningModule, read: Callable[[str], torch.Tensor]) -> None:
         """Load this rank's part of the parameters."""
-        load_placed_weights(module, self.folder, read)
-        self._loaded = True
+        self._loaded = load_placed_weights(module, self.folder, read)
 
 
 class Dealt(OrderedLoader):
@@ -147,7 +191,7 @@ class _Shards(ShardedStrategy):
         return super().test_step(*_true_place(self._team, args), **kwargs)
 
     def _shard(self, module: L.LightningModule) -> None:
-        if self._team._loaded:  # by the Trainer of an earlier metric or set
+        if self._team._loaded is not None:  # by the Trainer of an earlier metric or set
             return
         super()._shard(module)
         with TensorReader(self._team.folder) as reader:

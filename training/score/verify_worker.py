@@ -6,11 +6,15 @@ again and checks them against the seal, rebuilds the module from the spec, loads
 
 from __future__ import annotations
 
+from contextlib import nullcontext as alone
+from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
 
-from data_contracts.errors import CorruptError, TrainwrightError
+from data_contracts.errors import CorruptError, Interrupted, TrainwrightError
+from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.children import VERIFY, Verified, VerifyRequest
 from data_contracts.quoting import type_and_text
 from infra.checkpoints import verify_checkpoint
@@ -19,28 +23,72 @@ from infra.store import open_at
 from infra.store.seal import Manifest
 from training.checkpoint import load_module_weights, read_tensors
 from training.checkpoint.tensors import WEIGHTS
+from training.fit.failures import classify
 from training.fit.reference_loss import circumstances, held_loss, misfit
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
+from training.score.team import Team
 from training.user.assemble import batch_transform, build_module, plain_trainer
 
 
 def main(request: VerifyRequest, report: Report) -> Verified:
-    """Verify the checkpoint that a request names.
+    """Verify the checkpoint that a request names; errors as in `verified_by`."""
+    return verified_by(request, report, None)
+
+
+def verified_by(request: VerifyRequest, report: Report, team: Team | None) -> Verified:
+    """Verify the checkpoint that a request names, alone or on one rank of a team; each rank's answer is that of all.
+
+    The ranks divide the bytes and the values between them. Each loads its part of the parameters and computes the loss.
 
     Raises:
         CorruptError: bytes, names, shapes, types or values are not as they should be.
     """
     checkpoint, dataset = request.checkpoint, request.dataset
-    store = open_at(request.store)
+    store, together = open_at(request.store), alone if team is None else team.together
     progress = Progress(report)
-    manifest = verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True))
+    if team is not None:
+        team.meet(request.train)
+    with together():
+        share = (0, 1) if team is None else team.share_of_node
+        manifest = verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True), share)
     folder = store.local(checkpoint.ref)
     module = build_module(request.train, request.project, "" if dataset is None else str(request.path(dataset.ref)))
-    tensors = load_module_weights(module, folder)
-    # A buffer may hold infinities on purpose, such as a causal mask; a parameter or an optimizer's state may not.
+    # Parameters that are replaced when the module is sharded keep their names.
     learnt = {f"{WEIGHTS}/{name}" for name, _ in module.named_parameters()}
-    for name, tensor in read_tensors(folder):
+    trainer = None if team is None else plain_trainer(request.train, [], team.trainer_settings())
+    with together():
+        if team is None or trainer is None:
+            tensors = load_module_weights(module, folder)
+        else:
+            tensors = team.load_from(folder, module, trainer)
+    progress.moved(long=True)
+    with together():
+        _check_values(checkpoint, folder, learnt, progress, (0, 1) if team is None else (team.rank, team.world_size))
+    loss, raised = None, ""
+    with together():
+        try:
+            loss = _held_loss(request, module, manifest, trainer)
+        except TrainwrightError:
+            raise
+        except Exception as error:
+            _refuse_lost_peer(error, request, team)
+            # The step needs what a hook of a real training sets up: there is no loss to compare, which is no error.
+            raised = type_and_text(error)
+    read = sum(file.bytes for file in manifest.files)
+    return Verified(tensors=tensors, bytes=read, loss=loss, raised=raised)
+
+
+def _check_values(
+    checkpoint: Checkpoint, folder: Path, learnt: set[str], progress: Progress, share: tuple[int, int]
+) -> None:
+    """CorruptError if a value that training computed is not finite.
+
+    Args:
+        learnt: names of the module's parameters. A buffer may hold infinities on purpose, such as a causal mask.
+        share: of the tensors, as in `read_tensors`.
+    """
+    for name, tensor in read_tensors(folder, share):
         progress.moved(long=True)
         matters = name in learnt or name.startswith("optimizer_states/")
         if matters and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
@@ -48,26 +96,28 @@ def main(request: VerifyRequest, report: Report) -> Verified:
                 f"The checkpoint {checkpoint.ref.uri} has values in {name} that are not finite.",
                 remedy="The training diverged; lower the learning rate and train again.",
             )
-    loss, raised = None, ""
-    try:
-        loss = _held_loss(request, module, manifest)
-    except TrainwrightError:
-        raise
-    except Exception as error:
-        # The step needs what a hook of a real training sets up: there is no loss to compare, and this is not an error.
-        raised = type_and_text(error)
-    read = sum(file.bytes for file in manifest.files)
-    return Verified(tensors=tensors, bytes=read, loss=loss, raised=raised)
 
 
-def _held_loss(request: VerifyRequest, module: Any, manifest: Manifest) -> float | None:
-    """The loss on the held batch, if one was recorded; CorruptError if it differs from the recorded loss."""
+def _refuse_lost_peer(error: Exception, request: VerifyRequest, team: Team | None) -> None:
+    """Raise the error of the tree if another rank's end surfaced in the user's step."""
+    if team is not None:
+        cause = classify(error, request.project, timeout_s=team.timeout_s)
+        if isinstance(cause, Interrupted):
+            raise cause from error
+
+
+def _held_loss(request: VerifyRequest, module: Any, manifest: Manifest, trainer: L.Trainer | None) -> float | None:
+    """The loss on the held batch, if one was recorded; CorruptError if it differs from the recorded loss.
+
+    Args:
+        trainer: of the team; None: this process is alone.
+    """
     recorded = manifest.settings.get("held")
     if recorded is None:
         return None
     torch.set_num_threads(int(recorded["threads"]))
     train, project, dataset = request.train, request.project, request.dataset
-    trainer = plain_trainer(train, [])
+    trainer = plain_trainer(train, []) if trainer is None else trainer
     module = trainer.precision_plugin.convert_module(module.to(trainer.strategy.root_device))
     module.trainer = trainer
     assert dataset is not None  # a loss is recorded for datasets of ours alone

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MethodType
 from typing import Any
 
+import torch
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI, instantiate_class
@@ -47,12 +48,13 @@ _DEFAULTS: dict[str, Any] = {
 }
 _REMEDY = "Correct it in the Lightning config."
 _PLAIN = ("accelerator", "precision", "deterministic")
+_TRUE = {"bf16-true": torch.bfloat16, "16-true": torch.float16, "64-true": torch.float64, "64": torch.float64}
 
 
 def build_module(
     train: Mapping[str, Any], project: Path, dataset_path: str = "", *, optimizer: bool = False
 ) -> LightningModule:
-    """The untrained module that a spec names, with all its layers.
+    """The untrained module that a spec names, with all its layers, in the type that a `-true` precision gives them.
 
     Args:
         train: TrainSpec as JSON with `lightning` inlined.
@@ -70,7 +72,9 @@ def build_module(
         module.configure_model()
     # A Trainer would call it again, after the weights are loaded.
     module.configure_model = lambda: None
-    return module
+    # A Trainer would convert it only when it runs, and weights of another type do not fit.
+    kind = _TRUE.get(str((train["lightning"].get("trainer") or {}).get("precision")))
+    return module if kind is None else module.to(kind)
 
 
 def build_datamodule(train: Mapping[str, Any], project: Path, dataset_path: str = "") -> LightningDataModule | None:

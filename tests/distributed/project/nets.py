@@ -327,6 +327,12 @@ class DrawingModule(L.LightningDataModule):
         return Drawing(self.trainer.global_rank)
 
 
+def hang(where):
+    """Stand still on rank 1, if the test asks for it."""
+    if os.environ.get("HANGS") == where and os.environ["RANK"] == "1":
+        time.sleep(1000)
+
+
 class Scored(Classifier):
     """Predicts, and logs of each test batch a mean, a sum and, if asked, a metric object."""
 
@@ -334,10 +340,21 @@ class Scored(Classifier):
         super().__init__(width=width)
         self.metric = torchmetrics.MeanMetric() if metric else None
 
+    def on_after_batch_transfer(self, batch, dataloader_idx):
+        return [batch[0] * 2, batch[1]]
+
+    def training_step(self, batch, batch_idx):
+        hang("training_step")
+        return super().training_step(batch, batch_idx)
+
     def predict_step(self, batch, batch_idx):
+        if batch_idx > 1:
+            hang("predict_step")
         return self(batch[0]).softmax(1)
 
     def test_step(self, batch, batch_idx):
+        if batch_idx > 1:
+            hang("test_step")
         x, y = batch
         loss = F.cross_entropy(self(x), y)
         self.log("test_loss", loss, sync_dist=True)

@@ -74,6 +74,21 @@ def test_verify_names_what_is_broken(store: Store, damage: str) -> None:
     assert raised.value.details == {"file": f"{URI}/{sentence.split()[0]}"}
 
 
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_processes_that_share_a_verify_read_each_file_once_together(folder_store: Store, processes: int) -> None:
+    ref = make(folder_store)
+    overwrite(folder_store, f"{URI}/b", b"??")
+    read: list[int] = []
+    found = 0
+    for number in range(processes):
+        try:
+            folder_store.verify(ref, lambda: read.append(0), (number, processes))
+        except CorruptError:
+            found += 1
+    assert found == 1
+    assert len(read) == (1 if processes == 1 else 2), "alone, the first fault ends it"
+
+
 @pytest.mark.parametrize(("first", "second"), [(b"a", b"b"), ({"x": 1}, {"x": 2})])
 def test_of_two_that_create_once_the_first_stands(folder_store: Store, first: object, second: object) -> None:
     assert folder_store.create_once("pipelines/p", first)  # type: ignore[arg-type]

@@ -1,7 +1,8 @@
-"""Several ranks on this machine score as one process does, and the layout is in no key."""
+"""Several ranks on this machine verify and score as one process does, and the layout is in no key."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UsageError
+from data_contracts.messages.gang import Launch
+from flows.stages import stages
+from infra.store import layout as store_layout
+from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
-from tasks.run.run import open_run
+from tasks.run.run import Run, open_run
 from tasks.stages.evaluate import evaluate, score
-from tasks.stages.scoring_layout import layout_of
+from tasks.stages.scoring_layout import ScoringLayout, layout_of, refuse_too_large
 from tasks.stages.shard import shard
 from tasks.stages.train import train
 from tasks.stages.validate import validate
@@ -21,16 +26,32 @@ from tests.support.tiny import write_project
 
 FSDP = {"strategy": "fsdp", "lightning": {}, "shard_modules": ["Block"]}
 POOL, HERE = "work-pool", "local"
+GIB = 2**30
+
+
+def planned(run: Run) -> list[str]:
+    return [step.line for step in plan(run, stages()) if step.name in ("verify", "evaluate")]
 
 
 @pytest.mark.usefixtures("home")
-def test_two_ranks_give_the_evaluation_of_one_process(tmp_path: Path) -> None:
+def test_two_ranks_verify_and_evaluate_as_one_process(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spec = write_project(tmp_path / "tiny")
+    two = ["verify.devices=2", "evaluate.devices=2", "evaluate.strategy=ddp"]
     run = open_run(spec, options=RunOptions(), recorded=False)
+    wide = open_run(spec, overrides=two, options=RunOptions(), recorded=False)
+    assert planned(wide) == [
+        "verify    run     it depends on the result of validate; on 1 node x 2 devices, ddp",
+        "evaluate  run     it depends on the result of validate; on 1 node x 2 devices, ddp",
+    ]
     dataset = shard(run, validate(run))
-    checkpoint = verify(run, train(run, dataset))
+    trained = train(run, dataset)
+    with caplog.at_level(logging.INFO, "trainwright"):
+        checkpoint = verify(wide, trained)
+    path = store_layout.launch(store_layout.errand(wide.run_id, f"verify-{trained.ref.id[:16]}"), 0)
+    assert run.store.read_as(path, Launch.from_json).devices == 2
+    assert "on the held batch as recorded" in caplog.text
+    assert planned(run)[0].startswith("verify    reuse")
     alone = evaluate(run, checkpoint, dataset)
-    wide = open_run(spec, overrides=["evaluate.devices=2"], options=RunOptions(), recorded=False)
     found, reused = score(wide, checkpoint, dataset)
     assert reused
     found, reused = score(wide, checkpoint, dataset, afresh=True)
@@ -41,13 +62,18 @@ def test_two_ranks_give_the_evaluation_of_one_process(tmp_path: Path) -> None:
 def layout(
     trained: dict[str, Any], launcher: str = HERE, train_launcher: str = HERE, ranks: int = 4, **spec: Any
 ) -> tuple[int, int]:
-    """Nodes and devices that score a checkpoint of four ranks in a run that trains on `ranks`; its launch is gone."""
-    evaluate = {"nodes": None, "devices": None, "strategy": None, **spec, "launcher": launcher}
-    train = {"launcher": train_launcher, "world_size": ranks, "collective_timeout_s": 60.0}
-    sections = SimpleNamespace(evaluate=SimpleNamespace(**evaluate), train=SimpleNamespace(**train))
+    """Nodes and devices that verify and score a checkpoint of four ranks in a run that trains on `ranks`.
+
+    The launch of the checkpoint is gone, and its machine is unknown.
+    """
+    section = SimpleNamespace(**{"nodes": None, "devices": None, "strategy": None, **spec, "launcher": launcher})
+    train = {"launcher": train_launcher, "world_size": ranks, "collective_timeout_s": 60.0, "machine": "local"}
+    sections = SimpleNamespace(verify=section, evaluate=section, train=SimpleNamespace(**train))
     run: Any = SimpleNamespace(spec=sections, external=False, store=SimpleNamespace(find_as=lambda path, parse: None))
     checkpoint: Any = SimpleNamespace(training="trainings/k-0", generation=0, world_size=4)
-    found = layout_of(run, checkpoint, trained, champion=False)
+    found = layout_of(run, "evaluate", trained, checkpoint)
+    if not trained["lightning"]:
+        assert layout_of(run, "verify", trained, checkpoint) == found
     return found.nodes, found.devices
 
 
@@ -66,7 +92,34 @@ def test_whole_parameters_are_scored_by_one_process_unless_the_spec_says_otherwi
 
 
 def test_a_data_module_of_the_users_is_scored_by_one_process() -> None:
-    theirs = {**FSDP, "lightning": {"data": {"class_path": "theirs.Data"}}}
-    assert layout(theirs) == (1, 1)
-    with pytest.raises(UsageError, match=r"evaluate\.devices: your own data module makes its own batches"):
-        layout(theirs, devices=2)
+    assert layout({**FSDP, "lightning": {"data": {"class_path": "theirs.Data"}}}) == (1, 1)
+
+
+def ranks(nodes: int, devices: int, strategy: str, shard_ranks: int | None = None) -> ScoringLayout:
+    return ScoringLayout(nodes, devices, {"strategy": strategy, "shard_ranks": shard_ranks})
+
+
+# Case: ranks, over how many of them the parameters are sharded, and how they are named.
+RANKS = [
+    (ranks(1, 1, "fsdp"), 1, "one process"),
+    (ranks(1, 2, "ddp"), 1, "1 node x 2 devices, ddp"),
+    (ranks(2, 1, "fsdp"), 2, "2 nodes x 1 device, fsdp"),
+    (ranks(2, 4, "hsdp"), 4, "2 nodes x 4 devices, hsdp"),
+    (ranks(2, 4, "hsdp", 2), 2, "2 nodes x 4 devices, hsdp"),
+]
+
+
+@pytest.mark.parametrize(("found", "shard", "name"), RANKS)
+def test_a_checkpoint_that_is_too_large_for_a_device_is_refused(found: ScoringLayout, shard: int, name: str) -> None:
+    assert (found.shard_ranks, str(found)) == (shard, name)
+    for memory, weights in ((24 * GIB, shard * 24 * GIB), (0, 1000 * GIB)):
+        refuse_too_large("verify", memory, weights, found, champion=False)
+    with pytest.raises(UsageError) as refused:
+        refuse_too_large("verify", 24 * GIB, shard * 32 * GIB, found, champion=False)
+    least = -(-shard * 32 // 24)
+    assert str(refused.value) == (
+        f"verify.strategy: {name} cannot load the checkpoint: 32.0 GiB of parameters would lie on each device, which "
+        f"has 24.0 GiB. Set verify.strategy to fsdp on at least {least} devices (verify.nodes, verify.devices)."
+    )
+    with pytest.raises(UsageError, match=r"cannot load the champion: .* Evaluate on a work pool"):
+        refuse_too_large("evaluate", 24 * GIB, shard * 32 * GIB, found, champion=True)

@@ -8,6 +8,7 @@ import lightning as L
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics.aggregation import MeanMetric
 
 from training.checkpoint.rng import capture_rng
@@ -57,6 +58,35 @@ def test_it_depends_on_the_weights_alone_and_changes_nothing() -> None:
     with torch.no_grad():
         other.net[0].weight[0, 0] += 1e-3
     assert held_loss(other, lambda: BATCH, trainer) != loss
+
+
+class Doubling(Net):
+    """Changes each batch on its way to the device."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return 2 * batch[0], batch[1]
+
+
+def test_the_hooks_of_a_batch_are_called_inside_and_outside_of_a_trainers_loops() -> None:
+    """A training records the loss within them, and verify computes it outside."""
+
+    class Records(L.Callback):
+        def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+            found.append(held_loss(module, lambda: BATCH, trainer))
+
+    found: list[float | None] = []
+    torch.manual_seed(1)
+    module, outside, without = Doubling(), Doubling(), Net()
+    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters())  # type: ignore[method-assign]
+    for other in (outside, without):
+        other.load_state_dict(module.state_dict())
+        other.trainer = plain_trainer({"lightning": {"model": {}}}, [])
+    settings = {"accelerator": "cpu", "max_steps": 1, "logger": False, "enable_checkpointing": False}
+    L.Trainer(**settings, enable_progress_bar=False, callbacks=[Records()]).fit(
+        module, DataLoader(TensorDataset(*BATCH), batch_size=4)
+    )
+    assert found == [held_loss(outside, lambda: BATCH, outside.trainer)]
+    assert found != [held_loss(without, lambda: BATCH, without.trainer)]
 
 
 @pytest.mark.parametrize("given", [None, torch.ones(2), "text"])

@@ -204,6 +204,15 @@ def test_a_transform_may_take_each_sample(keys: tuple[str, ...] | None, project:
     assert list(y) == ["a", "b"]
 
 
+@pytest.mark.parametrize(
+    ("precision", "kind"),
+    [("bf16-true", torch.bfloat16), ("64-true", torch.float64), ("bf16-mixed", torch.float32), (None, torch.float32)],
+)
+def test_a_module_has_the_type_of_a_true_precision(precision: str | None, kind: torch.dtype, project: Path) -> None:
+    module = build_module(train(trainer={"precision": precision}), project)
+    assert {parameter.dtype for parameter in module.parameters()} == {kind}
+
+
 def test_a_plain_trainer_takes_the_precision_alone(project: Path) -> None:
     trainer = plain_trainer(train(trainer={"accelerator": "cpu", "precision": "bf16-mixed", "max_epochs": 9}), [])
     assert (trainer.precision, trainer.max_epochs, trainer.loggers) == ("bf16-mixed", None, [])

@@ -1,0 +1,46 @@
+"""Checks how a spec spreads its stages over devices, before anything is packed or booked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.pipeline_spec.mesh import SHARDED
+from infra import machines
+
+# Precisions that Lightning's ModelParallelStrategy takes, with their short names.
+_SHARDABLE = ("32-true", "bf16-mixed", "bf16-true", "16-true")
+_LONG = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed", "64": "64-true"}
+
+
+def check_layouts(spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
+    """UsageError for devices that the machine lacks, a strategy that the precision rules out, or ranks without batches.
+
+    Args:
+        lightning: the Lightning config.
+    """
+    machine = machines.machine(spec.train.machine)
+    machines.check_devices(machine, spec.train.devices, lightning)
+    for name, section in (("verify", spec.verify), ("evaluate", spec.evaluate)):
+        machines.check_devices(machine, section.devices or 1, lightning, name)
+    precision = str((lightning.get("trainer") or {}).get("precision") or "32-true")
+    sharded = [one for one in ("train", "verify", "evaluate") if getattr(spec, one).strategy in SHARDED]
+    if sharded and _LONG.get(precision, precision) not in _SHARDABLE:
+        field, strategy = f"{sharded[0]}.strategy", getattr(spec, sharded[0]).strategy
+        raise UsageError(
+            f"{field}: {strategy} cannot compute with precision {precision} of the Lightning config.",
+            remedy=f"Set trainer.precision to bf16-mixed or 32-true there, or {field} to ddp.",
+        )
+    if lightning.get("data") or spec.data == "external":
+        refuse_own_batches(spec)
+
+
+def refuse_own_batches(spec: PipelineSpec) -> None:
+    """UsageError if several ranks are to score the batches of the user's own data module."""
+    if (spec.evaluate.nodes or 1) * (spec.evaluate.devices or 1) > 1:
+        raise UsageError(
+            "evaluate.devices: your own data module makes its own batches, which one process scores.",
+            remedy="Leave evaluate.nodes and evaluate.devices out, or use the sealed shards.",
+        )

@@ -1,0 +1,72 @@
+"""A layout that cannot work is refused before anything is packed: one sentence, and what to do."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec import PipelineSpec
+from tasks.run.layout_check import check_layouts
+from tests.support.tiny import SPEC
+
+TRAINER = "Set trainer.precision to bf16-mixed or 32-true there, or"
+# Case: changes of sections, the Lightning config, and the sentence.
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "verify beyond the machine": (
+        {"train": {"machine": "azure-nc24ads-a100-v4"}, "verify": {"devices": 2}}, {},
+        "verify.devices: 2, but the machine azure-nc24ads-a100-v4 has 1. Ask for at most 1, or for more verify.nodes, "
+        "or train.machine aws-p4d.24xlarge.",
+    ),
+    "evaluate beyond the machine": (
+        {"train": {"machine": "azure-nc24ads-a100-v4"}, "evaluate": {"devices": 2}}, {},
+        "evaluate.devices: 2, but the machine azure-nc24ads-a100-v4 has 1. Ask for at most 1, or for more "
+        "evaluate.nodes, or train.machine aws-p4d.24xlarge.",
+    ),
+    "training": (
+        {"train": {"strategy": "fsdp"}}, {"trainer": {"precision": "16-mixed"}},
+        f"train.strategy: fsdp cannot compute with precision 16-mixed of the Lightning config. {TRAINER} "
+        "train.strategy to ddp.",
+    ),
+    "verifying": (
+        {"verify": {"strategy": "hsdp", "nodes": 2, "devices": 2}}, {"trainer": {"precision": 16}},
+        f"verify.strategy: hsdp cannot compute with precision 16 of the Lightning config. {TRAINER} "
+        "verify.strategy to ddp.",
+    ),
+    "scoring": (
+        {"evaluate": {"strategy": "fsdp", "devices": 2}}, {"trainer": {"precision": "64-true"}},
+        f"evaluate.strategy: fsdp cannot compute with precision 64-true of the Lightning config. {TRAINER} "
+        "evaluate.strategy to ddp.",
+    ),
+    "own batches": (
+        {"evaluate": {"nodes": 2}}, {"data": {"class_path": "theirs.Data"}},
+        "evaluate.devices: your own data module makes its own batches, which one process scores. Leave evaluate.nodes "
+        "and evaluate.devices out, or use the sealed shards.",
+    ),
+}  # fmt: skip
+
+
+def spec(changes: dict[str, Any]) -> PipelineSpec:
+    found = copy.deepcopy(SPEC)
+    for section, fields in changes.items():
+        found[section] = {**found.get(section, {}), **fields}
+    return PipelineSpec.model_validate(found)
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_work_is_refused_in_a_sentence(case: str) -> None:
+    changes, lightning, sentence = REFUSED[case]
+    with pytest.raises(UsageError) as refused:
+        check_layouts(spec(changes), lightning)
+    assert (str(refused.value), refused.value.exit_code) == (sentence, 2)
+
+
+@pytest.mark.parametrize("precision", [None, 32, "bf16", "bf16-mixed", "16-true"])
+def test_what_can_work_passes(precision: Any) -> None:
+    sharded = spec({"verify": {"strategy": "fsdp", "devices": 2}})
+    check_layouts(sharded, {"trainer": {"precision": precision}, "data": {"class_path": "theirs.Data"}})
+    check_layouts(spec({"verify": {"devices": 2}}), {"trainer": {"precision": "16-mixed"}})
+    with pytest.raises(UsageError, match="cannot compute with precision 16-mixed"):
+        check_layouts(sharded, {"trainer": {"precision": "16-mixed"}})
