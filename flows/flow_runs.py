@@ -11,6 +11,7 @@ from typing import Any
 
 from prefect import tags
 from prefect.context import FlowRunContext
+from prefect.exceptions import Abort
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
@@ -18,6 +19,7 @@ from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport, Trigger
 from infra.audit import TRIGGER
+from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
 from tasks.policies import run_tags
@@ -111,13 +113,32 @@ def as_error(error: Exception) -> TrainwrightError:
 
 
 def as_state(run: Run, report: RunReport) -> State:
-    """The flow run's final state: its name is the verdict, its data the report."""
+    """The flow run's final state: its name is the verdict, its data the report.
+
+    Raises: Abort if the run failed here and Prefect executes the flow run again in another process.
+    """
+    name = report.verdict.replace("_", " ").title().replace(" ", "")
+    kind = {"promoted": Completed, "unchanged": Completed, "not_promoted": Completed, "cancelled": Cancelled}
+    make = kind.get(report.verdict, Failed)
+    if make is Failed and _is_executed_again():
+        # A process that was stopped for a while is fenced by the other one, which may have ended as Completed since.
+        raise Abort(f"the run {report.run_id} ends as its newer execution reports; this one failed: {report.sentence}")
     stage_artifact(
         artifact_pages.artifact_key(run, "report"),
         artifact_pages.run_page(report),
         f"{report.pipeline}: {report.verdict}",
     )
-    name = report.verdict.replace("_", " ").title().replace(" ", "")
-    kind = {"promoted": Completed, "unchanged": Completed, "not_promoted": Completed, "cancelled": Cancelled}
-    make = kind.get(report.verdict, Failed)
     return make(name=name, message=report.sentence, data=report.to_json())
+
+
+def _is_executed_again() -> bool:
+    """Whether Prefect has begun to execute this flow run in another process since; False if it does not answer."""
+    context = FlowRunContext.get()
+    if context is None or context.flow_run is None:
+        return False
+    try:
+        with asking(retries=2) as client:
+            return client.read_flow_run(context.flow_run.id).run_count > context.flow_run.run_count
+    except Exception as error:
+        log.warning("Prefect did not say whether it executes this flow run again: %s", error)
+        return False

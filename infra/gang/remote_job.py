@@ -19,17 +19,19 @@ from typing import Any, Literal
 from data_contracts.errors import Interrupted, Preempted, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Dataset, Ref
 from data_contracts.messages.children import RemoteJob
-from data_contracts.messages.gang import Launch
+from data_contracts.messages.gang import Launch, Retries
 from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.pipeline_spec import RetrySpec
 from infra import stopping
 from infra.child import run_module
 from infra.code_bundle import unpack
 from infra.datasets import local_dataset
+from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.participants import generations
 from infra.gang.conductor.conductor import WAIT_S
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
+from infra.gang.conductor.recovery import restore_budgets
 from infra.gang.environment import SCRATCH, STORE, store_options
 from infra.gang.node.local import Room, Start
 from infra.gang.rank_files import RankFiles, read_launch, stop_file
@@ -124,20 +126,23 @@ def run_errand(store: Store, errand: ErrandRequest) -> dict[str, Any]:
                 errand.on_progress(
                     Progress(-1, "waiting", sentence="another process does this already; waiting for its result")
                 )
-            return _generations(store, errand, token, keeper)
+            return _generations(store, errand, patiently(lambda: Ledger(store, errand.uri, token)), keeper)
     finally:
         with uninterrupted():
             errand.room.give_back()
             keeper.stop()
 
 
-def _generations(store: Store, errand: ErrandRequest, token: int, keeper: LeaseKeeper) -> dict[str, Any]:
-    """Launch generations until one has answered. Raises an error that a retry would repeat or cannot afford."""
-    used: Counter[str] = Counter()
+def _generations(store: Store, errand: ErrandRequest, ledger: Ledger, keeper: LeaseKeeper) -> dict[str, Any]:
+    """Launch generations until one has answered. Raises an error that a retry would repeat or cannot afford.
+
+    The ledger has no checkpoints here. It keeps what earlier processes have used of the retry budgets.
+    """
+    used = Counter(ledger.retries.used)
     while True:
         number = 1 + max(patiently(lambda: generations(store, errand.uri)), default=-1)
         _admit(errand, keeper, number)
-        launch = errand.launch().for_generation(number, token)
+        launch = errand.launch().for_generation(number, ledger.token)
         patiently(partial(store.create_once, layout.launch(errand.uri, number), launch.to_json()))
         generation = Generation(
             store, launch, errand.start, commit=lambda _: None, check=keeper.check, on_progress=errand.on_progress
@@ -150,7 +155,9 @@ def _generations(store: Store, errand: ErrandRequest, token: int, keeper: LeaseK
             used[key] += 1
             # Only interruptions come from outside. Other failures, such as running out of memory, would happen again.
             if not isinstance(error, Interrupted) or used[key] > getattr(errand.retry, key, 0):
+                restore_budgets(ledger, error)
                 raise spent(error, getattr(errand.retry, key, 0)) from error
+            patiently(lambda: ledger.record_recovery([], Retries(used=dict(used))))
             sentence = f"tried again ({error.cause}): {error.message}"
             errand.on_progress(Progress(number, "ended", sentence=sentence))
         finally:

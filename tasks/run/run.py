@@ -130,6 +130,8 @@ def open_run(
 ) -> Run:
     """Resolve a spec once and name the run; two calls with one idempotency key open the same run.
 
+    The second call resolves nothing: a file that changed or vanished since must not end a run that has its inputs.
+
     Args:
         overrides: `a.b=c` settings that replace fields of the spec.
         store_uri: store to use instead of the spec's.
@@ -141,6 +143,8 @@ def open_run(
     path = Path(spec_path).resolve()
     spec = load_spec(path, overrides)
     store = open_spec_store(spec, path.parent, store_uri)
+    if recorded and (known := _resolved_before(store, options.key)) is not None:
+        return Run(known, store)
     resolved = resolve(spec, path, store, run_id=new_run_id(), options=options)
     if not recorded:
         return Run(resolved, store, recorded=False)
@@ -236,7 +240,19 @@ def _claim(store: Store, key: str, run_id: str) -> str:
     path = layout.trigger(key)
     if store.create_once(path, {"schema_version": 1, "run_id": run_id}):
         return run_id
-    return store.read_as(path, lambda trigger: valid_name(trigger["run_id"]))
+    return store.read_as(path, _run_named)
+
+
+def _resolved_before(store: Store, key: str | None) -> Resolved | None:
+    """The inputs of the run that owns this idempotency key; None if there is no such run yet."""
+    run_id = None if key is None else store.find_as(layout.trigger(key), _run_named)
+    if run_id is None or not store.claim(layout.run(run_id)):
+        return None
+    return store.find_as(layout.resolved(run_id), Resolved.from_json)
+
+
+def _run_named(trigger: dict[str, Any]) -> str:
+    return valid_name(trigger["run_id"])
 
 
 def _record(store: Store, resolved: Resolved) -> Resolved:

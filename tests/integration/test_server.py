@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -12,7 +13,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,26 @@ def test_many_clients_at_once_wait_for_each_other(place: Place) -> None:
     with ThreadPoolExecutor(8) as clients:
         list(clients.map(start_runs, range(8)))
     assert answers == {201: 40, 204: 40}, "none is told that the database is locked"
+
+
+def test_more_clients_than_connections_are_told_to_come_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.ask(STOP)
+    monkeypatch.setitem(place.env, "PREFECT_SERVER_DATABASE_SQLALCHEMY_POOL_TIMEOUT", "1")
+    url = place.ask(ENSURE)["url"]
+    # Fifteen wait for whoever writes to the database, and the others for a connection.
+    writer = sqlite3.connect(place.home / "prefect/prefect.db", isolation_level=None, timeout=60)
+    writer.execute("BEGIN IMMEDIATE")
+
+    def make_flow(number: int) -> int:
+        with api_client(url, place.password(), timeout_s=120) as api:
+            return api.post("/flows/", json={"name": f"crowd-{number}"}).status_code
+
+    with ThreadPoolExecutor(25) as clients:
+        answers = [clients.submit(make_flow, number) for number in range(25)]
+        wait(answers, return_when=FIRST_COMPLETED)
+        writer.execute("ROLLBACK")
+    assert {answer.result() for answer in answers} == {201, 503}
+    writer.close()
 
 
 def test_stopping_leaves_no_process_and_frees_the_port(place: Place) -> None:

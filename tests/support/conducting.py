@@ -78,8 +78,13 @@ def run(
 
 def steps(store: Store) -> dict[tuple[int, int], list[int]]:
     """The steps that each (generation, rank) took."""
+    return steps_in(Path(store.uri).parent)
+
+
+def steps_in(folder: Path) -> dict[tuple[int, int], list[int]]:
+    """The same, for a training that leaves its trace in `folder`."""
     found: dict[tuple[int, int], list[int]] = {}
-    trace = Path(store.uri).parent / "trace"
+    trace = folder / "trace"
     for line in trace.read_text().splitlines() if trace.exists() else []:
         generation, rank, step = map(int, line.split())
         found.setdefault((generation, rank), []).append(step)

@@ -8,14 +8,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
-from infra.store import Store, open_store
+from infra.store import Store, layout, open_store
+from tests.support.conducting import TRAINING, steps_in
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180.0
@@ -44,14 +45,25 @@ def password_in(home: Path) -> str:
     return (home / "password").read_text().strip()
 
 
+def about(store: Store, folder: Path) -> dict[str, Any]:
+    """What `tests.support.pooled` is told of a store, and where it leaves what it says."""
+    return {"storage_options": store.storage_options, "folder": str(folder)}
+
+
 class Site:
-    """One server, and the workers that were started for it."""
+    """One server, and the workers that were started for it: as if on another machine, with a state folder of their own.
+
+    Attributes:
+        nodes_home: the state folder of what the workers start.
+        wheels: the only place from which the workers' machine installs packages.
+    """
 
     def __init__(self, url: str, folder: Path, password: str) -> None:
         self.url, self.folder = url, folder
         self.api = api_client(url, password)
         self.workers: dict[str, str] = {}
         self.conductors: list[str] = []
+        self.nodes_home, self.wheels = folder / "nodes", folder / "wheels"
         self.environment = {
             "PREFECT_API_URL": url,
             "PREFECT_API_AUTH_STRING": password,
@@ -86,7 +98,13 @@ class Site:
         with (self.folder / f"worker-{pool}.txt").open("a") as log:
             subprocess.Popen(
                 [*command, "--name", f"w{len(self.workers)}"],
-                env={**marked_env(mark), **self.environment},
+                env={
+                    **marked_env(mark),
+                    **self.environment,
+                    "TRAINWRIGHT_HOME": str(self.nodes_home),
+                    "PIP_NO_INDEX": "1",
+                    "PIP_FIND_LINKS": str(self.wheels),
+                },
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -106,11 +124,24 @@ class Site:
 
     def conduct_in_worker(self, pool: str, store: Store, fake: dict[str, Any], **options: Any) -> dict[str, Any]:
         """A flow run, carried out by a worker of the pool, that trains fake ranks there."""
-        flow = self.ask("/flows/", {"name": "pooled"})
-        entrypoint = {"entrypoint": "tests.support.pooled.pooled", "work_pool_name": pool}
-        deployment = self.ask("/deployments/", {"name": pool, "flow_id": flow["id"], **entrypoint})
-        parameters = {"store": store.uri, "fake": fake, "options": {**DEFAULTS, "pool": pool, **options}}
+        told = {**about(store, Path(store.uri).parent), **DEFAULTS, "pool": pool, **options}
+        return self.run(pool, "pooled", {"store": store.uri, "fake": fake, "options": told})
+
+    def run(self, pool: str, flow: str, parameters: dict[str, Any], entrypoint: str = "") -> dict[str, Any]:
+        """A flow run, by default of a flow in `tests.support.pooled`, to be executed by a worker of the pool."""
+        known = self.ask("/flows/", {"name": flow})
+        where = {"entrypoint": entrypoint or f"tests.support.pooled.{flow}", "work_pool_name": pool}
+        deployment = self.ask("/deployments/", {"name": pool, "flow_id": known["id"], **where})
         return self.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
+
+    def execute_again(self, run: dict[str, Any]) -> None:
+        """Let a worker execute a flow run once more, whatever became of it so far."""
+        again = {"type": "SCHEDULED", "name": "AwaitingRetry"}
+        self.ask(f"/flow_runs/{run['id']}/set_state", {"state": again, "force": True})
+
+    def now(self, run: dict[str, Any]) -> dict[str, Any]:
+        """The flow run as the server has it."""
+        return self.ask(f"/flow_runs/{run['id']}", method="GET")
 
     def cancel(self, run: dict[str, Any]) -> None:
         """What the button in Prefect's pages does."""
@@ -118,7 +149,7 @@ class Site:
 
     def state(self, run: dict[str, Any]) -> str:
         """Type of a run's state."""
-        return str(self.ask(f"/flow_runs/{run['id']}", method="GET")["state"]["type"])
+        return str(self.now(run)["state"]["type"])
 
     def slots(self, pool: str) -> int:
         """Slots of the pool's limit that are taken."""
@@ -142,19 +173,29 @@ class Site:
 
 
 class Conductor:
-    """A program that trains fake ranks on a pool of a site."""
+    """A program that trains fake ranks on a pool of a site, in `folder`; by default the store is there, too."""
 
-    def __init__(self, site: Site, folder: Path, pool: str, fake: dict[str, Any] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        site: Site,
+        folder: Path,
+        pool: str,
+        fake: dict[str, Any] | None = None,
+        *,
+        store: Store | None = None,
+        **options: Any,
+    ) -> None:
         folder.mkdir(exist_ok=True)
-        self.site, self.store = site, open_store(str(folder / "store"))
+        self.site, self.store, self.folder = site, store or open_store(str(folder / "store")), folder
         self._said = folder / "said"
         self._errors = folder / "errors"
         mark = new_mark()
         site.conductors.append(mark)
         command = [sys.executable, "-m", "tests.support.pooled", self.store.uri]
+        told = about(self.store, folder)
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [*command, json.dumps(fake or {}), json.dumps({**DEFAULTS, "pool": pool, **options})],
+                [*command, json.dumps(fake or {}), json.dumps({**told, **DEFAULTS, "pool": pool, **options})],
                 env={**marked_env(mark), **site.environment},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
@@ -162,6 +203,10 @@ class Conductor:
                 stderr=errors,
                 start_new_session=True,
             )
+
+    def steps(self) -> dict[tuple[int, int], list[int]]:
+        """The steps that each (generation, rank) took."""
+        return steps_in(self.folder)
 
     def lines(self) -> list[dict[str, Any]]:
         """All that it said so far."""
@@ -197,9 +242,10 @@ class Conductor:
         self.process.send_signal(number)
 
 
-def processes_of(site: Site, store: Store, run: dict[str, Any] | None = None) -> list[int]:
-    """Live processes of a store's node runs, or of one: flows, supervisors, agents, ranks and what they started."""
-    ids = [one["id"].encode() for one in ([run] if run else site.runs(store))]
+def processes_of(site: Site, *runs: Store | dict[str, Any]) -> list[int]:
+    """Live processes of flow runs, or of a store's node runs: flows, supervisors, agents, ranks, what they started."""
+    named = [one for run in runs for one in (site.runs(run) if isinstance(run, Store) else [run])]
+    ids = [one["id"].encode() for one in named]
     found = []
     for mark in site.workers.values():
         for pid in find_marked(mark):
@@ -207,6 +253,41 @@ def processes_of(site: Site, store: Store, run: dict[str, Any] | None = None) ->
                 environment = Path(f"/proc/{pid}/environ").read_bytes()
                 found += [pid] if any(b"PREFECT__FLOW_RUN_ID=" + one in environment for one in ids) else []
     return found
+
+
+def node_flow(site: Site, gang: Conductor, node: int) -> int:
+    """The process of a node's flow run."""
+    (run,) = [run for run in site.runs(gang.store) if run["parameters"]["node"] == node]
+    return flow_process(site, run)
+
+
+def flow_process(site: Site, run: dict[str, Any]) -> int:
+    """The process that executes a flow run."""
+    started = (b"infra.", b"torch", b"training.")
+    found = processes_of(site, run)
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in found}
+    return next(pid for pid, command in commands.items() if not any(name in command for name in started))
+
+
+def cancelled_within(site: Site, pool: str, store: Store, timeout_s: float, what: str) -> None:
+    """Every process of the store's two node runs ends in time, and the pool's slots are free."""
+    began = time.monotonic()
+    until(lambda: not processes_of(site, store), timeout_s, lambda: processes_of(site, store))
+    print(f"{what}: the last process ended after {time.monotonic() - began:.1f} s")
+    until(lambda: site.slots(pool) == 0, 5)
+    assert store.exists(layout.cancel(TRAINING, 0))
+    assert [run["state"]["type"] for run in site.ended_runs(store)] == ["CANCELLED"] * 2
+
+
+@contextlib.contextmanager
+def site_with(pool: str, slots: int, folder: Path, home: Path) -> Iterator[Site]:
+    """This session's server, whose state folder is `home`, with a pool of so many slots and a worker."""
+    site = Site(server_url(), folder, password_in(home))
+    try:
+        site.pool(pool, slots=slots)
+        yield site
+    finally:
+        site.close()
 
 
 def server_url() -> str:

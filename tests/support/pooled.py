@@ -1,5 +1,7 @@
 """Conducts trainings of fake ranks on a work pool; as a program, and as a flow that can be deployed and cancelled.
 
+`ends` is a flow that only ends.
+
 `python -m tests.support.pooled STORE FAKE OPTIONS` prints each progress as a JSON line and exits as the CLI would.
 """
 
@@ -8,13 +10,19 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from prefect import flow
+from prefect.context import FlowRunContext
+from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
+from data_contracts.run_report import RunReport
+from flows.flow_runs import as_state
 from infra.gang.conductor.rank_reports import Progress
 from infra.orchestrator.cancelling import cancellable
 from infra.orchestrator.gang import PoolGang, WorkPool
@@ -25,19 +33,21 @@ from tests.support.foreground import foreground
 
 @flow
 def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
-    """Train on the pool that `options` names; what became of it is the last line of `said` beside the store."""
+    """Train on the pool that `options` names; what became of it is the last line of `said` in their `folder`."""
+    folder = Path(options.pop("folder"))
 
     def say(value: dict[str, Any]) -> None:
         line = json.dumps(value) + "\n"
         sys.stdout.write(line)
         sys.stdout.flush()
-        with Path(store).with_name("said").open("a") as said:
+        with (folder / "said").open("a") as said:
             said.write(line)
 
     def progress(now: Progress) -> None:
         say(asdict(now))
 
-    opened = open_store(store)
+    opened = open_store(store, options.pop("storage_options"))
+    fake = {"trace": str(folder / "trace"), **fake}
     gang = PoolGang(opened, TRAINING, WorkPool(options.pop("pool"), "train", ("test",), {"team": "tests"}, 3.0))
     try:
         with cancellable():
@@ -46,6 +56,23 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
         say(error.to_json())
         raise
     say({"step": outcome.checkpoint.step, "generations": outcome.generations})
+
+
+@flow
+def ends(folder: str, failed: dict[str, Any], promoted: dict[str, Any]) -> State:
+    """End as `failed` says once `folder` has `go`; executed again, end as `promoted` says."""
+    run: Any = SimpleNamespace(spec=SimpleNamespace(name="tiny"))
+    context = FlowRunContext.get()
+    assert context is not None
+    assert context.flow_run is not None
+    if context.flow_run.run_count > 1:
+        return as_state(run, RunReport.from_json(promoted))
+    while not Path(folder, "go").exists():
+        time.sleep(0.05)
+    try:
+        return as_state(run, RunReport.from_json(failed))
+    finally:
+        Path(folder, "gone").touch()
 
 
 def main() -> None:

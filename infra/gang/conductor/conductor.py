@@ -14,7 +14,6 @@ from functools import partial
 from data_contracts.errors import (
     Cancelled,
     CorruptError,
-    Fenced,
     Interrupted,
     StorageUnavailable,
     TrainwrightError,
@@ -29,7 +28,7 @@ from infra.gang.checkpoints.listing import adoptable, why_from
 from infra.gang.checkpoints.participants import begun
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
-from infra.gang.conductor.recovery import Recovery
+from infra.gang.conductor.recovery import Recovery, restore_budgets
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.gang.node.local import local
 from infra.processes.processes import terminable, uninterrupted
@@ -213,10 +212,7 @@ class _Conductor:
         try:
             how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
         except TrainwrightError:
-            # The failure is reported, so the budgets are reset: a run that continues the training has all of them.
-            if ledger.retries != Retries() and not isinstance(error, Fenced | Cancelled):
-                with contextlib.suppress(StorageUnavailable, Fenced):
-                    ledger.record_recovery(ledger.skipped, Retries())
+            restore_budgets(ledger, error)
             raise
         if (recovery.skipped, recovery.retries) != (ledger.skipped, ledger.retries):
             patiently(lambda: ledger.record_recovery(list(recovery.skipped), recovery.retries))

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 
-from data_contracts.errors import Diverged, Hung, NodeLost, OutOfMemory, TrainwrightError
+from data_contracts.errors import (
+    Cancelled,
+    Diverged,
+    Fenced,
+    Hung,
+    NodeLost,
+    OutOfMemory,
+    StorageUnavailable,
+    TrainwrightError,
+)
 from data_contracts.messages.gang import Launch, Retries
 from data_contracts.pipeline_spec import RetrySpec
+from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.conductor.members import fitting
 
 # A node that failed this many times is left out.
 FAILURES = 2
+
+
+def restore_budgets(ledger: Ledger, error: TrainwrightError) -> None:
+    """Reset the retry budgets, because `error` is reported: a run that continues the work has all of them."""
+    if ledger.retries != Retries() and not isinstance(error, Fenced | Cancelled):
+        with contextlib.suppress(StorageUnavailable, Fenced):
+            ledger.record_recovery(ledger.skipped, Retries())
 
 
 class Recovery:

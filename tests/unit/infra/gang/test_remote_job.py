@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import CorruptError, GangIncomplete, Hung
+from data_contracts.errors import CorruptError, GangIncomplete, Hung, NodeLost
 from data_contracts.handoffs import Ref
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, RemoteJob, VerifyRequest
+from data_contracts.messages.gang import Latest
 from data_contracts.pipeline_spec import RetrySpec
 from infra.code_bundle import pack
 from infra.gang.checkpoints.participants import roster
@@ -122,6 +123,25 @@ def test_a_lost_node_is_replaced_within_its_budget(store: Store, code: Ref) -> N
     start = failing_first(local(store.uri, {}, URI), 1)
     assert errand(store, {"do": "answer"}, code, start=start, on_progress=said.append).got
     assert any("tried again (node_lost)" in progress.sentence for progress in said)
+
+
+def test_the_next_process_has_what_is_left_of_the_budget_until_a_failure_is_reported(store: Store, code: Ref) -> None:
+    def killed_by(progress: Progress) -> None:
+        if "tried again" in progress.sentence:
+            raise KeyboardInterrupt
+
+    def used() -> dict[str, int]:
+        latest = store.pointer(layout.latest(URI)).read()
+        assert latest is not None
+        return Latest.model_validate(latest.value).retries.used
+
+    asked: dict[str, Any] = {"retry": RetrySpec(node_lost=1), "on_progress": killed_by}
+    with pytest.raises(KeyboardInterrupt):
+        errand(store, {}, code, start=failing_first(local(store.uri, {}, URI), 1), **asked)
+    assert used() == {"node_lost": 1}
+    with pytest.raises(NodeLost, match=r"and retry\.node_lost = 1 is spent\."):
+        errand(store, {}, code, start=failing_first(local(store.uri, {}, URI), 1), **asked)
+    assert used() == {}
 
 
 def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, code: Ref) -> None:

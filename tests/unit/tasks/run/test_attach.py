@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import Cancelled, ContractRejected, NodeLost, UserCodeError
+from data_contracts.errors import Cancelled, ContractRejected, NodeLost, SpecError, UserCodeError
 from data_contracts.run_report import RunReport
 from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper
@@ -109,6 +109,15 @@ def test_another_key_is_another_run(spec: Path) -> None:
     line = Line(ContractRejected("no"), ContractRejected("no"))
     assert attach(line)(opened(spec, "a")).run_id != attach(line)(opened(spec, "b")).run_id
     assert line.calls == 2
+
+
+def test_a_second_process_needs_no_source_of_the_run_that_it_opens(spec: Path) -> None:
+    first = opened(spec)
+    (spec.parent / "rows.csv").unlink()
+    (spec.parent / "net.py").write_text("class Other: ...\n")
+    assert opened(spec).resolved == first.resolved
+    with pytest.raises(SpecError, match=r"net\.Net"):
+        opened(spec, "another")
 
 
 def test_the_key_of_ci_is_the_code_too(spec: Path) -> None:
