@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract import engine, frames
+from data_contracts.contract import engine, frames, great_expectations_engine
 from data_contracts.contract.engine import check
 from data_contracts.errors import SpecError
 from tests.support.expectations import E, one, reader, run, suite
@@ -54,7 +54,7 @@ def test_nothing_is_printed() -> None:
         "other = {**entry, 'kwargs': {'column': 'b', 'min_value': 0}}\n"
         "suite = load_suite({'name': 's', 'expectations': [entry, other]}, Path())\n"
         "read = lambda columns: pa.table({'a': [1, -1], 'b': ['x', 'y']}).to_batches()\n"
-        "assert len(check(suite, read, fail_on='critical', sensitive=[]).failures) == 2"
+        "assert len(check(suite, read, fail_on='critical', sensitive=[], resources=None).failures) == 2"
     )
     done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if "marshmallow" not in line and "import" not in line]
@@ -79,14 +79,14 @@ def test_only_the_columns_that_are_needed_are_read() -> None:
         E("column_mean_to_be_between", column="c"),
         E("table_columns_to_match_set", column_set=["a", "b", "c", "big"]),
     )
-    assert check(told, reader(table, seen=seen), fail_on="critical", sensitive=[]).accepted
+    assert check(told, reader(table, seen=seen), fail_on="critical", sensitive=[], resources=None).accepted
     assert seen == [None, ["a", "b"], ["c"]]
 
 
 def test_the_list_of_expectations_is_that_of_the_installed_version() -> None:
     kept = json.loads(Path(engine.__file__).with_name("expectations.json").read_text())
-    assert kept == engine.catalogue(), (
-        "run `python -m data_contracts.contract.engine > data_contracts/contract/expectations.json`"
+    assert kept == great_expectations_engine.catalogue(), (
+        "run `python -m data_contracts.contract.great_expectations_engine > data_contracts/contract/expectations.json`"
     )
 
 
