@@ -20,6 +20,7 @@ _INT64 = 2**63
 # Relative to the sum of all absolute values: several times what two ways of adding float64 can differ by.
 _BAND = 1e-12
 _EPSILON = 2.3e-16
+_SQUARED = 1e150  # a sum of squares of smaller values is finite
 
 
 class Measure(NamedTuple):
@@ -200,12 +201,14 @@ def deviation(kwargs: Arguments, kind: Kind) -> Question:
     """The standard deviation of the sample lies between two bounds."""
 
     def holds(count: int, deviation: float | None, largest: float | None) -> bool:
-        if deviation is None or largest is None or not largest < 1e150:
+        if deviation is None or largest is None or not largest < _SQUARED:
             return False
         return _inside(kwargs, deviation, max(2 * (_BAND + count * _EPSILON) * largest, 1e-150) if largest else 0.0)
 
     column = kwargs["column"]
-    sql = ("count({c})", "stddev_samp({c}::DOUBLE)", "max(abs({c}::DOUBLE))")
+    # Larger values would be an error of DuckDB's, which ends the whole scan.
+    deviation = f"stddev_samp({{c}}::DOUBLE) FILTER (WHERE abs({{c}}::DOUBLE) < {_SQUARED})"
+    sql = ("count({c})", deviation, "max(abs({c}::DOUBLE))")
     return Question(tuple(Measure(one, column) for one in sql), holds)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,17 +58,36 @@ def scanned(
     inner = ", ".join(_without_nan(names[name], schema.field(name).type) for name in columns)
     asked = list(dict.fromkeys(measures))
     aggregates = ", ".join(one.sql.format(c=names.get(one.column or "", "")) for one in asked)
+    values = [list(value) if isinstance(value, tuple) else value for one in asked for value in one.values]
     with duckdb.connect(":memory:", config=_config(resources)) as connection:
-        try:
+
+        def query() -> Any:
             connection.register("source", stream.reader)
-            values = [list(value) if isinstance(value, tuple) else value for one in asked for value in one.values]
-            row = connection.execute(f"SELECT {aggregates} FROM (SELECT {inner} FROM source)", values).fetchone()
+            return connection.execute(f"SELECT {aggregates} FROM (SELECT {inner} FROM source)", values).fetchone()
+
+        try:
+            row = _answer(query, connection.interrupt, stream)
         except duckdb.Error as error:
             log.info("one scan could not measure the data (%s): Great Expectations does", type(error).__name__)
             row = None
-    if stream.error is not None:
-        raise stream.error
     return dict(zip(asked, row, strict=True)) if row is not None and stream.ended else None
+
+
+def _answer(query: Callable[[], Any], interrupt: Callable[[], None], stream: _Stream) -> Any:
+    """What the query returns; raises what reading raised.
+
+    It runs in a thread, because a signal's handler waits for the main thread to run Python.
+    """
+    with ThreadPoolExecutor(1, "scan") as thread:
+        answer = thread.submit(query)
+        try:
+            return answer.result()
+        except BaseException:
+            stream.stopped = True
+            interrupt()
+            if stream.error is not None:
+                raise stream.error from None
+            raise
 
 
 class _Stream:
@@ -77,16 +97,19 @@ class _Stream:
         reader: the Arrow stream.
         error: what reading raised, which DuckDB would only quote.
         ended: whether all batches were read.
+        stopped: set when nobody waits for the rest.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
         self.error: BaseException | None = None
-        self.ended = False
+        self.ended = self.stopped = False
         self.reader = pa.RecordBatchReader.from_batches(schema, self._handed(batches, schema))
 
     def _handed(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         try:
             for batch in batches:
+                if self.stopped:
+                    return
                 yield pa.RecordBatch.from_arrays([_handed(column) for column in batch.columns], schema=schema)
             self.ended = True
         except _NotUnicode:

@@ -90,7 +90,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "column_unique_value_count_to_be_between": _range(st.integers(0, 9)),
     "column_proportion_of_unique_values_to_be_between": _range(st.sampled_from([0, 0.25, 1 / 3, 0.5, 2 / 3, 1, 1.0])),
-    "column_to_exist": st.just({}),
+    "column_to_exist": st.sampled_from([{}, {"column": "other"}]),
     "table_row_count_to_be_between": COUNTS,
     "table_row_count_to_equal": EXACTLY,
     "table_column_count_to_be_between": COUNTS.map(lambda bounds: {k: v for k, v in bounds.items() if "value" in k}),
@@ -108,7 +108,7 @@ def asked(draw: st.DrawFn, name: str) -> dict[str, Any]:
     if name.startswith(("column_values", "column_value_lengths")):
         kwargs = {**draw(MOSTLY), **kwargs}
     rule = _RULES[f"expect_{name}"]
-    if "column" in rule.arguments:
+    if "column" in rule.arguments and "column" not in kwargs:
         fitting = [one for one in SCHEMA.names if not rule.kinds or not isinstance(_plan(name, one, kwargs), str)]
         kwargs["column"] = draw(st.sampled_from(fitting or SCHEMA.names))
     return E(name, **kwargs)

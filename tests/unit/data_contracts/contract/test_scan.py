@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,6 +82,34 @@ def test_what_reading_raises_comes_out_as_it_was() -> None:
     with pytest.raises(CorruptError) as raised:
         scanned([COUNT], read, TABLE.schema, ["a"], RESOURCES)
     assert raised.value is changed
+
+
+class Stopped(BaseException):
+    """What a handler of a signal raises."""
+
+
+def test_a_signal_ends_it_between_two_batches() -> None:
+    given = 0
+
+    def read(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        nonlocal given
+        for _ in range(2000):
+            given += 1
+            if given == 3:
+                os.kill(os.getpid(), signal.SIGUSR1)
+            time.sleep(0.005)
+            yield TABLE.select(["a"]).to_batches()[0]
+
+    def handler(*arguments: object) -> None:
+        raise Stopped
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Stopped):
+            scanned([COUNT], read, TABLE.schema, ["a"], RESOURCES)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert given < 1000
 
 
 def test_what_duckdb_cannot_measure_it_leaves() -> None:
