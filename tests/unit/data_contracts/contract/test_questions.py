@@ -143,6 +143,49 @@ def compare(table: pa.Table, expectations: list[dict[str, Any]]) -> list[bool]:
     return [index in held for index in questions]
 
 
+NAN, INF = float("nan"), float("inf")
+EDGES = pa.table(
+    {
+        "whole": pa.array([2**53, 2**53 + 1, None, 3], pa.int64()),
+        "real": [NAN, None, -0.0, INF],
+        "pair": pa.array([1.5, 2.5, 2.5, NAN], from_pandas=False),
+        "short": pa.array([0.1, NAN, 0.5, None], pa.float32()),
+        "text": ["", "e\u0301", "a\0b", None],
+        "twice": ["a", "a ", "A", None],
+        "flag": [True, None, False, True],
+        "least": pa.array([-(2**63), 0, None, 1], pa.int64()).cast(pa.timestamp("ns")),
+    }
+)
+AT_AN_EDGE = [
+    *(E(f"column_values_to_{what}be_null", column=name, mostly=mostly)
+      for what in ("", "not_") for name in EDGES.column_names for mostly in (0.25, 0.5, 0.51, 0.75)),
+    *(E("column_values_to_be_between", column=name, mostly=mostly, **bounds)
+      for name in ("whole", "real", "pair", "short") for mostly in (0.66, 0.67, 1)
+      for bounds in ({"min_value": 2**53}, {"max_value": 2**53}, {"min_value": 0, "max_value": 2.5},
+                     {"min_value": 0, "strict_min": True}, {"max_value": 2.5, "strict_max": True})),
+    *(E(f"column_values_to_{what}be_in_set", column="short", value_set=values, mostly=0.5)
+      for what in ("", "not_") for values in ([0.1, 0.5], [0.10000000149011612, 0.5], [0, 1])),
+    *(E("column_values_to_be_in_set", column="whole", value_set=values, mostly=0.66)
+      for values in ([2**53, 3], [2**53 + 1, 3], [2**53 + 2, 3])),
+    *(E("column_values_to_be_in_set", column="real", value_set=values) for values in ([0], [0, 1.5])),
+    *(E("column_values_to_be_in_set", column="text", value_set=values) for values in (["", "é", "a\0b"], ["", "a"])),
+    *(E("column_value_lengths_to_be_between", column="text", min_value=low, max_value=3) for low in (0, 1, 2)),
+    *(E("column_value_lengths_to_equal", column="text", value=2, mostly=mostly) for mostly in (0.33, 0.34)),
+    *(E("column_values_to_be_unique", column=name) for name in EDGES.column_names if name != "least"),
+    *(E("column_unique_value_count_to_be_between", column=name, min_value=count, max_value=count)
+      for name in EDGES.column_names if name != "least" for count in (2, 3)),
+    *(E(f"column_{what}_to_be_between", column=name, **bounds)
+      for what in ("min", "max", "mean", "sum", "stdev") for name in ("whole", "real", "pair")
+      for bounds in ({"min_value": 0}, {"max_value": 2.5}, {"min_value": 2.5}, {"max_value": 6.5})),
+]  # fmt: skip
+
+
+def test_a_scan_shows_what_great_expectations_says_at_the_edges() -> None:
+    shown = compare(EDGES, AT_AN_EDGE)
+    assert len(shown) == len(AT_AN_EDGE)
+    assert shown.count(True) > 50 < shown.count(False)
+
+
 # The cases are small; shrinking one takes minutes here.
 FEW = settings(
     max_examples=2,
