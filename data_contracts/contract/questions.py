@@ -250,6 +250,13 @@ def columns_in_set(kwargs: Arguments, schema: pa.Schema) -> Question:
     return Question((), lambda: wanted == names if exact else bool(wanted) and wanted <= names)
 
 
+def typed(kwargs: Arguments, schema: pa.Schema) -> Question:
+    """A column of int64 or float64 is of this type; of another type, it shows nothing."""
+    column = kwargs["column"]
+    kind = schema.field(column).type if column in schema.names else None
+    return Question((), lambda: (kwargs["type_"], kind) in (("int64", pa.int64()), ("float64", pa.float64())))
+
+
 def exists(kwargs: Arguments, schema: pa.Schema) -> Question:
     """The data has a column."""
     return Question((), lambda: kwargs["column"] in schema.names)

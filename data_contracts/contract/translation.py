@@ -88,6 +88,7 @@ _ARGUMENTS: dict[str, Callable[[Any], bool]] = {
     "max_value": is_number,
     "strict_min": is_flag,
     "strict_max": is_flag,
+    "type_": questions.is_text,
     "value": lambda value: type(value) is int and abs(value) <= EXACT,
     "value_set": lambda value: type(value) is list and 0 < len(value) <= _SET,
     "column_set": lambda value: type(value) is list and bool(value) and all(map(questions.is_text, value)),
@@ -133,6 +134,7 @@ def _rules() -> Iterator[tuple[str, _Rule]]:
     yield "column_stdev_to_be_between", _Rule(_RANGE, _DOUBLES, questions.deviation)
     yield "column_unique_value_count_to_be_between", _Rule(_RANGE, _VALUES, questions.distinct_count, counts=True)
     yield "column_proportion_of_unique_values_to_be_between", _Rule(_RANGE, _VALUES, questions.proportion)
+    yield "column_values_to_be_of_type", _Rule(("column", "type_"), (), questions.typed)
     yield "column_to_exist", _Rule(("column",), (), questions.exists)
     yield "table_row_count_to_be_between", _Rule(_RANGE[1:], (), questions.row_count, counts=True)
     yield "table_row_count_to_equal", _Rule(("value",), (), questions.row_count)

@@ -90,6 +90,9 @@ ARGUMENTS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "column_unique_value_count_to_be_between": _range(st.integers(0, 9)),
     "column_proportion_of_unique_values_to_be_between": _range(st.sampled_from([0, 0.25, 1 / 3, 0.5, 2 / 3, 1, 1.0])),
+    "column_values_to_be_of_type": st.sampled_from(["int64", "float64", "int32", "int"]).map(
+        lambda name: {"type_": name}
+    ),
     "column_to_exist": st.sampled_from([{}, {"column": "other"}]),
     "table_row_count_to_be_between": COUNTS,
     "table_row_count_to_equal": EXACTLY,
@@ -105,7 +108,7 @@ ARGUMENTS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 @st.composite
 def asked(draw: st.DrawFn, name: str) -> dict[str, Any]:
     kwargs = draw(ARGUMENTS[name])
-    if name.startswith(("column_values", "column_value_lengths")):
+    if "mostly" in _RULES[f"expect_{name}"].arguments:
         kwargs = {**draw(MOSTLY), **kwargs}
     rule = _RULES[f"expect_{name}"]
     if "column" in rule.arguments and "column" not in kwargs:
@@ -122,8 +125,8 @@ def test_every_translated_expectation_is_compared() -> None:
     assert {f"expect_{name}" for name in ARGUMENTS} == set(_RULES)
 
 
-# Of these, a value near a bound or too large for float64 shows nothing; of the others, yes and no are both exact.
-ONE_SIDED = ("unique", "sum", "mean", "stdev", "min_to", "max_to")
+# These show nothing near a bound, above 2**53 or for most types; of the others, yes and no are both exact.
+ONE_SIDED = ("unique", "sum", "mean", "stdev", "min_to", "max_to", "of_type")
 
 
 def compare(table: pa.Table, expectations: list[dict[str, Any]]) -> list[bool]:
