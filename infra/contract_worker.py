@@ -6,17 +6,24 @@ columns, because logs, warnings and errors of Great Expectations, pandas and Arr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 
+from data_contracts.contract.engine import Resources, check
+from data_contracts.contract.great_expectations_engine import load_great_expectations
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
+from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.sources import Selection, Window, read_batches
+
+# Of DuckDB's before it spills; what Arrow and Great Expectations hold comes on top.
+MEMORY_BYTES = 512 * 2**20
 
 
 def main(request: ContractRequest, report: Report) -> ContractOutcome:
@@ -26,12 +33,6 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         UsageError: the data cannot be read, or lacks a column that `sensitive` names.
         SpecError: an argument of an expectation has a value that Great Expectations refuses.
     """
-    with light_imports():
-        # Its import takes four seconds, so only when there is something to check.
-        from data_contracts.contract.engine import check, load_great_expectations
-
-        load_great_expectations()
-
     files, sources, root = request.files, request.sources, Path(request.root)
     window = None if request.window is None else Window.from_iso(*request.window)
 
@@ -50,13 +51,27 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         # Before the window is used, whose column may be missing for the same reason.
         every = read_batches(files, sources, root=root)
         _refuse_unknown(request.sensitive, next(every, None))
-    outcome = check(request.suite, read, fail_on=request.fail_on, sensitive=request.sensitive)
+    with scratch.make("contract") as spills:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        outcome = check(
+            request.suite,
+            read,
+            fail_on=request.fail_on,
+            sensitive=request.sensitive,
+            resources=Resources(spills.path, MEMORY_BYTES, cores),
+            load=_load,
+        )
     return ContractOutcome(
         accepted=outcome.accepted,
         rows=outcome.rows,
         expectations=outcome.expectations,
         failures=list(outcome.failures),
     )
+
+
+def _load() -> None:
+    with light_imports():  # it takes four seconds otherwise
+        load_great_expectations()
 
 
 def _refuse_unknown(sensitive: list[str], batch: pa.RecordBatch | None) -> None:

@@ -98,7 +98,8 @@ def _look(run: Run, stage: Stage[..., Any], earlier: EarlierHandoffs, changes: l
         why = error.message.rstrip(".")
     mine = [one for one in changes if one.startswith((*stage.sections, "code", "environment", "raw"))]
     since = f"; changed since the last run: {', '.join(dict.fromkeys(mine))}" if mine else ""
-    return Step(stage.name, "run", f"{why[0].lower()}{why[1:]}{since}"), ""
+    remark = stage.remark(run) if stage.remark is not None else ""
+    return Step(stage.name, "run", f"{why[0].lower()}{why[1:]}{since}{'; ' if remark else ''}{remark}"), ""
 
 
 def _changes(run: Run) -> list[str]:

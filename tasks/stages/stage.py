@@ -77,6 +77,7 @@ class Stage(Generic[P, T]):
         keyed: whether the hand-offs that it takes decide its result; if not, key and find take None for each.
         check: refuses what `make` would refuse, before any work begins; takes None for what is not made yet.
         ahead: what `make` would do where `missing` does not say it, such as continuing unfinished work.
+        remark: for a plan in which the stage is made: what is worth knowing about how; "" for nothing.
         resumed: what continuing the run would do, where the stage's record does not say it.
         ranks: the ranks that `make` would start, for a plan; "" for one process. Takes None for what is not made yet.
         corrupt: what the stage does with a CorruptError of `find` before the run ends with that error.
@@ -92,6 +93,7 @@ class Stage(Generic[P, T]):
     keyed: bool = field(default=True, kw_only=True)
     check: Callable[Concatenate[Run, ...], None] | None = field(default=None, kw_only=True)
     ahead: Callable[Concatenate[Run, P], PlannedAction | None] | None = field(default=None, kw_only=True)
+    remark: Callable[[Run], str] | None = field(default=None, kw_only=True)
     resumed: Callable[[Run], PlannedAction | None] | None = field(default=None, kw_only=True)
     ranks: Callable[Concatenate[Run, ...], str] | None = field(default=None, kw_only=True)
     corrupt: Callable[Concatenate[Run, CorruptError, P], None] | None = field(default=None, kw_only=True)

@@ -1,4 +1,4 @@
-"""validate: checks whether the raw data keeps its contract. Great Expectations decides, batch by batch."""
+"""validate: checks whether the raw data keeps its contract, a Great Expectations suite."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import SEVERITIES, suite_digest
+from data_contracts.contract.translation import reason
 from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure, SourceFile
 from data_contracts.messages.raw_data import CONTRACT, ContractRequest
@@ -51,6 +52,16 @@ def make_report(run: Run, key: str) -> Done[ContractReport | None]:
     return _judged(run, _check(run, key), "ran")
 
 
+def slower(run: Run) -> str:
+    """Which expectations Great Expectations decides, whatever the types of their columns are, and why; for a plan."""
+    entries = run.resolved.suite["expectations"] if run.resolved.suite is not None else []
+    reasons = [(asked["type"], asked["kwargs"].get("column"), why) for asked in entries if (why := reason(asked))]
+    named = [f"{name}{f' on {column}' if column else ''} ({why})" for name, column, why in reasons]
+    more = f", and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
+    count = f"{len(named)} of {len(entries)} expectations run on Great Expectations: "
+    return f"{count}{', '.join(named[:SHOWN])}{more}" if named else ""
+
+
 validate = Stage(
     "validate",
     sections=("data", "contract"),
@@ -59,6 +70,7 @@ validate = Stage(
     find=find_report,
     make=make_report,
     missing="there is no accepted contract report for this data and suite",
+    remark=slower,
 )
 
 

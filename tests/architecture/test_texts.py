@@ -15,6 +15,9 @@ SEE_ROWS = (
     "infra/gang/node/rank_bootstrap.py",
 )
 ENGINE = (
+    "data_contracts/contract/scan.py",
+    "data_contracts/contract/translation.py",
+    "data_contracts/contract/great_expectations_engine.py",
     "data_contracts/contract/engine.py",
     "data_contracts/contract/frames.py",
     "data_contracts/contract/findings.py",
@@ -31,7 +34,10 @@ KNOWN = {
     ("training/formats/facts.py", "raise Mismatch(str(error)"): "names types",
     ("training/shard/splitter.py", "self.notes.bad_name ="): "masked where it is told",
     ("training/user/assemble.py", "said = _sentence(str(error))"): "withheld where the user's code raised it",
-    ("data_contracts/contract/engine.py", "field, reason ="): "an argument of the suite, before any row is read",
+    (
+        "data_contracts/contract/great_expectations_engine.py",
+        "field, reason =",
+    ): "an argument of the suite, before any row is read",
 }
 
 

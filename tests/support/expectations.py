@@ -8,10 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.engine import Outcome, check, load_suite
+from data_contracts.contract.engine import Outcome, Resources, check, load_suite
 from data_contracts.handoffs import Failure
 
 ROOT = Path(__file__)
+RESOURCES = Resources(Path("/nonexistent"), 64 * 2**20, 2)  # nothing here is so large that it is spilled
 Read = Callable[[list[str] | None], Iterator[pa.RecordBatch]]
 
 
@@ -33,7 +34,7 @@ def reader(table: pa.Table, rows: int = 10_000, seen: list[list[str] | None] | N
 
 
 def run(table: pa.Table, *expectations: dict[str, Any], rows: int = 10_000, **settings: Any) -> Outcome:
-    told = {"fail_on": "critical", "sensitive": [], **settings}
+    told = {"fail_on": "critical", "sensitive": [], "resources": RESOURCES, **settings}
     return check(suite(*expectations), reader(table, rows), **told)
 
 

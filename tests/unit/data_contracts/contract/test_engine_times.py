@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract import engine, frames
+from data_contracts.contract import engine, frames, great_expectations_engine
 from data_contracts.contract.engine import check
 from data_contracts.errors import SpecError
-from tests.support.expectations import E, one, reader, run, suite
+from tests.support.expectations import RESOURCES, E, one, reader, run, suite
 
 TIMES = {
     "naive": pa.array(["2024-01-01T10:00:00", "2024-03-01T00:00:00"]).cast(pa.timestamp("us")),
@@ -54,7 +54,7 @@ def test_nothing_is_printed() -> None:
         "other = {**entry, 'kwargs': {'column': 'b', 'min_value': 0}}\n"
         "suite = load_suite({'name': 's', 'expectations': [entry, other]}, Path())\n"
         "read = lambda columns: pa.table({'a': [1, -1], 'b': ['x', 'y']}).to_batches()\n"
-        "assert len(check(suite, read, fail_on='critical', sensitive=[]).failures) == 2"
+        "assert len(check(suite, read, fail_on='critical', sensitive=[], resources=None).failures) == 2"
     )
     done = subprocess.run([sys.executable, "-W", "default", "-c", code], capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if "marshmallow" not in line and "import" not in line]
@@ -79,14 +79,14 @@ def test_only_the_columns_that_are_needed_are_read() -> None:
         E("column_mean_to_be_between", column="c"),
         E("table_columns_to_match_set", column_set=["a", "b", "c", "big"]),
     )
-    assert check(told, reader(table, seen=seen), fail_on="critical", sensitive=[]).accepted
+    assert check(told, reader(table, seen=seen), fail_on="critical", sensitive=[], resources=None).accepted
     assert seen == [None, ["a", "b"], ["c"]]
 
 
 def test_the_list_of_expectations_is_that_of_the_installed_version() -> None:
     kept = json.loads(Path(engine.__file__).with_name("expectations.json").read_text())
-    assert kept == engine.catalogue(), (
-        "run `python -m data_contracts.contract.engine > data_contracts/contract/expectations.json`"
+    assert kept == great_expectations_engine.catalogue(), (
+        "run `python -m data_contracts.contract.great_expectations_engine > data_contracts/contract/expectations.json`"
     )
 
 
@@ -98,3 +98,24 @@ def test_neither_loading_a_suite_nor_importing_the_engine_loads_great_expectatio
         "sys.exit('great_expectations' in sys.modules or 'pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_scan_reads_its_columns_once_and_only_what_is_broken_is_read_again() -> None:
+    table = pa.table({"a": [1, 5], "b": ["x", "y"], "big": [b"x", b"y"]})
+    seen: list[list[str] | None] = []
+    told = suite(
+        E("column_values_to_not_be_null", column="b"),
+        E("column_values_to_be_between", column="a", max_value=2),
+        E("table_row_count_to_equal", value=2),
+    )
+    found = check(told, reader(table, seen=seen), fail_on="critical", sensitive=[], resources=RESOURCES)
+    assert [failure.row_numbers for failure in found.failures] == [[1]]
+    assert seen == [None, ["a", "b"], ["a"]]
+
+
+def test_rows_are_counted_where_no_column_is_measured() -> None:
+    seen: list[list[str] | None] = []
+    told = suite(E("table_row_count_to_equal", value=2), E("column_to_exist", column="big"))
+    nested = pa.table({"big": [["x"], ["y"]]})
+    found = check(told, reader(nested, seen=seen), fail_on="critical", sensitive=[], resources=RESOURCES)
+    assert (found.accepted, found.rows, seen) == (True, 2, [None, ["big"]])

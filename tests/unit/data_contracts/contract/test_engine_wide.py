@@ -19,7 +19,7 @@ def test_the_set_of_columns_is_compared_whole(columns: int) -> None:
     def outcome(held: pa.Table) -> bool:
         suite = {"name": "wide", "expectations": [asked]}
         read = lambda wanted: (held if wanted is None else held.select(wanted)).to_batches(1)  # noqa: E731
-        return check(suite, read, fail_on="critical", sensitive=[]).accepted
+        return check(suite, read, fail_on="critical", sensitive=[], resources=None).accepted
 
     assert outcome(table)
     assert not outcome(table.drop_columns(names[-1:]))

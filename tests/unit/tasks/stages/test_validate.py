@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from data_contracts.handoffs import SourceFile
+from infra import contract_worker
+from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
 from tasks.run.run import open_run
-from tasks.stages.validate import IN_PROCESS_BYTES, contract_key, make_report, needs_child
+from tasks.stages.validate import IN_PROCESS_BYTES, contract_key, make_report, needs_child, validate
 from tests.support.tiny import write_project
 
 REJECTED = "The contract rejects the data:"
@@ -49,3 +52,40 @@ def test_large_or_remote_data_are_checked_in_a_process_that_can_be_ended() -> No
     assert not needs_child([file])
     assert needs_child([file, file.model_copy(update={"bytes": 1})])
     assert needs_child([file.model_copy(update={"uri": "s3://b/rows.csv", "bytes": 1})])
+
+
+@pytest.mark.usefixtures("home")
+def test_a_plan_names_what_runs_on_great_expectations_and_why(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    listed = [
+        {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "t"}},
+        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "t", "regex": "."}},
+        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id", "row_condition": "id > 0"}},
+    ]
+
+    def remark(count: int) -> str:
+        suite = {"name": "s", "expectations": listed[:count]}
+        return plan(open_run(spec, overrides=[f"contract.suite={json.dumps(suite)}"], recorded=False), [validate])[
+            0
+        ].why
+
+    assert remark(1) == "there is no accepted contract report for this data and suite"
+    assert remark(3).endswith(
+        "; 2 of 3 expectations run on Great Expectations: expect_column_values_to_match_regex on t (it has no exact"
+        " translation), expect_column_values_to_be_unique on id (it has a row_condition)"
+    )
+
+
+@pytest.mark.usefixtures("home")
+def test_a_contract_that_holds_is_checked_without_great_expectations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = write_project(tmp_path / "tiny")
+    (tmp_path / "tiny/rows.csv").write_text("t,id\na,1\nb,2\n")
+    entry = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}
+    suite = json.dumps({"name": "s", "expectations": [entry]})
+    monkeypatch.setattr(contract_worker, "load_great_expectations", lambda: pytest.fail("it was imported"))
+    run = open_run(spec, overrides=[f"contract.suite={suite}"], recorded=False)
+    key = contract_key(run)
+    assert key is not None
+    assert make_report(run, key).sentence == "2 rows meet 1 expectation"

@@ -1,0 +1,180 @@
+"""Seconds to check a Parquet file against a suite, beside Great Expectations on a frame in memory and plain DuckDB.
+
+    python benchmarks/validate.py [--quick]
+
+A table of 2,000,000 rows and 22 columns, and 42 expectations that hold. Every contender takes its turn in every round:
+
+- scan: `infra.contract_worker` reads the file, checks its digest and the suite, as the validate stage does
+- gx_only: the same, with Great Expectations for everything, as before there was a scan
+- gx: Great Expectations' own `Batch.validate` on a pandas frame that is in memory already
+- duckdb: a query by hand over the same file, which computes the same counts
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import common
+from noise import Watch
+
+from data_contracts.contract.engine import check
+from data_contracts.contract.suites import load_suite
+from data_contracts.handoffs import SourceFile
+from data_contracts.messages.raw_data import ContractRequest
+from data_contracts.pipeline_spec import SourceSpec
+from infra import contract_worker
+from infra.digests import stream_digest
+from infra.sources import Selection, read_batches
+
+ROWS, QUICK_ROWS = 2_000_000, 200_000
+REALS, WHOLES, TEXTS = 9, 6, 4
+
+
+def made(rows: int) -> pa.Table:
+    """The table: a key, reals with some nulls, whole numbers, texts, a flag and a time."""
+    draw = np.random.default_rng(common.SEED)
+    columns: dict[str, Any] = {"id": draw.permutation(rows)}
+    for number in range(REALS):
+        values = draw.standard_normal(rows)
+        columns[f"real{number}"] = pa.array(values, mask=draw.random(rows) < 0.01)
+    for number in range(WHOLES):
+        columns[f"whole{number}"] = draw.integers(0, 10 ** (number + 1), rows)
+    for number in range(TEXTS):
+        words = pa.array([f"word {number} {index}" for index in range(10 ** (number + 1))])
+        columns[f"text{number}"] = words.take(pa.array(draw.integers(0, len(words), rows)))
+    columns["flag"] = draw.random(rows) < 0.5
+    columns["at"] = pa.array(draw.integers(1_700_000_000, 1_800_000_000, rows) * 1_000_000, pa.timestamp("us"))
+    return pa.table(columns)
+
+
+def expected() -> list[dict[str, Any]]:
+    """42 expectations that hold."""
+
+    def one(name: str, **kwargs: Any) -> dict[str, Any]:
+        return {"type": f"expect_{name}", "kwargs": kwargs}
+
+    reals, wholes, texts = (
+        [f"{kind}{number}" for number in range(count)]
+        for kind, count in (("real", REALS), ("whole", WHOLES), ("text", TEXTS))
+    )
+    return [
+        *(one("column_values_to_not_be_null", column=name) for name in ["id", *wholes, *texts, "flag", "at"]),
+        *(one("column_values_to_not_be_null", column=name, mostly=0.9) for name in reals[:4]),
+        *(one("column_values_to_be_between", column=name, min_value=-10, max_value=10) for name in reals),
+        *(one("column_values_to_be_between", column=name, min_value=0, max_value=10**6) for name in wholes[:3]),
+        one("column_values_to_be_in_set", column="text0", value_set=[f"word 0 {index}" for index in range(10)]),
+        one("column_values_to_be_in_set", column="whole0", value_set=list(range(10))),
+        *(one("column_value_lengths_to_be_between", column=name, min_value=1, max_value=20) for name in texts[1:3]),
+        one("column_values_to_be_unique", column="id"),
+        one("column_mean_to_be_between", column="real0", min_value=-1, max_value=1),
+        one("column_mean_to_be_between", column="whole1", min_value=0, max_value=100),
+        one("column_stdev_to_be_between", column="real1", min_value=0.5, max_value=2),
+        one("column_min_to_be_between", column="whole2", min_value=0),
+        one("column_max_to_be_between", column="real2", max_value=10),
+        one("column_sum_to_be_between", column="whole3", min_value=0),
+        one("column_unique_value_count_to_be_between", column="text3", min_value=1, max_value=10_000),
+        one("table_row_count_to_be_between", min_value=1),
+    ]
+
+
+class Contenders:
+    """The contenders over one table, each a function that gives the seconds it took.
+
+    Args:
+        path: where the table is stored.
+    """
+
+    def __init__(self, table: pa.Table, path: Path) -> None:
+        pq.write_table(table, path)
+        with path.open("rb") as opened:
+            digest = stream_digest(opened)
+        file = SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=digest, format="parquet")
+        self.sources = [SourceSpec(uri=str(path))]
+        self.root, self.path, self.frame = path.parent, path, table.to_pandas()
+        self.suite = load_suite({"name": "benchmark", "expectations": expected()}, self.root)
+        self.request = ContractRequest(
+            suite=self.suite, files=[file], sources=self.sources, root=str(self.root), window=None,
+            window_column=None, fail_on="info", sensitive=[],
+        )  # fmt: skip
+
+    def scan(self) -> float:
+        """The contract worker, as the validate stage calls it."""
+        return _timed(lambda: contract_worker.main(self.request, lambda report: None).accepted)
+
+    def gx_only(self) -> float:
+        """The same without the scan."""
+
+        def read(columns: list[str] | None) -> Any:
+            return read_batches(self.request.files, self.sources, root=self.root, selection=Selection(columns=columns))
+
+        return _timed(lambda: check(self.suite, read, fail_on="info", sensitive=[], resources=None).accepted)
+
+    def gx(self) -> float:
+        """Great Expectations' public interface on a frame in memory."""
+        import great_expectations as gx
+
+        context = gx.get_context(mode="ephemeral")
+        context.variables.progress_bars = {"globally": False}  # type: ignore[assignment]
+        asset = context.data_sources.add_pandas("pandas").add_dataframe_asset("frame")
+        batch = asset.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": self.frame})
+        suite = gx.ExpectationSuite("benchmark", expectations=self.suite["expectations"])
+        return _timed(lambda: batch.validate(suite).success)
+
+    def duckdb(self) -> float:
+        """The same counts by a query over the file."""
+        import duckdb
+
+        names = self.frame.columns
+        inside = "count(*) FILTER (WHERE NOT ({name} BETWEEN {low} AND {high}))"
+        asked = [
+            *(f'count("{name}")' for name in names),
+            *(inside.format(name=f"real{number}", low=-10, high=10) for number in range(REALS)),
+            *(inside.format(name=f"whole{number}", low=0, high=10**6) for number in range(3)),
+            f"count(*) FILTER (WHERE text0 NOT IN ({', '.join(repr(f'word 0 {index}') for index in range(10))}))",
+            f"count(*) FILTER (WHERE whole0 NOT IN ({', '.join(map(str, range(10)))}))",
+            *(inside.format(name=f"length(text{number})", low=1, high=20) for number in (1, 2)),
+            "count(DISTINCT id)", "avg(real0)", "avg(whole1)", "stddev_samp(real1)", "min(whole2)", "max(real2)",
+            "sum(whole3)", "count(DISTINCT text3)", "count(*)",
+        ]  # fmt: skip
+        query = f"SELECT {', '.join(asked)} FROM read_parquet('{self.path}')"
+        return _timed(lambda: duckdb.connect().execute(query).fetchone() is not None)
+
+
+def _timed(call: Callable[[], bool]) -> float:
+    since = time.perf_counter()
+    if not call():
+        raise RuntimeError("a contender rejected the table")
+    return time.perf_counter() - since
+
+
+def main() -> None:
+    """Measure and print."""
+    asked, watch = common.arguments(__doc__), Watch()
+    packages = ("duckdb", "great-expectations", "pandas", "pyarrow")
+    print(common.machine())
+    print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages))
+    with common.scratch() as folder:
+        contenders = Contenders(made(QUICK_ROWS if asked.quick else ROWS), folder / "rows.parquet")
+        rows, columns = contenders.frame.shape
+        print(f"{rows:,} rows x {columns}, {len(expected())} expectations that hold")
+        every = {name: getattr(contenders, name) for name in ("scan", "gx_only", "gx", "duckdb")}
+        common.interleaved(every, 1)  # imports and a cold page cache
+        taken = common.interleaved(every, 3 if asked.quick else 5)
+    common.show("check", {name: [value * 1000 for value in values] for name, values in taken.items()}, "ms")
+    ratios = {f"vs_{name}": common.ratio(taken[name], taken["scan"]) for name in ("gx", "gx_only", "duckdb")}
+    common.conclude(ratios, watch.end(), quick=asked.quick)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,251 @@
+"""Measures and judges expectations with Great Expectations: row by row where one allows it, else on whole columns.
+
+Expectations that judge each row alone see one block of rows at a time. The counts are merged and Great Expectations
+then decides on the total, so `mostly` holds over all rows. The others see only the columns they refer to. `python -m
+data_contracts.contract.great_expectations_engine` prints the list that expectations.json beside it keeps.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from data_contracts.contract.expectation_scope import narrowest, packed, scope_of
+from data_contracts.contract.findings import EXAMPLES, Finding
+from data_contracts.contract.frames import Layout, blocks, frame, is_text
+from data_contracts.contract.scan import Read
+from data_contracts.errors import SpecError
+from data_contracts.handoffs import Failure
+from data_contracts.quoting import text_of, withhold
+
+_RUNTIME = {"result_format": {"result_format": "SUMMARY", "partial_unexpected_count": EXAMPLES}}
+# Arguments about how GX runs or shows an expectation; a suite has them elsewhere or not at all.
+_NOT_ARGUMENTS = {
+    "batch_id", "catch_exceptions", "description", "id", "library_metadata", "meta", "notes", "rendered_content",
+    "result_format", "severity", "windows",
+}  # fmt: skip
+
+
+def load_great_expectations() -> None:
+    """Import what `check` needs of Great Expectations, which takes some seconds."""
+    import great_expectations.expectations.expectation_configuration
+    import great_expectations.validator.metrics_calculator  # noqa: F401
+
+
+class Check:
+    """One expectation while the data is checked.
+
+    Attributes:
+        metrics: what Great Expectations measured, merged over the blocks.
+        judged: its verdict, once there is one.
+        error: why it could not be measured or judged, or "".
+    """
+
+    def __init__(self, index: int, asked: dict[str, Any], schema: pa.Schema, sensitive: Collection[str]) -> None:
+        self.schema = schema
+        self.scope = scope_of(asked, schema)
+        whole = [field.name for field in schema if pa.types.is_integer(field.type)]
+        self.finding = Finding(asked, self.scope.columns, sensitive, whole)
+        self.expectation = _domain(index, asked, self.scope.kwargs)
+        self.metrics: dict[Any, Any] = {}
+        self.judged: Any = None
+        self.error = ""
+
+    def needs(self, engine: Any) -> dict[str, Any]:
+        """The metrics that decide it, by name."""
+        return self.expectation.get_validation_dependencies(engine, copy.deepcopy(_RUNTIME)).metric_configurations
+
+    def merge(self, measured: dict[Any, Any]) -> None:
+        """Add the metrics of another block: counts are summed, examples appended."""
+        for key, value in measured.items():
+            if isinstance(value, list) and "unexpected" in key[0]:
+                self.metrics.setdefault(key, []).extend(value)
+            elif hasattr(value, "__index__"):
+                self.metrics[key] = self.metrics.get(key, 0) + int(value)
+            else:
+                self.metrics.setdefault(key, value)
+
+    def judge(self, engine: Any, metrics: dict[Any, Any]) -> None:
+        """Let GX decide from the metrics."""
+        try:
+            self.judged = self.expectation.metrics_validate(
+                metrics=metrics, execution_engine=engine, runtime_configuration=copy.deepcopy(_RUNTIME)
+            )
+        except Exception as error:  # GX raises whatever its arithmetic raises; that is the failure's reason
+            self.error = text_of(error) or type(error).__name__
+
+    def failure(self, read: Read) -> Failure | None:
+        """The failure, or None if the expectation holds."""
+        if self.scope.absent:
+            return self.finding.missing(self.scope.absent[0], self.schema.names)
+        if self.scope.row_wise and not self.error:
+            self.judge(_engine(), self.metrics)
+        if self.error:
+            columns = self.scope.layout.columns
+            kinds = {name: str(self.schema.field(name).type) for name in self.scope.columns if name in columns}
+            return self._words(read) or self.finding.unclear(self.error, kinds)
+        if self.judged.success:
+            return None
+        unnamed = [name for name in self.scope.columns if name not in self.schema.names]
+        if unnamed:
+            return self.finding.missing(unnamed[0], self.schema.names)
+        result = self.judged.result
+        if "partial_unexpected_index_list" not in result:
+            return self.finding.observed(result.get("observed_value") or result.get("partial_unexpected_list"))
+        asked_of = result["element_count"] - (result.get("missing_count") or 0)
+        numbers = [int(number) for number in result["partial_unexpected_index_list"]]
+        return self.finding.broken(
+            int(result["unexpected_count"]), int(asked_of), numbers, result.get("partial_unexpected_list") or []
+        )
+
+    def _words(self, read: Read) -> Failure | None:
+        """The failing rows of a column of numbers that is text only because some of its rows hold words."""
+        import pandas as pd
+
+        name = self.scope.columns[0] if len(self.scope.columns) == 1 else None
+        if name not in self.scope.layout.columns or not is_text(self.schema.field(name).type):
+            return None
+        count = of = 0
+        numbers: list[int] = []
+        values: list[str] = []
+        for first, table in blocks(read([name])):
+            column = frame(table, Layout((name,), "drop"), first)[name]
+            words = column[pd.to_numeric(column, errors="coerce").isna()]
+            of, count = of + len(column), count + len(words)
+            numbers.extend(words.index[: EXAMPLES - len(numbers)].tolist())
+            values.extend(words.iloc[: EXAMPLES - len(values)].tolist())
+        if count in (0, of):
+            return None
+        return self.finding.broken(count, of, numbers, values, "hold text that is not a number, beside numbers")
+
+
+def row_by_row(checks: Sequence[Check], read: Read, schema: pa.Schema) -> int:
+    """Measure row-wise expectations block by block; returns the number of rows."""
+    groups = _grouped(checks)
+    probes: dict[Layout, list[_Probe]] = {}
+    names = {name for layout in groups for name in layout.columns} or {narrowest(schema)}
+    rows = 0
+    for first, table in blocks(read(sorted(names))):
+        rows = first + table.num_rows
+        for layout, group in groups.items():
+            shown = frame(table, layout, first)
+            if layout not in probes:
+                probes[layout] = [_Probe(group, shown)]
+            probes[layout] = [after for probe in probes[layout] for after in probe.measure(shown)]
+    return rows
+
+
+def on_whole(checks: Sequence[Check], read: Read, rows: int, schema: pa.Schema) -> None:
+    """Measure and judge the others on whole columns, a few columns at a time."""
+    import pandas as pd
+
+    for one in (one for one in checks if not one.scope.layout.columns):
+        of_names = one.scope.of_names
+        _judged_on([one], pd.DataFrame(columns=schema.names) if of_names else pd.DataFrame(index=pd.RangeIndex(rows)))
+    groups = _grouped([one for one in checks if one.scope.layout.columns])
+    for layouts in packed(sorted(groups, key=lambda layout: layout.columns), rows, schema):
+        table = pa.Table.from_batches(read(sorted({name for layout in layouts for name in layout.columns})))
+        for layout in layouts:
+            _judged_on(groups[layout], frame(table, layout))
+
+
+def _grouped(checks: Sequence[Check]) -> dict[Layout, list[Check]]:
+    groups: dict[Layout, list[Check]] = defaultdict(list)
+    for one in checks:
+        groups[one.scope.layout].append(one)
+    return groups
+
+
+def _judged_on(checks: list[Check], shown: Any) -> None:
+    for probe in _Probe(checks, shown).measure(shown):
+        for one in probe.checks:
+            one.judge(probe.engine, one.metrics)
+
+
+class _Probe:
+    """Lets GX measure several expectations, in one frame after the other.
+
+    The dependency graph is built once: for a block of rows it costs as much as the measuring.
+    """
+
+    def __init__(self, checks: list[Check], shown: Any) -> None:
+        from great_expectations.validator.metrics_calculator import MetricsCalculator
+
+        self.checks = checks
+        self.engine = _engine(shown)
+        self.calculator = MetricsCalculator(execution_engine=self.engine, show_progress_bars=False)
+        self.needs = [one.needs(self.engine) for one in checks]
+        wanted = [metric for needs in self.needs for metric in needs.values()]
+        self.graph = self.calculator.build_metric_dependency_graph(metric_configurations=wanted)
+
+    def measure(self, shown: Any) -> list[_Probe]:
+        """Measure one frame; returns the probes to continue with.
+
+        An expectation that cannot be measured gets its `error` and is left out from then on.
+        """
+        self.engine.load_batch_data("data", shown)
+        resolved, aborted = self.calculator.resolve_validation_graph(self.graph)
+        if aborted and len(self.checks) > 1:  # one by one, so that each error belongs to one expectation
+            return [probe for one in self.checks for probe in _Probe([one], shown).measure(shown)]
+        if aborted:
+            reasons = (info["exception_info"].exception_message for info in aborted.values())
+            reason = next((reason for reason in reasons if reason), "unknown error")
+            self.checks[0].error = withhold(reason, "Great Expectations raised")
+            return []
+        for one, needs in zip(self.checks, self.needs, strict=True):
+            one.merge({metric.id: resolved[metric.id] for metric in needs.values()})
+        return [self]
+
+
+def _domain(index: int, asked: dict[str, Any], kwargs: dict[str, Any]) -> Any:
+    """GX's own object for an expectation; SpecError with GX's reason when it refuses an argument's value."""
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    try:
+        plain = ExpectationConfiguration(type=asked["type"], kwargs=copy.deepcopy(kwargs), severity=asked["severity"])
+        return plain.to_domain_obj()
+    except ValueError as error:
+        reasons = error.errors() if hasattr(error, "errors") else []
+        field, reason = (".".join(map(str, reasons[0]["loc"])), reasons[0]["msg"]) if reasons else ("", str(error))
+        where = f"contract.suite: expectations.{index}.kwargs{'.' + field if field and field != '__root__' else ''}"
+        raise SpecError(f"{where}: {asked['type']} refuses the value: {reason}.") from error
+
+
+def _engine(shown: Any = None) -> Any:
+    from great_expectations.execution_engine.pandas_execution_engine import PandasExecutionEngine
+
+    return PandasExecutionEngine() if shown is None else PandasExecutionEngine(batch_data_dict={"data": shown})
+
+
+def catalogue() -> dict[str, Any]:
+    """The expectations that the installed Great Expectations runs on files, with their arguments; and those that need a
+    SQL database.
+    """
+    import great_expectations  # noqa: F401 - which registers its expectations
+    from great_expectations.expectations import registry
+
+    expectations: dict[str, Any] = {}
+    sql_only = ["expect_table_row_count_to_equal_other_table"]  # its metric exists, but counts one table
+    for name in sorted(registry.list_registered_expectation_implementations()):
+        kind = registry.get_expectation_impl(name)
+        of_rows = getattr(kind, "map_metric", None)
+        metrics = [f"{of_rows}.unexpected_count"] if of_rows else getattr(kind, "metric_dependencies", ())
+        if any("PandasExecutionEngine" not in registry._registered_metrics[one]["providers"] for one in metrics):
+            sql_only.append(name)
+        if name in sql_only:
+            continue
+        arguments = {key: field for key, field in kind.__fields__.items() if key not in _NOT_ARGUMENTS}
+        expectations[name] = {
+            "required": [key for key, field in arguments.items() if field.required],
+            "optional": [key for key, field in arguments.items() if not field.required],
+        }
+    return {"expectations": expectations, "sql_only": sorted(sql_only)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(catalogue(), indent=1, sort_keys=True))

@@ -1,0 +1,147 @@
+"""Translates expectations into questions for one scan, where the meaning is exactly Great Expectations'.
+
+What is not translated runs on Great Expectations; `reason` and `translated` say why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from data_contracts.contract import questions
+from data_contracts.contract.frames import is_text
+from data_contracts.contract.questions import EXACT, Kind, Question, is_flag, is_number
+
+# A larger set is looked up faster by the hash table of pandas than in a list, value by value.
+_SET = 100
+
+
+def kind_of(kind: pa.DataType) -> Kind | None:
+    """How DuckDB sees a column of this type; None if it is left to Great Expectations."""
+    if pa.types.is_integer(kind):
+        return "whole" if kind != pa.uint64() else None
+    if is_text(kind):
+        return "text"
+    known: dict[pa.DataType, Kind] = {pa.float64(): "real", pa.float32(): "short", pa.bool_(): "flag"}
+    if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit in ("us", "ns")):
+        return "time"
+    return known.get(kind)
+
+
+def reason(asked: dict[str, Any]) -> str:
+    """Why an expectation runs on Great Expectations, whatever its column's type is; "" if it need not.
+
+    Args:
+        asked: one entry of the suite.
+    """
+    rule = _RULES.get(asked["type"])
+    if rule is None:
+        return "it has no exact translation"
+    kwargs = _given(asked)
+    if "row_condition" in kwargs:
+        return "it has a row_condition"
+    for name, value in kwargs.items():
+        accepts = _ARGUMENTS.get(name) if name in rule.arguments else None
+        if accepts is None or not accepts(value):
+            return f"its argument {name} has no exact translation"
+    low, high = kwargs.get("min_value"), kwargs.get("max_value")
+    if "min_value" not in rule.arguments:
+        return ""
+    if low is None and high is None:
+        return "it has no bound"
+    if low is not None and high is not None and low > high:
+        return "its min_value is greater than its max_value"
+    counts = all(type(bound) is int for bound in (low, high) if bound is not None)
+    return "" if counts or not rule.counts else "its bounds are not whole numbers"
+
+
+def translated(asked: dict[str, Any], schema: pa.Schema) -> Question | str:
+    """What to measure for one expectation over data of this schema; or why it runs on Great Expectations."""
+    if why := reason(asked):
+        return why
+    rule, kwargs = _RULES[asked["type"]], _given(asked)
+    column = kwargs.get("column")
+    if column is None or not rule.kinds:
+        return rule.build(kwargs, schema)
+    if column not in schema.names:
+        return f"the data has no column {column}"
+    type_ = schema.field(column).type
+    kind = kind_of(type_)
+    if kind not in rule.kinds:
+        return f"its column is {type_}"
+    question = rule.build(kwargs, kind)
+    return question or f"its values have no exact translation for a column of {type_}"
+
+
+def _given(asked: dict[str, Any]) -> dict[str, Any]:
+    """Its arguments without those that say null, which is the default of these."""
+    optional = ("min_value", "max_value", "row_condition", "condition_parser", "column_index")
+    return {key: value for key, value in asked["kwargs"].items() if value is not None or key not in optional}
+
+
+_ARGUMENTS: dict[str, Callable[[Any], bool]] = {
+    "column": questions.is_text,
+    "mostly": lambda value: type(value) in (int, float) and 0 <= value <= 1,
+    "min_value": is_number,
+    "max_value": is_number,
+    "strict_min": is_flag,
+    "strict_max": is_flag,
+    "type_": questions.is_text,
+    "value": lambda value: type(value) is int and abs(value) <= EXACT,
+    "value_set": lambda value: type(value) is list and 0 < len(value) <= _SET,
+    "column_set": lambda value: type(value) is list and bool(value) and all(map(questions.is_text, value)),
+    "column_list": lambda value: type(value) is list and bool(value) and all(map(questions.is_text, value)),
+    "exact_match": is_flag,
+}
+
+
+class _Rule(NamedTuple):
+    """How a type of expectation is translated: its arguments, the kinds of columns, what makes the question.
+
+    Without kinds it is about the table, and gets the schema for the kind. With `counts`, its bounds are whole numbers.
+    """
+
+    arguments: Collection[str]
+    kinds: Collection[Kind]
+    build: Callable[..., Any]
+    counts: bool = False
+
+
+_TEXT: tuple[Kind, ...] = ("text",)
+_ONE = ("column", "mostly")
+_RANGE = ("column", "min_value", "max_value", "strict_min", "strict_max")
+_NUMBERS: tuple[Kind, ...] = ("whole", "real", "short")
+_DOUBLES: tuple[Kind, ...] = ("whole", "real")
+_VALUES: tuple[Kind, ...] = (*_NUMBERS, "text", "flag")
+
+
+def _rules() -> Iterator[tuple[str, _Rule]]:
+    yield "column_values_to_not_be_null", _Rule(_ONE, (*_VALUES, "time"), questions.not_null)
+    yield "column_values_to_be_null", _Rule(_ONE, (*_VALUES, "time"), questions.null)
+    yield "column_values_to_be_between", _Rule((*_RANGE, "mostly"), _NUMBERS, questions.between)
+    lengths = _Rule((*_RANGE, "mostly"), _TEXT, questions.lengths_between, counts=True)
+    yield "column_value_lengths_to_be_between", lengths
+    yield "column_value_lengths_to_equal", _Rule((*_ONE, "value"), _TEXT, questions.lengths_equal)
+    yield "column_values_to_be_in_set", _Rule((*_ONE, "value_set"), _VALUES, questions.in_set)
+    yield "column_values_to_not_be_in_set", _Rule((*_ONE, "value_set"), _VALUES, questions.not_in_set)
+    yield "column_values_to_be_unique", _Rule(_ONE, _VALUES, questions.unique)
+    yield "column_min_to_be_between", _Rule(_RANGE, _DOUBLES, questions.extreme("min"))
+    yield "column_max_to_be_between", _Rule(_RANGE, _DOUBLES, questions.extreme("max"))
+    yield "column_mean_to_be_between", _Rule(_RANGE, _DOUBLES, questions.mean)
+    yield "column_sum_to_be_between", _Rule(_RANGE, _DOUBLES, questions.sum_of)
+    yield "column_stdev_to_be_between", _Rule(_RANGE, _DOUBLES, questions.deviation)
+    yield "column_unique_value_count_to_be_between", _Rule(_RANGE, _VALUES, questions.distinct_count, counts=True)
+    yield "column_proportion_of_unique_values_to_be_between", _Rule(_RANGE, _VALUES, questions.proportion)
+    yield "column_values_to_be_of_type", _Rule(("column", "type_"), (), questions.typed)
+    yield "column_to_exist", _Rule(("column",), (), questions.exists)
+    yield "table_row_count_to_be_between", _Rule(_RANGE[1:], (), questions.row_count, counts=True)
+    yield "table_row_count_to_equal", _Rule(("value",), (), questions.row_count)
+    yield "table_column_count_to_be_between", _Rule(_RANGE[1:3], (), questions.column_count, counts=True)
+    yield "table_column_count_to_equal", _Rule(("value",), (), questions.column_count)
+    yield "table_columns_to_match_ordered_list", _Rule(("column_list",), (), questions.columns_listed)
+    yield "table_columns_to_match_set", _Rule(("column_set", "exact_match"), (), questions.columns_in_set)
+
+
+_RULES = {f"expect_{name}": rule for name, rule in _rules()}
