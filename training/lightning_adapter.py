@@ -191,6 +191,18 @@ def completed_epochs(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_progress.current.completed
 
 
+def place_in_training(trainer: Trainer, step: int, epochs: int) -> None:
+    """Let a Trainer that runs no loop answer as that of the training did after `step` and so many whole epochs.
+
+    Steps and hooks of the user's ask for `training`, `global_step` and `current_epoch`. Relies on `Trainer.state`,
+    `FitLoop.epoch_progress` and the optimizer's progress of `_AutomaticOptimization`.
+    """
+    trainer.state.fn = TrainerFn.FITTING
+    trainer.training = True
+    trainer.fit_loop.epoch_progress.current.completed = epochs
+    trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
+
+
 def loader_states(trainer: Trainer) -> list[Any] | None:
     """The positions of the loaders that have one; relies on `FitLoop._combined_loader` and its `_state_dicts`."""
     loaders = trainer.fit_loop._combined_loader

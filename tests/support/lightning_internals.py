@@ -100,6 +100,11 @@ def _names(owner: Any) -> set[str]:
     return {name for name, _ in inspect.getmembers(owner, callable)}
 
 
+def optimizer_steps(trainer: L.Trainer) -> int:
+    """The steps that the epoch loop's optimization counts."""
+    return trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed
+
+
 INTERNALS = [
     Internal("FitLoop.epoch_loop", "it is an attribute that may be replaced by another _TrainingEpochLoop",
              lambda s: _settable(s.trainer.fit_loop, "epoch_loop")
@@ -112,6 +117,8 @@ INTERNALS = [
              lambda s: s.loaders._state_dicts() == [{"at": 7}]),
     Internal("FitLoop.epoch_progress", "`current.completed` counts the epochs that were trained to their end",
              lambda s: s.trainer.fit_loop.epoch_progress.current.completed == 1),
+    Internal("Trainer.global_step", "it is `optim_progress.optimizer.step.total.completed` of automatic_optimization",
+             lambda s: optimizer_steps(s.trainer) == s.trainer.global_step > 0),
     Internal("_TrainingEpochLoop.__init__", "it takes trainer, min_steps and max_steps",
              lambda s: takes(EPOCH_LOOP, "__init__", "trainer", "min_steps", "max_steps")),
     Internal("_TrainingEpochLoop.advance", "it takes one micro-batch from the fetcher that it is given",

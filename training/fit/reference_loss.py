@@ -29,17 +29,23 @@ TOLERANCE = 1e-3
 TOLERANCE_16 = 5e-2
 
 
-def held_loss(module: L.LightningModule, batch: Callable[[], Any], trainer: L.Trainer) -> float | None:
+def held_loss(
+    module: L.LightningModule, batch: Callable[[], Any], trainer: L.Trainer, ranks: int | None = None
+) -> float | None:
     """The loss on a batch; None where the module's step cannot return it. Collective where the module is sharded.
 
     Args:
         batch: makes it; a transform of the user's may draw random numbers, the same ones each time.
+        ranks: how many recorded the loss that this one is compared with; default: it is compared with none.
 
-    Raises: what the user's code raises.
+    Raises: what the user's code raises; RuntimeError if the step gathers values of more or fewer ranks than recorded.
     """
     if not module.automatic_optimization:
         return None  # its step changes the weights
-    with _undisturbed(module), torch.no_grad(), trainer.precision_plugin.forward_context():
+    replaced: dict[str, Any] = dict.fromkeys(("log", "log_dict"), lambda *_, **__: None)
+    if ranks not in (None, trainer.world_size):
+        replaced["all_gather"] = _refuse_to_gather
+    with _undisturbed(module, replaced), torch.no_grad(), trainer.precision_plugin.forward_context():
         seed_rank(0, 0, 0)
         # The strategy calls these hooks only within the Trainer's loops, and verify has none.
         made = trainer.precision_plugin.convert_input(batch())
@@ -99,20 +105,28 @@ def _arguments(module: L.LightningModule, batch: Any) -> tuple[Any, ...]:
     return (batch, 0) if len(parameters) > 2 or "batch_idx" in parameters else (batch,)
 
 
+def _refuse_to_gather(*_: Any, **__: Any) -> None:
+    raise RuntimeError("the step gathers values of all ranks, and another number of ranks recorded the loss")
+
+
 @contextlib.contextmanager
-def _undisturbed(module: L.LightningModule) -> Iterator[None]:
-    """Put the module in evaluation mode and turn logging off; afterwards restore it, its metrics and the generators."""
+def _undisturbed(module: L.LightningModule, replaced: Mapping[str, Any]) -> Iterator[None]:
+    """Put the module in evaluation mode; afterwards restore it, its metrics and the generators.
+
+    Args:
+        replaced: methods of the module that are others meanwhile.
+    """
     rng = capture_rng()
     modes = [(part, part.training) for part in module.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     metrics = [(part, copy.deepcopy(whole_state(part))) for part in module.modules() if isinstance(part, Metric)]
     module.eval()
-    mute: Any = lambda *_, **__: None  # noqa: E731
-    module.__dict__.update(log=mute, log_dict=mute)
+    module.__dict__.update(replaced)
     try:
         yield
     finally:
-        del module.__dict__["log"], module.__dict__["log_dict"]
+        for name in replaced:
+            del module.__dict__[name]
         for metric, state in metrics:
             metric.__dict__.update(state)
         with torch.no_grad():

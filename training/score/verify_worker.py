@@ -25,6 +25,7 @@ from training.checkpoint import load_module_weights, read_tensors
 from training.checkpoint.tensors import WEIGHTS
 from training.fit.failures import classify
 from training.fit.reference_loss import circumstances, held_loss, misfit
+from training.lightning_adapter import place_in_training
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
 from training.score.team import Team
@@ -120,6 +121,7 @@ def _held_loss(request: VerifyRequest, module: Any, manifest: Manifest, trainer:
     trainer = plain_trainer(train, []) if trainer is None else trainer
     module = trainer.precision_plugin.convert_module(module.to(trainer.strategy.root_device))
     module.trainer = trainer
+    place_in_training(trainer, request.checkpoint.step, request.checkpoint.epoch)
     assert dataset is not None  # a loss is recorded for datasets of ours alone
     split = "val" if dataset.rows("val") else "train"
     rows = Split(
@@ -129,7 +131,8 @@ def _held_loss(request: VerifyRequest, module: Any, manifest: Manifest, trainer:
         loader=stored_order(train),
         in_order=True,
     )
-    loss = held_loss(module, lambda: rows.take(slice(0, int(recorded["rows"]))), trainer)
+    batch, ranks = slice(0, int(recorded["rows"])), request.checkpoint.world_size
+    loss = held_loss(module, lambda: rows.take(batch), trainer, ranks)
     fault = "it gives no loss" if loss is None else misfit(recorded, loss, circumstances(trainer))
     if fault:
         raise CorruptError(f"The checkpoint {manifest.uri} is not what was trained: {fault}.")

@@ -21,6 +21,7 @@ import torch
 from jsonargparse import ArgumentError, Namespace
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.cli import LightningCLI, instantiate_class
+from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch.utils.data import default_collate
 
@@ -137,7 +138,9 @@ def plain_trainer(
     chosen = {key: config[key] for key in _PLAIN if config.get(key) is not None}
     silence()
     placed = {"devices": 1} if ranks is None else dict(ranks)
-    return Trainer(**chosen, **_DEFAULTS, **placed, logger=False, enable_checkpointing=False, callbacks=list(callbacks))
+    # A module that logs by `self.logger` must not fail on the first rank alone, as it would without a logger.
+    mute: dict[str, Any] = {"logger": DummyLogger(), "enable_checkpointing": False}
+    return Trainer(**chosen, **_DEFAULTS, **placed, **mute, callbacks=list(callbacks))
 
 
 def batch_transform(train: Mapping[str, Any], project: Path) -> Callable[[Any], Any] | None:

@@ -13,6 +13,7 @@ from torchmetrics.aggregation import MeanMetric
 
 from training.checkpoint.rng import capture_rng
 from training.fit.reference_loss import circumstances, held_loss, misfit, record
+from training.lightning_adapter import place_in_training
 from training.user.assemble import plain_trainer
 
 BATCH = (torch.arange(12.0).reshape(4, 3), torch.ones(4, 1))
@@ -87,6 +88,68 @@ def test_the_hooks_of_a_batch_are_called_inside_and_outside_of_a_trainers_loops(
     )
     assert found == [held_loss(outside, lambda: BATCH, outside.trainer)]
     assert found != [held_loss(without, lambda: BATCH, without.trainer)]
+
+
+class Scheduling(Net):
+    """Changes a batch, and its loss, by where the training stands."""
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        if not self.trainer.training:
+            return batch
+        return batch[0] * (3 + self.current_epoch), batch[1] + self.trainer.global_step
+
+
+def test_verify_stands_where_the_training_stood() -> None:
+    class Records(L.Callback):
+        def on_train_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+            found.append(held_loss(module, lambda: BATCH, trainer))
+            kept.update({name: value.clone() for name, value in module.state_dict().items()})
+
+    found: list[float | None] = []
+    kept: dict[str, torch.Tensor] = {}
+    module, outside = Scheduling(), Scheduling()
+    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters())  # type: ignore[method-assign]
+    settings = {"accelerator": "cpu", "max_epochs": 2, "logger": False, "enable_checkpointing": False}
+    trainer = L.Trainer(**settings, enable_progress_bar=False, callbacks=[Records()])
+    trainer.fit(module, DataLoader(TensorDataset(*BATCH), batch_size=2))
+    outside.load_state_dict(kept)
+    outside.trainer = plain_trainer({"lightning": {"model": {}}}, [])
+    place_in_training(outside.trainer, step=4, epochs=2)
+    assert (
+        (outside.trainer.global_step, outside.current_epoch) == (trainer.global_step, trainer.current_epoch) == (4, 2)
+    )
+    assert found == [held_loss(outside, lambda: BATCH, outside.trainer)]
+
+
+class Gathering(Net):
+    """A step over the values of all ranks, as contrastive losses have."""
+
+    def training_step(self, batch: Any) -> Any:
+        return self.all_gather(self.net(batch[0])).square().mean()
+
+
+def test_a_step_that_gathers_is_not_compared_with_another_number_of_ranks() -> None:
+    module, trainer = Gathering(), plain_trainer({"lightning": {"model": {}}}, [])
+    module.trainer = trainer
+    assert held_loss(module, lambda: BATCH, trainer, ranks=1) == held_loss(module, lambda: BATCH, trainer)
+    with pytest.raises(RuntimeError, match="another number of ranks recorded the loss"):
+        held_loss(module, lambda: BATCH, trainer, ranks=2)
+    assert "all_gather" not in module.__dict__
+
+
+def test_a_module_may_log_by_its_logger() -> None:
+    """On the first rank alone, as modules do: an error there would leave the other ranks waiting."""
+
+    class Logging(Net):
+        def training_step(self, batch: Any) -> Any:
+            if self.trainer.is_global_zero:
+                self.logger.log_metrics({"seen": 1.0}, step=0)
+                self.logger.experiment.add_scalar("seen", 1.0)
+            return super().training_step(batch)
+
+    module, trainer = Logging(), plain_trainer({"lightning": {"model": {}}}, [])
+    module.trainer = trainer
+    assert held_loss(module, lambda: BATCH, trainer) is not None
 
 
 @pytest.mark.parametrize("given", [None, torch.ones(2), "text"])
