@@ -66,7 +66,7 @@ def scope_of(asked: dict[str, Any], schema: pa.Schema) -> Scope:
     condition = kwargs.get("row_condition") or ""
     said = condition if isinstance(condition, str) else json.dumps(condition, ensure_ascii=False)
     row_wise = name in _ROW_WISE and not _looks_around(kwargs)
-    reads = () if of_names else tuple(one for one in schema.names if one in columns or one in said)
+    reads = () if of_names else tuple(one for one in schema.names if one in columns or (one and one in said))
     single = columns[0] if len(columns) == 1 and not of_names and not absent else None
     text = single if any(part in name for part in _READS_TEXT) else None
     if single and not text and is_time(schema.field(single).type):

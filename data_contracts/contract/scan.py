@@ -59,35 +59,46 @@ def scanned(
     asked = list(dict.fromkeys(measures))
     aggregates = ", ".join(one.sql.format(c=names.get(one.column or "", "")) for one in asked)
     values = [list(value) if isinstance(value, tuple) else value for one in asked for value in one.values]
-    with duckdb.connect(":memory:", config=_config(resources)) as connection:
 
-        def query() -> Any:
-            connection.register("source", stream.reader)
-            return connection.execute(f"SELECT {aggregates} FROM (SELECT {inner} FROM source)", values).fetchone()
-
-        try:
-            row = _answer(query, connection.interrupt, stream)
-        except duckdb.Error as error:
-            log.info("one scan could not measure the data (%s): Great Expectations does", type(error).__name__)
-            row = None
+    sql = f"SELECT {aggregates} FROM (SELECT {inner} FROM source)"
+    try:
+        row = _answer(sql, values, stream, resources)
+    except duckdb.Error as error:
+        log.info("one scan could not measure the data (%s): Great Expectations does", type(error).__name__)
+        row = None
     return dict(zip(asked, row, strict=True)) if row is not None and stream.ended else None
 
 
-def _answer(query: Callable[[], Any], interrupt: Callable[[], None], stream: _Stream) -> Any:
+def _answer(sql: str, values: list[Any], stream: _Stream, resources: Resources) -> Any:
     """What the query returns; raises what reading raised.
 
-    It runs in a thread, because a signal's handler waits for the main thread to run Python.
+    It runs in a thread, because a signal's handler waits for the main thread to run Python. After a signal, the thread
+    ends by itself at the next batch; only it may close its connection, which is busy until then.
     """
-    with ThreadPoolExecutor(1, "scan") as thread:
-        answer = thread.submit(query)
-        try:
-            return answer.result()
-        except BaseException:
-            stream.stopped = True
-            interrupt()
-            if stream.error is not None:
-                raise stream.error from None
-            raise
+    import duckdb
+
+    connections = []
+
+    def query() -> Any:
+        with duckdb.connect(":memory:", config=_config(resources)) as connection:
+            connections.append(connection)
+            connection.register("source", stream.reader)
+            return connection.execute(sql, values).fetchone()
+
+    thread = ThreadPoolExecutor(1, "scan")
+    answer = thread.submit(query)
+    try:
+        return answer.result()
+    except BaseException:
+        stream.stopped = True
+        if not answer.done():
+            for connection in connections:
+                connection.interrupt()
+        if stream.error is not None:
+            raise stream.error from None
+        raise
+    finally:
+        thread.shutdown(wait=False)
 
 
 class _Stream:

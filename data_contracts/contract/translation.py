@@ -25,7 +25,8 @@ def kind_of(kind: pa.DataType) -> Kind | None:
     if is_text(kind):
         return "text"
     known: dict[pa.DataType, Kind] = {pa.float64(): "real", pa.float32(): "short", pa.bool_(): "flag"}
-    if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit in ("us", "ns")):
+    # With a time zone, Great Expectations cannot compute times after the year 9999.
+    if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit in ("us", "ns") and kind.tz is None):
         return "time"
     return known.get(kind)
 
@@ -82,7 +83,7 @@ def _given(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 _ARGUMENTS: dict[str, Callable[[Any], bool]] = {
-    "column": questions.is_text,
+    "column": lambda value: questions.is_text(value) and bool(value),
     "mostly": lambda value: type(value) in (int, float) and 0 <= value <= 1,
     "min_value": is_number,
     "max_value": is_number,

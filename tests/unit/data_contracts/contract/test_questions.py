@@ -189,6 +189,14 @@ def test_a_scan_shows_what_great_expectations_says_at_the_edges() -> None:
     assert shown.count(True) > 50 < shown.count(False)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sum_beyond_what_float64_counts_is_left(sign: int) -> None:
+    """As a float64, 2**53 + 1 is 2**53, the bound."""
+    bound = {"max_value": 2**53} if sign == 1 else {"min_value": -(2**53)}
+    table = pa.table({"a": pa.array([None, sign * (2**53 + 1)], pa.int64())})
+    assert compare(table, [E("column_sum_to_be_between", column="a", **bound)]) == [False]
+
+
 # The cases are small; shrinking one takes minutes here.
 FEW = settings(
     max_examples=2,

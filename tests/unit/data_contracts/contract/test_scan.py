@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +113,50 @@ def test_a_signal_ends_it_between_two_batches() -> None:
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert given < 1000
+
+
+def test_a_signal_does_not_wait_for_a_slow_batch() -> None:
+    def read(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        slow.wait(30)
+        yield TABLE.select(["a"]).to_batches()[0]
+
+    def handler(*arguments: object) -> None:
+        raise Stopped
+
+    slow = threading.Event()
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Stopped):
+            scanned([COUNT], read, TABLE.schema, ["a"], RESOURCES)
+        assert not slow.is_set()
+    finally:
+        slow.set()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_thousand_expectations_take_little_memory(tmp_path: Path) -> None:
+    """DuckDB's `FILTER` took 2 GB for them."""
+    program = """
+import resource, sys
+from pathlib import Path
+import pyarrow as pa
+from data_contracts.contract.questions import between
+from data_contracts.contract.scan import Resources, scanned
+table = pa.table({f"c{n}": [1, 2, 3] for n in range(100)})
+asked = [between({"column": f"c{n % 100}", "min_value": 0, "max_value": 9 + n}, "whole") for n in range(1000)]
+measures = [measure for question in asked for measure in question.measures]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = scanned(measures, lambda names: table.select(names).to_batches(), table.schema, table.column_names,
+                Resources(Path(sys.argv[1]), 512 * 2**20, 4))
+assert found and all(found[one.measures[1]] == 0 for one in asked)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 500_000, "kB"
 
 
 def test_what_duckdb_cannot_measure_it_leaves() -> None:

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract import suites
+from data_contracts.contract.questions import Question
 from data_contracts.contract.translation import _RULES, reason, translated
-from tests.support.expectations import E
+from tests.support.expectations import E, run
 
 SCHEMA = pa.schema(
     [("a", pa.int64()), ("big", pa.uint64()), ("f", pa.float32()), ("s", pa.string()), ("d", pa.date32()),
@@ -70,3 +71,17 @@ def test_a_suite_that_is_translated_does_without_great_expectations() -> None:
         "sys.exit('great_expectations' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=Path(__file__).parents[4]).returncode == 0
+
+
+def test_a_column_without_a_name_is_left_and_disturbs_no_other() -> None:
+    table = pa.table({"": [1, 2], "a": [50, 60]})
+    assert isinstance(translated(E("column_values_to_be_between", column="", min_value=0), table.schema), str)
+    outcome = run(table, E("column_values_to_be_between", column="a", max_value=40))
+    assert (outcome.accepted, outcome.rows) == (False, 2)
+
+
+def test_times_with_a_zone_are_left() -> None:
+    schema = pa.schema([("at", pa.timestamp("us", "Europe/Berlin")), ("plain", pa.timestamp("us"))])
+    left = translated(E("column_values_to_be_null", column="at"), schema)
+    assert left == "its column is timestamp[us, tz=Europe/Berlin]"
+    assert isinstance(translated(E("column_values_to_be_null", column="plain"), schema), Question)
