@@ -23,6 +23,7 @@ from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
 from tasks.policies import run_tags
+from tasks.run.options import FLOW_RUN_KEY, SCHEDULE_KEY
 from tasks.run.run import Run
 from tasks.stages import artifact_pages
 
@@ -74,7 +75,8 @@ def started_by(key: str | None) -> dict[str, Any]:
     trigger = _trigger(run)
     scheduled = run.expected_start_time if run else None
     if key is None and run is not None and trigger != "ci":
-        key = f"schedule:{run.deployment_id}:{scheduled}" if trigger == "schedule" else f"flow-run:{run.id}"
+        scheduled_key = f"{SCHEDULE_KEY}{run.deployment_id}:{scheduled}"
+        key = scheduled_key if trigger == "schedule" else f"{FLOW_RUN_KEY}{run.id}"
     return {"key": key, "trigger": trigger, "scheduled": scheduled}
 
 
