@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import tags
 from prefect.context import FlowRunContext
@@ -19,12 +21,23 @@ from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport, Trigger
 from infra.audit import TRIGGER
-from infra.orchestrator.admission import asking
+from infra.orchestrator.admission import ASK_S, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
+from infra.store import layout
+from infra.store.lease import held_lease
+from infra.store.lease_keeper import PATIENCE_S
 from tasks.policies import run_tags
+from tasks.run.options import FLOW_RUN_KEY, SCHEDULE_KEY
 from tasks.run.run import Run
 from tasks.stages import artifact_pages
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+
+# How long a newer execution may take to end, to take the run's lease or to renew it, before a failure is reported.
+NEWER_S = PATIENCE_S
 
 log = logging.getLogger("trainwright")
 
@@ -74,7 +87,8 @@ def started_by(key: str | None) -> dict[str, Any]:
     trigger = _trigger(run)
     scheduled = run.expected_start_time if run else None
     if key is None and run is not None and trigger != "ci":
-        key = f"schedule:{run.deployment_id}:{scheduled}" if trigger == "schedule" else f"flow-run:{run.id}"
+        scheduled_key = f"{SCHEDULE_KEY}{run.deployment_id}:{scheduled}"
+        key = scheduled_key if trigger == "schedule" else f"{FLOW_RUN_KEY}{run.id}"
     return {"key": key, "trigger": trigger, "scheduled": scheduled}
 
 
@@ -112,17 +126,30 @@ def as_error(error: Exception) -> TrainwrightError:
     return unreachable(error) or TrainwrightError(f"Internal error: {type(error).__name__}: {error}.")
 
 
+def end_of(opened: Callable[[], Run], work: Callable[[Run], RunReport]) -> State:
+    """Open a run and carry it out: the flow run's final state, or the error that Prefect makes it of.
+
+    Raises: Abort as `as_state` does, also for a failure that has no report.
+    """
+    run = None
+    try:
+        run = opened()
+        return as_state(run, work(run))
+    except Exception as error:
+        _leave_to_newer_execution(run, str(error))
+        raise
+
+
 def as_state(run: Run, report: RunReport) -> State:
     """The flow run's final state: its name is the verdict, its data the report.
 
-    Raises: Abort if the run failed here and Prefect executes the flow run again in another process.
+    Raises: Abort if the run failed here and Prefect executes the flow run again in another process, which reports it.
     """
     name = report.verdict.replace("_", " ").title().replace(" ", "")
     kind = {"promoted": Completed, "unchanged": Completed, "not_promoted": Completed, "cancelled": Cancelled}
     make = kind.get(report.verdict, Failed)
-    if make is Failed and _is_executed_again():
-        # A process that was stopped for a while is fenced by the other one, which may have ended as Completed since.
-        raise Abort(f"the run {report.run_id} ends as its newer execution reports; this one failed: {report.sentence}")
+    if make is Failed:
+        _leave_to_newer_execution(run, report.sentence)
     stage_artifact(
         artifact_pages.artifact_key(run, "report"),
         artifact_pages.run_page(report),
@@ -131,14 +158,42 @@ def as_state(run: Run, report: RunReport) -> State:
     return make(name=name, message=report.sentence, data=report.to_json())
 
 
-def _is_executed_again() -> bool:
-    """Whether Prefect has begun to execute this flow run in another process since; False if it does not answer."""
+def _leave_to_newer_execution(run: Run | None, failure: str) -> None:
+    """Abort, without a state, if a newer execution of this flow run has reported its end or will.
+
+    A process that was stopped for a while is fenced by the other one, which may have ended as Completed since.
+
+    Args:
+        run: None if the failure came before there was a run.
+    """
     context = FlowRunContext.get()
     if context is None or context.flow_run is None:
-        return False
+        return
     try:
         with asking(retries=2) as client:
-            return client.read_flow_run(context.flow_run.id).run_count > context.flow_run.run_count
+            ends_there = _newer_execution_ends(client, context.flow_run, run)
     except Exception as error:
-        log.warning("Prefect did not say whether it executes this flow run again: %s", error)
-        return False
+        log.warning("It is not known whether this flow run is executed again, so it ends here: %s", error)
+        return
+    if ends_there:
+        raise Abort(f"the flow run ends as its newer execution reports; this one failed: {failure}")
+
+
+def _newer_execution_ends(client: SyncPrefectClient, mine: FlowRun, run: Run | None) -> bool:
+    """Whether there is a newer execution that has ended, or that holds the run's lease and renews it.
+
+    A newer execution that was killed does neither, and nobody else may report the failure: so this waits only a while.
+    """
+    before, until = None, 0.0
+    while (newest := client.read_flow_run(mine.id)).run_count > mine.run_count:
+        if newest.state is not None and newest.state.is_final():
+            return True
+        held = None if run is None else held_lease(run.store, layout.lease(layout.run(run.run_id)))
+        if not until:
+            before, until = held, time.monotonic() + NEWER_S
+        elif held is not None and held != before:
+            return True
+        elif time.monotonic() > until:
+            return False
+        time.sleep(ASK_S)
+    return False

@@ -9,7 +9,7 @@ from prefect.states import State
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
-from flows.flow_runs import as_error, as_state, cost_tagged, flow_name, name_flow_run, overrides, started_by
+from flows.flow_runs import as_error, cost_tagged, end_of, flow_name, name_flow_run, overrides, started_by
 from flows.stages import stages
 from infra.orchestrator.cancelling import cancellable
 from tasks.run.attach import attach
@@ -52,9 +52,13 @@ def retrain(
         new: begin a new training even if an unfinished one has the same key.
         rehash: read every raw file again to take its digest.
     """
-    options = RunOptions(window=window, fresh=new, rehash=rehash, **started_by(key))
-    run = open_run(spec, overrides=overrides(set), store_uri=store, options=options)
-    return as_state(run, line(name_flow_run(run, window, set)))
+
+    def opened() -> Run:
+        options = RunOptions(window=window, fresh=new, rehash=rehash, **started_by(key))
+        run = open_run(spec, overrides=overrides(set), store_uri=store, options=options)
+        return name_flow_run(run, window, set)
+
+    return end_of(opened, line)
 
 
 @flow(name="resume", flow_run_name="resume-{run_id}")
@@ -66,8 +70,7 @@ def resume(run_id: str, store: str | None = None, from_step: int | None = None) 
         store: store to search; default: .trainwright here, then those used before.
         from_step: continue from the committed checkpoint of this step; later checkpoints are set aside.
     """
-    run = name_flow_run(reopen_run(run_id, store, from_step), "resumed")
-    return as_state(run, line(run))
+    return end_of(lambda: name_flow_run(reopen_run(run_id, store, from_step), "resumed"), line)
 
 
 @attach

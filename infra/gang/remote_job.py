@@ -148,7 +148,7 @@ def _generations(store: Store, errand: ErrandRequest, ledger: Ledger, keeper: Le
             store, launch, errand.start, commit=lambda _: None, check=keeper.check, on_progress=errand.on_progress
         )
         try:
-            return generation.run(errand.rollcall_timeout_s).plan
+            answer = generation.run(errand.rollcall_timeout_s).plan
         except TrainwrightError as error:
             keeper.confirm()
             key = error.retry_key or ""
@@ -160,6 +160,9 @@ def _generations(store: Store, errand: ErrandRequest, ledger: Ledger, keeper: Le
             patiently(lambda: ledger.record_recovery([], Retries(used=dict(used))))
             sentence = f"tried again ({error.cause}): {error.message}"
             errand.on_progress(Progress(number, "ended", sentence=sentence))
+        else:
+            restore_budgets(ledger)
+            return answer
         finally:
             errand.on_spent(generation.node_seconds)
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 # The longest wait of a finished stage for a server that does not answer; there is no retry.
 TIMEOUT_S = 5.0
 
-# What Markdown reads as something other than text: an address becomes a link by its `://` or `www.` alone.
-_MARKS = re.compile(r"[\\`*\[\]<>|!&#~]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
+# What Markdown reads as something other than text.
+_MARKS = re.compile(r"[\\`*\[\]<>|!&#~]|(?<!\w)_|_(?!\w)")
+# What makes an address a link. Prefect's pages look for it after they have resolved escapes, but never in code.
+_ADDRESS = re.compile(r"://|www\.|@", re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -31,9 +33,16 @@ log = logging.getLogger(__name__)
 def as_text(text: str) -> str:
     """Markdown that shows a text as it is, on one line: no link, image, HTML or table cell can begin in it.
 
-    A sentence may come from a store, whose writers must not be able to put a link or an image on a page.
+    A sentence may come from a store, whose writers must not be able to put a link or an image on a page. A word that a
+    page could make a link of is shown as code.
     """
-    return _MARKS.sub(r"\\\g<0>", " ".join(text.split()))
+    return " ".join(map(_word, text.split()))
+
+
+def _word(word: str) -> str:
+    # A bar stays outside of code: in a table it needs a backslash, which code elsewhere would show.
+    parts = word.split("|")
+    return r"\|".join(as_code(part) if _ADDRESS.search(part) else _MARKS.sub(r"\\\g<0>", part) for part in parts)
 
 
 def as_code(text: str) -> str:

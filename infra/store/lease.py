@@ -118,6 +118,12 @@ class Lease:
             self._move(released=released)
 
 
+def held_lease(store: Store, path: str) -> Versioned | None:
+    """The lease at `path` as its holder last moved it; None if it is free. The lease of a dead holder stands still."""
+    current = _read(store.pointer(path))
+    return None if current is None or current.value["released"] else current
+
+
 def with_process(holder: str) -> str:
     """`holder` with this process's id appended, if it can be identified: the text that a lease holds."""
     process = this_process()

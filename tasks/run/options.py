@@ -7,6 +7,9 @@ from datetime import datetime
 
 from data_contracts.run_report import Trigger
 
+# How the keys begin that a flow run gets if nobody chose one.
+SCHEDULE_KEY, FLOW_RUN_KEY = "schedule:", "flow-run:"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
@@ -27,6 +30,11 @@ class RunOptions:
     scheduled: datetime | None = None
     fresh: bool = False
     rehash: bool = False
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether the key was made for this flow run; no other flow run has it."""
+        return self.key is not None and self.key.startswith((SCHEDULE_KEY, FLOW_RUN_KEY))
 
 
 DEFAULTS = RunOptions()

@@ -138,13 +138,13 @@ def open_run(
         recorded: False for a stage command, which leaves nothing under `runs/`.
 
     Raises:
-        UsageError: the spec, a source or the store cannot be used as given.
+        UsageError: the spec, a source or the store cannot be used as given, or the key is of another pipeline's run.
     """
     path = Path(spec_path).resolve()
     spec = load_spec(path, overrides)
     store = open_spec_store(spec, path.parent, store_uri)
     if recorded and (known := _resolved_before(store, options.key)) is not None:
-        return Run(known, store)
+        return Run(_of_pipeline(spec.name, options, known), store)
     resolved = resolve(spec, path, store, run_id=new_run_id(), options=options)
     if not recorded:
         return Run(resolved, store, recorded=False)
@@ -152,7 +152,7 @@ def open_run(
     key = ci_key(resolved) if options.key is None and options.trigger == "ci" else options.key
     if key is not None:
         resolved = resolved.model_copy(update={"run_id": _claim(store, key, resolved.run_id)})
-    return Run(_record(store, resolved), store)
+    return Run(_of_pipeline(spec.name, options, _record(store, resolved)), store)
 
 
 def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None = None) -> Run:
@@ -249,6 +249,19 @@ def _resolved_before(store: Store, key: str | None) -> Resolved | None:
     if run_id is None or not store.claim(layout.run(run_id)):
         return None
     return store.find_as(layout.resolved(run_id), Resolved.from_json)
+
+
+def _of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
+    """The inputs of the run with this key; UsageError if a person chose the key, and it is of another pipeline's run.
+
+    A flow run's own key is of one pipeline, which may have been renamed between two executions.
+    """
+    if (other := known.spec["name"]) == name or options.has_own_key:
+        return known
+    raise UsageError(
+        f"The key {options.key!r} is of the run {known.run_id} of the pipeline {other!r}, so {name!r} cannot use it.",
+        remedy="Choose another --key: one key is one run, whatever the pipeline.",
+    )
 
 
 def _run_named(trigger: dict[str, Any]) -> str:

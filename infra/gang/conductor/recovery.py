@@ -25,8 +25,8 @@ from infra.gang.conductor.members import fitting
 FAILURES = 2
 
 
-def restore_budgets(ledger: Ledger, error: TrainwrightError) -> None:
-    """Reset the retry budgets, because `error` is reported: a run that continues the work has all of them."""
+def restore_budgets(ledger: Ledger, error: TrainwrightError | None = None) -> None:
+    """Reset the retry budgets, because `error` or an answer is reported: whoever continues the work has all of them."""
     if ledger.retries != Retries() and not isinstance(error, Fenced | Cancelled):
         with contextlib.suppress(StorageUnavailable, Fenced):
             ledger.record_recovery(ledger.skipped, Retries())

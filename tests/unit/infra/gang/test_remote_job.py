@@ -144,6 +144,12 @@ def test_the_next_process_has_what_is_left_of_the_budget_until_a_failure_is_repo
     assert used() == {}
 
 
+def test_an_answer_gives_the_budget_back(store: Store, code: Ref) -> None:
+    for _ in range(2):
+        start = failing_first(local(store.uri, {}, URI), 1)
+        assert errand(store, {"do": "answer"}, code, start=start, retry=RetrySpec(node_lost=1)).got
+
+
 def test_every_node_that_was_used_is_paid_for_whatever_came_of_it(store: Store, code: Ref) -> None:
     spent: list[float] = []
     start = failing_first(local(store.uri, {}, URI), 1)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import Cancelled, ContractRejected, NodeLost, SpecError, UserCodeError
+from data_contracts.errors import Cancelled, ContractRejected, NodeLost, SpecError, UsageError, UserCodeError
 from data_contracts.run_report import RunReport
 from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper
@@ -109,6 +109,18 @@ def test_another_key_is_another_run(spec: Path) -> None:
     line = Line(ContractRejected("no"), ContractRejected("no"))
     assert attach(line)(opened(spec, "a")).run_id != attach(line)(opened(spec, "b")).run_id
     assert line.calls == 2
+
+
+def test_a_key_of_another_pipelines_run_is_refused(spec: Path) -> None:
+    first = opened(spec)
+    other = spec.with_name("other.yaml")
+    other.write_text(spec.read_text().replace("name: tiny", "name: other"))
+    with pytest.raises(UsageError, match=rf"'k' is of the run {first.run_id} of the pipeline 'tiny', so 'other'") as no:
+        opened(other)
+    assert "another --key" in no.value.remedy
+    assert opened(spec).run_id == first.run_id
+    # A flow run's own key is of no other pipeline: this one was renamed between two executions.
+    assert opened(spec, "flow-run:1").run_id == opened(other, "flow-run:1").run_id
 
 
 def test_a_second_process_needs_no_source_of_the_run_that_it_opens(spec: Path) -> None:

@@ -20,6 +20,8 @@ from tasks.stages.artifact_pages import gang_page, run_page, stage_page
 FORGED = (
     "![x](https://evil.example/x.png) [sign in](https://evil.example) <img src=x onerror=alert(1)> "
     "<https://evil.example> www.evil.example https://evil.example [r] | cell"
+    " HTTPS://evil.example xwww.evil.example _www.evil.example 1www.evil.example éWWW.evil.example it@evil.example,"
+    " a|www.evil.example|it@evil.example http://evil.example/`x`"
     "\n\n# heading\n\n[r]: https://evil.example `code` **bold** _it_ &lt;"
 )
 
@@ -66,10 +68,17 @@ def test_a_forged_text_makes_no_link_image_or_element(page: str) -> None:
     shown = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(page)
     found = [tag for tag in ("<a ", "<img", "<h1>heading", "<strong>bold", "<em>", "<code>code") if tag in shown]
     assert found == []
-    assert "[sign in](https://evil.example)" in shown
-    # The pages make links of bare addresses, too, but not of one in code.
-    prose = re.sub(r"(`+)(?!`).*?\1", "", page, flags=re.DOTALL)
-    assert re.search(r"https?://|www\.", prose) is None
+    assert "[sign" in shown
+    # The pages make links of bare addresses, too: they look for them in the text as it is shown, but not in code.
+    prose = re.sub(r"<code>.*?</code>|<pre>.*?</pre>", "", shown, flags=re.DOTALL)
+    assert re.search(r"://|www\.|@", prose, re.IGNORECASE) is None
+    for address in ("HTTPS://evil.example", "xwww.evil.example", "it@evil.example,", "http://evil.example/'x'"):
+        assert f"<code>{address}</code>" in shown
+
+
+def test_each_cell_stays_in_its_column() -> None:
+    shown = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(run_page(REPORT))
+    assert {row.count("<td>") for row in shown.split("<tr>") if "<td>" in row} == {2}
 
 
 @pytest.mark.parametrize("text", ["step 1,000 on 2 ranks (ddp), 3 % of the time", "train.init_from: s3: my-model 2.0"])

@@ -1,0 +1,110 @@
+"""A failure is not reported over what a newer execution of the flow run reports, wherever it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prefect.exceptions import Abort
+from prefect.states import Completed, Running, State
+
+from data_contracts.errors import UsageError
+from data_contracts.run_report import RunReport
+from flows import flow_runs
+from infra.store import Store, layout, open_store
+from infra.store.lease import Lease
+from infra.store.lease_keeper import LeaseKeeper
+
+FAILED = RunReport(run_id="r", pipeline="tiny", verdict="failed", exit_code=5, sentence="as asked", stages=[])
+PLACE = layout.lease(layout.run("r"))
+ENDED, AT_IT = Completed(name="Promoted"), Running()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def run(store: Store) -> Any:
+    return SimpleNamespace(run_id="r", store=store, spec=SimpleNamespace(name="tiny"))
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets what Prefect says about this flow run: how often it was executed, and its state."""
+    newest = SimpleNamespace(run_count=1, state=AT_IT)
+
+    @contextmanager
+    def asking(retries: int) -> Iterator[Any]:
+        yield SimpleNamespace(read_flow_run=lambda run_id: newest)
+
+    context = SimpleNamespace(flow_run=SimpleNamespace(id="f", run_count=1))
+    monkeypatch.setattr(flow_runs, "FlowRunContext", SimpleNamespace(get=lambda: context))
+    monkeypatch.setattr(flow_runs, "asking", asking)
+    monkeypatch.setattr(flow_runs, "stage_artifact", lambda *page: None)
+    monkeypatch.setattr(flow_runs, "NEWER_S", 0.4)
+    monkeypatch.setattr(flow_runs, "ASK_S", 0.02)
+
+    def again(state: State) -> None:
+        newest.run_count, newest.state = 2, state
+
+    return again
+
+
+def no_spec() -> Any:
+    raise UsageError("the spec is gone")
+
+
+def a_bug(run: Any) -> RunReport:
+    raise ZeroDivisionError
+
+
+def fails(run: Any) -> RunReport:
+    return FAILED
+
+
+def test_a_failure_of_the_only_execution_is_reported(executed: Any, run: Any) -> None:
+    with pytest.raises(UsageError, match="the spec is gone"):
+        flow_runs.end_of(no_spec, fails)
+    with pytest.raises(ZeroDivisionError):
+        flow_runs.end_of(lambda: run, a_bug)
+    assert flow_runs.end_of(lambda: run, fails).is_failed()
+
+
+@pytest.mark.parametrize("failing", ["opening", "bug", "report"])
+def test_every_failure_is_left_to_a_newer_execution_that_has_ended(executed: Any, run: Any, failing: str) -> None:
+    executed(ENDED)
+    with pytest.raises(Abort, match="as its newer execution reports"):
+        flow_runs.end_of(no_spec if failing == "opening" else lambda: run, a_bug if failing == "bug" else fails)
+
+
+def test_a_newer_execution_that_carries_the_run_out_will_report_it(
+    executed: Any, run: Any, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow_runs, "NEWER_S", 30)
+    executed(AT_IT)
+    keeper = LeaseKeeper(store, PLACE, "newer", renew_s=0.1)
+    keeper.start()
+    try:
+        assert keeper.token(30) is not None
+        with pytest.raises(Abort):
+            flow_runs.end_of(lambda: run, fails)
+    finally:
+        keeper.stop()
+
+
+@pytest.mark.parametrize("holder", [None, "killed elsewhere"])
+def test_a_failure_is_reported_if_the_newer_execution_was_killed(
+    executed: Any, run: Any, store: Store, holder: str | None
+) -> None:
+    executed(AT_IT)
+    if holder is not None:
+        Lease.take(store, PLACE, holder)
+    assert flow_runs.end_of(lambda: run, fails).is_failed()
+    with pytest.raises(UsageError):
+        flow_runs.end_of(no_spec, fails)
