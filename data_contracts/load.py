@@ -11,7 +11,12 @@ from pydantic import ValidationError
 from data_contracts.errors import SpecError
 from data_contracts.lightning_config import READ_IT, STORED, check_lightning, config_problems, inline_lightning
 from data_contracts.pipeline_spec import VERSION, PipelineSpec, StoreSpec
-from data_contracts.pipeline_spec.credentials import addresses_with_credentials, credential_in, tags_with_credentials
+from data_contracts.pipeline_spec.credentials import (
+    TAGS_ARE_SHOWN,
+    addresses_with_credentials,
+    credential_in,
+    tags_with_credentials,
+)
 from data_contracts.validation_errors import problems
 from data_contracts.yaml_document import Document, FieldPath, Problem
 from data_contracts.yaml_text import parse, read_document
@@ -94,7 +99,8 @@ def _override(document: Document, text: str) -> None:
     if not equals or not all(parts):
         raise SpecError(f"--set {field}: write it as field=value, such as --set train.seed=3.")
     if what := credential_in(value):
-        raise SpecError(f"--set {field}: has an address with {what}; {STORED}.", remedy=_remedy(parts))
+        why = TAGS_ARE_SHOWN if parts[0] == "tags" else STORED
+        raise SpecError(f"--set {field}: has an address with {what}; {why}.", remedy=_remedy(parts))
     lightning = document.value.get("train", {}) if isinstance(document.value.get("train"), dict) else {}
     if parts[:2] == ("train", "lightning") and len(parts) > 2 and isinstance(lightning.get("lightning"), str):
         raise SpecError(

@@ -30,7 +30,7 @@ _BETWEEN = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 _USER_INFO = re.compile(r"\w+://[^/]*@.*")
 _ADDRESS = re.compile(r"([\w+.-]+)://(?:([^/?#\s]*)@)?([^\s]*)")
 _NAMED = ("env:", "profile:")
-_TAGS = "tags are stored with every result and shown in Prefect"
+TAGS_ARE_SHOWN = "tags are stored with every result and shown in Prefect"
 
 
 def is_named_like_secret(name: str) -> bool:
@@ -92,7 +92,7 @@ def tags_with_credentials(tags: Mapping[str, str]) -> dict[str, str]:
     sentences = {}
     for name, value in tags.items():
         if is_named_like_secret(name) and not value.startswith(_NAMED):
-            sentences[name] = f"is named like a secret; {_TAGS}. Leave it out, or rename it."
+            sentences[name] = f"is named like a secret; {TAGS_ARE_SHOWN}. Leave it out, or rename it."
         elif what := credential_in(value):
-            sentences[name] = f"has an address with {what}; {_TAGS}. Leave it out of the address."
+            sentences[name] = f"has an address with {what}; {TAGS_ARE_SHOWN}. Leave it out of the address."
     return sentences

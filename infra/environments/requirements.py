@@ -85,13 +85,16 @@ def _regular_file_inside(file: Path, project: Path, place: str | None = None) ->
         place: file and line that name it; None: the spec names it.
     """
     shown = f"{FIELD}: {file}" if place is None else f"{FIELD}: {place}: {file}"
-    found, root = file.resolve(), project.resolve()
-    if not found.is_relative_to(root):
-        raise SpecError(f"{shown} is outside of the project {root}.", remedy="Put the file into the project.")
-    if not found.is_file():
-        said = "is not a regular file" if found.exists() else "does not exist"
-        remedy = f"Correct the path in {'the spec' if place is None else 'that line'}."
-        raise SpecError(f"{shown} {said}.", remedy=remedy)
+    correct = f"Correct the path in {'the spec' if place is None else 'that line'}."
+    try:
+        found, root = file.resolve(), project.resolve()
+        if not found.is_relative_to(root):
+            raise SpecError(f"{shown} is outside of the project {root}.", remedy="Put the file into the project.")
+        if not found.is_file():
+            said = "is not a regular file" if found.exists() else "does not exist"
+            raise SpecError(f"{shown} {said}.", remedy=correct)
+    except OSError as error:
+        raise SpecError(f"{shown} cannot be read ({error.strerror}).", remedy=correct) from error
     return found
 
 

@@ -304,6 +304,7 @@ def test_a_credential_in_a_setting_is_refused_and_never_repeated(
         load_spec(spec_file(lightning), [override])
     assert f"--set {override.partition('=')[0]}: has an address with {what}" in str(caught.value)
     assert remedy in str(caught.value.to_json())
+    assert ("shown in Prefect" in str(caught.value)) == override.startswith("tags")
     assert "hunter2" not in str(caught.value) + json.dumps(caught.value.to_json())
 
 

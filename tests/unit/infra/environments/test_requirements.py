@@ -154,3 +154,6 @@ def test_a_lock_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_no_file_system_takes_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"environment: \S+ cannot be read \(File name too long\)"):
         read_requirements(tmp_path / ("a" * 300), tmp_path)
+    (tmp_path / "requirements.txt").write_text(f"-r {'a' * 300}")
+    with pytest.raises(SpecError, match=r"requirements.txt:1: \S+ cannot be read \(File name too long\)"):
+        read_requirements(tmp_path / "requirements.txt", tmp_path)
