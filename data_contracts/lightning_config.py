@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.pipeline_spec import DataSpec, PipelineSpec
+from data_contracts.pipeline_spec.credentials import addresses_with_credentials
 from data_contracts.yaml_document import Document, FieldPath, Problem, dotted, shown
 from data_contracts.yaml_text import read_document
 
@@ -22,6 +23,8 @@ _SECTIONS = ("model", "data", "trainer", "optimizer", "lr_scheduler", "seed_ever
 _COMMANDS = ("fit", "validate", "test", "predict")
 _OWN_BATCHES = "the Lightning config brings a data module, which makes its own batches."
 _ACCUMULATION = "train.global_batch_size and train.micro_batch_size"
+STORED = "the spec and its Lightning config are stored with each run"
+READ_IT = "Read it from the environment in your code."
 _KEEPING = "train.checkpoint and train.select of the spec say what is kept"
 _UNUSED_CALLBACKS = {
     "ModelCheckpoint": _KEEPING,
@@ -34,13 +37,19 @@ def inline_lightning(spec: PipelineSpec, root: Path) -> dict[str, Any]:
     """The config of `train.lightning` as a dictionary; a path is relative to `root`, the spec's folder.
 
     Raises:
-        SpecError: the file is missing or not YAML, or the config sets what the spec owns (with file and line).
+        SpecError: the file is missing or not YAML, an address in it holds a credential, or the config sets what the
+            spec owns (with file and line).
     """
     if isinstance(spec.train.lightning, dict):
         return spec.train.lightning
     path = root / spec.train.lightning
     document = read_document(path, "a LightningCLI config", "correct train.lightning in the spec, or write the file")
-    problems = list(config_problems(document.value, spec))
+    # First, because the sentences of the other problems repeat values.
+    problems = [
+        Problem(field, f"has an address with {what}; {STORED}. {READ_IT}")
+        for field, what in addresses_with_credentials(document.value)
+    ]
+    problems = problems or config_problems(document.value, spec)
     if problems:
         raise document.error(problems)
     return document.value

@@ -9,15 +9,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from data_contracts.errors import SpecError
-from data_contracts.lightning_config import check_lightning, config_problems, inline_lightning
+from data_contracts.lightning_config import READ_IT, STORED, check_lightning, config_problems, inline_lightning
 from data_contracts.pipeline_spec import VERSION, PipelineSpec, StoreSpec
-from data_contracts.pipeline_spec.credentials import holds_credential, tags_with_credentials
+from data_contracts.pipeline_spec.credentials import (
+    TAGS_ARE_SHOWN,
+    addresses_with_credentials,
+    credential_in,
+    tags_with_credentials,
+)
 from data_contracts.validation_errors import problems
-from data_contracts.yaml_document import Document, Problem
+from data_contracts.yaml_document import Document, FieldPath, Problem
 from data_contracts.yaml_text import parse, read_document
 
 _NO_VERSION = Problem(("version",), f"is missing; write `version: {VERSION}` as the first line")
-_TAG = "looks like a credential; tags are stored with every result and shown in Prefect, so leave it out"
 
 __all__ = ["check_lightning", "inline_lightning", "json_schema", "load_spec", "load_store"]
 
@@ -43,15 +47,36 @@ def load_spec(path: Path, overrides: Sequence[str] = ()) -> PipelineSpec:
         if "version" not in document.value:
             found = [_NO_VERSION if one.field == ("version",) else one for one in found]
         raise document.error(found) from None
-    # Not in the model, so that the stored spec of an earlier run can still be read.
-    if tags := tags_with_credentials(spec.tags):
-        raise document.error(Problem(("tags", name), _TAG) for name in tags)
+    # These checks are not in the model, so that the stored spec of an earlier run can still be read.
+    if found := _credentials(document.value, spec):
+        raise document.error(found)
     if isinstance(spec.train.lightning, dict):
         found = config_problems(spec.train.lightning, spec)
         if found:
             inline = ("train", "lightning")
             raise document.error(Problem((*inline, *problem.field), problem.sentence) for problem in found)
     return spec
+
+
+def _credentials(document: dict[str, Any], spec: PipelineSpec) -> list[Problem]:
+    """Tags that look like credentials, and addresses that hold one anywhere else in the spec."""
+    tags = [Problem(("tags", name), sentence) for name, sentence in tags_with_credentials(spec.tags).items()]
+    rest = {key: value for key, value in document.items() if key != "tags"}
+    return tags + [
+        Problem(field, f"has an address with {what}; {STORED}. {_remedy(field)}")
+        for field, what in addresses_with_credentials(rest)
+    ]
+
+
+def _remedy(field: FieldPath) -> str:
+    """How the value of a field does without the credential in its address."""
+    if field[0] == "tags":
+        return "Leave it out of the address."
+    if "lightning" in field or "args" in field or "init_args" in field:
+        return READ_IT
+    if field[-1] == "pointers":
+        return "Name the password (user:env:NAME@host)."
+    return "Name it in storage_options (env:NAME or profile:NAME)."
 
 
 def load_store(uri: str, pointers: str | None, overrides: Sequence[str] = ()) -> StoreSpec:
@@ -73,11 +98,9 @@ def _override(document: Document, text: str) -> None:
     parts = tuple(field.strip().split("."))
     if not equals or not all(parts):
         raise SpecError(f"--set {field}: write it as field=value, such as --set train.seed=3.")
-    if holds_credential(value):
-        raise SpecError(
-            f"--set {field}: must not hold a credential in an address, because settings are stored with the run.",
-            remedy="Read the credential from the environment in your code, or name it in storage_options (env:NAME).",
-        )
+    if what := credential_in(value):
+        why = TAGS_ARE_SHOWN if parts[0] == "tags" else STORED
+        raise SpecError(f"--set {field}: has an address with {what}; {why}.", remedy=_remedy(parts))
     lightning = document.value.get("train", {}) if isinstance(document.value.get("train"), dict) else {}
     if parts[:2] == ("train", "lightning") and len(parts) > 2 and isinstance(lightning.get("lightning"), str):
         raise SpecError(

@@ -1,4 +1,9 @@
-"""Which names look like those of secrets: words are compared whole, so that a tokenizer is not taken for a token."""
+"""Which names of files and folders look like those of secrets.
+
+Words are compared whole, so that a tokenizer is not taken for a token. Patterns such as `*.env` and `host_key` count
+too, because `code.include` brings in a file that is left out by mistake. Tags and addresses have a narrower rule
+(`pipeline_spec.credentials`), environment variables a wider one (`infra.processes.environment`).
+"""
 
 from __future__ import annotations
 
@@ -35,7 +40,7 @@ _OWNERS = "access|account|admin|anthropic|api|auth|aws|azure|bearer|bot|client|c
 _OWNERS += "|gh|git|github|gitlab|google|gpg|groq|hf|host|huggingface|license|live|login|master|mistral|my|oauth"
 _OWNERS += "|openai|personal|pgp|priv|private|prod|refresh|root|sa|secret|server|service|service_account|session"
 _OWNERS += "|signing|slack|ssh|ssl|stripe|tls|wandb"
-_SECRET = re.compile(rf"(?:^|_)(?:{_WORDS}|(?:{_OWNERS})_?(?:keys?|tokens?))(?:_|$)")
+_SECRET_FILE = re.compile(rf"(?:^|_)(?:{_WORDS}|(?:{_OWNERS})_?(?:keys?|tokens?))(?:_|$)")
 _TOKEN = re.compile(r"(?:^|_)[a-z]*tokens?(?:_|$)")
 # With one of these words beside it, a token is a piece of text: `special_tokens_map.json`, `token_types.txt`.
 _TEXT = "added|bos|char|class|cls|control|corpus|count|counts|drop|embedding|embeddings|end|eos|extra|frequencies"
@@ -74,7 +79,7 @@ def _named_like_one(part: str) -> bool:
     if any(fnmatchcase(name, pattern) for name in _names(part.casefold()) for pattern in _NAMES):
         return True
     words = _BETWEEN.sub("_", _CAMEL.sub("_", part).casefold()).strip("_")
-    if _PARTS.search(words) or _SECRET.search(words):
+    if _PARTS.search(words) or _SECRET_FILE.search(words):
         return True
     is_text = _TEXT_TOKEN.search(words) or _VOCABULARY.fullmatch(words)
     return _TOKEN.search(words) is not None and not is_text

@@ -33,7 +33,7 @@ STORE = "it lies in a store"
 HIDDEN = "it is hidden, or below a hidden folder"
 LARGE = f"it is larger than {MAX_DATA_BYTES >> 20} MiB"
 IGNORED = "Git ignores it"
-WHEEL = "it is a package, and environment installs packages"
+WHEEL = "it is a wheel, and no machine installs from the code bundle"
 DATA = "it is data, and there is no Git repository that says otherwise"
 
 
@@ -78,7 +78,7 @@ def choose(
         named: files that the spec names elsewhere, such as a vocabulary in an argument: packed unless guarded.
         include: `code.include` of the spec, below `root`.
         sources: local files that are the run's data.
-        environment: whether the spec has an environment. Wheels are then installed from, not code.
+        environment: whether the spec has an environment. If so, wheels are packages to install, not code.
 
     Raises:
         UsageError: Git does not say what it ignores, an exact path of `include` does not exist, or a named file is one

@@ -107,7 +107,9 @@ class PipelineSpec(Section):
     store: StoreSpec = StoreSpec()
     """Where all durable results are stored; never part of a reuse key."""
     tags: dict[str, str] = Field(default_factory=dict)
-    """Cost tags, set on every run in Prefect and written into every manifest; default none."""
+    """Cost tags, set on every run in Prefect and written into every manifest; default none. A tag is refused if a word
+    of its name says that it is a secret (`token`, `password`, `auth`, `api_key`; not `tokenizer`), or if an address in
+    it holds a credential. `env:NAME` is permitted, and stays as written: tags are not looked up."""
     retry: RetrySpec = RetrySpec()
     """How many retries each cause of failure has."""
     code: CodeSpec = CodeSpec()

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
-from data_contracts.pipeline_spec.credentials import has_secret_query, holds_credential, named_credentials
+from data_contracts.pipeline_spec.credentials import credential_in, named_credentials, secret_in_query
 
 _SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
@@ -23,8 +23,10 @@ def _address(uri: str) -> str:
     scheme, _, rest = uri.partition("://")
     if rest and scheme != "s3":
         raise ValueError(f"{scheme}:// is not supported; give a path or an s3:// address")
-    if "@" in rest.partition("/")[0] or holds_credential(uri):
+    if "@" in rest.partition("/")[0]:
         raise ValueError("must not hold credentials; name them in storage_options (env:NAME or profile:NAME)")
+    if what := credential_in(uri):
+        raise ValueError(f"must not hold {what}; name it in storage_options (env:NAME or profile:NAME)")
     return uri
 
 
@@ -39,8 +41,8 @@ def _database(address: str) -> str:
     parts = urlsplit(address)
     if parts.password is not None and not parts.password.startswith("env:"):
         raise ValueError("must name its password (postgresql://user:env:NAME@host/database), not hold it")
-    if has_secret_query(parts.query):
-        raise ValueError("must not hold a credential after its '?'; name the password (user:env:NAME@host)")
+    if field := secret_in_query(parts.query):
+        raise ValueError(f"must not hold a credential after its '?' ({field}); name the password (user:env:NAME@host)")
     return address
 
 

@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
 from flows.commands.run import connect
-from infra.orchestrator.pools import POOL, ensure_pool
+from infra.orchestrator.local_pool import POOL, ensure_pool
 from infra.store import absolute_address
 from tasks.run.spec_check import check_spec
 

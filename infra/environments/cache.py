@@ -91,7 +91,9 @@ def environment(packages: Packages, wheels: Path | None = None) -> Path:
             return _put_in_place(folder.path, base / (key if same else key_of_sources), key)
 
 
-def resolve(wanted: Requirements, build_names: Sequence[str], wheels: Path | None, *, afresh: bool = False) -> Packages:
+def resolve(
+    requirements: Requirements, build_names: Sequence[str], wheels: Path | None, *, afresh: bool = False
+) -> Packages:
     """The packages that a user's requirements and ours come to, installed on this machine.
 
     The same requirements give the same packages on this machine until they change, unless `afresh` is set.
@@ -101,9 +103,9 @@ def resolve(wanted: Requirements, build_names: Sequence[str], wheels: Path | Non
         StorageUnavailable: an index does not answer.
     """
     needs = rank_needs()
-    asked = [*wanted.requirements, "", *wanted.constraints, "", *needs, "", *build_names]
+    lines = [*requirements.requirements, "", *requirements.constraints, "", *needs, "", *build_names]
     base = _environments_folder()
-    facts = [VERSION, asked, _package_sources(wheels), _platform_facts(), versions(packages_folder())]
+    facts = [VERSION, lines, _package_sources(wheels), _platform_facts(), versions(packages_folder())]
     resolved = base / "resolved" / digest(facts)[:KEY_LENGTH]
     packages = None if afresh else _read_resolved(resolved)
     # Installed again from the list alone, a package would not be compared with the hashes in the requirements.
@@ -112,11 +114,11 @@ def resolve(wanted: Requirements, build_names: Sequence[str], wheels: Path | Non
         with _maker_lock(base, key):
             if _use_if_complete(base / key, key) is not None:
                 return packages
-    parsed = [*map(Requirement, needs), *wanted.parsed()]
-    log.info("environment: resolving %s", wanted.place)
+    parsed = [*map(Requirement, needs), *requirements.parsed()]
+    log.info("environment: resolving %s", requirements.place)
     plan = build.InstallPlan(
-        [*needs, *wanted.requirements],
-        wanted.constraints,
+        [*needs, *requirements.requirements],
+        requirements.constraints,
         closure(packages_folder(), parsed),
         build_names,
         wheels,
@@ -125,9 +127,9 @@ def resolve(wanted: Requirements, build_names: Sequence[str], wheels: Path | Non
         try:
             site = build.make(folder.path / "new", plan)
         except UvFailed as error:
-            raise _not_installable(wanted, error.reason) from error
+            raise _not_installable(requirements, error.reason) from error
         contents = build.contents_digest(folder.path / "new")
-        packages = Packages.of(versions(site), closure(site, wanted.parsed()), build_names, contents)
+        packages = Packages.of(versions(site), closure(site, requirements.parsed()), build_names, contents)
         key = _key(packages)
         with _maker_lock(base, key):
             existing = _use_if_complete(base / key, key)
@@ -146,18 +148,18 @@ def packages_in(packages: Packages) -> Path:
     return packages_folder_in(environment(packages))
 
 
-def _not_installable(wanted: Requirements, reason: str) -> SpecError:
+def _not_installable(requirements: Requirements, reason: str) -> SpecError:
     """The error for requirements that uv did not install."""
     absent = {canonicalize_name(name) for name in _ABSENT.findall(reason)}
     if "building from source is disabled" in reason or "no usable wheels" in reason or "no wheels" in reason:
         remedy = "If its source may be built here and on every node, which runs its code, name it in environment.build."
-    elif absent & wanted.names or "there is no version of" in reason:
+    elif absent & requirements.names or "there is no version of" in reason:
         remedy = (
             "Correct the name or the version, or let pip's settings name the index or folder of wheels that has it."
         )
     else:
         remedy = f"Ask for versions that fit each other and what Trainwright itself needs in a rank ({PAGE})."
-    return SpecError(f"{FIELD}: {wanted.place}: {reason}", remedy=remedy)
+    return SpecError(f"{FIELD}: {requirements.place}: {reason}", remedy=remedy)
 
 
 def _read_resolved(path: Path) -> Packages | None:

@@ -78,23 +78,28 @@ def read_requirements(place: Path, project: Path) -> Requirements:
     return Requirements(place, tuple(requirements), tuple(constraints))
 
 
-def _regular_file_inside(file: Path, project: Path) -> Path:
-    """Where a file is, links followed; SpecError unless it is a regular file inside the project."""
-    found, root = file.resolve(), project.resolve()
-    if not found.is_relative_to(root):
-        raise SpecError(f"{FIELD}: {file} is outside of the project {root}.", remedy="Put the file into the project.")
-    if not found.is_file():
-        said = "is not a regular file" if found.exists() else "does not exist"
-        raise SpecError(
-            f"{FIELD}: {file} {said}.", remedy="Correct the path in the spec, or in the file that names it."
-        )
+def _regular_file_inside(file: Path, project: Path, place: str | None = None) -> Path:
+    """Where a file is, links followed; SpecError unless it is a regular file inside the project.
+
+    Args:
+        place: file and line that name it; None: the spec names it.
+    """
+    shown = f"{FIELD}: {file}" if place is None else f"{FIELD}: {place}: {file}"
+    correct = f"Correct the path in {'the spec' if place is None else 'that line'}."
+    try:
+        found, root = file.resolve(), project.resolve()
+        if not found.is_relative_to(root):
+            raise SpecError(f"{shown} is outside of the project {root}.", remedy="Put the file into the project.")
+        if not found.is_file():
+            said = "is not a regular file" if found.exists() else "does not exist"
+            raise SpecError(f"{shown} {said}.", remedy=correct)
+    except OSError as error:
+        raise SpecError(f"{shown} cannot be read ({error.strerror}).", remedy=correct) from error
     return found
 
 
 def _read(file: Path, project: Path, lines: list[str], constraints: list[str], within: list[Path]) -> None:
     """Add the lines of a file, and of the files that it names, to `lines` or `constraints`."""
-    if file in within:
-        raise SpecError(f"{FIELD}: {file} names itself.", remedy="Remove the line that names it.")
     try:
         text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
     except (OSError, UnicodeDecodeError) as error:
@@ -107,8 +112,10 @@ def _read(file: Path, project: Path, lines: list[str], constraints: list[str], w
             lines.append(_checked(line, place))
             continue
         further = lines if nested[1] in ("-r", "--requirement") else constraints
-        named = file.parent / _named_file(nested[1], nested[2], place)
-        _read(_regular_file_inside(named, project), project, further, constraints, [*within, file])
+        named = _regular_file_inside(file.parent / _named_file(nested[1], nested[2], place), project, place)
+        if named in (file, *within):
+            raise SpecError(f"{FIELD}: {place}: {named} names itself.", remedy="Remove the line.")
+        _read(named, project, further, constraints, [*within, file])
 
 
 def _named_file(option: str, text: str, place: str) -> str:
@@ -119,13 +126,13 @@ def _named_file(option: str, text: str, place: str) -> str:
         words = []
     if "://" in text:
         raise SpecError(
-            f"{FIELD}: {place}: {option} names an address; an environment reads files of the project alone.",
+            f"{FIELD}: {place}: {option} names an address; an environment reads only files of the project.",
             remedy="Save the file in the project, and name it there.",
         )
-    if len(words) != 1 or "\0" in text:
+    if len(words) != 1 or not words[0] or "\0" in text:
         raise SpecError(
             f"{FIELD}: {place}: {option} does not name one file.",
-            remedy=f'Put a path with spaces into quotation marks: {option} "my file.txt".',
+            remedy=f'Put a path with spaces in quotation marks: {option} "my file.txt".',
         )
     return words[0]
 

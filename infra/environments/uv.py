@@ -51,9 +51,9 @@ def run_uv(*arguments: str, folder: Path | None = None) -> str:
         StorageUnavailable: an index does not answer; CorruptError: a package has another hash.
         UsageError: an index refuses this machine, or this machine's disk does not take the files.
     """
-    found, options = uv_settings(os.environ) if arguments[0] == "pip" else ({}, [])
+    variables, options = uv_settings(os.environ) if arguments[0] == "pip" else ({}, [])
     more = [option for option in options if option not in arguments]
-    code, output, errors = run([_binary(), *arguments, *more], {**found, **_UV_VARIABLES}, folder)
+    code, output, errors = run([_binary(), *arguments, *more], {**variables, **_UV_VARIABLES}, folder)
     if code != 0:
         raise _failed(errors)
     return output

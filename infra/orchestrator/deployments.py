@@ -107,7 +107,7 @@ def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> li
     Raises:
         UsageError: there is no such pool, the schedule is not one, or the name is taken by another spec or pool.
     """
-    kind = find_pool(client, wanted.pool).type
+    kind = find_pool(client, wanted.pool, "--pool").type
     known = None if wanted.replaces else _deployment(client, wanted.title)
     if known is not None:
         _refuse_another(known, wanted)

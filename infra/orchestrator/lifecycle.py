@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from infra.orchestrator import api, password, project
 from infra.orchestrator.api import Server
-from infra.orchestrator.pools import ensure_pool, start_worker, stop_worker
+from infra.orchestrator.local_pool import ensure_pool, start_worker, stop_worker
 from infra.orchestrator.server import ensure_server, server_status, stop_server
 
 

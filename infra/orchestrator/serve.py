@@ -32,7 +32,7 @@ def main() -> None:
     from infra.orchestrator.sign_in import SignIn
 
     queue_writers()
-    let_clients_wait()
+    answer_503_without_connection()
     host, port = listener.getsockname()[:2]
     places = addresses(host, port, os.environ.get("PREFECT_SERVER_UI_API_URL"))
     prefect = SignIn(create_app(final=True), os.environ["PREFECT_SERVER_API_AUTH_STRING"], origins(places))
@@ -68,18 +68,18 @@ def queue_writers() -> None:
     AioSqliteConfiguration.begin_transaction = begin_to_write  # type: ignore[method-assign]
 
 
-def let_clients_wait() -> None:
+def answer_503_without_connection() -> None:
     """Answer 503 to a request that gets no connection to the database in time.
 
     Prefect answers 500, which its clients do not try again: the end of a flow run that was promoted became `Failed`.
     """
     from prefect.server.api import server
-    from sqlalchemy.exc import TimeoutError as NoConnection
+    from sqlalchemy import exc as database_errors
 
     is_retryable = server.is_client_retryable_exception
 
     def is_retryable_now(exc: Exception) -> bool:
-        return isinstance(exc, NoConnection) or is_retryable(exc)
+        return isinstance(exc, database_errors.TimeoutError) or is_retryable(exc)
 
     server.is_client_retryable_exception = is_retryable_now
 

@@ -14,7 +14,7 @@ def find_pool(client: SyncPrefectClient, name: str, field: str | None = None) ->
     """The work pool `name`; UsageError if the server has none of that name.
 
     Args:
-        field: the field of the spec that names it, for the message.
+        field: the field of the spec, or the option, that names it, for the message.
     """
     from prefect.exceptions import ObjectNotFound
 

@@ -12,7 +12,7 @@ from infra.environments.packages import Packages
 from infra.environments.requirements import Requirements, read_requirements
 
 
-def requirements_of(spec: PipelineSpec, path: Path) -> Requirements | None:
+def read_spec_requirements(spec: PipelineSpec, path: Path) -> Requirements | None:
     """What the spec's environment asks for; None without an environment, SpecError if it cannot be read."""
     if spec.environment is None:
         return None
@@ -29,17 +29,17 @@ def resolve_environment(spec: PipelineSpec, path: Path, *, afresh: bool = False)
     Raises:
         SpecError: they cannot be installed, or lack what reads the data.
     """
-    wanted = requirements_of(spec, path)
-    if spec.environment is None or wanted is None:
+    requirements = read_spec_requirements(spec, path)
+    if spec.environment is None or requirements is None:
         return None
     wheels = None if spec.environment.wheels is None else path.parent / spec.environment.wheels
     if wheels is not None and not wheels.is_dir():
         raise SpecError(f"{path}: environment.wheels: {wheels} is not a folder.", remedy="Correct the path.")
-    packages = resolve(wanted, spec.environment.build, wheels, afresh=afresh)
+    packages = resolve(requirements, spec.environment.build, wheels, afresh=afresh)
     tracked = not isinstance(spec.data, str) and any(source.rev is not None for source in spec.data.source)
     if tracked and spec.shards is not None and spec.shards.transform and "dvc" not in packages.versions:
         raise SpecError(
             f"{path}: data.source: DVC reads a source with `rev`, and the environment of shards.transform lacks it.",
-            remedy=f"Add dvc, with the extra of its remote, to {wanted.place}.",
+            remedy=f"Add dvc, with the extra of its remote, to {requirements.place}.",
         )
     return packages

@@ -20,7 +20,7 @@ from data_contracts.yaml_text import read_document
 from infra import code_bundle
 from infra.class_lookup import is_in_project, require_class
 from infra.sources import Window, parse_window
-from tasks.run.environments import requirements_of
+from tasks.run.environments import read_spec_requirements
 
 # A class or a function that the spec names: its field, and its dotted path.
 NamedCode = tuple[FieldPath, str]
@@ -34,7 +34,7 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     lightning = inline_lightning(spec, root)
     if spec.contract is not None:
         load_suite(spec.contract.suite, root)
-    requirements_of(spec, path)
+    read_spec_requirements(spec, path)
     refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
 
 

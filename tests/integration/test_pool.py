@@ -298,11 +298,11 @@ def test_nodes_of_a_killed_conductor_end_and_its_successor_goes_on(
         print(f"the slots of a killed conductor were free after {time.monotonic() - killed:.0f} s")
 
 
-def test_a_failure_is_not_reported_over_what_a_newer_execution_reports(site: Site, tmp_path: Path) -> None:
-    told = {"run_id": "r", "pipeline": "tiny", "sentence": "as asked", "stages": []}
-    failed = RunReport(**told, verdict="failed", exit_code=5).to_json()
-    promoted = RunReport(**told, verdict="promoted", exit_code=0).to_json()
-    run = site.run("gpu", "ends", {"folder": str(tmp_path), "failed": failed, "promoted": promoted})
+def test_a_failure_does_not_replace_the_state_of_a_newer_execution(site: Site, tmp_path: Path) -> None:
+    report = {"run_id": "r", "pipeline": "tiny", "sentence": "as asked", "stages": []}
+    failed = RunReport(**report, verdict="failed", exit_code=5).to_json()
+    promoted = RunReport(**report, verdict="promoted", exit_code=0).to_json()
+    run = site.run("gpu", "waiting", {"folder": str(tmp_path), "failed": failed, "promoted": promoted})
     until(lambda: site.state(run) == "RUNNING", what=lambda: site.now(run)["state"])
     site.execute_again(run)
     until(lambda: site.now(run)["state"]["name"] == "Promoted", what=lambda: site.now(run)["state"])

@@ -333,7 +333,7 @@ ensure_server()
 from prefect import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from data_contracts.errors import UsageError
-from infra.orchestrator.pools import ensure_pool
+from infra.orchestrator.local_pool import ensure_pool
 with get_client(sync_client=True) as client:
     client.create_work_pool(WorkPoolCreate(name="cluster", type="kubernetes"))
 try:

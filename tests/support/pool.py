@@ -45,8 +45,8 @@ def password_in(home: Path) -> str:
     return (home / "password").read_text().strip()
 
 
-def about(store: Store, folder: Path) -> dict[str, Any]:
-    """What `tests.support.pooled` is told of a store, and where it leaves what it says."""
+def store_options(store: Store, folder: Path) -> dict[str, Any]:
+    """The options with which `tests.support.pooled` opens a store, and the folder of its output."""
     return {"storage_options": store.storage_options, "folder": str(folder)}
 
 
@@ -74,7 +74,7 @@ class Site:
         }
 
     def ask(self, path: str, body: Any = None, method: str = "POST") -> Any:
-        """The server's answer; asked again while its SQLite database is locked."""
+        """The server's answer; the request is repeated while its SQLite database is locked."""
         while (answer := self.api.request(method, path, json=body or {})).status_code == 503:
             time.sleep(0.2)
         answer.raise_for_status()
@@ -124,8 +124,8 @@ class Site:
 
     def conduct_in_worker(self, pool: str, store: Store, fake: dict[str, Any], **options: Any) -> dict[str, Any]:
         """A flow run, carried out by a worker of the pool, that trains fake ranks there."""
-        told = {**about(store, Path(store.uri).parent), **DEFAULTS, "pool": pool, **options}
-        return self.run(pool, "pooled", {"store": store.uri, "fake": fake, "options": told})
+        settings = {**store_options(store, Path(store.uri).parent), **DEFAULTS, "pool": pool, **options}
+        return self.run(pool, "pooled", {"store": store.uri, "fake": fake, "options": settings})
 
     def run(self, pool: str, flow: str, parameters: dict[str, Any], entrypoint: str = "") -> dict[str, Any]:
         """A flow run, by default of a flow in `tests.support.pooled`, to be executed by a worker of the pool."""
@@ -192,10 +192,10 @@ class Conductor:
         mark = new_mark()
         site.conductors.append(mark)
         command = [sys.executable, "-m", "tests.support.pooled", self.store.uri]
-        told = about(self.store, folder)
+        settings = {**store_options(self.store, folder), **DEFAULTS, "pool": pool, **options}
         with self._errors.open("w") as errors:
             self.process = subprocess.Popen(
-                [*command, json.dumps(fake or {}), json.dumps({**told, **DEFAULTS, "pool": pool, **options})],
+                [*command, json.dumps(fake or {}), json.dumps(settings)],
                 env={**marked_env(mark), **site.environment},
                 cwd=folder,
                 stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
 """Conducts trainings of fake ranks on a work pool; as a program, and as a flow that can be deployed and cancelled.
 
-`ends` is a flow that only ends.
+`waiting` is a flow that trains nothing.
 
 `python -m tests.support.pooled STORE FAKE OPTIONS` prints each progress as a JSON line and exits as the CLI would.
 """
@@ -59,7 +59,7 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
 
 
 @flow
-def ends(folder: str, failed: dict[str, Any], promoted: dict[str, Any]) -> State:
+def waiting(folder: str, failed: dict[str, Any], promoted: dict[str, Any]) -> State:
     """End as `failed` says once `folder` has `go`; executed again, end as `promoted` says."""
     run: Any = SimpleNamespace(spec=SimpleNamespace(name="tiny"))
     context = FlowRunContext.get()

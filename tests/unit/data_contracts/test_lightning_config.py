@@ -340,3 +340,17 @@ def test_without_lightnings_source_the_trainers_keys_go_unchecked(
         assert check_lightning(config, load_spec(spec_file())) == []
     finally:
         trainer_arguments.cache_clear()
+
+
+def test_a_credential_in_an_address_of_the_file_is_refused_and_never_repeated(spec_file: Write) -> None:
+    path = spec_file()
+    lines = ["model: {class_path: m.M, init_args: {urls: ['https://x.org', 'https://ann:hunter2@x.org']}}"]
+    lines += ["trainer: {default_root_dir: 's3://ann:hunter2@b'}"]
+    (path.parent / "lightning.yaml").write_text("\n".join(lines))
+    with pytest.raises(SpecError) as caught:
+        inline_lightning(load_spec(path), path.parent)
+    shown = str(caught.value)
+    sentence = "has an address with a password; the spec and its Lightning config are stored with each run."
+    assert f"lightning.yaml:1: model.init_args.urls.1: {sentence}" in shown
+    assert f"lightning.yaml:2: trainer.default_root_dir: {sentence}" in shown
+    assert "hunter2" not in shown

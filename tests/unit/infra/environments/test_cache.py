@@ -166,10 +166,10 @@ def make_environment(packages: Packages, wheels: Path, made: Path, answers: Any)
     """In a process of its own: the environment, and a line in `made` if this process made it."""
     original = build.make
 
-    def counted(folder: Path, order: build.InstallPlan) -> Path:
+    def counted(folder: Path, plan: build.InstallPlan) -> Path:
         with made.open("a") as file:
             file.write("made\n")
-        return original(folder, order)
+        return original(folder, plan)
 
     build.make = counted
     cache._in_use.clear()

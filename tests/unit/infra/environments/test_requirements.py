@@ -51,7 +51,7 @@ def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ['-r "for tests.txt"', "--requirement='for tests.txt'", "-r for\\ tests.txt"])
-def test_a_mark_of_the_encoding_and_a_path_with_spaces_are_read(option: str, tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_a_quoted_path_are_read(option: str, tmp_path: Path) -> None:
     (tmp_path / "for tests.txt").write_text("helper==2.5\n")
     file = tmp_path / "requirements.txt"
     file.write_bytes(b"\xef\xbb\xbfstranger==1\n" + option.encode())
@@ -68,17 +68,18 @@ def test_a_mark_of_the_encoding_and_a_path_with_spaces_are_read(option: str, tmp
         ("https://me:word@host/stranger.whl", "is not a requirement"),
         ("stranger==", "is not a requirement"),
         ("trainwright", "Trainwright itself is not installed there"),
-        ("-r requirements.txt", "requirements.txt names itself"),
-        ("-r missing.txt", "missing.txt does not exist"),
+        ("\n-r requirements.txt", "requirements.txt:2: {folder}/requirements.txt names itself"),
+        ("\n-r missing.txt", "requirements.txt:2: {folder}/missing.txt does not exist"),
         (b"\xff", "it is not UTF-8"),
-        ("-r /proc/self/environ", "/proc/self/environ is outside of the project"),
+        ("-r /proc/self/environ", "requirements.txt:1: /proc/self/environ is outside of the project"),
         ("-r https://me:word@host/base.txt", "requirements.txt:1: -r names an address"),
         ("--constraint file:///me:word", "requirements.txt:1: --constraint names an address"),
         ("-r me:word base.txt", "requirements.txt:1: -r does not name one file"),
         ("-r \0", "requirements.txt:1: -r does not name one file"),
+        ('-r ""', "requirements.txt:1: -r does not name one file"),
         ('-r "me:word', "requirements.txt:1: -r does not name one file"),
         ("-c ../netrc", "../netrc is outside of the project"),
-        ("-r link.txt", "link.txt is outside of the project"),
+        ("-r link.txt", "requirements.txt:1: {folder}/link.txt is outside of the project"),
         ("-r fifo", "fifo is not a regular file"),
         ("machine host login me password me:word", "requirements.txt:1: this line is not a requirement"),
         ("--me:word", "requirements.txt:1: this line is an option"),
@@ -94,7 +95,7 @@ def test_what_a_node_could_not_install_is_refused(text: str | bytes, said: str, 
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(SpecError) as caught:
         read_requirements(file, tmp_path)
-    assert said in caught.value.message
+    assert said.format(folder=tmp_path) in caught.value.message
     assert "me:word" not in str(caught.value)
 
 
@@ -153,3 +154,6 @@ def test_a_lock_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
 def test_a_path_that_no_file_system_takes_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"environment: \S+ cannot be read \(File name too long\)"):
         read_requirements(tmp_path / ("a" * 300), tmp_path)
+    (tmp_path / "requirements.txt").write_text(f"-r {'a' * 300}")
+    with pytest.raises(SpecError, match=r"requirements.txt:1: \S+ cannot be read \(File name too long\)"):
+        read_requirements(tmp_path / "requirements.txt", tmp_path)

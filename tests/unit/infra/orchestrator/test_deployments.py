@@ -24,7 +24,7 @@ def test_every_example_is_deployed_and_nothing_else(deployments: dict[str, dict[
 
 
 def test_each_runs_on_our_pool_by_schedule_too(deployments: dict[str, dict[str, Any]]) -> None:
-    from infra.orchestrator.pools import POOL
+    from infra.orchestrator.local_pool import POOL
 
     for deployment in deployments.values():
         assert deployment["entrypoint"] == "flows.retrain.retrain"

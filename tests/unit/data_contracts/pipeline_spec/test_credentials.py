@@ -1,0 +1,48 @@
+"""Which names of tags and of fields in addresses are those of secrets."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_contracts.pipeline_spec.credentials import credential_in, is_named_like_secret
+
+SECRETS = [
+    "token", "accessToken", "ACCESS_TOKEN", "authtoken", "X-Amz-Security-Token", "secret", "client.secret",
+    "clientSecret", "password", "db_password", "sslpassword", "passwd", "Passwort", "api_key", "apikey", "api-key",
+    "apiKeys", "x/api/key", "AWSAccessKeyId", "access.key", "private_key", "privateKey", "credential", "credentials",
+    "X-Amz-Credential", "authorization", "cookie", "session_cookies", "auth", "OAuth2", "signature", "X-Amz-Signature",
+    "sig", "jwt",
+]  # fmt: skip
+HARMLESS = [
+    "deploy.env", "service_account", "host-key", "key.owner", "key", "projectKey", "sortKey", "monkey", "tokenizer",
+    "tokens", "max_tokens", "author", "authors", "secretary", "passage", "keyboard", "primary_key", "username",
+    "access", "api_keyboard", "4711",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_name_like_a_secrets(name: str) -> None:
+    assert is_named_like_secret(name)
+
+
+@pytest.mark.parametrize("name", HARMLESS)
+def test_a_name_unlike_a_secrets(name: str) -> None:
+    assert not is_named_like_secret(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("https://x.org/?key=a", "a field key that looks like a secret"),
+        ("https://x.org/?page=2&X-Amz-Signature=a", "a field X-Amz-Signature that looks like a secret"),
+        ("https://x.org/?key=", None),
+        ("see postgresql://ann:a@db/names", "a password"),
+        ("postgresql://ann:env:NAME@db/names", None),
+        ("postgresql://ann@db/names", None),
+        ("http://a@x.org", "a user, which may be a token"),
+        ("ssh://git@x.org/y", None),
+        ("ann:a@x.org", None),
+    ],
+)
+def test_what_an_address_holds(text: str, what: str | None) -> None:
+    assert credential_in(text) == what
