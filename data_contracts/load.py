@@ -101,6 +101,8 @@ def _override(document: Document, text: str) -> None:
     if what := credential_in(value):
         why = TAGS_ARE_SHOWN if parts[0] == "tags" else STORED
         raise SpecError(f"--set {field}: has an address with {what}; {why}.", remedy=_remedy(parts))
+    if parts[0] == "tags" and len(parts) == 2 and (said := tags_with_credentials({parts[1]: value})):
+        raise SpecError(f"--set {field}: {said[parts[1]]}")  # a later --set could hide it
     lightning = document.value.get("train", {}) if isinstance(document.value.get("train"), dict) else {}
     if parts[:2] == ("train", "lightning") and len(parts) > 2 and isinstance(lightning.get("lightning"), str):
         raise SpecError(

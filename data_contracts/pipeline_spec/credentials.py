@@ -15,9 +15,7 @@ from data_contracts.pipeline_spec.base import FieldError
 from data_contracts.yaml_document import FieldPath
 
 # Options of s3fs and botocore. Wider than `_WORD`: to name a harmless option as `env:NAME` costs little.
-_OPTION = re.compile(
-    r"(?i).*key|username|auth|sig|.*signature|.*(secret|token|passw|access_key|credential|authorization|cookie).*"
-)
+_OPTION = re.compile(r"(?i).*key|username|auth|.*(secret|token|passw|access_key|credential|authorization|cookie).*")
 # Words in the names of tags and of fields in addresses. Narrower than `data_contracts.secret_names`, where files such
 # as `deploy.env` are secret: here that is the name of a setting. The plural `tokens` is a count.
 _WORD = re.compile(
@@ -28,8 +26,10 @@ _KEY = re.compile(r"(?:^| )(?:access|api|encryption|private|signing) keys?(?: |$
 # `apiKey` is `api key`, `AWSAccessKeyId` is `AWS access key id`.
 _BETWEEN = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _USER_INFO = re.compile(r"\w+://[^/]*@.*")
-_ADDRESS = re.compile(r"([\w+.-]+)://(?:([^/?#\s]*)@)?([^\s]*)")
+_ADDRESS = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]{0,30})://(\S*)")
+_PLACE = re.compile(r"[^/?#]*")
 _NAMED = ("env:", "profile:")
+_FIELDS = ("key", "pass")
 TAGS_ARE_SHOWN = "tags are stored with every result and shown in Prefect"
 
 
@@ -60,14 +60,20 @@ def named_credentials(options: dict[str, Any]) -> dict[str, Any]:
 
 def credential_in(text: str) -> str | None:
     """What an address in a text holds that is secret, in words such as `a password`; None if nothing."""
-    for scheme, user, rest in _ADDRESS.findall(text):
-        _, colon, password = user.partition(":")
-        if password and not password.startswith(_NAMED):
+    for scheme, rest in _ADDRESS.findall(text) if "://" in text else ():
+        place = _PLACE.match(rest)[0]  # type: ignore[index]
+        user, at, _ = place.rpartition("@")
+        name, colon, password = (user if at else place).partition(":")
+        # What follows a host's colon is a port; anything else is a password in which a `/` was not escaped.
+        is_cut = not at and "@" in rest and colon and not password.isdigit()
+        if (at or is_cut) and password and not password.startswith(_NAMED):
             return "a password"
         # `git@` and the user of a database are not secrets; before `https://`, a user alone is a token.
-        if user and not colon and re.search("https?$", scheme):
+        if at and name and not colon and scheme.casefold().endswith(("http", "https")):
             return "a user, which may be a token"
-        if field := secret_in_query(rest.partition("?")[2]):
+        # In an address of S3, `?` also stands for any character of a folder's name.
+        fields = [part for part in re.split("[?#]", rest)[1:] if scheme.casefold() != "s3" or "/" not in part]
+        if field := next(filter(None, map(secret_in_query, fields)), None):
             return f"a field {field} that looks like a secret"
     return None
 
@@ -75,7 +81,7 @@ def credential_in(text: str) -> str | None:
 def secret_in_query(query: str) -> str | None:
     """The first field that is named like a secret in the part of an address after its `?`; None if there is none."""
     # Google's interfaces take an API key as `key`; `sortKey` and `monkey` are other names.
-    return next((name for name in parse_qs(query) if name.casefold() == "key" or is_named_like_secret(name)), None)
+    return next((name for name in parse_qs(query) if name.casefold() in _FIELDS or is_named_like_secret(name)), None)
 
 
 def addresses_with_credentials(value: Any, field: FieldPath = ()) -> Iterator[tuple[FieldPath, str]]:
@@ -93,6 +99,6 @@ def tags_with_credentials(tags: Mapping[str, str]) -> dict[str, str]:
     for name, value in tags.items():
         if is_named_like_secret(name) and not value.startswith(_NAMED):
             sentences[name] = f"is named like a secret; {TAGS_ARE_SHOWN}. Leave it out, or rename it."
-        elif what := credential_in(value):
+        elif what := credential_in(value) or credential_in(name):
             sentences[name] = f"has an address with {what}; {TAGS_ARE_SHOWN}. Leave it out of the address."
     return sentences

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
-from data_contracts.pipeline_spec.credentials import credential_in, named_credentials, secret_in_query
+from data_contracts.pipeline_spec.credentials import named_credentials, secret_in_query
 
 _SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
@@ -25,8 +25,6 @@ def _address(uri: str) -> str:
         raise ValueError(f"{scheme}:// is not supported; give a path or an s3:// address")
     if "@" in rest.partition("/")[0]:
         raise ValueError("must not hold credentials; name them in storage_options (env:NAME or profile:NAME)")
-    if what := credential_in(uri):
-        raise ValueError(f"must not hold {what}; name it in storage_options (env:NAME or profile:NAME)")
     return uri
 
 

@@ -42,7 +42,20 @@ def test_a_name_unlike_a_secrets(name: str) -> None:
         ("http://a@x.org", "a user, which may be a token"),
         ("ssh://git@x.org/y", None),
         ("ann:a@x.org", None),
+        ("HTTPS://a@x.org", "a user, which may be a token"),
+        ("postgresql://ann:a/b@db/names", "a password"),
+        ("https://x.org:8080/@scope/name", None),
+        ("https://x.org/#access_token=a", "a field access_token that looks like a secret"),
+        ("https://x.org/?pass=a", "a field pass that looks like a secret"),
+        ("s3://b/year=202?/account_key=7/*.parquet", None),
+        ("s3://b/day-????/api_key=5/v?&token=1/x.csv", None),
     ],
 )
 def test_what_an_address_holds(text: str, what: str | None) -> None:
     assert credential_in(text) == what
+
+
+def test_a_long_text_is_read_once() -> None:
+    """A pattern that began anew at each letter took a minute."""
+    assert credential_in("a" * 1_000_000 + "://") is None
+    assert credential_in("a." * 500_000) is None
