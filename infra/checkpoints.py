@@ -12,6 +12,7 @@ from typing import Any
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Ref
+from infra.share import WHOLE, Share
 from infra.store import Manifest, Store, layout
 
 KIND = "checkpoint"
@@ -23,7 +24,7 @@ _FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
 
 
 def verify_checkpoint(
-    store: Store, checkpoint: Checkpoint, on_file: Callable[[], None] = lambda: None, share: tuple[int, int] = (0, 1)
+    store: Store, checkpoint: Checkpoint, on_file: Callable[[], None] = lambda: None, share: Share = WHOLE
 ) -> Manifest:
     """Read every byte of a checkpoint again; CorruptError if it is changed, or is not the one that was named.
 
