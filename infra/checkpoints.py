@@ -17,8 +17,8 @@ from infra.store import Manifest, Store, layout
 
 KIND = "checkpoint"
 TRAIN = "train.json"
-# Files of the module's tensors; `training.checkpoint.tensors` names them.
-WEIGHTS = "weights-"
+# How the names of the files of the module's tensors begin; `training.checkpoint.capture` writes them.
+WEIGHT_FILES = "weights-"
 # No file type that anyone could unpickle.
 _FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
 
@@ -76,7 +76,7 @@ def check_against_seal(manifest: Manifest, checkpoint: Checkpoint) -> None:
 
 def num_weight_bytes(manifest: Manifest) -> int:
     """Bytes of the module's parameters and buffers in a checkpoint."""
-    return sum(file.bytes for file in manifest.files if file.path.startswith(WEIGHTS))
+    return sum(file.bytes for file in manifest.files if file.path.startswith(WEIGHT_FILES))
 
 
 def read_trained_with(store: Store, manifest: Manifest) -> dict[str, Any]:

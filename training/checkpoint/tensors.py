@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.quoting import text_of, type_and_text
+from infra.checkpoints import WEIGHT_FILES
 from infra.share import WHOLE, Share
 from training.checkpoint.state import Get, decode
 
@@ -29,7 +30,7 @@ INDEX = "index.json"
 STATE = "state.json"
 WEIGHTS = "state_dict"
 OWN = "ranks"
-_FILE = re.compile(r"(weights|state)-[0-9]+\.safetensors")
+_FILE = re.compile(rf"({WEIGHT_FILES}|state-)[0-9]+\.safetensors")
 # The dtypes that safetensors and a capture can hold.
 STORABLE = {
     *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
