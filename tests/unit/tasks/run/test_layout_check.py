@@ -93,9 +93,12 @@ def test_the_machine_of_the_training_counts_where_the_training_runs() -> None:
 
 
 def test_hsdp_with_the_ranks_of_the_training_passes() -> None:
-    trained = {"strategy": "ddp", "nodes": 2, "devices": 2}
-    check_layouts(spec({"train": trained, "verify": {"strategy": "hsdp"}, "evaluate": {"strategy": "hsdp"}}), {})
-    check_layouts(spec({"evaluate": {"strategy": "hsdp"}}), {"data": {"class_path": "theirs.Data"}})
+    hsdp, four = {"strategy": "hsdp"}, {"strategy": "ddp", "nodes": 2, "devices": 2}
+    check_layouts(spec({"train": four, "verify": hsdp, "evaluate": hsdp}), {})
+    # One process scores the batches of the user's own.
+    check_layouts(spec({"evaluate": hsdp}), {"data": {"class_path": "theirs.Data"}})
+    with pytest.raises(UsageError, match=r"evaluate\.strategy: hsdp needs"):
+        check_layouts(spec({"evaluate": hsdp}), {})
 
 
 @pytest.mark.parametrize("counts", [{"nodes": 2}, {"devices": 4}, {"nodes": 3, "devices": 1}])
