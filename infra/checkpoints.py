@@ -12,18 +12,19 @@ from typing import Any
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Ref
+from infra.share import WHOLE, Share
 from infra.store import Manifest, Store, layout
 
 KIND = "checkpoint"
 TRAIN = "train.json"
-# Files of the module's tensors; `training.checkpoint.tensors` names them.
-WEIGHTS = "weights-"
+# How the names of the files of the module's tensors begin; `training.checkpoint.capture` writes them.
+WEIGHT_FILES = "weights-"
 # No file type that anyone could unpickle.
 _FILE = re.compile(r"[a-z0-9-]+\.(json|safetensors)")
 
 
 def verify_checkpoint(
-    store: Store, checkpoint: Checkpoint, on_file: Callable[[], None] = lambda: None, share: tuple[int, int] = (0, 1)
+    store: Store, checkpoint: Checkpoint, on_file: Callable[[], None] = lambda: None, share: Share = WHOLE
 ) -> Manifest:
     """Read every byte of a checkpoint again; CorruptError if it is changed, or is not the one that was named.
 
@@ -75,7 +76,7 @@ def check_against_seal(manifest: Manifest, checkpoint: Checkpoint) -> None:
 
 def num_weight_bytes(manifest: Manifest) -> int:
     """Bytes of the module's parameters and buffers in a checkpoint."""
-    return sum(file.bytes for file in manifest.files if file.path.startswith(WEIGHTS))
+    return sum(file.bytes for file in manifest.files if file.path.startswith(WEIGHT_FILES))
 
 
 def read_trained_with(store: Store, manifest: Manifest) -> dict[str, Any]:

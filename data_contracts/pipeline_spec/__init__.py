@@ -125,7 +125,7 @@ class PipelineSpec(Section):
     train: TrainSpec
     """How the model is trained."""
     verify: VerifySpec = VerifySpec()
-    """Where, and by how many ranks, the checkpoint is verified."""
+    """How a checkpoint is verified: where, and on how many ranks."""
     evaluate: EvaluateSpec
     """How a checkpoint is scored."""
     promote: PromoteSpec = PromoteSpec()

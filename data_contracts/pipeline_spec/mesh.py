@@ -5,6 +5,7 @@ from __future__ import annotations
 from data_contracts.pipeline_spec.base import FieldError
 
 SHARDED = ("fsdp", "hsdp")
+HSDP_NEEDS = "hsdp needs at least two nodes of two devices; use fsdp, or more nodes and devices"
 
 
 def mesh_of(strategy: str, shard_ranks: int, world_size: int) -> tuple[int, int]:
@@ -19,6 +20,11 @@ def mesh_of(strategy: str, shard_ranks: int, world_size: int) -> tuple[int, int]
     least = world_size if strategy == "fsdp" else min(shard_ranks, world_size)
     shard = next(ranks for ranks in range(least, world_size + 1) if world_size % ranks == 0)
     return world_size // shard, shard
+
+
+def is_hsdp(nodes: int, devices: int, shard_ranks: int | None = None) -> bool:
+    """Whether these ranks form several replicas of the parameters, each sharded over several ranks."""
+    return min(mesh_of("hsdp", shard_ranks or devices, nodes * devices)) > 1
 
 
 def check_mesh(strategy: str, shard_ranks: int | None, nodes: int, devices: int) -> None:

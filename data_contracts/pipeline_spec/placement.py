@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from data_contracts.pipeline_spec.base import FieldError, Section
+from data_contracts.pipeline_spec.mesh import HSDP_NEEDS, is_hsdp
 
 
 class Placed(Section):
@@ -26,28 +27,38 @@ class Placed(Section):
         return self
 
 
+def in_same_place(one: Placed, other: Placed) -> bool:
+    """Whether two sections' work is done on the same kind of machine: both here, or both on the same pool."""
+    return (one.launcher, one.pool) == (other.launcher, other.pool)
+
+
 class Spread(Placed):
     """A section whose work several ranks may share; that does not affect the result either."""
 
     nodes: int | None = Field(default=None, ge=1, exclude_if=lambda nodes: nodes is None)
-    """Number of nodes; default 1, for `fsdp` and `hsdp` as trained."""
+    """Number of nodes; default 1. For `fsdp` and `hsdp`, if neither `nodes` nor `devices` is set: as trained."""
     devices: int | None = Field(default=None, ge=1, exclude_if=lambda devices: devices is None)
-    """Ranks per node; default 1, for `fsdp` and `hsdp` as trained."""
+    """Ranks per node; default 1. For `fsdp` and `hsdp`, if neither `nodes` nor `devices` is set: as trained."""
     strategy: Literal["ddp", "fsdp", "hsdp", "single"] | None = Field(
         default=None, exclude_if=lambda strategy: strategy is None
     )
-    """How the ranks hold the parameters, as in `train.strategy`; default as trained."""
+    """How the ranks hold the parameters, as in `train.strategy`. Default: as trained, but several ranks use `ddp`
+    instead of `single`, and `fsdp` instead of `hsdp` if they are too few for it."""
 
     @model_validator(mode="after")
     def _meshes(self) -> Spread:
         ranks = (self.nodes or 1) * (self.devices or 1)
         if self.strategy == "single" and ranks > 1:
             raise FieldError("strategy", f"single is one rank, but nodes x devices = {ranks}; use ddp or fsdp")
-        given = self.nodes is not None or self.devices is not None
-        if self.strategy == "hsdp" and given and 1 in (self.nodes or 1, self.devices or 1):
-            raise FieldError("strategy", "hsdp needs at least two nodes of two devices; use fsdp, or more of them")
+        if self.strategy == "hsdp" and self.has_counts and not is_hsdp(self.nodes or 1, self.devices or 1):
+            raise FieldError("strategy", HSDP_NEEDS)
         return self
+
+    @property
+    def has_counts(self) -> bool:
+        """Whether `nodes` or `devices` is set."""
+        return self.nodes is not None or self.devices is not None
 
 
 class VerifySpec(Spread):
-    """How a checkpoint is verified."""
+    """How a checkpoint is verified: where, and on how many ranks."""

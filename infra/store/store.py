@@ -13,6 +13,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.messages.children import StoreAddress
 from infra.settings import state_folder
+from infra.share import WHOLE, Share
 from infra.store import deletion, layout
 from infra.store.backend import Backend, Leftover, Stored
 from infra.store.earlier_records import EarlierRecords
@@ -183,14 +184,12 @@ class Store:
         uri = layout.check_path(ref.uri if isinstance(ref, Ref) else ref)
         return read_manifest(uri, self._backend.read(layout.manifest(uri))[0], expected)
 
-    def verify(
-        self, ref: Ref | str, on_file: Callable[[], None] = lambda: None, share: tuple[int, int] = (0, 1)
-    ) -> Manifest:
+    def verify(self, ref: Ref | str, on_file: Callable[[], None] = lambda: None, share: Share = WHOLE) -> Manifest:
         """The manifest, after every stored byte was read again and matched its digest.
 
         Args:
             on_file: called after each file.
-            share: this process's number and how many there are, if several divide the files between them.
+            share: of the files, in the order of the manifest; another process checks the others.
 
         Raises: FileNotFoundError if it is not sealed; CorruptError naming a file that is changed, missing, extra or a
         link.
@@ -200,7 +199,7 @@ class Store:
         sealed = {entry.path: entry for entry in manifest.files}
         for name in sorted(present - sealed.keys()):
             raise corrupt(f"{manifest.uri}/{name}", "is extra: it was not there when the directory was sealed")
-        for name, entry in list(sealed.items())[share[0] :: share[1]]:
+        for name, entry in share.items(list(sealed.items())):
             path = f"{manifest.uri}/{name}"
             try:
                 actual = self._backend.digest(path)

@@ -57,7 +57,7 @@ def plan(run: Run, line: Line) -> list[Step]:
         if stage.check is not None:
             stage.check(run, *inputs)
         if steps[-1].action == "run" and stage.ranks is not None and (ranks := stage.ranks(run, *inputs)):
-            steps[-1] = replace(steps[-1], why=f"{steps[-1].why}; on {ranks}")
+            steps[-1] = replace(steps[-1], why=f"{steps[-1].why} ({ranks})")
     return steps
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.pipeline_spec.mesh import SHARDED
+from data_contracts.pipeline_spec.mesh import HSDP_NEEDS, SHARDED, is_hsdp
+from data_contracts.pipeline_spec.placement import Spread, in_same_place
+from data_contracts.pipeline_spec.train import TrainSpec
 from infra import machines
 
 # Precisions that Lightning's ModelParallelStrategy takes, with their short names.
@@ -24,7 +26,8 @@ def check_layouts(spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
     machine = machines.machine(spec.train.machine)
     machines.check_devices(machine, spec.train.devices, lightning)
     for name, section in (("verify", spec.verify), ("evaluate", spec.evaluate)):
-        machines.check_devices(machine, section.devices or 1, lightning, name)
+        if in_same_place(section, spec.train):
+            machines.check_devices(machine, section.devices or 1, lightning, name)
     precision = str((lightning.get("trainer") or {}).get("precision") or "32-true")
     sharded = [one for one in ("train", "verify", "evaluate") if getattr(spec, one).strategy in SHARDED]
     if sharded and _LONG.get(precision, precision) not in _SHARDABLE:
@@ -34,10 +37,27 @@ def check_layouts(spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
             remedy=f"Set trainer.precision to bf16-mixed or 32-true there, or {field} to ddp.",
         )
     if lightning.get("data") or spec.data == "external":
-        refuse_own_batches(spec)
+        _refuse_own_batches(spec)
+    else:
+        _check_hsdp("evaluate", spec.evaluate, spec.train)
+    _check_hsdp("verify", spec.verify, spec.train)
 
 
-def refuse_own_batches(spec: PipelineSpec) -> None:
+def _check_hsdp(name: str, section: Spread, train: TrainSpec) -> None:
+    """UsageError for a section with `hsdp` on as many ranks as trained, if these are too few."""
+    if section.strategy != "hsdp" or section.has_counts:
+        return
+    # A pool's gang may not fit this machine.
+    as_trained = section.launcher == "work-pool" or train.launcher == "local"
+    if not as_trained or not is_hsdp(train.nodes, train.devices, train.shard_ranks):
+        sentence, _, remedy = HSDP_NEEDS.partition("; ")
+        raise UsageError(
+            f"{name}.strategy: {sentence}.",
+            remedy=f"{remedy[0].upper()}{remedy[1:]} ({name}.nodes, {name}.devices).",
+        )
+
+
+def _refuse_own_batches(spec: PipelineSpec) -> None:
     """UsageError if several ranks are to score the batches of the user's own data module."""
     if (spec.evaluate.nodes or 1) * (spec.evaluate.devices or 1) > 1:
         raise UsageError(

@@ -13,7 +13,7 @@ from infra.handoffs import read_handoff
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import done_by_child
-from tasks.stages.scoring_layout import layout_of
+from tasks.stages.scoring_layout import ScoringLayout, layout_in_plan, layout_of
 from tasks.stages.shard import find_dataset, shard, unmade
 from tasks.stages.stage import Done, Stage
 from tasks.stages.verify import verify
@@ -47,14 +47,12 @@ def make_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset
     evaluation, reused = score(run, checkpoint, dataset)
     if (champion := _champion(run)) is not None:
         score(run, champion, dataset)
-    return _scored(evaluation, reused=reused)
+    return _scored(evaluation, reused=reused, ranks="" if reused else _layout(run, checkpoint).used)
 
 
 def ranks_of(run: Run, checkpoint: Checkpoint | None, dataset: Dataset | None) -> str:
-    """The ranks that would score the candidate, for a plan; "" for one process."""
-    train = run.train_settings() if checkpoint is None else trained_with(run, checkpoint).train
-    gang = layout_of(run, "evaluate", train, checkpoint)
-    return str(gang) if gang.is_gang else ""
+    """The ranks that would score the candidate, for a plan."""
+    return layout_in_plan(run, "evaluate", checkpoint)
 
 
 evaluate = Stage(
@@ -74,8 +72,8 @@ def _champion(run: Run) -> Checkpoint | None:
     return None if ref is None else registry.model_version(run.store, ref).checkpoint
 
 
-def _scored(evaluation: Evaluation, lacks: str = "", *, reused: bool) -> Done[Evaluation]:
-    values = ", ".join(f"{name} {metric.value:.4f}" for name, metric in evaluation.metrics.items())
+def _scored(evaluation: Evaluation, lacks: str = "", *, reused: bool, ranks: str = "") -> Done[Evaluation]:
+    values = ", ".join(f"{name} {metric.value:.4f}" for name, metric in evaluation.metrics.items()) + ranks
     reused_from = evaluation.ref.uri if reused else None
     return Done(evaluation, "reused" if reused else "ran", values, evaluation.ref, reused_from, lacks=lacks)
 
@@ -108,10 +106,14 @@ def score(
     )
     # A second scoring is another piece of work than the first.
     name = f"evaluate-{key[:16]}{uri.removeprefix(f'evaluations/{key}') if afresh else ''}"
+    return done_by_child(run, "evaluate", name, EVALUATE, request, _layout(run, checkpoint)), False
+
+
+def _layout(run: Run, checkpoint: Checkpoint) -> ScoringLayout:
+    """The ranks that score a checkpoint."""
     now = _champion(run)
     champion = now is not None and now.ref.id == checkpoint.ref.id
-    gang = layout_of(run, "evaluate", trained.train, checkpoint, champion=champion)
-    return done_by_child(run, "evaluate", name, EVALUATE, request, gang), False
+    return layout_of(run, "evaluate", trained_with(run, checkpoint).train, checkpoint, champion=champion)
 
 
 def comparable(

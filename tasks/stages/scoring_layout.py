@@ -9,13 +9,14 @@ from typing import Any, Literal
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
-from data_contracts.pipeline_spec.mesh import SHARDED, mesh_of
-from data_contracts.pipeline_spec.placement import Spread
+from data_contracts.pipeline_spec.mesh import SHARDED, is_hsdp, mesh_of
+from data_contracts.pipeline_spec.placement import Spread, in_same_place
 from infra import machines
 from infra.checkpoints import num_weight_bytes
 from infra.quantities import size
-from infra.store import layout
+from infra.store import layout as store_layout
 from tasks.run.run import Run
+from tasks.stages.lineage import trained_with
 
 RANK = "training.score.rank"
 Section = Literal["verify", "evaluate"]
@@ -46,12 +47,16 @@ class ScoringLayout:
         settings = self.settings
         return mesh_of(settings["strategy"], settings["shard_ranks"] or self.devices, self.nodes * self.devices)[1]
 
-    def __str__(self) -> str:
-        """The ranks, for a person."""
-        if not self.is_gang:
-            return "one process"
-        nodes, devices = ("s" if count > 1 else "" for count in (self.nodes, self.devices))
-        return f"{self.nodes} node{nodes} x {self.devices} device{devices}, {self.settings['strategy']}"
+    @property
+    def planned(self) -> str:
+        """The ranks and nodes, for a plan; "" for one process."""
+        ranks, nodes = self.nodes * self.devices, f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
+        return f"{ranks} ranks on {nodes}, {self.settings['strategy']}" if self.is_gang else ""
+
+    @property
+    def used(self) -> str:
+        """The ranks, for the sentence about a result, after a space; "" for one process."""
+        return f" on {self.nodes * self.devices} ranks ({self.settings['strategy']})" if self.is_gang else ""
 
 
 def layout_of(
@@ -80,14 +85,14 @@ def layout_of(
         return ScoringLayout(1, 1, {})
     shard_ranks = None
     chosen = strategy or train["strategy"]
-    if chosen in SHARDED and nodes is None and devices is None and _is_placed_as_trained(run, section, checkpoint):
+    if chosen in SHARDED and nodes is devices is None and _is_placed_as_trained(run, section, checkpoint):
         nodes, devices, shard_ranks = _as_trained(run, checkpoint)
     nodes, devices = nodes or 1, devices or 1
     if chosen == "single" and nodes * devices > 1:
         chosen = "ddp"
-    if chosen == "hsdp" and devices == 1 and shard_ranks is None:
-        chosen = "fsdp"  # with a replica of one rank, each would hold the whole
-    found = ScoringLayout(
+    if chosen == "hsdp" and not is_hsdp(nodes, devices, shard_ranks):
+        chosen = "fsdp"  # with one replica it is the same; with replicas of one rank, each would hold the whole
+    layout = ScoringLayout(
         nodes,
         devices,
         {
@@ -98,10 +103,16 @@ def layout_of(
         },
     )
     if checkpoint is not None:
-        memory = memory_of(run, section, train)
+        memory = _memory_of(run, section, train)
         weights = num_weight_bytes(run.store.manifest(checkpoint.ref)) if memory else 0
-        refuse_too_large(section, memory, weights, found, champion=champion)
-    return found
+        refuse_too_large(section, memory, weights, layout, champion=champion)
+    return layout
+
+
+def layout_in_plan(run: Run, section: Section, checkpoint: Checkpoint | None) -> str:
+    """The ranks that would verify or score a checkpoint, or the one that the run will train; "" for one process."""
+    train = run.train_settings() if checkpoint is None else trained_with(run, checkpoint).train
+    return layout_of(run, section, train, checkpoint).planned
 
 
 def _is_placed_as_trained(run: Run, section: Section, checkpoint: Checkpoint | None) -> bool:
@@ -117,17 +128,16 @@ def _as_trained(run: Run, checkpoint: Checkpoint | None) -> tuple[int, int, int 
     if checkpoint is None:
         train = run.spec.train
         return train.nodes, train.devices, train.shard_ranks
-    path = layout.launch(checkpoint.training, checkpoint.generation)
+    path = store_layout.launch(checkpoint.training, checkpoint.generation)
     launch = run.store.find_as(path, Launch.from_json)
     if launch is None or checkpoint.world_size % launch.devices:
         return 1, checkpoint.world_size, None
     return checkpoint.world_size // launch.devices, launch.devices, launch.train.get("shard_ranks")
 
 
-def memory_of(run: Run, section: Section, train: Mapping[str, Any]) -> int:
+def _memory_of(run: Run, section: Section, train: Mapping[str, Any]) -> int:
     """Bytes of a device's memory where a section runs; 0 if unknown: the spec names the machine of the training."""
-    same_place = getattr(run.spec, section).launcher == run.spec.train.launcher
-    if not same_place or machines.on_cpu(train["lightning"]):
+    if not in_same_place(getattr(run.spec, section), run.spec.train) or machines.on_cpu(train["lightning"]):
         return 0
     machine = machines.catalogue().get(run.spec.train.machine)
     return machine.memory_bytes if machine is not None else 0
@@ -145,8 +155,9 @@ def refuse_too_large(section: Section, memory: int, weights: int, ranks: Scoring
         return
     what, least = "the champion" if champion else "the checkpoint", -(-weights // memory)
     fields = f"{section}.strategy to fsdp on at least {least} devices ({section}.nodes, {section}.devices)"
+    who = f"{ranks.settings['strategy']} on {ranks.nodes * ranks.devices} ranks" if ranks.is_gang else "one process"
     raise UsageError(
-        f"{section}.strategy: {ranks} cannot load {what}: {size(part)} of parameters would lie on each device, which "
+        f"{section}.strategy: {who} cannot load {what}: {size(part)} of parameters would lie on each device, which "
         f"has {size(memory)}.",
         remedy="Evaluate on a work pool, where it is scored as it was trained." if champion else f"Set {fields}.",
     )

@@ -13,7 +13,7 @@ from infra.store import layout
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import done_by_child
-from tasks.stages.scoring_layout import layout_of
+from tasks.stages.scoring_layout import layout_in_plan, layout_of
 from tasks.stages.stage import Done, Stage
 from tasks.stages.train import train
 
@@ -60,15 +60,13 @@ def load_and_mark(run: Run, mark: str, checkpoint: Checkpoint) -> Done[Checkpoin
             found.raised,
         )
         read += ", its loss not compared: the step raised outside of a training"
-    sentence = f"step {checkpoint.step:,}: {read}"
+    sentence = f"step {checkpoint.step:,}{gang.used}: {read}"
     return Done(_verified(checkpoint), "ran", sentence, checkpoint.ref)
 
 
 def ranks_of(run: Run, checkpoint: Checkpoint | None) -> str:
-    """The ranks that would verify a checkpoint, for a plan; "" for one process."""
-    train = run.train_settings() if checkpoint is None else trained_with(run, checkpoint).train
-    gang = layout_of(run, "verify", train, checkpoint)
-    return str(gang) if gang.is_gang else ""
+    """The ranks that would verify a checkpoint, for a plan."""
+    return layout_in_plan(run, "verify", checkpoint)
 
 
 def quarantine(run: Run, error: CorruptError, checkpoint: Checkpoint) -> None:

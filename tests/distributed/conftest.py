@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.gang import Gang, make_dataset
+from tests.support.scoring import Scoring
 
 PROJECT = Path(__file__).parent / "project"
 
@@ -17,6 +19,15 @@ PROJECT = Path(__file__).parent / "project"
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("dataset") / "files"
     return folder, make_dataset(folder, {"train": 100, "val": 21})
+
+
+@pytest.fixture(scope="module")
+def scoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scoring]:
+    """A store with checkpoints to verify and score; modules of the project are forgotten at the end."""
+    before = list(sys.path)
+    yield Scoring(tmp_path_factory.mktemp("scoring"), PROJECT)
+    sys.path[:] = before
+    sys.modules.pop("nets", None)
 
 
 @pytest.fixture

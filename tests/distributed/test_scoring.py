@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, VerifyRequest
-from tests.distributed.conftest import PROJECT
 from tests.support.scoring import LAYOUTS, Scoring, case_of
 from training.score import evaluate_worker, verify_worker
 
@@ -21,14 +18,6 @@ from training.score import evaluate_worker, verify_worker
 CASES = [
     ("many", 8, "ddp"), ("many", 8, "fsdp"), ("many", 8, "hsdp"), ("few", 2, "ddp"), ("few", 8, "fsdp"),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def scoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scoring]:
-    before = list(sys.path)
-    yield Scoring(tmp_path_factory.mktemp("scoring"), PROJECT)
-    sys.path[:] = before
-    sys.modules.pop("nets", None)
 
 
 def outcomes(scoring: Scoring, evaluation: Evaluation) -> bytes:
@@ -107,10 +96,15 @@ def test_ranks_verify_as_one_process_to_the_bit(scoring: Scoring) -> None:
         "half": scoring.checkpoint("half", scoring.held(21, **half), **half),
         "no loss": scoring.checkpoint("none"),
         "other loss": scoring.checkpoint("other", {**held, "loss": math.nextafter(held["loss"], 2)}),
-        "not finite": scoring.checkpoint("nan", broken=True),
+        "not finite": scoring.checkpoint("nan", broken=["outlet.weight"]),
         "changed": scoring.checkpoint("changed"),
+        # The second fault is rank 0's, the first another rank's.
+        "two not finite": scoring.checkpoint("nans", broken=["blocks.1.linear.weight", "outlet.bias"]),
+        "two changed": scoring.checkpoint("both"),
     }
-    change_a_byte(next(scoring.store.local(checkpoints["changed"].ref).glob("weights-*.safetensors")))
+    for name, files in (("changed", ["weights-0.safetensors"]), ("two changed", ["state.json", "train.json"])):
+        for file in files:
+            change_a_byte(scoring.store.local(checkpoints[name].ref) / file)
     asked, expected = [], []
     for name, checkpoint in checkpoints.items():
         request = scoring.verification(checkpoint, **(half if name == "half" else {}))
@@ -122,6 +116,9 @@ def test_ranks_verify_as_one_process_to_the_bit(scoring: Scoring) -> None:
     assert (verdicts["whole, ddp"], verdicts["no loss, ddp"]) == (held["loss"], None)
     assert isinstance(verdicts["half, ddp"], float)
     assert {verdicts[f"{name}, ddp"] for name in ("other loss", "not finite", "changed")} == {"corrupt"}
+    reasons = {name: alone["message"] for name, alone in expected if "message" in alone}
+    assert "blocks.1.linear.weight" in reasons["two not finite, ddp"]
+    assert "state.json" in reasons["two changed, ddp"]
     for ranks in (2, 4):
         for (what, alone), answer in zip(expected, scoring.answers(ranks, asked), strict=True):
             assert answer == alone, f"{what} on {ranks} ranks"

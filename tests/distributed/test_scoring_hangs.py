@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,14 +37,6 @@ HANGS = [
     # The first step of a module may compile, so verify's only step has the limit of a start.
     ("training_step", "fsdp", "stall_s", "hooks"),
 ]
-
-
-@pytest.fixture(scope="module")
-def scoring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scoring]:
-    before = list(sys.path)
-    yield Scoring(tmp_path_factory.mktemp("hangs"), PROJECT)
-    sys.path[:] = before
-    sys.modules.pop("nets", None)
 
 
 def asked(scoring: Scoring, where: str) -> tuple[Child[Any, Any], LaidOut]:

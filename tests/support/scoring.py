@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,17 +75,17 @@ class Scoring:
         return {"lightning": {"model": module, "trainer": trainer}, "batch": ["x", "y"], "seed": 0}
 
     def checkpoint(
-        self, name: str, held: dict[str, Any] | None = None, *, broken: bool = False, **model: Any
+        self, name: str, held: dict[str, Any] | None = None, *, broken: Sequence[str] = (), **model: Any
     ) -> Checkpoint:
         """A sealed checkpoint of the untrained module.
 
         Args:
             held: the recorded loss.
-            broken: whether one of its weights is not a number.
+            broken: names of the parameters that hold a value that is not a number.
         """
         module: Any = self._module(self.train(**model))
-        if broken:
-            module.outlet.weight.data[0, 0] = torch.nan
+        for one in broken:
+            module.get_parameter(one).data.view(-1)[0] = torch.nan
         training = f"trainings/{name}-0"
         place = Place(self.store, f"{training}/checkpoints/1-g0", {"step": 1, **({"held": held} if held else {})}, {},
                       {}, self.home)  # fmt: skip

@@ -12,7 +12,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.messages.children import RemoteJob
 from data_contracts.messages.gang import Launch
 from training.fit.reports import Reports
-from training.score.rank import done
+from training.score.rank import do_job
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     for number, case in enumerate(cases):
         launch = Launch(training="runs/r/errands/e", nodes=1, devices=ranks, train=case["layout"])
         try:
-            answer = done(launch, RemoteJob.from_json(case["job"]), case["paths"], Reports(scratch, rank, 1.0))
+            answer = do_job(launch, RemoteJob.from_json(case["job"]), case["paths"], Reports(scratch, rank, 1.0))
         except TrainwrightError as error:
             traceback.print_exc()
             answer = error.to_json()

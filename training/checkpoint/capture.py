@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from data_contracts.errors import UsageError
+from infra.checkpoints import WEIGHT_FILES
 from training.checkpoint.files import DTYPES
 from training.checkpoint.state import UnsupportedState, encode
 from training.checkpoint.tensors import OWN, WEIGHTS, Entry, Index, Piece, find_fault
@@ -104,7 +105,7 @@ class Capture:
     def _place(self, name: str) -> tuple[str, str]:
         if name.startswith(f"{WEIGHTS}/"):
             # Under their own names, so that any reader of safetensors finds the weights.
-            return f"weights-{self.rank}.safetensors", name.removeprefix(f"{WEIGHTS}/")
+            return f"{WEIGHT_FILES}{self.rank}.safetensors", name.removeprefix(f"{WEIGHTS}/")
         return f"state-{self.rank}.safetensors", name
 
     def _keep(self, file: str, key: str, local: torch.Tensor) -> str:

@@ -22,13 +22,15 @@ from safetensors import SafetensorError, safe_open
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.quoting import text_of, type_and_text
+from infra.checkpoints import WEIGHT_FILES
+from infra.share import WHOLE, Share
 from training.checkpoint.state import Get, decode
 
 INDEX = "index.json"
 STATE = "state.json"
 WEIGHTS = "state_dict"
 OWN = "ranks"
-_FILE = re.compile(r"(weights|state)-[0-9]+\.safetensors")
+_FILE = re.compile(rf"({WEIGHT_FILES}|state-)[0-9]+\.safetensors")
 # The dtypes that safetensors and a capture can hold.
 STORABLE = {
     *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
@@ -84,17 +86,17 @@ def read_index(folder: Path) -> Index:
     return index
 
 
-def read_tensors(folder: Path, share: tuple[int, int] = (0, 1)) -> Iterator[tuple[str, torch.Tensor]]:
+def read_tensors(folder: Path, share: Share = WHOLE) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor that the ranks share, whole and on the CPU, one at a time, by name.
 
     A rank's own tensors (accumulated within an epoch) are left out: only a resumed run needs them.
 
     Args:
-        share: this process's number and how many there are, if several divide the tensors between them.
+        share: of the tensors, in the order of their names; another process reads the others.
     """
     with TensorReader(folder) as reader:
         names = sorted(name for name in reader.index.tensors if not name.startswith(f"{OWN}/"))
-        for name in names[share[0] :: share[1]]:
+        for name in share.items(names):
             yield name, reader.view(name)
 
 

@@ -7,7 +7,6 @@ Run as `python -m training.score.evaluate_worker REQUEST ANSWER` by `infra.child
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext as alone
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, EvaluateRequest
 from data_contracts.pipeline_spec import EvaluateSpec
 from infra import scratch
-from infra.checkpoints import verify_checkpoint
 from infra.handoffs import put_handoff
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
@@ -28,7 +26,7 @@ from training.score.metrics import metric_classes
 from training.score.progress import Progress
 from training.score.scored import Scored
 from training.score.scoring import Scorer, score
-from training.score.team import Dealt, Team
+from training.score.team import Dealt, Team, read_again
 from training.user.assemble import batch_transform, build_datamodule, build_module
 
 OUTCOMES = "outcomes.parquet"
@@ -52,15 +50,13 @@ def scored_by(request: EvaluateRequest, report: Report, team: Team | None) -> di
     project, train = request.project, request.train
     paths = [str(request.path(one.dataset.ref)) for one in request.sets.values()]
     if team is not None:
-        team.meet(train)
+        team.connect(train)
     # First: a champion is scored by the current metrics, which its own code may lack or have in an older form.
     classes = metric_classes(wanted.metrics, request.path(request.metrics_code), project)
     module = build_module(train, project, paths[0] if paths else "")
     progress = Progress(report)
     progress.moved(long=True)
-    with alone() if team is None else team.together():
-        share = (0, 1) if team is None else team.share_of_node
-        verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True), share)
+    read_again(store, checkpoint, progress, team)
     folder = store.local(checkpoint.ref)
     if team is None or not team.sharded:
         load_module_weights(module, folder)

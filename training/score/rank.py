@@ -45,7 +45,7 @@ def main() -> int:
             # The supervisor has unpacked the code that the ranks run.
             return project if ref == launch.code else unpack(store, ref, scratch / f"code-{rank}-{ref.id[:16]}")
 
-        answer = done(launch, job, lay_out(store, job.needs, unpacked), reports)
+        answer = do_job(launch, job, lay_out(store, job.needs, unpacked), reports)
     except BaseException as error:
         traceback.print_exc()
         from training.fit.failures import classify
@@ -61,7 +61,7 @@ def main() -> int:
     return 0
 
 
-def done(launch: Launch, job: RemoteJob, paths: Mapping[str, str], reports: Reports) -> dict[str, Any]:
+def do_job(launch: Launch, job: RemoteJob, paths: Mapping[str, str], reports: Reports) -> dict[str, Any]:
     """Do the job with the other ranks; returns its answer as JSON on rank 0, else nothing.
 
     Args:

@@ -20,15 +20,20 @@ import torch.distributed as dist
 from lightning.pytorch.strategies import Strategy
 
 from data_contracts.errors import CorruptError, from_json
+from data_contracts.handoffs import Checkpoint
 from data_contracts.pipeline_spec.mesh import mesh_of
+from infra.checkpoints import verify_checkpoint
+from infra.share import WHOLE, Share
+from infra.store import Manifest, Store
 from training.checkpoint.rank_exchange import gather
 from training.checkpoint.tensors import TensorReader, load_module_weights, load_placed_weights
 from training.fit.strategies import SealedDDP, ShardedStrategy
 from training.loader import OrderedLoader, Split
+from training.score.progress import Progress
 from training.user.assemble import plain_trainer
 
 # Reading a large checkpoint may take hours. A rank that hangs meanwhile is found by its progress, not by this limit.
-_PATIENT = timedelta(days=7)
+_READING_TIMEOUT = timedelta(days=7)
 
 
 @dataclass
@@ -50,7 +55,7 @@ class Team:
     timeout_s: float
     folder: Path = Path()
     _group: dist.ProcessGroup | None = None
-    _patient: dist.ProcessGroup | None = None
+    _reading_group: dist.ProcessGroup | None = None
     _loaded: int | None = None
 
     @property
@@ -59,9 +64,14 @@ class Team:
         return self.mesh[1] > 1
 
     @property
-    def share_of_node(self) -> tuple[int, int]:
-        """This rank's number on its node, and how many there are: they divide re-reading the checkpoint's bytes."""
-        return self.rank % self.local_world_size, self.local_world_size
+    def share(self) -> Share:
+        """This rank's share of what all ranks divide."""
+        return Share(self.rank, self.world_size)
+
+    @property
+    def share_on_node(self) -> Share:
+        """This rank's share of what the ranks of each node divide."""
+        return Share(self.rank % self.local_world_size, self.local_world_size)
 
     def trainer_settings(self) -> dict[str, Any]:
         """Arguments of a Trainer that runs this rank's part."""
@@ -74,28 +84,16 @@ class Team:
             "inference_mode": not self.sharded,
         }
 
-    def meet(self, train: Mapping[str, Any]) -> None:
+    def connect(self, train: Mapping[str, Any]) -> None:
         """Connect the ranks. Collective; to be called first, because until then a rank waits only `timeout_s`."""
-        first = plain_trainer(train, [], {**self.trainer_settings(), "strategy": _Replica(self)})
-        first.strategy.setup_environment()
-        self._patient = dist.new_group(backend="gloo", timeout=_PATIENT)
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Do a piece of work on every rank; the first rank's CorruptError is raised on all of them. Collective."""
-        fault = None
-        try:
-            yield
-        except CorruptError as error:
-            fault = error
-        for found in gather(None if fault is None else fault.to_json(), self._patient):
-            if found is not None:
-                raise from_json(found) from fault
+        trainer = plain_trainer(train, [], {**self.trainer_settings(), "strategy": _Replica(self)})
+        trainer.strategy.setup_environment()
+        self._reading_group = dist.new_group(backend="gloo", timeout=_READING_TIMEOUT)
 
     def load_from(self, folder: Path, module: L.LightningModule, trainer: L.Trainer) -> int:
         """Load a checkpoint's tensors, or this rank's part of them, outside of the Trainer's loops; returns how many.
 
-        Collective, after `meet`.
+        Collective, after `connect`.
 
         Args:
             trainer: made with `trainer_settings`.
@@ -140,6 +138,50 @@ class Team:
     def load(self, module: L.LightningModule, read: Callable[[str], torch.Tensor]) -> None:
         """Load this rank's part of the parameters."""
         self._loaded = load_placed_weights(module, self.folder, read)
+
+
+@contextmanager
+def raise_on_all(team: Team | None, share: Share = WHOLE) -> Iterator[Callable[[], None]]:
+    """Do a piece of work on every rank; a CorruptError is raised on all, as one process would raise it. Collective.
+
+    Of several faults, the one in the earliest item is raised, because one process would meet it first.
+
+    Args:
+        share: of the items of the work. The function that is given is to be called after each of them.
+    """
+    if team is None:
+        yield lambda: None
+        return
+    done, fault = 0, None
+
+    def checked() -> None:
+        nonlocal done
+        done += 1
+
+    try:
+        yield checked
+    except CorruptError as error:
+        fault = error
+    mine = None if fault is None else [share.position(done), fault.to_json()]
+    faults = [one for one in gather(mine, team._reading_group) if one is not None]
+    if faults:
+        raise from_json(min(faults, key=lambda one: one[0])[1]) from fault
+
+
+def read_again(store: Store, checkpoint: Checkpoint, progress: Progress, team: Team | None) -> Manifest:
+    """Check a checkpoint's bytes against its seal; the ranks of each node divide the files. Collective.
+
+    Raises:
+        CorruptError: as `verify_checkpoint`, on all ranks.
+    """
+    share = WHOLE if team is None else team.share_on_node
+    with raise_on_all(team, share) as checked:
+
+        def on_file() -> None:
+            checked()
+            progress.moved(long=True)
+
+        return verify_checkpoint(store, checkpoint, on_file, share)
 
 
 class Dealt(OrderedLoader):

@@ -6,7 +6,6 @@ again and checks them against the seal, rebuilds the module from the spec, loads
 
 from __future__ import annotations
 
-from contextlib import nullcontext as alone
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from data_contracts.errors import CorruptError, Interrupted, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.children import VERIFY, Verified, VerifyRequest
 from data_contracts.quoting import type_and_text
-from infra.checkpoints import verify_checkpoint
 from infra.processes.child_main import Report, child_main
+from infra.share import WHOLE
 from infra.store import open_at
 from infra.store.seal import Manifest
 from training.checkpoint import load_module_weights, read_tensors
@@ -28,7 +27,7 @@ from training.fit.reference_loss import circumstances, held_loss, misfit
 from training.lightning_adapter import place_in_training
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
-from training.score.team import Team
+from training.score.team import Team, raise_on_all, read_again
 from training.user.assemble import batch_transform, build_module, plain_trainer
 
 
@@ -46,28 +45,24 @@ def verified_by(request: VerifyRequest, report: Report, team: Team | None) -> Ve
         CorruptError: bytes, names, shapes, types or values are not as they should be.
     """
     checkpoint, dataset = request.checkpoint, request.dataset
-    store, together = open_at(request.store), alone if team is None else team.together
-    progress = Progress(report)
+    store, progress = open_at(request.store), Progress(report)
     if team is not None:
-        team.meet(request.train)
-    with together():
-        share = (0, 1) if team is None else team.share_of_node
-        manifest = verify_checkpoint(store, checkpoint, lambda: progress.moved(long=True), share)
+        team.connect(request.train)
+    manifest = read_again(store, checkpoint, progress, team)
     folder = store.local(checkpoint.ref)
     module = build_module(request.train, request.project, "" if dataset is None else str(request.path(dataset.ref)))
     # Parameters that are replaced when the module is sharded keep their names.
     learnt = {f"{WEIGHTS}/{name}" for name, _ in module.named_parameters()}
     trainer = None if team is None else plain_trainer(request.train, [], team.trainer_settings())
-    with together():
+    with raise_on_all(team):
         if team is None or trainer is None:
             tensors = load_module_weights(module, folder)
         else:
             tensors = team.load_from(folder, module, trainer)
     progress.moved(long=True)
-    with together():
-        _check_values(checkpoint, folder, learnt, progress, (0, 1) if team is None else (team.rank, team.world_size))
+    _check_values(checkpoint, folder, learnt, progress, team)
     loss, raised = None, ""
-    with together():
+    with raise_on_all(team):
         try:
             loss = _held_loss(request, module, manifest, trainer)
         except TrainwrightError:
@@ -81,22 +76,24 @@ def verified_by(request: VerifyRequest, report: Report, team: Team | None) -> Ve
 
 
 def _check_values(
-    checkpoint: Checkpoint, folder: Path, learnt: set[str], progress: Progress, share: tuple[int, int]
+    checkpoint: Checkpoint, folder: Path, learnt: set[str], progress: Progress, team: Team | None
 ) -> None:
-    """CorruptError if a value that training computed is not finite.
+    """CorruptError if a value that training computed is not finite; the ranks of a team divide the tensors.
 
     Args:
         learnt: names of the module's parameters. A buffer may hold infinities on purpose, such as a causal mask.
-        share: of the tensors, as in `read_tensors`.
     """
-    for name, tensor in read_tensors(folder, share):
-        progress.moved(long=True)
-        matters = name in learnt or name.startswith("optimizer_states/")
-        if matters and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise CorruptError(
-                f"The checkpoint {checkpoint.ref.uri} has values in {name} that are not finite.",
-                remedy="The training diverged; lower the learning rate and train again.",
-            )
+    share = WHOLE if team is None else team.share
+    with raise_on_all(team, share) as checked:
+        for name, tensor in read_tensors(folder, share):
+            progress.moved(long=True)
+            matters = name in learnt or name.startswith("optimizer_states/")
+            if matters and tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                raise CorruptError(
+                    f"The checkpoint {checkpoint.ref.uri} has values in {name} that are not finite.",
+                    remedy="The training diverged; lower the learning rate and train again.",
+                )
+            checked()
 
 
 def _refuse_lost_peer(error: Exception, request: VerifyRequest, team: Team | None) -> None:

@@ -74,8 +74,8 @@ def build_module(
     # A Trainer would call it again, after the weights are loaded.
     module.configure_model = lambda: None
     # A Trainer would convert it only when it runs, and weights of another type do not fit.
-    kind = _TRUE.get(str((train["lightning"].get("trainer") or {}).get("precision")))
-    return module if kind is None else module.to(kind)
+    dtype = _TRUE.get(str((train["lightning"].get("trainer") or {}).get("precision")))
+    return module if dtype is None else module.to(dtype)
 
 
 def build_datamodule(train: Mapping[str, Any], project: Path, dataset_path: str = "") -> LightningDataModule | None:

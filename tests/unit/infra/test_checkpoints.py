@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
-from infra.checkpoints import read_trained_with, verify_checkpoint
+from infra.checkpoints import num_weight_bytes, read_trained_with, verify_checkpoint
 from infra.gang.checkpoints.ledger import Ledger
 from infra.store import Store, layout, open_store
+from training.checkpoint.capture import capture
+from training.checkpoint.save import Place, save
 
 TRAINING = "trainings/k-0"
 SEALED = {"train": {"lr": 1.0, "layers": (1, 2)}, "dataset_id": None}
@@ -63,3 +66,10 @@ def test_it_is_resumed_from_only_with_the_settings_that_made_it(store: Store) ->
     assert resumed.step == 5
     reason = store.read_json(layout.quarantined(layout.checkpoint(TRAINING, 10, 0)))["reason"]
     assert "was trained with other settings, code or data" in reason
+
+
+def test_the_size_of_the_weights_is_that_of_their_files(store: Store, tmp_path: Path) -> None:
+    state = {"state_dict": {"w": torch.zeros(3000)}, "optimizer_states": [{"m": torch.zeros(9000)}]}
+    place = Place(store, f"{TRAINING}/checkpoints/1-g0", {"step": 1}, {}, {}, tmp_path)
+    size = num_weight_bytes(store.manifest(save(place, capture(state, {}, 0), 1, [])))
+    assert 12000 < size < 13000

@@ -11,6 +11,7 @@ import pytest
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
+from infra.share import Share
 from infra.store import Manifest, Store, layout, local_copies
 from infra.store.backend import Backend
 from infra.store.seal import write_manifest
@@ -75,14 +76,14 @@ def test_verify_names_what_is_broken(store: Store, damage: str) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
-def test_processes_that_share_a_verify_read_each_file_once_together(folder_store: Store, processes: int) -> None:
+def test_processes_divide_the_files_of_a_verify(folder_store: Store, processes: int) -> None:
     ref = make(folder_store)
     overwrite(folder_store, f"{URI}/b", b"??")
     read: list[int] = []
     found = 0
     for number in range(processes):
         try:
-            folder_store.verify(ref, lambda: read.append(0), (number, processes))
+            folder_store.verify(ref, lambda: read.append(0), Share(number, processes))
         except CorruptError:
             found += 1
     assert found == 1

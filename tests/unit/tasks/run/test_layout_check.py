@@ -6,12 +6,14 @@ import copy
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from tasks.run.layout_check import check_layouts
 from tests.support.tiny import SPEC
 
+POOL = {"launcher": "work-pool", "pool": "gpu"}
 TRAINER = "Set trainer.precision to bf16-mixed or 32-true there, or"
 # Case: changes of sections, the Lightning config, and the sentence.
 REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
@@ -39,6 +41,16 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"evaluate": {"strategy": "fsdp", "devices": 2}}, {"trainer": {"precision": "64-true"}},
         f"evaluate.strategy: fsdp cannot compute with precision 64-true of the Lightning config. {TRAINER} "
         "evaluate.strategy to ddp.",
+    ),
+    "hsdp as trained": (
+        {"train": {"strategy": "ddp", "devices": 2}, "evaluate": {"strategy": "hsdp"}}, {},
+        "evaluate.strategy: hsdp needs at least two nodes of two devices. Use fsdp, or more nodes and devices "
+        "(evaluate.nodes, evaluate.devices).",
+    ),
+    "hsdp as trained elsewhere": (
+        {"train": {"strategy": "ddp", "nodes": 2, "devices": 2, **POOL}, "verify": {"strategy": "hsdp"}}, {},
+        "verify.strategy: hsdp needs at least two nodes of two devices. Use fsdp, or more nodes and devices "
+        "(verify.nodes, verify.devices).",
     ),
     "own batches": (
         {"evaluate": {"nodes": 2}}, {"data": {"class_path": "theirs.Data"}},
@@ -70,3 +82,26 @@ def test_what_can_work_passes(precision: Any) -> None:
     check_layouts(spec({"verify": {"devices": 2}}), {"trainer": {"precision": "16-mixed"}})
     with pytest.raises(UsageError, match="cannot compute with precision 16-mixed"):
         check_layouts(sharded, {"trainer": {"precision": "16-mixed"}})
+
+
+def test_the_machine_of_the_training_counts_where_the_training_runs() -> None:
+    small, two = {"machine": "azure-nc24ads-a100-v4"}, {"devices": 2}
+    check_layouts(spec({"train": small, "verify": {**two, **POOL}, "evaluate": {**two, **POOL}}), {})
+    with pytest.raises(UsageError, match="verify.devices: 2, but the machine"):
+        check_layouts(spec({"train": {**small, **POOL}, "verify": {**two, **POOL}}), {})
+    check_layouts(spec({"train": small, "verify": two}), {"trainer": {"accelerator": "cpu"}})
+
+
+def test_hsdp_with_the_ranks_of_the_training_passes() -> None:
+    hsdp, four = {"strategy": "hsdp"}, {"strategy": "ddp", "nodes": 2, "devices": 2}
+    check_layouts(spec({"train": four, "verify": hsdp, "evaluate": hsdp}), {})
+    # One process scores the batches of the user's own.
+    check_layouts(spec({"evaluate": hsdp}), {"data": {"class_path": "theirs.Data"}})
+    with pytest.raises(UsageError, match=r"evaluate\.strategy: hsdp needs"):
+        check_layouts(spec({"evaluate": hsdp}), {})
+
+
+@pytest.mark.parametrize("counts", [{"nodes": 2}, {"devices": 4}, {"nodes": 3, "devices": 1}])
+def test_hsdp_on_too_few_ranks_is_no_spec(counts: dict[str, int]) -> None:
+    with pytest.raises(ValidationError, match="two nodes of two devices; use fsdp, or more nodes and devices"):
+        spec({"verify": {"strategy": "hsdp", **counts}})

@@ -40,8 +40,8 @@ def test_two_ranks_verify_and_evaluate_as_one_process(tmp_path: Path, caplog: py
     run = open_run(spec, options=RunOptions(), recorded=False)
     wide = open_run(spec, overrides=two, options=RunOptions(), recorded=False)
     assert planned(wide) == [
-        "verify    run     it depends on the result of validate; on 1 node x 2 devices, ddp",
-        "evaluate  run     it depends on the result of validate; on 1 node x 2 devices, ddp",
+        "verify    run     it depends on the result of validate (2 ranks on 1 node, ddp)",
+        "evaluate  run     it depends on the result of validate (2 ranks on 1 node, ddp)",
     ]
     dataset = shard(run, validate(run))
     trained = train(run, dataset)
@@ -50,6 +50,7 @@ def test_two_ranks_verify_and_evaluate_as_one_process(tmp_path: Path, caplog: py
     path = store_layout.launch(store_layout.errand(wide.run_id, f"verify-{trained.ref.id[:16]}"), 0)
     assert run.store.read_as(path, Launch.from_json).devices == 2
     assert "on the held batch as recorded" in caplog.text
+    assert f"step {trained.step:,} on 2 ranks (ddp): " in caplog.text
     assert planned(run)[0].startswith("verify    reuse")
     alone = evaluate(run, checkpoint, dataset)
     found, reused = score(wide, checkpoint, dataset)
@@ -59,22 +60,41 @@ def test_two_ranks_verify_and_evaluate_as_one_process(tmp_path: Path, caplog: py
     assert (found.metrics, found.ref and found.ref.id) == (alone.metrics, alone.ref and alone.ref.id)
 
 
-def layout(
+def strategy(trained: dict[str, Any], **spec: Any) -> str:
+    """How these ranks hold the parameters."""
+    return str(scoring_layout(trained, **spec).settings["strategy"])
+
+
+def layout(trained: dict[str, Any], **changes: Any) -> tuple[int, int]:
+    """Nodes and devices of the ranks."""
+    found = scoring_layout(trained, **changes)
+    return found.nodes, found.devices
+
+
+def scoring_layout(
     trained: dict[str, Any], launcher: str = HERE, train_launcher: str = HERE, ranks: int = 4, **spec: Any
-) -> tuple[int, int]:
-    """Nodes and devices that verify and score a checkpoint of four ranks in a run that trains on `ranks`.
+) -> ScoringLayout:
+    """The ranks that verify and score a checkpoint of four ranks in a run that trains on `ranks`.
 
     The launch of the checkpoint is gone, and its machine is unknown.
     """
-    section = SimpleNamespace(**{"nodes": None, "devices": None, "strategy": None, **spec, "launcher": launcher})
-    train = {"launcher": train_launcher, "world_size": ranks, "collective_timeout_s": 60.0, "machine": "local"}
+    section = SimpleNamespace(
+        **{"nodes": None, "devices": None, "strategy": None, **spec, "launcher": launcher, "pool": None}
+    )
+    train = {
+        "launcher": train_launcher,
+        "world_size": ranks,
+        "collective_timeout_s": 60.0,
+        "machine": "local",
+        "pool": None,
+    }
     sections = SimpleNamespace(verify=section, evaluate=section, train=SimpleNamespace(**train))
     run: Any = SimpleNamespace(spec=sections, external=False, store=SimpleNamespace(find_as=lambda path, parse: None))
     checkpoint: Any = SimpleNamespace(training="trainings/k-0", generation=0, world_size=4)
     found = layout_of(run, "evaluate", trained, checkpoint)
     if not trained["lightning"]:
         assert layout_of(run, "verify", trained, checkpoint) == found
-    return found.nodes, found.devices
+    return found
 
 
 def test_sharded_parameters_are_scored_as_they_were_trained_where_that_many_ranks_are() -> None:
@@ -91,6 +111,14 @@ def test_whole_parameters_are_scored_by_one_process_unless_the_spec_says_otherwi
     assert layout({**FSDP, "strategy": "ddp"}, nodes=2, devices=3) == (2, 3)
 
 
+def test_ranks_that_do_not_make_replicas_and_shards_are_fsdp() -> None:
+    """The checkpoint's launch is gone, so its ranks count as one node."""
+    hsdp = {**FSDP, "strategy": "hsdp"}
+    assert strategy(hsdp) == strategy(hsdp, devices=2) == strategy(FSDP, strategy="hsdp") == "fsdp"
+    assert strategy(hsdp, nodes=2, devices=2) == "hsdp"
+    assert strategy({**FSDP, "strategy": "single"}, devices=2) == "ddp"
+
+
 def test_a_data_module_of_the_users_is_scored_by_one_process() -> None:
     assert layout({**FSDP, "lightning": {"data": {"class_path": "theirs.Data"}}}) == (1, 1)
 
@@ -99,19 +127,21 @@ def ranks(nodes: int, devices: int, strategy: str, shard_ranks: int | None = Non
     return ScoringLayout(nodes, devices, {"strategy": strategy, "shard_ranks": shard_ranks})
 
 
-# Case: ranks, over how many of them the parameters are sharded, and how they are named.
+# Case: ranks, over how many of them the parameters are sharded, and how a plan and an error name them.
 RANKS = [
-    (ranks(1, 1, "fsdp"), 1, "one process"),
-    (ranks(1, 2, "ddp"), 1, "1 node x 2 devices, ddp"),
-    (ranks(2, 1, "fsdp"), 2, "2 nodes x 1 device, fsdp"),
-    (ranks(2, 4, "hsdp"), 4, "2 nodes x 4 devices, hsdp"),
-    (ranks(2, 4, "hsdp", 2), 2, "2 nodes x 4 devices, hsdp"),
+    (ranks(1, 1, "fsdp"), 1, "", "one process"),
+    (ranks(1, 2, "ddp"), 1, "2 ranks on 1 node, ddp", "ddp on 2 ranks"),
+    (ranks(2, 1, "fsdp"), 2, "2 ranks on 2 nodes, fsdp", "fsdp on 2 ranks"),
+    (ranks(2, 4, "hsdp"), 4, "8 ranks on 2 nodes, hsdp", "hsdp on 8 ranks"),
+    (ranks(2, 4, "hsdp", 2), 2, "8 ranks on 2 nodes, hsdp", "hsdp on 8 ranks"),
 ]
 
 
-@pytest.mark.parametrize(("found", "shard", "name"), RANKS)
-def test_a_checkpoint_that_is_too_large_for_a_device_is_refused(found: ScoringLayout, shard: int, name: str) -> None:
-    assert (found.shard_ranks, str(found)) == (shard, name)
+@pytest.mark.parametrize(("found", "shard", "planned", "name"), RANKS)
+def test_a_checkpoint_that_is_too_large_for_a_device_is_refused(
+    found: ScoringLayout, shard: int, planned: str, name: str
+) -> None:
+    assert (found.shard_ranks, found.planned) == (shard, planned)
     for memory, weights in ((24 * GIB, shard * 24 * GIB), (0, 1000 * GIB)):
         refuse_too_large("verify", memory, weights, found, champion=False)
     with pytest.raises(UsageError) as refused:
