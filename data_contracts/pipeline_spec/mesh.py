@@ -5,7 +5,6 @@ from __future__ import annotations
 from data_contracts.pipeline_spec.base import FieldError
 
 SHARDED = ("fsdp", "hsdp")
-HSDP_NEEDS = "hsdp needs at least two nodes of two devices; use fsdp, or more nodes and devices"
 
 
 def mesh_of(strategy: str, shard_ranks: int, world_size: int) -> tuple[int, int]:

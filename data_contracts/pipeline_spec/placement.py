@@ -7,7 +7,6 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from data_contracts.pipeline_spec.base import FieldError, Section
-from data_contracts.pipeline_spec.mesh import HSDP_NEEDS, is_hsdp
 
 
 class Placed(Section):
@@ -50,8 +49,6 @@ class Spread(Placed):
         ranks = (self.nodes or 1) * (self.devices or 1)
         if self.strategy == "single" and ranks > 1:
             raise FieldError("strategy", f"single is one rank, but nodes x devices = {ranks}; use ddp or fsdp")
-        if self.strategy == "hsdp" and self.has_counts and not is_hsdp(self.nodes or 1, self.devices or 1):
-            raise FieldError("strategy", HSDP_NEEDS)
         return self
 
     @property

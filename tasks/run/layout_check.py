@@ -7,7 +7,7 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.pipeline_spec.mesh import HSDP_NEEDS, SHARDED, is_hsdp
+from data_contracts.pipeline_spec.mesh import SHARDED, is_hsdp
 from data_contracts.pipeline_spec.placement import Spread, in_same_place
 from data_contracts.pipeline_spec.train import TrainSpec
 from infra import machines
@@ -44,16 +44,19 @@ def check_layouts(spec: PipelineSpec, lightning: Mapping[str, Any]) -> None:
 
 
 def _check_hsdp(name: str, section: Spread, train: TrainSpec) -> None:
-    """UsageError for a section with `hsdp` on as many ranks as trained, if these are too few."""
-    if section.strategy != "hsdp" or section.has_counts:
+    """UsageError for a section with `hsdp` on too few ranks: its own, else as many as trained."""
+    if section.strategy != "hsdp":
         return
     # A pool's gang may not fit this machine.
     as_trained = section.launcher == "work-pool" or train.launcher == "local"
-    if not as_trained or not is_hsdp(train.nodes, train.devices, train.shard_ranks):
-        sentence, _, remedy = HSDP_NEEDS.partition("; ")
+    if section.has_counts:
+        enough = is_hsdp(section.nodes or 1, section.devices or 1)
+    else:
+        enough = as_trained and is_hsdp(train.nodes, train.devices, train.shard_ranks)
+    if not enough:
         raise UsageError(
-            f"{name}.strategy: {sentence}.",
-            remedy=f"{remedy[0].upper()}{remedy[1:]} ({name}.nodes, {name}.devices).",
+            f"{name}.strategy: hsdp needs at least two nodes of two devices.",
+            remedy=f"Use fsdp, or more nodes and devices ({name}.nodes, {name}.devices).",
         )
 
 

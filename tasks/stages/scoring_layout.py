@@ -132,7 +132,9 @@ def _as_trained(run: Run, checkpoint: Checkpoint | None) -> tuple[int, int, int 
     launch = run.store.find_as(path, Launch.from_json)
     if launch is None or checkpoint.world_size % launch.devices:
         return 1, checkpoint.world_size, None
-    return checkpoint.world_size // launch.devices, launch.devices, launch.train.get("shard_ranks")
+    shards = launch.train.get("shard_ranks")  # a plain record, which no seal covers
+    is_one = type(shards) is int and shards > 0 and checkpoint.world_size % shards == 0
+    return checkpoint.world_size // launch.devices, launch.devices, shards if is_one else None
 
 
 def _memory_of(run: Run, section: Section, train: Mapping[str, Any]) -> int:

@@ -122,3 +122,11 @@ def test_ranks_verify_as_one_process_to_the_bit(scoring: Scoring) -> None:
     for ranks in (2, 4):
         for (what, alone), answer in zip(expected, scoring.answers(ranks, asked), strict=True):
             assert answer == alone, f"{what} on {ranks} ranks"
+
+
+def test_a_step_that_raises_on_one_rank_is_not_compared_whatever_the_others_met(scoring: Scoring) -> None:
+    """With sharded parameters the other rank waits for the first one's part, and then says that a rank is lost."""
+    module = {"first_raises": True}
+    request = scoring.verification(scoring.checkpoint("raises", scoring.held(8), **module), **module)
+    [answer] = scoring.answers(2, [case_of("fsdp", VERIFY, request)])
+    assert (answer.get("loss"), answer.get("raised")) == (None, "KeyError: 'only here'"), answer

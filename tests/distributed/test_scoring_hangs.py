@@ -39,12 +39,12 @@ HANGS = [
 ]
 
 
-def asked(scoring: Scoring, where: str) -> tuple[Child[Any, Any], LaidOut]:
-    """The job in which the step is called."""
+def asked(scoring: Scoring, where: str, name: str = "") -> tuple[Child[Any, Any], LaidOut]:
+    """The job in which the step is called, with a checkpoint called `name`; default: as the step."""
     if where == "training_step":
-        return VERIFY, scoring.verification(scoring.checkpoint(where, scoring.held(8)))
+        return VERIFY, scoring.verification(scoring.checkpoint(name or where, scoring.held(8)))
     changes = LOGGED if where == "test_step" else {"batch_size": 4}
-    return EVALUATE, scoring.evaluation(scoring.checkpoint(where), **changes)
+    return EVALUATE, scoring.evaluation(scoring.checkpoint(name or where), **changes)
 
 
 def found_by(liveness: Liveness, ranks: list[RankFiles]) -> Hung:
@@ -97,7 +97,7 @@ def test_a_gang_whose_rank_hangs_is_killed_and_its_stacks_are_kept(
 ) -> None:
     monkeypatch.setenv("HANGS", "predict_step")
     scoring.code = pack(PROJECT, scoring.store).ref
-    child, request = asked(scoring, "predict_step")
+    child, request = asked(scoring, "predict_step", "conducted")
     errand = ErrandRequest(
         uri=URI, job=RemoteJob.of(child.module, request), holder="test", retry=RetrySpec(hung=0), rollcall_timeout_s=60,
         start=local(scoring.store.uri, {}, URI), room=Room(), on_progress=lambda progress: None,

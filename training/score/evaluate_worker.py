@@ -26,7 +26,7 @@ from training.score.metrics import metric_classes
 from training.score.progress import Progress
 from training.score.scored import Scored
 from training.score.scoring import Scorer, score
-from training.score.team import Dealt, Team, read_again
+from training.score.team import Dealt, Team, local_copy, read_again
 from training.user.assemble import batch_transform, build_datamodule, build_module
 
 OUTCOMES = "outcomes.parquet"
@@ -57,7 +57,7 @@ def scored_by(request: EvaluateRequest, report: Report, team: Team | None) -> di
     progress = Progress(report)
     progress.moved(long=True)
     read_again(store, checkpoint, progress, team)
-    folder = store.local(checkpoint.ref)
+    folder = local_copy(store, checkpoint.ref, team)
     if team is None or not team.sharded:
         load_module_weights(module, folder)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,11 +15,11 @@ EVERY_S = 0.5
 
 
 class Progress:
-    """Counts pieces of work; reports at most every half second, and at once where a long piece begins or ends."""
+    """Counts pieces of work; reports the first, and at most every half second, or where a long piece begins or ends."""
 
     def __init__(self, report: Callable[[Advanced], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._report, self._clock = report, clock
-        self._done, self._long, self._told = 0, True, clock()
+        self._done, self._long, self._told = 0, True, -math.inf
 
     def moved(self, *, long: bool = False) -> None:
         """A piece of work is done; `long`: the next may take as long as loading a model does."""

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from lightning.pytorch.strategies import Strategy
 
 from data_contracts.errors import CorruptError, from_json
-from data_contracts.handoffs import Checkpoint
+from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.pipeline_spec.mesh import mesh_of
 from infra.checkpoints import verify_checkpoint
 from infra.share import WHOLE, Share
@@ -89,6 +89,10 @@ class Team:
         trainer = plain_trainer(train, [], {**self.trainer_settings(), "strategy": _Replica(self)})
         trainer.strategy.setup_environment()
         self._reading_group = dist.new_group(backend="gloo", timeout=_READING_TIMEOUT)
+
+    def first_of(self, text: str) -> str:
+        """The text of the first rank that has one, on every rank; "" if none has. Collective, after `connect`."""
+        return next(filter(None, gather(text, self._reading_group)), "")
 
     def load_from(self, folder: Path, module: L.LightningModule, trainer: L.Trainer) -> int:
         """Load a checkpoint's tensors, or this rank's part of them, outside of the Trainer's loops; returns how many.
@@ -182,6 +186,16 @@ def read_again(store: Store, checkpoint: Checkpoint, progress: Progress, team: T
             progress.moved(long=True)
 
         return verify_checkpoint(store, checkpoint, on_file, share)
+
+
+def local_copy(store: Store, ref: Ref, team: Team | None) -> Path:
+    """The folder with an artifact's files; of a remote store, the first rank of each node copies them. Collective."""
+    if team is not None:
+        with raise_on_all(team):
+            if team.share_on_node.number == 0:
+                store.local(ref)
+    with raise_on_all(team):
+        return store.local(ref)
 
 
 class Dealt(OrderedLoader):

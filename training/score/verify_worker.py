@@ -27,7 +27,7 @@ from training.fit.reference_loss import circumstances, held_loss, misfit
 from training.lightning_adapter import place_in_training
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
-from training.score.team import Team, raise_on_all, read_again
+from training.score.team import Team, local_copy, raise_on_all, read_again
 from training.user.assemble import batch_transform, build_module, plain_trainer
 
 
@@ -49,7 +49,7 @@ def verified_by(request: VerifyRequest, report: Report, team: Team | None) -> Ve
     if team is not None:
         team.connect(request.train)
     manifest = read_again(store, checkpoint, progress, team)
-    folder = store.local(checkpoint.ref)
+    folder = local_copy(store, checkpoint.ref, team)
     module = build_module(request.train, request.project, "" if dataset is None else str(request.path(dataset.ref)))
     # Parameters that are replaced when the module is sharded keep their names.
     learnt = {f"{WEIGHTS}/{name}" for name, _ in module.named_parameters()}
@@ -61,16 +61,7 @@ def verified_by(request: VerifyRequest, report: Report, team: Team | None) -> Ve
             tensors = team.load_from(folder, module, trainer)
     progress.moved(long=True)
     _check_values(checkpoint, folder, learnt, progress, team)
-    loss, raised = None, ""
-    with raise_on_all(team):
-        try:
-            loss = _held_loss(request, module, manifest, trainer)
-        except TrainwrightError:
-            raise
-        except Exception as error:
-            _refuse_lost_peer(error, request, team)
-            # The step needs what a hook of a real training sets up: there is no loss to compare, which is no error.
-            raised = type_and_text(error)
+    loss, raised = _compared(request, module, manifest, trainer, team)
     read = sum(file.bytes for file in manifest.files)
     return Verified(tensors=tensors, bytes=read, loss=loss, raised=raised)
 
@@ -96,12 +87,29 @@ def _check_values(
             checked()
 
 
-def _refuse_lost_peer(error: Exception, request: VerifyRequest, team: Team | None) -> None:
-    """Raise the error of the tree if another rank's end surfaced in the user's step."""
+def _compared(
+    request: VerifyRequest, module: Any, manifest: Manifest, trainer: L.Trainer | None, team: Team | None
+) -> tuple[float | None, str]:
+    """The loss on the held batch, and what the user's step raised on the first rank on which it did.
+
+    A rank that raises leaves the others waiting for its parameters, so what they met says nothing about the step.
+    """
+    loss, raised, lost = None, "", None
+    with raise_on_all(team):
+        try:
+            loss = _held_loss(request, module, manifest, trainer)
+        except TrainwrightError:
+            raise
+        except Exception as error:
+            cause = None if team is None else classify(error, request.project, timeout_s=team.timeout_s)
+            lost = cause if isinstance(cause, Interrupted) else None
+            # The step needs what a hook of a real training sets up: there is no loss to compare, which is no error.
+            raised = "" if lost is not None else type_and_text(error)
     if team is not None:
-        cause = classify(error, request.project, timeout_s=team.timeout_s)
-        if isinstance(cause, Interrupted):
-            raise cause from error
+        raised = team.first_of(raised)
+    if lost is not None and not raised:
+        raise lost
+    return None if raised else loss, raised
 
 
 def _held_loss(request: VerifyRequest, module: Any, manifest: Manifest, trainer: L.Trainer | None) -> float | None:

@@ -336,15 +336,18 @@ def hang(where):
 class Scored(Classifier):
     """Predicts, and logs of each test batch a mean, a sum and, if asked, a metric object."""
 
-    def __init__(self, width: int = 8, metric: bool = False):
+    def __init__(self, width: int = 8, metric: bool = False, first_raises: bool = False):
         super().__init__(width=width)
         self.metric = torchmetrics.MeanMetric() if metric else None
+        self.first_raises = first_raises
 
     def on_after_batch_transfer(self, batch, dataloader_idx):
         return [batch[0] * 2, batch[1]]
 
     def training_step(self, batch, batch_idx):
         hang("training_step")
+        if self.first_raises and self.trainer.world_size > 1 and self.trainer.is_global_zero:
+            raise KeyError("only here")
         return super().training_step(batch, batch_idx)
 
     def predict_step(self, batch, batch_idx):
