@@ -29,7 +29,7 @@ from training.metric_state import cache_result, states_of
 
 
 class EpochLoop(_TrainingEpochLoop):
-    """Lightning's loop over the micro-batches of an epoch, with public hooks between them.
+    """Lightning's loop over an epoch's micro-batches, with public hooks between them; `validation` replaces its own.
 
     Relies on `_TrainingEpochLoop` (`advance`, `_on_before_fetch`, `_on_after_fetch`, `_broadcast_sigterm_tensor`,
     `batch_progress`, `update_lr_schedulers`, `_num_ready_batches_reached`, `val_loop`), on `FitLoop.epoch_loop` and
@@ -37,7 +37,6 @@ class EpochLoop(_TrainingEpochLoop):
     """
 
     def __init__(self, trainer: Trainer, validation: ValidationLoop | None = None) -> None:
-        """`validation` replaces Lightning's own loop."""
         replaced = trainer.fit_loop.epoch_loop
         super().__init__(trainer, replaced.min_steps, replaced.max_steps)
         if validation is not None:
@@ -71,9 +70,8 @@ class EpochLoop(_TrainingEpochLoop):
         next(data_fetcher)
         progress = self.batch_progress
         progress.is_last_batch = data_fetcher.done
-        progress.increment_ready()
-        progress.increment_started()
-        progress.increment_processed()
+        for increment in (progress.increment_ready, progress.increment_started, progress.increment_processed):
+            increment()
         self.update_lr_schedulers("step", update_plateau_schedulers=False)
         if self._num_ready_batches_reached():
             self.update_lr_schedulers("epoch", update_plateau_schedulers=False)
@@ -168,9 +166,8 @@ class LazyOptimizerCLI(LightningCLI):
 
 
 def install_epoch_loop(trainer: Trainer, loop: EpochLoop) -> None:
-    """Replace a Trainer's loop with this one, and keep the Trainer from handling signals.
-
-    Relies on `FitLoop.epoch_loop` and on `Trainer._signal_connector.register_signal_handlers`.
+    """Use this loop, and keep the Trainer from handling signals; relies on `FitLoop.epoch_loop` and on
+    `Trainer._signal_connector.register_signal_handlers`.
     """
     trainer.fit_loop.epoch_loop = loop
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
@@ -186,19 +183,12 @@ def dump_checkpoint(trainer: Trainer, *, weights_only: bool = False) -> dict[str
     return trainer._checkpoint_connector.dump_checkpoint(weights_only=weights_only)
 
 
-def completed_epochs(trainer: Trainer) -> int:
-    """Epochs that were trained to their end; relies on `FitLoop.epoch_progress.current.completed`."""
-    return trainer.fit_loop.epoch_progress.current.completed
-
-
 def place_in_training(trainer: Trainer, step: int, epochs: int) -> None:
-    """Let a Trainer that runs no loop answer as that of the training did after `step` and so many whole epochs.
+    """Let `training`, `global_step` and `current_epoch` of a Trainer that runs no loop be those of a training.
 
-    Steps and hooks of the user's ask for `training`, `global_step` and `current_epoch`. Relies on `Trainer.state`,
-    `FitLoop.epoch_progress` and the optimizer's progress of `_AutomaticOptimization`.
+    Relies on `Trainer.state`, `FitLoop.epoch_progress` and the optimizer's progress of `_AutomaticOptimization`.
     """
-    trainer.state.fn = TrainerFn.FITTING
-    trainer.training = True
+    trainer.state.fn, trainer.state.stage = TrainerFn.FITTING, RunningStage.TRAINING
     trainer.fit_loop.epoch_progress.current.completed = epochs
     trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress.optimizer.step.total.completed = step
 
@@ -233,8 +223,7 @@ def adapt_checkpoint(checkpoint: dict[str, Any], loaders: list[Any] | None, befo
         fit_loop["state_dict"]["combined_loader"] = loaders
     progress = fit_loop["epoch_loop.batch_progress"]
     for counts in (progress["total"], progress["current"]):
-        for name in counts:
-            counts[name] = counts[name] // before * now
+        counts.update({name: count // before * now for name, count in counts.items()})
 
 
 def restore_callback_metrics(trainer: Trainer, metrics: Mapping[str, Tensor]) -> None:

@@ -19,7 +19,6 @@ from training.checkpoint.save import Place, save
 from training.fit.history import History, finite
 from training.fit.launch_context import Context
 from training.fit.reports import Reports
-from training.lightning_adapter import completed_epochs
 from training.order.rank_plan import Plan
 
 
@@ -79,7 +78,7 @@ class Saver:
         taken = capture(state, own, context.rank, staging=self._staging)
         facts = {
             "step": step,
-            "epoch": completed_epochs(trainer),
+            "epoch": trainer.current_epoch,
             "world_size": context.world_size,
             "metrics": finite(metrics),
             "dropped_rows": self._plan.dropped_rows if self._plan else 0,

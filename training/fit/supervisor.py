@@ -28,7 +28,7 @@ from training.fit.reference_loss import MOST_ROWS, record
 from training.fit.replica_check import EVERY, compare
 from training.fit.reports import Reports
 from training.fit.resume import Resume, samples_done
-from training.lightning_adapter import completed_epochs, dump_checkpoint
+from training.lightning_adapter import dump_checkpoint
 from training.loader import Split, TrainLoader
 from training.order.rank_plan import Plan
 
@@ -175,7 +175,7 @@ class Supervisor(L.Callback):
     def _progress(self, trainer: L.Trainer) -> None:
         progress = self._reports.progress
         progress.step = trainer.global_step
-        progress.epoch = completed_epochs(trainer)
+        progress.epoch = trainer.current_epoch
         progress.samples = self._samples(trainer)
         if self._reports.is_due:
             progress.metrics = finite(trainer.callback_metrics)
