@@ -144,6 +144,7 @@ def open_run(
     spec = load_spec(path, overrides)
     store = open_spec_store(spec, path.parent, store_uri)
     if recorded and (known := _resolved_before(store, options.key)) is not None:
+        _own_pages(store, spec.name)
         return Run(_of_pipeline(spec.name, options, known), store)
     resolved = resolve(spec, path, store, run_id=new_run_id(), options=options)
     if not recorded:

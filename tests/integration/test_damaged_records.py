@@ -296,11 +296,12 @@ def test_a_store_of_an_earlier_version_is_read_with_one_warning(reading: Reading
     warned = 0
     for reader, (code, out, _) in before.items():
         again = reading(reader)
-        assert (again[0], AGE.sub("", again[1])) == (code, AGE.sub("", out)), (reader, again)
+        assert (again[0], ageless(again[1])) == (code, ageless(out)), (reader, again)
         warned += again[2].count("earlier Trainwright")
     assert warned == 1
     overwrite(alias, downgraded(alias.read_bytes()))
-    for reader in ("show", "prove", "status", "open"):
+    # "open" is not among them: a run that its key names has its inputs, and no alias is read for it.
+    for reader in ("show", "prove", "status"):
         code, out, err = reading(reader)
         assert (code, out) == (6, ""), reader
         assert "aliases/tiny/champion has schema 1, although the receipt that it names" in err
@@ -312,6 +313,13 @@ def test_a_store_of_an_earlier_version_is_read_with_one_warning(reading: Reading
 
 # How long ago a checkpoint was made, in a table for people.
 AGE = re.compile(r"  +[0-9.]+ (s|min|h)\b")
+
+
+def ageless(table: str) -> str:
+    """A table without ages, whose column has another width after a minute."""
+    return re.sub(" +", " ", AGE.sub("", table))
+
+
 WITNESSED = ["runs/[^/]+/stages/train.json", "runs/[^/]+/report.json", "trainings/[^/]+/(latest|lease|result.json)"]
 WITNESSED += ["trainings/[^/]+/g0/node-0/exit.json", "trainings/[^/]+/checkpoints/.+verified", "runs/[^/]+/lease"]
 
