@@ -4,7 +4,7 @@ from the predictions and from the logged values.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,9 +142,12 @@ def _predict(
 class _Logged(L.Callback):
     """Records the number of rows of each batch, for outcomes captured at `self.log`."""
 
-    def __init__(self, scores: dict[str, LoggedScore], digest: RowDigest | None, team: Team | None) -> None:
-        self._scores, self._team = scores, team
-        self.calls: LoggedCalls | None = None
+    def __init__(
+        self, scores: dict[str, LoggedScore], digest: RowDigest | None, team: Team | None, log: Callable[..., None]
+    ) -> None:
+        """`log` is the module's own `self.log`."""
+        self._scores, self._team, self._log = scores, team, log
+        self.calls = None if team is None else LoggedCalls(log)
         self._digest = digest
         self.num_rows = 0
         self.logged_size: int | None = None  # the batch_size that the current step gave
@@ -194,12 +197,15 @@ class _Logged(L.Callback):
             weigh_logged_by(trainer, rows)
             for call in sent:
                 value = next(left).to(module.device) if call["value"] is None else call["value"]
-                self.log_again(call["name"], value, call["more"])
+                self.capture(call["name"], value, call["more"])
+                self._log(call["name"], value, **call["more"])
             self._end_batch(rows)
 
-    def log_again(self, name: str, value: Any, more: dict[str, Any]) -> None:
-        """Capture a value and give it to Lightning; set by `_test`."""
-        raise NotImplementedError
+    def capture(self, name: str, value: Any, more: Mapping[str, Any]) -> None:
+        """Take a logged value for the metrics that name it; `more` are the keyword arguments of `self.log`."""
+        for one in self._scores.values():
+            if one.spec.logged == name:
+                one.capture(value, more.get("reduce_fx", "mean"))
 
 
 def _test(
@@ -215,26 +221,17 @@ def _test(
         )
     scores = {name: LoggedScore(name, spec) for name, spec in metrics.items()}
     digest = RowDigest() if isinstance(batches, L.LightningDataModule) else None
-    original, counter = module.log, _Logged(scores, digest, scorer.team)
-    calls = counter.calls = None if scorer.team is None else LoggedCalls(original)
+    original, counter = module.log, _Logged(scores, digest, scorer.team, module.log)
+    calls = counter.calls
 
     def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         if calls is not None and (calls.in_step or any(one.spec.logged == name for one in scores.values())):
             calls.keep(name, value, args, kwargs)
             return
         counter.logged_size = kwargs.get("batch_size", counter.logged_size)
-        for one in scores.values():
-            if one.spec.logged == name:
-                one.capture(value, kwargs.get("reduce_fx", "mean"))
+        counter.capture(name, value, kwargs)
         original(name, value, *args, **kwargs)
 
-    def log_again(name: str, value: Any, more: dict[str, Any]) -> None:
-        for one in scores.values():
-            if one.spec.logged == name:
-                one.capture(value, more.get("reduce_fx", "mean"))
-        original(name, value, **more)
-
-    counter.log_again = log_again  # type: ignore[method-assign]
     module.log = log  # type: ignore[method-assign]
     trainer = scorer.trainer(counter)
     try:
