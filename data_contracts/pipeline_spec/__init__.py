@@ -10,8 +10,8 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
 from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
+from data_contracts.pipeline_spec.contract import ContractSpec
 from data_contracts.pipeline_spec.data import (
-    ContractSpec,
     DaskRunner,
     Database,
     DataSpec,

@@ -1,4 +1,4 @@
-"""`data`, `contract` and `shards`: where the rows come from, which contract they must keep, how they are stored."""
+"""`data` and `shards`: where the rows come from, how they are split and stored."""
 
 from __future__ import annotations
 
@@ -116,15 +116,6 @@ class DataSpec(Section):
             sentence = "has {{ start }} or {{ end }}, which data.window.path must say how to write (such as %Y-%m-%d)"
             raise FieldError(("source", windowed[0], "uri"), sentence)
         return self
-
-
-class ContractSpec(Section):
-    """The contract: what must be true of the data before it is used."""
-
-    suite: str | dict[str, Any]
-    """A Great Expectations suite: the path of a JSON file, or the suite inline."""
-    fail_on: Literal["critical", "warning", "info"] = "critical"
-    """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
 
 
 class SplitSpec(Section):
