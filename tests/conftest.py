@@ -59,6 +59,12 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_state_key], ignore_errors=True)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell each of pytest-xdist's workers the folder that they share."""
+    node.workerinput["shared_folder"] = str(node.config.stash[_state_key])
+
+
 def _missing(item: pytest.Item) -> str | None:
     for mark in item.iter_markers("apt"):
         for package in mark.args:
@@ -134,6 +140,13 @@ def repository() -> Path:
 def state_folder(pytestconfig: pytest.Config) -> Path:
     """Folder that holds this session's TRAINWRIGHT_HOME and PREFECT_HOME."""
     return pytestconfig.stash[_state_key]
+
+
+@pytest.fixture(scope="session")
+def shared_folder(pytestconfig: pytest.Config, state_folder: Path) -> Path:
+    """Folder of all processes of this session, which is deleted at its end."""
+    workerinput: dict[str, str] = getattr(pytestconfig, "workerinput", {})
+    return Path(workerinput.get("shared_folder", state_folder))
 
 
 @pytest.fixture

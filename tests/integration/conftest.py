@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.prefect_database import put_new_database
 from tests.support.s3 import s3_server  # noqa: F401 - a fixture
 from tests.support.tiny import trainwright
 
 
-@pytest.fixture(scope="session", autouse=True)
-def stop_servers() -> Iterator[None]:
-    """Whatever server or worker the tests started is stopped at the end; the first `run` starts it."""
+@pytest.fixture(scope="package", autouse=True)
+def servers(state_folder: Path, shared_folder: Path) -> Iterator[None]:
+    """Whatever server or worker these tests start is stopped after them; the first `run` starts it."""
+    put_new_database(state_folder / "home", shared_folder)
     yield
     trainwright("down")

@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.digits import EPOCHS, change_yaml
 from tests.support.pool import api_client, password_in
+from tests.support.prefect_database import put_new_database
 from tests.support.tiny import trainwright
 
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
@@ -100,8 +101,9 @@ def clone(repository: Path, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Iterator[Checkout]:
+def checkout(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path, repository: Path) -> Iterator[Checkout]:
     place = tmp_path_factory.mktemp("deployed")
+    put_new_database(place / "home", shared_folder)
     folder = place / "a clone"
     clone(repository, folder)
     subprocess.run([sys.executable, str(folder / "examples/digits/prepare.py")], check=True, timeout=120)

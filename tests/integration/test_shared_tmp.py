@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.prefect_database import put_new_database
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 
 pytestmark = [pytest.mark.apt("git"), pytest.mark.root]
@@ -102,13 +103,14 @@ def test_a_line_uses_nothing_that_others_have_planted(tmp_path: Path) -> None:
     assert (victim / "precious").read_text() == "ours"
 
 
-def test_a_server_and_a_worker_start_whatever_others_have_planted() -> None:
+def test_a_server_and_a_worker_start_whatever_others_have_planted(shared_folder: Path) -> None:
     # Short paths: Python puts sockets there.
     place = Path(tempfile.mkdtemp(prefix="trainwright-tests-"))
     tmp, home = place / "tmp", place / "home"
     tmp.mkdir()
     tmp.chmod(0o1777)
     (tmp / "runner_storage").write_text("theirs")
+    put_new_database(home, shared_folder)
     os.chown(tmp / "runner_storage", NOBODY, NOBODY)
     before = seen(tmp)
     env = {"TMPDIR": str(tmp), "TRAINWRIGHT_HOME": str(home), "PREFECT_HOME": str(place / "prefect")}
