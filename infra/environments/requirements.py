@@ -29,6 +29,7 @@ _NESTED = re.compile(r"(-r|--requirement|-c|--constraint)[ =]?\s*(\S.*)$")
 _COMMENT = re.compile(r"(^|\s)#.*$")
 _HASHES = re.compile(r"\s--hash[ =]\S+")
 _OUR_NAME = "trainwright"
+MOST_NESTED = 50
 # Options that a message may name; a line that begins with a dash may be anything.
 _OPTIONS = ("--extra-index-url", "--index-url", "--no-index", "--find-links", "--editable", "--pre", "-e", "-i", "-f")
 
@@ -74,7 +75,7 @@ def read_requirements(place: Path, project: Path) -> Requirements:
         sentence = f"{FIELD}: {place} cannot be read ({error.strerror})."
         raise SpecError(sentence, remedy="Correct the path in the spec.") from error
     requirements, constraints = list[str](), list[str]()
-    _read(file, project, requirements, constraints, [])
+    _Reading(project, requirements, constraints).read(file, requirements, ())
     return Requirements(place, tuple(requirements), tuple(constraints))
 
 
@@ -98,24 +99,42 @@ def _regular_file_inside(file: Path, project: Path, place: str | None = None) ->
     return found
 
 
-def _read(file: Path, project: Path, lines: list[str], constraints: list[str], within: list[Path]) -> None:
-    """Add the lines of a file, and of the files that it names, to `lines` or `constraints`."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
-    except (OSError, UnicodeDecodeError) as error:
-        sentence = f"{FIELD}: {file} cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})."
-        raise SpecError(sentence, remedy="Correct the file, or the path that names it.") from None
-    for number, line in _logical_lines(text):
-        place = f"{file}:{number}"
-        nested = _NESTED.match(line)
-        if nested is None:
-            lines.append(_checked(line, place))
-            continue
-        further = lines if nested[1] in ("-r", "--requirement") else constraints
-        named = _regular_file_inside(file.parent / _named_file(nested[1], nested[2], place), project, place)
-        if named in (file, *within):
-            raise SpecError(f"{FIELD}: {place}: {named} names itself.", remedy="Remove the line.")
-        _read(named, project, further, constraints, [*within, file])
+@dataclass
+class _Reading:
+    """Reads a file and the files that it names, each once.
+
+    Attributes:
+        requirements, constraints: the lines that were found.
+    """
+
+    project: Path
+    requirements: list[str]
+    constraints: list[str]
+    _read: set[tuple[Path, bool]] = field(default_factory=set)
+
+    def read(self, file: Path, lines: list[str], within: tuple[Path, ...]) -> None:
+        """Add a file's requirements to `lines`; `within` are the files that led to it."""
+        try:
+            text = file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark of its encoding
+        except (OSError, UnicodeDecodeError) as error:
+            sentence = f"{FIELD}: {file} cannot be read ({getattr(error, 'strerror', None) or 'it is not UTF-8'})."
+            raise SpecError(sentence, remedy="Correct the file, or the path that names it.") from None
+        for number, line in _logical_lines(text):
+            place = f"{file}:{number}"
+            nested = _NESTED.match(line)
+            if nested is None:
+                lines.append(_checked(line, place))
+                continue
+            further = lines if nested[1] in ("-r", "--requirement") else self.constraints
+            named = _regular_file_inside(file.parent / _named_file(nested[1], nested[2], place), self.project, place)
+            if named in (file, *within):
+                raise SpecError(f"{FIELD}: {place}: {named} names itself.", remedy="Remove the line.")
+            if len(within) >= MOST_NESTED:
+                sentence = f"{FIELD}: {place}: more than {MOST_NESTED} files name one another in a row."
+                raise SpecError(sentence, remedy="Name the files in one file.")
+            if (named, further is self.constraints) not in self._read:
+                self._read.add((named, further is self.constraints))
+                self.read(named, further, (*within, file))
 
 
 def _named_file(option: str, text: str, place: str) -> str:

@@ -58,6 +58,21 @@ def test_a_byte_order_mark_and_a_quoted_path_are_read(option: str, tmp_path: Pat
     assert read_requirements(file, tmp_path).requirements == ("stranger==1", "helper==2.5")
 
 
+def test_a_file_that_is_named_often_is_read_once(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n-r {number + 1}.txt\n-c {number + 1}.txt\n")
+    (tmp_path / "40.txt").write_text("helper==2.5\n")
+    wanted = read_requirements(tmp_path / "0.txt", tmp_path)
+    assert (wanted.requirements, wanted.constraints) == (("helper==2.5",), ("helper==2.5",))
+
+
+def test_files_that_name_one_another_without_end_are_refused(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / f"{number}.txt").write_text(f"-r {number + 1}.txt\n")
+    with pytest.raises(SpecError, match=r"50\.txt:1: more than 50 files name one another in a row"):
+        read_requirements(tmp_path / "0.txt", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
