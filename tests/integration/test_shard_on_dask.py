@@ -190,12 +190,12 @@ def flows(project: Path, *overrides: list[str]) -> subprocess.Popen[str]:
 
 
 def ended(flow: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    out, err = flow.communicate(timeout=120)
+    out, err = flow.communicate(timeout=500)
     assert flow.returncode == 0, err
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen"
@@ -228,7 +228,7 @@ def test_a_run_that_is_stopped_leaves_neither_work_nor_files_behind(
     flow = flows(project, on(cluster, project, "stopped"))
     wait_for(lambda: len(list(project.glob("waits-*"))) == 2, "work on both workers")
     flow.send_signal(signal.SIGINT)
-    flow.communicate(timeout=60)
+    flow.communicate(timeout=240)
     wait_for(lambda: piece_workers() == [], "the end of the pieces")
     assert list((project / "scratch").iterdir()) == []
 
