@@ -6,6 +6,7 @@ columns, because logs, warnings and errors of Great Expectations, pandas and Arr
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,13 +15,14 @@ import pyarrow as pa
 
 from data_contracts.contract.engine import Resources, check
 from data_contracts.contract.great_expectations_engine import load_great_expectations
+from data_contracts.contract.rows import ParquetFiles
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
-from infra.sources import Selection, Window, read_batches
+from infra.sources import Selection, Window, parquet_in_place, read_batches
 
 # Of DuckDB's before it spills; what Arrow and Great Expectations hold comes on top.
 MEMORY_BYTES = 512 * 2**20
@@ -38,19 +40,27 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
 
     done = 0
 
+    def moved() -> None:
+        nonlocal done
+        done += 1
+        # Between two batches, an expectation on whole columns may take long.
+        report(Advanced(done=done, long=True))
+
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
         selection = Selection(window=window, window_column=request.window_column, columns=columns)
         for batch in read_batches(files, sources, root=root, selection=selection):
-            nonlocal done
-            done += 1
-            # Between two batches, an expectation on whole columns may take long.
-            report(Advanced(done=done, long=True))
+            moved()
             yield batch
 
     if request.sensitive:
         # Before the window is used, whose column may be missing for the same reason.
         every = read_batches(files, sources, root=root)
         _refuse_unknown(request.sensitive, next(every, None))
+
+    def opened() -> contextlib.AbstractContextManager[ParquetFiles | None]:
+        by_column = window is not None and request.window_column is not None
+        return contextlib.nullcontext() if by_column else parquet_in_place(files, sources, root)
+
     with scratch.make("contract") as spills:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         outcome = check(
@@ -58,8 +68,9 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
             read,
             fail_on=request.fail_on,
             sensitive=request.sensitive,
-            resources=Resources(spills.path, MEMORY_BYTES, cores),
+            resources=Resources(spills.path, MEMORY_BYTES, cores, moved),
             load=_load,
+            files=opened,
         )
     return ContractOutcome(
         accepted=outcome.accepted,

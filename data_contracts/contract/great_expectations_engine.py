@@ -18,7 +18,7 @@ import pyarrow as pa
 from data_contracts.contract.expectation_scope import narrowest, packed, scope_of
 from data_contracts.contract.findings import EXAMPLES, Finding
 from data_contracts.contract.frames import Layout, blocks, frame, is_text
-from data_contracts.contract.scan import Read
+from data_contracts.contract.rows import Read
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Failure
 from data_contracts.quoting import text_of, withhold

@@ -36,6 +36,11 @@ class Measure(NamedTuple):
     column: str | None = None
     values: tuple[Any, ...] = ()
 
+    @property
+    def distinct(self) -> bool:
+        """Whether it counts distinct values, which takes memory for each."""
+        return "DISTINCT" in self.sql
+
 
 @dataclass(frozen=True)
 class Question:

@@ -1,104 +1,152 @@
-"""Measures aggregates over all rows in one pass of DuckDB, which uses every core and spills to disk.
+"""Measures aggregates over all rows with DuckDB, which uses every core and spills to disk.
 
-DuckDB gets Arrow batches and nothing else: no file, no extension, no name of a column. What is written in a suite is
-bound as a parameter, and a text of DuckDB's own is never shown, because it may quote a value.
+Parquet files are decoded by DuckDB itself, if what it sees in them is what our reader sees; anything else comes as
+Arrow batches, in one pass. What is written in a suite is bound as a parameter.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_contracts.contract.duck import Resources, asked
 from data_contracts.contract.frames import is_text
 from data_contracts.contract.questions import Measure
+from data_contracts.contract.rows import Data, ParquetFiles
 from data_contracts.contract.translation import kind_of
+
+if TYPE_CHECKING:
+    import duckdb
 
 log = logging.getLogger("trainwright")
 
-Read = Callable[[list[str] | None], Iterable[pa.RecordBatch]]
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a scan may use.
-
-    Attributes:
-        folder: an existing private folder for what does not fit into memory.
-        memory_bytes: the memory that DuckDB may use before it spills.
-        threads: its threads.
-    """
-
-    folder: Path
-    memory_bytes: int
-    threads: int
+# What DuckDB calls the types that it sees as our reader does.
+_NAMES = {
+    pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER", pa.int64(): "BIGINT",
+    pa.uint8(): "UTINYINT", pa.uint16(): "USMALLINT", pa.uint32(): "UINTEGER",
+    pa.float32(): "FLOAT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN",
+    pa.string(): "VARCHAR", pa.large_string(): "VARCHAR",
+    pa.date32(): "DATE", pa.timestamp("us"): "TIMESTAMP", pa.timestamp("ns"): "TIMESTAMP_NS",
+}  # fmt: skip
+_OF_OUR_OWN = {"file_row_number", "filename"}  # columns that DuckDB can add
 
 
 def scanned(
-    measures: Sequence[Measure], read: Read, schema: pa.Schema, columns: list[str], resources: Resources
+    measures: Sequence[Measure], data: Data, columns: list[str], resources: Resources
 ) -> dict[Measure, Any] | None:
-    """Each measure's value, in one pass; None if DuckDB could not measure them all.
+    """Each measure's value; None if DuckDB could not measure them all.
 
     Args:
-        read: gives the data's batches with only these columns.
-        schema: of all columns.
         columns: those that are read; at least one, so that there are rows.
     """
+    wanted = list(dict.fromkeys(measures))
+    with data.files() as files:
+        row = None if files is None else _of_files(wanted, data, columns, resources, files)
+    if row is None:
+        row = _of_batches(wanted, data, columns, resources)
+    return None if row is None else dict(zip(wanted, row, strict=True))
+
+
+def _of_batches(measures: list[Measure], data: Data, columns: list[str], resources: Resources) -> list[Any] | None:
+    """All measures in one pass over the batches."""
     import duckdb
 
     names = {name: f"c{number}" for number, name in enumerate(columns)}
-    handed = pa.schema([pa.field(names[name], _handed_type(schema.field(name).type)) for name in columns])
-    stream = _Stream(read(columns), handed)
-    inner = ", ".join(_without_nan(names[name], schema.field(name).type) for name in columns)
-    asked = list(dict.fromkeys(measures))
-    aggregates = ", ".join(one.sql.format(c=names.get(one.column or "", "")) for one in asked)
-    values = [list(value) if isinstance(value, tuple) else value for one in asked for value in one.values]
+    handed = pa.schema([pa.field(names[name], _handed_type(data.schema.field(name).type)) for name in columns])
+    stream = _Stream(data.read(columns), handed)
+    inner = ", ".join(f"{_seen(field.name, field.type)} AS {field.name}" for field in handed)
 
-    sql = f"SELECT {aggregates} FROM (SELECT {inner} FROM source)"
+    def work(connection: duckdb.DuckDBPyConnection) -> Any:
+        connection.register("source", stream.reader)
+        return _row(connection, measures, f"SELECT {inner} FROM source", names)
+
+    def stop() -> None:
+        stream.stopped = True
+
     try:
-        row = _answer(sql, values, stream, resources)
-    except duckdb.Error as error:
+        row = asked(work, resources, stop=stop)
+    except BaseException as error:
+        if stream.error is not None:
+            raise stream.error from None
+        if not isinstance(error, duckdb.Error):
+            raise
         log.info("one scan could not measure the data (%s): Great Expectations does", type(error).__name__)
-        row = None
-    return dict(zip(asked, row, strict=True)) if row is not None and stream.ended else None
+        return None
+    return row if stream.ended else None
 
 
-def _answer(sql: str, values: list[Any], stream: _Stream, resources: Resources) -> Any:
-    """What the query returns; raises what reading raised.
+def _of_files(
+    measures: list[Measure], data: Data, columns: list[str], resources: Resources, files: ParquetFiles
+) -> list[Any] | None:
+    """All measures by DuckDB's own reader of Parquet; None if it sees other values there than ours would.
 
-    It runs in a thread, because a signal's handler waits for the main thread to run Python. After a signal, the thread
-    ends by itself at the next batch; only it may close its connection, which is busy until then.
+    Distinct values are counted by a query each: in one query, a hash table would be filled beside all the rest.
     """
     import duckdb
 
-    connections = []
+    def work(connection: duckdb.DuckDBPyConnection) -> list[Any] | None:
+        if not _alike(connection, files, {name: data.schema.field(name).type for name in columns}):
+            return None
+        found: dict[Measure, Any] = {}
+        for group in _apart(measures):
+            needed = [name for name in columns if any(one.column == name for one in group)]
+            names = {name: f"c{number}" for number, name in enumerate(needed)}
+            found.update(zip(group, _row(connection, group, from_files(files, data.schema, names), names), strict=True))
+        return [found[one] for one in measures]
 
-    def query() -> Any:
-        with duckdb.connect(":memory:", config=_config(resources)) as connection:
-            connections.append(connection)
-            connection.register("source", stream.reader)
-            return connection.execute(sql, values).fetchone()
-
-    thread = ThreadPoolExecutor(1, "scan")
-    answer = thread.submit(query)
     try:
-        return answer.result()
-    except BaseException:
-        stream.stopped = True
-        if not answer.done():
-            for connection in connections:
-                connection.interrupt()
-        if stream.error is not None:
-            raise stream.error from None
-        raise
-    finally:
-        thread.shutdown(wait=False)
+        return asked(work, resources, paths=files.paths)
+    except duckdb.Error as error:
+        log.info("DuckDB could not read the Parquet files (%s): our own reader does", type(error).__name__)
+        return None
+
+
+def _apart(measures: list[Measure]) -> Iterator[list[Measure]]:
+    together = [one for one in measures if not one.distinct]
+    if together:
+        yield together
+    yield from ([one] for one in measures if one.distinct)
+
+
+def _row(connection: duckdb.DuckDBPyConnection, measures: list[Measure], rows: str, names: dict[str, str]) -> list[Any]:
+    aggregates = ", ".join(one.sql.format(c=names.get(one.column or "", "")) for one in measures)
+    values = [list(value) if isinstance(value, tuple) else value for one in measures for value in one.values]
+    row = connection.execute(f"SELECT {aggregates} FROM ({rows})", values).fetchone()
+    assert row is not None
+    return list(row)
+
+
+def from_files(files: ParquetFiles, schema: pa.Schema, names: dict[str, str]) -> str:
+    """The query for these columns of Parquet files, under other names."""
+    seen = [f"{_seen(_quoted(name), schema.field(name).type)} AS {new}" for name, new in names.items()]
+    return f"SELECT {', '.join(seen) or '1'} FROM read_parquet({_listed(files)}, hive_partitioning = false)"
+
+
+def _alike(connection: duckdb.DuckDBPyConnection, files: ParquetFiles, kinds: dict[str, pa.DataType]) -> bool:
+    """Whether DuckDB sees columns of these names and types in each of the files, as our reader does.
+
+    Two names that differ only in case are one column to DuckDB.
+    """
+    listed = f"SELECT lower(name), name, duckdb_type FROM parquet_schema({_listed(files)}) WHERE type IS NOT NULL"
+    seen: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for lower, name, kind in connection.execute(listed).fetchall():
+        seen[lower].append((name, kind))
+    lowers = dict(
+        zip(kinds, connection.execute("SELECT lower(unnest(?::VARCHAR[]))", [[*kinds]]).fetchall(), strict=True)
+    )
+    return all(
+        seen[lowers[name][0]] == [(name, _NAMES.get(kind, ""))] * len(files.paths) and name.lower() not in _OF_OUR_OWN
+        for name, kind in kinds.items()
+    )
+
+
+def _listed(files: ParquetFiles) -> str:
+    return f"[{', '.join(map(repr, files.paths))}]"
 
 
 class _Stream:
@@ -155,20 +203,14 @@ def _handed(column: pa.Array) -> pa.Array:
     return pc.if_else(there, True, pa.scalar(None, pa.bool_()))
 
 
-def _without_nan(name: str, kind: pa.DataType) -> str:
-    return f"CASE WHEN isnan({name}) THEN NULL ELSE {name} END AS {name}" if pa.types.is_floating(kind) else name
+def _seen(value: str, kind: pa.DataType) -> str:
+    """A column's value, or NULL where pandas sees none."""
+    if pa.types.is_floating(kind):
+        return f"CASE WHEN isnan({value}) THEN NULL ELSE {value} END"
+    if pa.types.is_timestamp(kind):
+        return f"CASE WHEN epoch_{kind.unit}({value}) = -9223372036854775808 THEN NULL ELSE {value} END"
+    return value
 
 
-def _config(resources: Resources) -> dict[str, str | bool | int | float | list[str]]:
-    return {
-        "allow_community_extensions": "false",
-        "autoinstall_known_extensions": "false",
-        "autoload_known_extensions": "false",
-        "enable_external_access": "false",
-        "lock_configuration": "true",
-        "memory_limit": f"{resources.memory_bytes}B",
-        "preserve_insertion_order": "false",
-        "python_enable_replacements": "false",
-        "temp_directory": str(resources.folder),
-        "threads": str(resources.threads),
-    }
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

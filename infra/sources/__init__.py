@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from infra.sources.digests import digest_now
+from infra.sources.in_place import parquet_in_place
 from infra.sources.places import Places
 from infra.sources.read import Selection, read_batches
 from infra.sources.resolve import local_files, resolve_sources
@@ -14,6 +15,7 @@ __all__ = [
     "Window",
     "digest_now",
     "local_files",
+    "parquet_in_place",
     "parse_window",
     "read_batches",
     "resolve_sources",

@@ -170,7 +170,7 @@ class _Reading:
             yield from rows_of_files(run, place, schema.names, selection.batch_rows)
             return
         if file.format == "parquet":
-            with random_access(file, place, selection.stamp) as opened:
+            with random_access(file, place, selection.stamp or self._stamp_known(file)) as opened:
                 rows, groups = selection.batch_rows, selection.row_groups
                 yield from parquet_batches(opened, file, schema.names, rows, groups)
             return
@@ -189,11 +189,18 @@ class _Reading:
         """A file's facts. They depend only on the bytes, so they are found once."""
         if file.format == "files":
             return FileFacts(pa.schema([*((name, pa.string()) for name in file.columns), ("bytes", pa.binary())]))
-        columns = self._sources[file.source].columns
-        key = (file.uri, file.blake3, file.format, tuple(columns or ()))
+        key = self._key(file)
         if key not in _FACTS:
-            _FACTS[key] = self._found(file, columns)
+            _FACTS[key] = self._found(file, self._sources[file.source].columns)
         return _FACTS[key]
+
+    def _stamp_known(self, file: SourceFile) -> Stamp | None:
+        """The stamp that a file had when this process found its facts, and checked its digest."""
+        known = _FACTS.get(self._key(file))
+        return None if known is None else known.stamp
+
+    def _key(self, file: SourceFile) -> tuple[str, str, str, tuple[str, ...]]:
+        return (file.uri, file.blake3, file.format, tuple(self._sources[file.source].columns or ()))
 
     def _found(self, file: SourceFile, columns: list[str] | None) -> FileFacts:
         place = self.place(file)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from data_contracts.contract.engine import Outcome, Resources, check, load_suite
+from data_contracts.contract.rows import ParquetFiles
 from data_contracts.handoffs import Failure
 
 ROOT = Path(__file__)
@@ -31,6 +35,23 @@ def reader(table: pa.Table, rows: int = 10_000, seen: list[list[str] | None] | N
         yield from (table if columns is None else table.select(columns)).to_batches(max_chunksize=rows)
 
     return read
+
+
+def in_files(table: pa.Table, rows: int) -> Callable[[], contextlib.AbstractContextManager[ParquetFiles]]:
+    """The table as Parquet files of so many rows, open while they are read."""
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[ParquetFiles]:
+        with contextlib.ExitStack() as held:
+            paths, first = [], range(0, table.num_rows, rows)
+            for start in first:
+                file = held.enter_context(tempfile.TemporaryFile())
+                pq.write_table(table.slice(start, rows), file)
+                file.flush()
+                paths.append(f"/proc/self/fd/{file.fileno()}")
+            yield ParquetFiles(tuple(paths), tuple(first))
+
+    return opened
 
 
 def run(table: pa.Table, *expectations: dict[str, Any], rows: int = 10_000, **settings: Any) -> Outcome:

@@ -11,14 +11,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pytest
 
+from data_contracts.contract.duck import Resources
 from data_contracts.contract.questions import ROWS, Measure
-from data_contracts.contract.scan import Resources, _config, scanned
+from data_contracts.contract.rows import Data
+from data_contracts.contract.scan import scanned
 from data_contracts.errors import CorruptError
-from tests.support.expectations import RESOURCES, reader
+from tests.support.expectations import RESOURCES, in_files, reader
 
 TABLE = pa.table({"a": [1, 2, None, 2], "x": [0.5, float("nan"), float("inf"), None], "s": ["a", "é", None, "a"]})
 COUNT = Measure("count({c})", "a")
@@ -28,35 +29,9 @@ def test_nulls_and_nan_are_both_missing_and_a_measure_is_taken_once() -> None:
     distinct = Measure("count(DISTINCT {c})", "s")
     listed = Measure("count({c}) FILTER (WHERE list_contains(?::VARCHAR[], {c}))", "s", (("a", "'; --"),))
     measures = [ROWS, COUNT, Measure("count({c})", "x"), distinct, listed, COUNT]
-    values = scanned(measures, reader(TABLE, 1), TABLE.schema, ["a", "s", "x"], RESOURCES)
+    values = scanned(measures, Data(TABLE.schema, reader(TABLE, 1)), ["a", "s", "x"], RESOURCES)
     assert values is not None
     assert list(values.values()) == [4, 3, 2, 2, 2]
-
-
-REFUSED = [
-    "SELECT * FROM read_parquet('{file}')",
-    "SELECT * FROM '{file}'",
-    "SELECT * FROM read_text('{file}')",
-    "COPY (SELECT 1) TO '{file}.copy'",
-    "ATTACH '{file}.db'",
-    "INSTALL httpfs",
-    "LOAD httpfs",
-    "SET enable_external_access = true",
-    "SET threads = 7",
-    "SELECT * FROM outside",
-]
-
-
-@pytest.mark.parametrize("statement", REFUSED)
-def test_it_reaches_no_file_no_extension_and_no_variable(statement: str, tmp_path: Path) -> None:
-    outside = pa.table({"secret": [1]})  # what DuckDB would find by the name of a Python variable
-    file = tmp_path / "rows.parquet"
-    duckdb.from_arrow(outside).write_parquet(str(file))
-    (tmp_path / "spills").mkdir()
-    config = _config(Resources(tmp_path / "spills", 64 * 2**20, 1))
-    with duckdb.connect(":memory:", config=config) as connection, pytest.raises(duckdb.Error):
-        connection.execute(statement.format(file=file))
-    assert sorted(os.listdir(tmp_path)) == ["rows.parquet", "spills"]
 
 
 def test_what_does_not_fit_into_memory_is_spilled_to_the_folder_alone(tmp_path: Path) -> None:
@@ -70,7 +45,7 @@ def test_what_does_not_fit_into_memory_is_spilled_to_the_folder_alone(tmp_path: 
 
     schema = pa.schema([("s", pa.string())])
     distinct = Measure("count(DISTINCT {c})", "s")
-    values = scanned([distinct], read, schema, ["s"], Resources(tmp_path, 48 * 2**20, 2))
+    values = scanned([distinct], Data(schema, read), ["s"], Resources(tmp_path, 48 * 2**20, 2))
     assert values == {distinct: rows}
     assert seen > 0
 
@@ -83,7 +58,7 @@ def test_what_reading_raises_comes_out_as_it_was() -> None:
         raise changed
 
     with pytest.raises(CorruptError) as raised:
-        scanned([COUNT], read, TABLE.schema, ["a"], RESOURCES)
+        scanned([COUNT], Data(TABLE.schema, read), ["a"], RESOURCES)
     assert raised.value is changed
 
 
@@ -109,7 +84,7 @@ def test_a_signal_ends_it_between_two_batches() -> None:
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(Stopped):
-            scanned([COUNT], read, TABLE.schema, ["a"], RESOURCES)
+            scanned([COUNT], Data(TABLE.schema, read), ["a"], RESOURCES)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert given < 1000
@@ -129,7 +104,7 @@ def test_a_signal_does_not_wait_for_a_slow_batch() -> None:
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(Stopped):
-            scanned([COUNT], read, TABLE.schema, ["a"], RESOURCES)
+            scanned([COUNT], Data(TABLE.schema, read), ["a"], RESOURCES)
         assert not read_on
     finally:
         slow.set()
@@ -143,12 +118,14 @@ import resource, sys
 from pathlib import Path
 import pyarrow as pa
 from data_contracts.contract.questions import between
-from data_contracts.contract.scan import Resources, scanned
+from data_contracts.contract.duck import Resources
+from data_contracts.contract.rows import Data
+from data_contracts.contract.scan import scanned
 table = pa.table({f"c{n}": [1, 2, 3] for n in range(100)})
 asked = [between({"column": f"c{n % 100}", "min_value": 0, "max_value": 9 + n}, "whole") for n in range(1000)]
 measures = [measure for question in asked for measure in question.measures]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = scanned(measures, lambda names: table.select(names).to_batches(), table.schema, table.column_names,
+found = scanned(measures, Data(table.schema, lambda names: table.select(names).to_batches()), table.column_names,
                 Resources(Path(sys.argv[1]), 512 * 2**20, 4))
 assert found and all(found[one.measures[1]] == 0 for one in asked)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
@@ -160,14 +137,59 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     assert int(done.stdout) < 500_000, "kB"
 
 
+def _unread(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+    raise AssertionError("our reader was not needed")
+
+
+ODD = pa.table({"x": [1, None], "X": [1, 2], "filename": ["a", "b"], 'a "b"': [3, 4], "x_": [{"x": 1}, None]})
+LEAST = pa.array([-(2**63), 0, None], pa.int64())
+TIMES = pa.table({unit: LEAST.cast(pa.timestamp(unit)) for unit in ("us", "ns")})
+OTHER = pa.table({"x": pa.array([1, 2], pa.int32())})
+
+
+@pytest.mark.parametrize(
+    ("table", "schema", "column", "direct"),
+    [
+        (TABLE, TABLE.schema, "a", True),
+        (TIMES, TIMES.schema, "us", True),
+        (TIMES, TIMES.schema, "ns", True),
+        (ODD, ODD.schema, 'a "b"', True),
+        (ODD, ODD.schema, "x", False),  # to DuckDB, X is the same column
+        (ODD, ODD.schema, "filename", False),
+        (OTHER, pa.schema([("x", pa.int64())]), "x", False),  # as beside a file in which it is int64
+    ],
+    ids=["plain", "us", "ns", "quotes", "case", "ours", "other type"],
+)
+def test_parquet_is_read_by_duckdb_if_it_sees_what_our_reader_sees(
+    table: pa.Table, schema: pa.Schema, column: str, direct: bool
+) -> None:
+    read = _unread if direct else reader(table.cast(schema) if schema is not table.schema else table)
+    measure = Measure("count({c})", column)
+    there = table.num_rows - table[column].null_count
+    there -= table is TIMES  # the least of them is pandas' missing time
+    found = scanned([measure, ROWS], Data(schema, read, in_files(table, 2)), [column], RESOURCES)
+    assert found == {measure: there, ROWS: table.num_rows}
+
+
+def test_what_duckdb_cannot_read_is_read_as_batches() -> None:
+    """And then left to Great Expectations, as from any other file."""
+    bytes_ = pa.array([b"s3cr3t\xff", b"ok"])
+    table = pa.table({"s": pa.Array.from_buffers(pa.string(), 2, bytes_.buffers())})
+    count = Measure("count({c})", "s")
+    seen: list[list[str] | None] = []
+    data = Data(table.schema, reader(table, seen=seen), in_files(table, 2))
+    assert scanned([count], data, ["s"], RESOURCES) is None
+    assert seen == [["s"]]
+
+
 def test_what_duckdb_cannot_measure_it_leaves() -> None:
-    assert scanned([Measure("sum({c})", "s")], reader(TABLE), TABLE.schema, ["s"], RESOURCES) is None
+    assert scanned([Measure("sum({c})", "s")], Data(TABLE.schema, reader(TABLE)), ["s"], RESOURCES) is None
 
 
 def test_a_column_that_is_not_utf_8_leaves_all_to_great_expectations(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "trainwright")
     bytes_ = pa.array([b"s3cr3t\xff", b"ok"])
     table = pa.table({"s": pa.Array.from_buffers(pa.string(), 2, bytes_.buffers())})
-    assert scanned([ROWS, Measure("count({c})", "s")], reader(table), table.schema, ["s"], RESOURCES) is None
+    assert scanned([ROWS, Measure("count({c})", "s")], Data(table.schema, reader(table)), ["s"], RESOURCES) is None
     assert "one scan could not measure the data" in caplog.text
     assert "s3cr3t" not in caplog.text

@@ -1,0 +1,98 @@
+"""Parquet files that DuckDB reads by itself hold the bytes whose digest was resolved, or the reading ends."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.errors import CorruptError
+from data_contracts.pipeline_spec import SourceSpec
+from infra.sources import parquet_in_place
+from tests.unit.infra.sources.conftest import Raw
+
+
+def stored(*numbers: int) -> bytes:
+    pq.write_table(pa.table({"x": [*numbers]}), stream := io.BytesIO())
+    return stream.getvalue()
+
+
+def summed(paths: tuple[str, ...]) -> object:
+    with duckdb.connect() as connection:
+        return connection.execute("SELECT sum(x) FROM read_parquet(?)", [list(paths)]).fetchone()
+
+
+def sources(*names: str) -> list[SourceSpec]:
+    return [SourceSpec(uri=name) for name in names]
+
+
+def test_files_are_read_where_they_are_or_as_a_private_copy(raw: Raw) -> None:
+    raw.write("a.parquet", stored(1, 2))
+    raw.write("b.parquet.gz", gzip.compress(stored(30)))
+    raw.write("c.parquet", stored(400))
+    files = raw.resolve("a.parquet", "b.parquet.gz", "c.parquet")
+    with parquet_in_place(files, sources("a.parquet", "b.parquet.gz", "c.parquet"), raw.root) as held:
+        assert held is not None
+        assert held.first_rows == (0, 2, 3)
+        assert summed(held.paths) == (433,)
+
+
+def _replaced(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(stored(100))
+    os.replace(other, path)
+
+
+def test_a_name_that_is_given_to_another_file_changes_nothing(raw: Raw) -> None:
+    path = raw.write("a.parquet", stored(1, 2))
+    files = raw.resolve("a.parquet")
+    with parquet_in_place(files, sources("a.parquet"), raw.root) as held:
+        assert held is not None
+        _replaced(path)
+        assert summed(held.paths) == (3,)
+
+
+def _written(path: Path) -> None:
+    path.write_bytes(stored(100))
+
+
+@pytest.mark.parametrize("change", [_replaced, _written])
+def test_a_file_that_changed_before_is_refused(raw: Raw, change: Callable[[Path], None]) -> None:
+    path = raw.write("a.parquet", stored(1, 2))
+    files = raw.resolve("a.parquet")
+    with parquet_in_place(files, sources("a.parquet"), raw.root):
+        pass
+    change(path)
+    with pytest.raises(CorruptError), parquet_in_place(files, sources("a.parquet"), raw.root):
+        pass
+
+
+def test_a_file_that_is_written_to_meanwhile_is_refused(raw: Raw) -> None:
+    path = raw.write("a.parquet", stored(1, 2))
+    files = raw.resolve("a.parquet")
+
+    def read() -> None:
+        with parquet_in_place(files, sources("a.parquet"), raw.root) as held:
+            assert held is not None
+            _written(path)
+            summed(held.paths)
+
+    with pytest.raises(CorruptError):
+        read()
+
+
+def test_other_formats_and_too_many_files_are_left_to_our_reader(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw.write("a.parquet", stored(1))
+    raw.write("b.csv", "x\n1\n")
+    with parquet_in_place(raw.resolve("a.parquet", "b.csv"), sources("a.parquet", "b.csv"), raw.root) as held:
+        assert held is None
+    monkeypatch.setattr("infra.sources.in_place._MOST", 0)
+    with parquet_in_place(raw.resolve("a.parquet"), sources("a.parquet"), raw.root) as held:
+        assert held is None
