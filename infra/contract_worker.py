@@ -20,6 +20,7 @@ from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, Contract
 from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
+from infra.profiles import profiled
 from infra.sources import Selection, Window, read_batches
 
 # Of DuckDB's before it spills; what Arrow and Great Expectations hold comes on top.
@@ -38,13 +39,16 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
 
     done = 0
 
+    def advanced() -> None:
+        nonlocal done
+        done += 1
+        # Between two batches, an expectation on whole columns may take long.
+        report(Advanced(done=done, long=True))
+
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
         selection = Selection(window=window, window_column=request.window_column, columns=columns)
         for batch in read_batches(files, sources, root=root, selection=selection):
-            nonlocal done
-            done += 1
-            # Between two batches, an expectation on whole columns may take long.
-            report(Advanced(done=done, long=True))
+            advanced()
             yield batch
 
     if request.sensitive:
@@ -66,6 +70,14 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         rows=outcome.rows,
         expectations=outcome.expectations,
         failures=list(outcome.failures),
+        profile=profiled(
+            files,
+            sources,
+            root,
+            selection=Selection(window=window, window_column=request.window_column),
+            sensitive=request.sensitive,
+            on_batch=advanced,
+        ),
     )
 
 

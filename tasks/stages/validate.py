@@ -14,6 +14,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.run_report import StageStatus
 from infra import contract_worker
 from infra.handoffs import put_handoff, read_handoff
+from infra.profiles import put_profile
 from tasks.run.run import Run
 from tasks.stages.placement import run_here
 from tasks.stages.stage import Done, Stage
@@ -174,10 +175,12 @@ def _check(run: Run, key: str) -> ContractReport:
         outcome = run_here(run, CONTRACT, request)
     else:
         outcome = contract_worker.main(request, lambda report: None)
-    found = outcome.model_dump(mode="json", exclude={"schema_version"})
+    found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
     fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(resolved.suite)}
     writer = run.store.writer(run.store.next_attempt("contracts", key))
     put_handoff(writer, fields)
+    if outcome.profile is not None:
+        put_profile(writer, outcome.profile)
     settings = {
         "suite": resolved.suite,
         "fail_on": spec.contract.fail_on,
