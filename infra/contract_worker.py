@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +37,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
     """
     files, sources, root = request.files, request.sources, Path(request.root)
     window = None if request.window is None else Window.from_iso(*request.window)
+    every = Selection(window=window, window_column=request.window_column)
 
     done = 0
 
@@ -46,15 +48,13 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         report(Advanced(done=done, long=True))
 
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
-        selection = Selection(window=window, window_column=request.window_column, columns=columns)
-        for batch in read_batches(files, sources, root=root, selection=selection):
+        for batch in read_batches(files, sources, root=root, selection=replace(every, columns=columns)):
             advanced()
             yield batch
 
     if request.sensitive:
         # Before the window is used, whose column may be missing for the same reason.
-        every = read_batches(files, sources, root=root)
-        _refuse_unknown(request.sensitive, next(every, None))
+        _refuse_unknown(request.sensitive, next(read_batches(files, sources, root=root), None))
     with scratch.make("contract") as spills:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         outcome = check(
@@ -70,14 +70,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         rows=outcome.rows,
         expectations=outcome.expectations,
         failures=list(outcome.failures),
-        profile=profiled(
-            files,
-            sources,
-            root,
-            selection=Selection(window=window, window_column=request.window_column),
-            sensitive=request.sensitive,
-            on_batch=advanced,
-        ),
+        profile=profiled(files, sources, root, selection=every, sensitive=request.sensitive, on_batch=advanced),
     )
 
 
