@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from data_contracts.pipeline_spec.arrival import ArrivalSpec
 from data_contracts.pipeline_spec.base import Section
 from data_contracts.pipeline_spec.drift import DriftSpec
 
@@ -19,3 +20,5 @@ class ContractSpec(Section):
     """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
     drift: DriftSpec | None = Field(default=None, exclude_if=lambda drift: drift is None)
     """The comparison with earlier data; default: none."""
+    arrival: ArrivalSpec | None = Field(default=None, exclude_if=lambda arrival: arrival is None)
+    """Whether the data came, in time and as much as before; default: not judged."""

@@ -17,12 +17,13 @@ from infra import contract_worker
 from infra.handoffs import put_handoff, read_handoff
 from infra.profiles import put_profile, read_profile
 from tasks.run.run import Run
-from tasks.stages import drift_check
+from tasks.stages import arrival_check, drift_check
 from tasks.stages.placement import run_here
 from tasks.stages.stage import Done, Stage
 
 VERSION = 1
 SHOWN = 5
+LATE = "Wait for the data, or correct contract.arrival."
 # Local files up to this size are checked within seconds.
 IN_PROCESS_BYTES = 64 * 2**20
 
@@ -94,13 +95,20 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[Contr
         error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
         in_plan = f"{report.ref.uri}: {sentence}"
         return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
+    arrival = arrival_check.arrival_failures(run, report, contract_key)
+    if any(SEVERITIES.index(one.severity) >= SEVERITIES.index(run.spec.contract.fail_on) for one in arrival):
+        sentence = f"The contract rejects the data: {_listed(arrival)}."
+        judged = report.model_copy(update={"accepted": False, "failures": [*arrival, *report.failures]})
+        error = ContractRejected(sentence, remedy=LATE, details=judged.to_json())
+        in_plan = f"{report.ref.uri}: {sentence}"
+        return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
     plural = "" if report.expectations == 1 else "s"
     sentence = f"{report.rows:,} rows meet {report.expectations} expectation{plural}"
     if report.failures:
         kept = report.expectations - len(report.failures)
         sentence = f"{report.rows:,} rows meet {kept} of {report.expectations} expectations; {_listed(report.failures)}"
-    if report.drift is not None:
-        sentence = f"{sentence}; {report.drift.sentence}"
+    more = [*([report.drift.sentence] if report.drift else []), *([_listed(arrival)] if arrival else [])]
+    sentence = "; ".join([sentence, *more])
     return Done(report, status, sentence, report.ref, reused_from)
 
 
