@@ -7,47 +7,15 @@ be moved.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Self
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import Field
 
 from data_contracts.canonical import StorePath
-from data_contracts.errors import UsageError
-
-SCHEMA = 1
-
-
-class Record(BaseModel):
-    """A frozen JSON record; unknown keys are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    def to_json(self) -> dict[str, Any]:
-        """The record as Python objects that JSON can hold."""
-        return self.model_dump(mode="json")
-
-
-class HandOff(Record):
-    """A record with a schema number of its own, written to the store or to a file."""
-
-    schema_version: int = SCHEMA
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Read what `to_json` wrote; UsageError for a schema newer than this code's, also of a record inside."""
-        return cls.model_validate(value)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_newer(cls, value: Any) -> Any:
-        newest = cls.model_fields["schema_version"].default
-        version = value.get("schema_version", newest) if isinstance(value, dict) else newest
-        if not isinstance(version, int) or version > newest:
-            raise UsageError(
-                f"This {cls.__name__} has schema {version!r}, newer than the {newest} that this Trainwright reads.",
-                remedy="Upgrade Trainwright.",
-            )
-        return value
+from data_contracts.drift_report import DriftReport
+from data_contracts.records import SCHEMA as SCHEMA
+from data_contracts.records import HandOff as HandOff
+from data_contracts.records import Record as Record
 
 
 class Ref(Record):
@@ -115,7 +83,11 @@ class Failure(Record):
 
 
 class ContractReport(HandOff):
-    """The result of validate. `accepted` is False if a failure's severity is one that `contract.fail_on` names."""
+    """The result of validate. `accepted` is False if a failure's severity is one that `contract.fail_on` names.
+
+    Attributes:
+        drift: the comparison that `contract.drift` asks for; `accepted` is also False if its `fail_on` says so.
+    """
 
     ref: Ref | None = None
     key: str
@@ -124,6 +96,7 @@ class ContractReport(HandOff):
     expectations: int
     failures: list[Failure] = []
     suite_digest: str
+    drift: DriftReport | None = Field(default=None, exclude_if=lambda drift: drift is None)
 
 
 class ShardFile(Record):

@@ -19,6 +19,23 @@ class Price(Record):
     price_date: str
 
 
+class DriftReference(Record):
+    """The earlier data that `contract.drift` names.
+
+    Attributes:
+        name: for a sentence.
+        contract: the contract report beside which its profile is sealed.
+        path: of a profile's file, from the spec's folder, and the digest of its content.
+        note: why there is nothing to compare with; "" if there is.
+    """
+
+    name: str
+    contract: Ref | None = None
+    path: str | None = None
+    digest: str | None = None
+    note: str = ""
+
+
 class Resolved(HandOff):
     """The inputs of a run.
 
@@ -32,6 +49,7 @@ class Resolved(HandOff):
         champion: the alias's model version at the start.
         mixture: the other datasets that `train.loader.mixture` names.
         init_from: the checkpoint, or the imported weights, that `train.init_from` names.
+        drift: the earlier data that `contract.drift` names.
         fresh: whether the run was asked for a training of its own (`--new`).
     """
 
@@ -58,6 +76,7 @@ class Resolved(HandOff):
     fresh: bool = False
     mixture: dict[str, Dataset] = Field(default_factory=dict)
     init_from: Ref | None = None
+    drift: DriftReference | None = Field(default=None, exclude_if=lambda drift: drift is None)
 
     def pipeline(self) -> PipelineSpec:
         """The spec as a typed object."""

@@ -28,6 +28,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "status": ("queries", "show the server, and the runs and models of each store"),
     "plan": ("queries", "show which stages a run would reuse, and why others would run"),
     **{verb: ("stages", does) for verb, does in verbs().items()},
+    "drift": ("drift", "compare the data with earlier data, such as the champion's, and list what moved most"),
     "rollback": ("aliases", "move an alias back to an earlier version, and put the checkpoint it leaves on hold"),
     "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
     "show": ("queries", "show a model version, an alias or a run"),
@@ -163,6 +164,12 @@ def _promoting(command: argparse.ArgumentParser) -> None:
     )
 
 
+def _drift(command: argparse.ArgumentParser) -> None:
+    _stage(command)
+    command.add_argument("--against", metavar="DATA", help="earlier data, as contract.drift.against; default: champion")
+    command.add_argument("--fail-on", choices=("warning", "critical", "never"), help="as contract.drift.fail_on")
+
+
 def _run(command: argparse.ArgumentParser) -> None:
     _spec(command)
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
@@ -280,6 +287,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "train": _training,
     "evaluate": _evaluating,
     "promote": _promoting,
+    "drift": _drift,
     "rollback": _rollback,
     "release": _release,
     "show": _show,

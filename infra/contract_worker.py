@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, Contract
 from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
+from infra.profiles import profiled
 from infra.sources import Selection, Window, parquet_in_place, read_batches
 
 # Of DuckDB's before it spills; what Arrow and Great Expectations hold comes on top.
@@ -37,6 +39,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
     """
     files, sources, root = request.files, request.sources, Path(request.root)
     window = None if request.window is None else Window.from_iso(*request.window)
+    every = Selection(window=window, window_column=request.window_column)
 
     done = 0
 
@@ -47,15 +50,13 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         report(Advanced(done=done, long=True))
 
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
-        selection = Selection(window=window, window_column=request.window_column, columns=columns)
-        for batch in read_batches(files, sources, root=root, selection=selection):
+        for batch in read_batches(files, sources, root=root, selection=replace(every, columns=columns)):
             moved()
             yield batch
 
     if request.sensitive:
         # Before the window is used, whose column may be missing for the same reason.
-        every = read_batches(files, sources, root=root)
-        _refuse_unknown(request.sensitive, next(every, None))
+        _refuse_unknown(request.sensitive, next(read_batches(files, sources, root=root), None))
 
     def opened() -> contextlib.AbstractContextManager[ParquetFiles | None]:
         by_column = window is not None and request.window_column is not None
@@ -77,6 +78,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         rows=outcome.rows,
         expectations=outcome.expectations,
         failures=list(outcome.failures),
+        profile=profiled(files, sources, root, selection=every, sensitive=request.sensitive, on_batch=moved),
     )
 
 

@@ -10,6 +10,7 @@ from data_contracts.handoffs import Dataset, Failure, Record, SourceFile
 from data_contracts.messages.children import Child, StoreAddress
 from data_contracts.messages.message import Message
 from data_contracts.pipeline_spec import ShardsSpec, SourceSpec
+from data_contracts.profile.record import Profile
 
 
 class ContractRequest(Message):
@@ -33,12 +34,13 @@ class ContractRequest(Message):
 
 
 class ContractOutcome(Message):
-    """What a check found; see `ContractReport`."""
+    """What a check found, see `ContractReport`, and the profile of the data; None if it has no rows."""
 
     accepted: bool
     rows: int
     expectations: int
     failures: list[Failure]
+    profile: Profile | None = Field(default=None, exclude_if=lambda profile: profile is None)
 
 
 class SharedFolder(Record):

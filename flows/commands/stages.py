@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tasks.stages.earlier_handoffs import EarlierHandoffs
 def stage(arguments: argparse.Namespace) -> Answer:
     """The command of a stage: carries it out alone and answers with its hand-off."""
     forced = _forced(arguments)
-    run = _open(arguments)
+    run = opened(arguments)
     [wanted] = stages(module for module in listed() if stage_name(module) == arguments.command)
     handoff = wanted(run, *EarlierHandoffs(run).inputs(wanted), **forced)
     _write_parts(run, handoff, arguments)
@@ -41,12 +42,13 @@ def _write_parts(run: Run, handoff: Any, arguments: argparse.Namespace) -> None:
     """Write parts of a hand-off to files of their own: `train --curves`, `evaluate --metrics`."""
     if folder := getattr(arguments, "curves", None):
         for file, records in curves(logged_metrics(run.store, handoff)).items():
-            _write(Path(folder) / file, records)
+            write(Path(folder) / file, records)
     if path := getattr(arguments, "metrics", None):
-        _write(Path(path), {name: metric.value for name, metric in handoff.metrics.items()})
+        write(Path(path), {name: metric.value for name, metric in handoff.metrics.items()})
 
 
-def _open(arguments: argparse.Namespace) -> Run:
+def opened(arguments: argparse.Namespace, overrides: Sequence[str] = ()) -> Run:
+    """The run of a command that leaves nothing under `runs/`, with overrides beside those of `--set`."""
     if arguments.window is not None and ".." not in arguments.window:
         raise UsageError(
             f"--window {arguments.window}: a stage command needs START..END, such as 2026-01-01..2026-02-01.",
@@ -54,7 +56,7 @@ def _open(arguments: argparse.Namespace) -> Run:
         )
     return open_run(
         arguments.spec,
-        overrides=arguments.set,
+        overrides=[*arguments.set, *overrides],
         store_uri=arguments.store,
         options=RunOptions(window=arguments.window, fresh=getattr(arguments, "new", False), rehash=arguments.rehash),
         recorded=False,
@@ -64,12 +66,13 @@ def _open(arguments: argparse.Namespace) -> Run:
 def _answer(run: Run, name: str, handoff: HandOff | None, arguments: argparse.Namespace) -> Answer:
     value: dict[str, Any] = handoff.to_json() if handoff is not None else {"skipped": True}
     if arguments.out:
-        _write(Path(arguments.out), value)
+        write(Path(arguments.out), value)
     result = run.results[name]
     return Answer(f"{name} {result.status}: {result.sentence}", {"stage": result.to_json(), "handoff": value})
 
 
-def _write(path: Path, value: Any) -> None:
+def write(path: Path, value: Any) -> None:
+    """Write JSON to a file that the user names; UsageError if that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value, indent=2) + "\n")

@@ -29,6 +29,7 @@ from infra.project_files import ProjectFiles, choose
 from infra.sources import local_files, resolve_sources
 from infra.store import Store, layout
 from tasks.run.code_trial import refuse_incomplete
+from tasks.run.drift_reference import resolve_drift
 from tasks.run.environments import resolve_environment
 from tasks.run.init_from import resolve_init
 from tasks.run.layout_check import check_layouts
@@ -79,6 +80,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
         champion=champion(store, spec),
         mixture=_mixture(store, spec, path),
         init_from=resolve_init(spec, path, store, provenance),
+        drift=resolve_drift(spec, path, store),
         fresh=options.fresh,
         price=Price(machine=machine.name, usd_per_hour=machine.usd_per_hour, price_date=machine.price_date),
         **started_by,

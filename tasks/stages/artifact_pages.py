@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from data_contracts.drift_report import DriftReport
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, GateResult, Receipt
 from data_contracts.run_report import RunReport
@@ -11,6 +12,7 @@ from infra.gang.checkpoints.participants import Seat
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run, slug
+from tasks.stages.drift_pages import drift_section
 from tasks.stages.shard import in_order
 
 _SEAT = ("rank", "node", "host (address)", "device", "joined", "restarts", "last step", "ended")
@@ -33,6 +35,8 @@ def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightE
             lines += ["", *_failures([Failure.model_validate(one) for one in error.details["failures"]])]
         if error.details.get("gates"):
             lines += ["", *_gates([GateResult.model_validate(one) for one in error.details["gates"]])]
+        if error.details.get("drift"):
+            lines += drift_section(DriftReport.model_validate(error.details["drift"]))
         if error.user_traceback:
             lines += ["", as_code_block(error.user_traceback)]
     lines += ["", *_facts(handoff)]
@@ -90,7 +94,7 @@ def gang_page(seats: list[Seat]) -> str:
 def _facts(handoff: Any) -> list[str]:
     match handoff:
         case ContractReport():
-            return _failures(handoff.failures)
+            return [*_failures(handoff.failures), *drift_section(handoff.drift)]
         case Dataset():
             splits = handoff.splits
             rows = [(name, f"{handoff.rows(name):,} rows in {len(splits[name])} shards") for name in in_order(handoff)]

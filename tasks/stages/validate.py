@@ -7,25 +7,33 @@ from collections.abc import Iterable
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import SEVERITIES, suite_digest
 from data_contracts.contract.translation import reason
+from data_contracts.drift_report import DriftReport
 from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure, SourceFile
-from data_contracts.messages.raw_data import CONTRACT, ContractRequest
+from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.run_report import StageStatus
 from infra import contract_worker
 from infra.handoffs import put_handoff, read_handoff
+from infra.profiles import put_profile, read_profile
 from tasks.run.run import Run
+from tasks.stages import arrival_check, drift_check
 from tasks.stages.placement import run_here
 from tasks.stages.stage import Done, Stage
 
 VERSION = 1
 SHOWN = 5
+LATE = "Wait for the data, or correct contract.arrival."
 # Local files up to this size are checked within seconds.
 IN_PROCESS_BYTES = 64 * 2**20
 
 
-def contract_key(run: Run) -> str | None:
-    """Reuse key of the contract report: the suite, what it fails on, what is masked, the window and the raw bytes."""
+def contract_key(run: Run, *, drift: bool = True) -> str | None:
+    """Reuse key of the contract report: the suite, what it fails on, what is masked, the window and the raw bytes.
+
+    Args:
+        drift: whether the comparison that `contract.drift` asks for is part of the report.
+    """
     if run.external:
         return None
     spec = run.spec
@@ -37,6 +45,7 @@ def contract_key(run: Run) -> str | None:
         "fail_on": spec.contract.fail_on,
         "sensitive": sorted(spec.data.sensitive),
         **reading(run),
+        **(drift_check.keyed(run) if drift else {}),
     }
     return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), None)
 
@@ -86,11 +95,20 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[Contr
         error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
         in_plan = f"{report.ref.uri}: {sentence}"
         return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
+    arrival = arrival_check.arrival_failures(run, report, contract_key)
+    if any(SEVERITIES.index(one.severity) >= SEVERITIES.index(run.spec.contract.fail_on) for one in arrival):
+        sentence = f"The contract rejects the data: {_listed(arrival)}."
+        judged = report.model_copy(update={"accepted": False, "failures": [*arrival, *report.failures]})
+        error = ContractRejected(sentence, remedy=LATE, details=judged.to_json())
+        in_plan = f"{report.ref.uri}: {sentence}"
+        return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
     plural = "" if report.expectations == 1 else "s"
     sentence = f"{report.rows:,} rows meet {report.expectations} expectation{plural}"
     if report.failures:
         kept = report.expectations - len(report.failures)
         sentence = f"{report.rows:,} rows meet {kept} of {report.expectations} expectations; {_listed(report.failures)}"
+    more = [*([report.drift.sentence] if report.drift else []), *([_listed(arrival)] if arrival else [])]
+    sentence = "; ".join([sentence, *more])
     return Done(report, status, sentence, report.ref, reused_from)
 
 
@@ -105,10 +123,13 @@ def _empty_window(run: Run, report: ContractReport) -> str:
 
 def rejection(report: ContractReport, fail_on: str) -> str:
     """One sentence that says what broke, where and in how many rows; the failures that rejected the data come first."""
-    if not report.failures:
-        return "The contract rejects the data: no expectation was checked."
     bar = SEVERITIES.index(fail_on)
     grave = [failure for failure in report.failures if SEVERITIES.index(failure.severity) >= bar]
+    if not grave and report.drift is not None:
+        milder = f" Milder than fail_on: {_listed(report.failures)}." if report.failures else ""
+        return f"The contract rejects the data: {report.drift.sentence}.{milder}"
+    if not report.failures:
+        return "The contract rejects the data: no expectation was checked."
     mild = report.failures[len(grave) :]  # the gravest come first
     milder = f" Milder than fail_on: {_listed(mild)}." if mild else ""
     return f"The contract rejects the data: {_listed(grave)}.{milder}"
@@ -154,16 +175,26 @@ def needs_child(files: Iterable[SourceFile]) -> bool:
 
 
 def _check(run: Run, key: str) -> ContractReport:
+    """Check the data, and compare it if asked: for that, the report without the comparison is reused, or made first."""
+    plain = contract_key(run, drift=False)
+    if plain is None or plain == key:
+        return _sealed(run, key, _outcome(run))
+    outcome = _checked_before(run, plain)
+    if outcome is None:
+        outcome = _outcome(run)
+        _sealed(run, plain, outcome)
+    return _sealed(run, key, outcome, drift_check.drift_of(run, outcome.profile))
+
+
+def _outcome(run: Run) -> ContractOutcome:
     spec, resolved = run.spec, run.resolved
     assert spec.contract is not None
     assert not isinstance(spec.data, str)
     assert resolved.suite is not None
-
-    sources = spec.data.source
     request = ContractRequest(
         suite=resolved.suite,
         files=resolved.files,
-        sources=sources,
+        sources=spec.data.source,
         root=resolved.root,
         window=resolved.window,
         window_column=spec.data.window.column if spec.data.window else None,
@@ -171,18 +202,37 @@ def _check(run: Run, key: str) -> ContractReport:
         sensitive=spec.data.sensitive,
     )
     if run.withholds or needs_child(resolved.files):
-        outcome = run_here(run, CONTRACT, request)
-    else:
-        outcome = contract_worker.main(request, lambda report: None)
-    found = outcome.model_dump(mode="json", exclude={"schema_version"})
+        return run_here(run, CONTRACT, request)
+    return contract_worker.main(request, lambda report: None)
+
+
+def _checked_before(run: Run, key: str) -> ContractOutcome | None:
+    """The outcome of a sealed report that has a profile; None if there is none."""
+    ref = run.store.newest("contracts", key)
+    if ref is None or (profile := read_profile(run.store, ref)) is None:
+        return None
+    report = read_handoff(run.store, ref, ContractReport)
+    found = {name: getattr(report, name) for name in ("accepted", "rows", "expectations", "failures")}
+    return ContractOutcome(**found, profile=profile)
+
+
+def _sealed(run: Run, key: str, outcome: ContractOutcome, drift: DriftReport | None = None) -> ContractReport:
+    spec, resolved = run.spec, run.resolved
+    assert spec.contract is not None
+    assert not isinstance(spec.data, str)
+    assert resolved.suite is not None
+    found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
+    found["accepted"] = outcome.accepted and not drift_check.rejects(run, drift)
     fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(resolved.suite)}
     writer = run.store.writer(run.store.next_attempt("contracts", key))
-    put_handoff(writer, fields)
+    put_handoff(writer, fields if drift is None else {**fields, "drift": drift.to_json()})
+    if outcome.profile is not None:
+        put_profile(writer, outcome.profile)
     settings = {
         "suite": resolved.suite,
         "fail_on": spec.contract.fail_on,
         "files": [file.blake3 for file in resolved.files],
     }
-    provenance = {**run.provenance(), **run.raw_provenance(resolved.files, sources)}
+    provenance = {**run.provenance(), **run.raw_provenance(resolved.files, spec.data.source)}
     ref = writer.seal("contract", settings, provenance)
     return read_handoff(run.store, ref, ContractReport)

@@ -1,0 +1,54 @@
+"""The part of validate that compares the raw data's profile with earlier data: `contract.drift`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_contracts.drift_report import VERDICTS, DriftReport
+from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec.drift import DriftSpec
+from data_contracts.profile.drift import compared
+from data_contracts.profile.record import Profile
+from tasks.run.drift_reference import reference_profile
+from tasks.run.run import Run
+
+
+def keyed(run: Run) -> dict[str, Any]:
+    """What the comparison adds to the report's key: its settings and the earlier data; nothing without it."""
+    asked, reference = _asked(run), run.resolved.drift
+    if asked is None or reference is None:
+        return {}
+    profile = reference.digest if reference.contract is None else reference.contract.id
+    return {"drift": {**asked.model_dump(mode="json", exclude={"against"}), "reference": profile}}
+
+
+def drift_of(run: Run, profile: Profile | None) -> DriftReport | None:
+    """The comparison of this run's profile with the earlier data; None if it is not asked for.
+
+    UsageError if a column that `contract.drift` names is in neither.
+    """
+    asked, reference = _asked(run), run.resolved.drift
+    if asked is None or reference is None:
+        return None
+    earlier = None if reference.note else reference_profile(run.store, reference, run.root)
+    if earlier is None or profile is None:
+        note = reference.note or f"there are no rows to compare with {reference.name}"
+        return DriftReport(against=reference.name, note=note)
+    for field in ("columns", "ignore"):
+        for name in getattr(asked, field):
+            if earlier.column(name) is None and profile.column(name) is None:
+                remedy = "Correct the name, or leave it out."
+                raise UsageError(f"contract.drift.{field}: neither data has a column {name}.", remedy=remedy)
+    return compared(earlier, profile, reference.name, only=asked.columns, ignore=asked.ignore)
+
+
+def rejects(run: Run, report: DriftReport | None) -> bool:
+    """Whether the data has moved so far that `contract.drift.fail_on` rejects it."""
+    asked = _asked(run)
+    if asked is None or report is None or asked.fail_on == "never":
+        return False
+    return VERDICTS.index(report.verdict) >= VERDICTS.index(asked.fail_on)
+
+
+def _asked(run: Run) -> DriftSpec | None:
+    return None if run.spec.contract is None else run.spec.contract.drift

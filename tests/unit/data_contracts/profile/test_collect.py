@@ -1,0 +1,125 @@
+"""A profile is the same to the bit whatever the batches, threads and order of files are, and says what numpy says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_contracts.canonical import canonical
+from data_contracts.profile.collect import merged, profile_of
+from data_contracts.profile.record import Profile
+
+ROWS = 70_000
+
+
+@pytest.fixture(scope="module")
+def table() -> pa.Table:
+    """Columns of every kind, with missing and infinite values."""
+    draw = np.random.default_rng(14)
+    normal = draw.normal(size=ROWS)
+    far = normal + 1e9
+    odd = normal.copy()
+    odd[::7], odd[1::1000], odd[2::1000] = np.nan, np.inf, -0.0
+    city = np.array([f"city {number}" for number in range(30)])[draw.integers(0, 30, ROWS)]
+    return pa.table(
+        {
+            "far": far,
+            "odd": pa.array(odd, mask=draw.random(ROWS) < 0.1),
+            "whole": draw.integers(-500, 500, ROWS),
+            "large": draw.integers(-(2**62), 2**62, ROWS),
+            "city": pa.array(city.tolist(), mask=draw.random(ROWS) < 0.2),
+            "dictionary": pa.array(city.tolist()).dictionary_encode(),
+            "id": [f"{'x' * (number % 300)}ü{number}" for number in range(ROWS)],
+            "flag": draw.random(ROWS) < 0.25,
+            "at": pa.array(np.arange(ROWS) * 10**9, pa.timestamp("ns")),
+            "blob": pa.array([b"\xff" * (number % 5) for number in range(ROWS)]),
+            "nested": pa.array([[number] for number in range(ROWS)]),
+            "nothing": pa.nulls(ROWS),
+            "secret": draw.normal(size=ROWS),
+        }
+    )
+
+
+def profiled(table: pa.Table, rows: int = 1 << 16, threads: int = 1) -> Profile:
+    return profile_of(table.to_batches(rows), table.schema, ["secret"], threads)
+
+
+def test_batches_and_threads_change_no_byte(table: pa.Table) -> None:
+    first = canonical(profiled(table).to_json())
+    assert canonical(profiled(table, 777, threads=4).to_json()) == first
+    assert canonical(merged([profiled(table)]).to_json()) == first
+    assert Profile.from_json(profiled(table).to_json()) == profiled(table)
+
+
+def test_the_order_of_parts_changes_no_byte(table: pa.Table) -> None:
+    parts = [profiled(table.slice(start, 11_000)) for start in range(0, ROWS, 11_000)]
+    together, backwards = merged(parts), merged(parts[::-1])
+    nested = merged([merged(parts[:3]), merged(parts[3:])])
+    assert canonical(together.to_json()) == canonical(backwards.to_json()) == canonical(nested.to_json())
+    # Parts differ from the whole only in where blocks begin, so in the last bits of sums.
+    for part, whole in zip(together.columns, profiled(table).columns, strict=True):
+        exactly = {"moments", "mean", "stdev"}
+        assert part.model_dump(exclude=exactly) == whole.model_dump(exclude=exactly)
+        assert (part.mean or 0) == pytest.approx(whole.mean or 0, rel=1e-14, abs=1e-12 * (whole.stdev or 0))
+        assert (part.stdev or 0) == pytest.approx(whole.stdev or 0, rel=1e-12)
+
+
+def test_the_figures_are_those_of_numpy(table: pa.Table) -> None:
+    profile = profiled(table)
+    for name in ("far", "whole", "large"):
+        column, values = profile.column(name), table.column(name).to_numpy()
+        assert column is not None
+        assert column.mean == pytest.approx(values.mean(), abs=1e-12 * values.std(), rel=1e-13)
+        assert column.stdev == pytest.approx(np.std(values - values[0].astype(float)), rel=1e-9)
+        assert (column.minimum, column.maximum) == (values.min(), values.max())
+        spread = values.max() - values.min()
+        for share, value in column.quantiles.items():
+            assert value == pytest.approx(np.quantile(values, float(share)), abs=spread / 200)
+    odd = table.column("odd").to_pandas().dropna()
+    column = profile.column("odd")
+    assert column is not None
+    assert column.values == len(odd)
+    assert column.infinite == np.isinf(odd).sum()
+    assert column.mean == pytest.approx(odd[np.isfinite(odd)].mean())
+
+
+def test_different_values_are_counted_or_estimated(table: pa.Table) -> None:
+    profile = profiled(table)
+    found = {one.name: (one.distinct, one.distinct_exact) for one in profile.columns}
+    assert found["whole"] == (1000, True)
+    assert found["flag"] == (2, True)
+    assert found["city"] == found["dictionary"] == (30, True)
+    for name in ("far", "large", "id", "at"):
+        distinct, exactly = found[name]
+        assert not exactly
+        assert distinct == pytest.approx(ROWS, rel=0.25)  # four times the standard error
+    sample = profile.column("city").sample  # type: ignore[union-attr]
+    assert sample is not None
+    assert (
+        dict(zip(sample.labels, sample.counts, strict=True))
+        == table.column("city").to_pandas().value_counts().to_dict()
+    )
+
+
+def test_a_sensitive_column_has_counts_only(table: pa.Table) -> None:
+    said = profiled(table).column("secret")
+    assert said is not None
+    plain = {name: value for name, value in said.to_json().items() if value not in (None, {}, 0)}
+    assert plain == {"name": "secret", "type": "double", "kind": "sensitive", "rows": ROWS, "distinct_exact": True}
+
+
+def test_a_text_that_is_not_utf8_has_counts_only() -> None:
+    odd = pa.array([b"\xff", b"a"]).view(pa.string())
+    batches = [pa.record_batch({"x": pa.array(["a", None])}), pa.record_batch({"x": odd})]
+    [column] = profile_of(batches, batches[0].schema, []).columns
+    assert (column.rows, column.nulls, column.bins, column.sample) == (4, 1, None, None)
+
+
+def test_no_rows_and_no_values() -> None:
+    schema = pa.schema({"x": pa.float64(), "y": pa.string()})
+    empty = profile_of([], schema, [])
+    some = profile_of([pa.record_batch({"x": [1.5], "y": ["a"]}, schema)], schema, [])
+    none = profile_of([pa.record_batch({"x": [None], "y": [None]}, schema)], schema, [])
+    assert merged([empty, some]) == merged([some, empty]) == some
+    assert [one.nulls for one in merged([none, some]).columns] == [1, 1]

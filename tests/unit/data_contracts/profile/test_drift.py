@@ -1,0 +1,108 @@
+"""Drift between two profiles: what is an alarm, what is negligible, what is chance, and the figures in textbooks."""
+
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data_contracts.drift_report import DriftReport
+from data_contracts.profile.collect import profile_of
+from data_contracts.profile.drift import compared
+from data_contracts.profile.measures import Counts, distance, grouped, jensen_shannon, lumped, psi
+from data_contracts.profile.pictures import as_image, svg
+from data_contracts.profile.record import Profile
+
+ROWS = 20_000
+
+
+def profile(**columns: object) -> Profile:
+    table = pa.table(columns)
+    return profile_of(table.to_batches(), table.schema, ["secret"])
+
+
+def verdict(then: object, now: object) -> tuple[str, DriftReport]:
+    report = compared(profile(x=then), profile(x=now), "before")
+    return report.columns[0].verdict, report
+
+
+DRAW = np.random.default_rng(7)
+NORMAL = DRAW.normal(size=ROWS)
+CASES = {
+    "another sample": (NORMAL, DRAW.normal(size=ROWS), "same"),
+    "a shift": (NORMAL, DRAW.normal(0.2, 1, ROWS), "warning"),
+    "a small shift of many rows": (DRAW.normal(size=20 * ROWS), DRAW.normal(0.03, 1, 20 * ROWS), "negligible"),
+    "a large shift": (NORMAL, DRAW.normal(1, 1, ROWS), "critical"),
+    "far from zero": (NORMAL + 1e9, NORMAL + 1e9 + 0.2, "warning"),
+    "a wider spread": (NORMAL, DRAW.normal(0, 1.3, ROWS), "warning"),
+    "few rows": (NORMAL[:100], DRAW.normal(0.2, 1, 100), "same"),
+    "missing values": (NORMAL, np.where(DRAW.random(ROWS) < 0.05, np.nan, NORMAL), "warning"),
+    "row ids": (np.arange(ROWS), np.arange(ROWS) + ROWS, "same"),
+    "times": (np.arange(ROWS).astype("M8[s]"), (np.arange(ROWS) + ROWS).astype("M8[s]"), "same"),
+    "classes": (np.arange(ROWS) % 2, (np.arange(ROWS) % 3 == 0).astype(int), "warning"),
+    "a new class": (np.arange(ROWS) % 3, np.where(np.arange(ROWS) % 100 == 7, 3, np.arange(ROWS) % 3), "warning"),
+    "a flag": (NORMAL > 0, NORMAL > 1, "critical"),
+    "a new text": (["a", "b"] * 5000, ["a", "b"] * 4950 + ["c"] * 100, "warning"),
+    "texts, in another order": (["a", "b"] * 5000, ["b"] * 5000 + ["a"] * 5000, "same"),
+    "many texts": (
+        [f"u{one}" for one in range(5000)] * 2,
+        [f"u{one}" for one in range(5000)] + ["u1"] * 5000,
+        "critical",
+    ),
+    "lengths": ([f"{one:05}" for one in range(ROWS)], [f"{one:09}" for one in range(ROWS)], "critical"),
+    "another kind": (NORMAL, ["a"] * ROWS, "critical"),
+    "nothing then": (pa.nulls(ROWS, pa.float64()), NORMAL, "critical"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_column_moved_or_not(case: str) -> None:
+    then, now, wanted = CASES[case]
+    found, report = verdict(then, now)
+    assert found == wanted, report.sentence
+
+
+def test_what_is_told_of_columns() -> None:
+    then = profile(a=NORMAL, b=NORMAL, gone=NORMAL, secret=NORMAL, c=["x"] * ROWS)
+    now = profile(a=NORMAL + 1, b=NORMAL, new=NORMAL, secret=NORMAL + 9, c=["x", "y<&"] * (ROWS // 2))
+    report = compared(then, now, "before", ignore=["b"])
+    said = {one.column: (one.verdict, one.sentence) for one in report.columns}
+    assert said["gone"] == ("critical", "gone is gone")
+    assert said["secret"] == ("same", "secret: no change beyond chance")
+    assert said["a"][1].startswith("a: KS 0.3")
+    assert "mean 0.9936 (was -0.006443)" in said["a"][1]
+    assert said["c"][1].endswith("50.00% of the values are new, such as 'y<&'")
+    assert set(said) == {"a", "gone", "secret", "c"}
+    assert report.sentence.startswith("3 of 4 columns moved against before: ")
+    assert [one.column for one in compared(then, now, "before", only=["b"]).columns] == ["b"]
+    assert DriftReport.model_validate(report.to_json()) == report
+    for one in report.moved:
+        drawn = ElementTree.fromstring(svg(one.bars, one.sentence))
+        assert len(drawn) == 1 + 2 * len(one.bars)
+        assert as_image(svg(one.bars, one.sentence)).isascii()
+
+
+def test_the_measures_are_those_of_the_textbooks() -> None:
+    counts = Counts([500, 300, 200], [300, 300, 400])
+    shares = [(0.5, 0.3), (0.3, 0.3), (0.2, 0.4)]
+    plain = sum((now - then) * math.log(now / then) for then, now in shares)
+    assert psi(counts) == pytest.approx(plain - 2 * 2 / 1000, abs=1e-3)
+    middle = [(one + two) / 2 for one, two in shares]
+    entropy = [
+        sum(share * math.log2(share / mid) for share, mid in zip(side, middle, strict=True))
+        for side in zip(*shares, strict=True)
+    ]
+    assert jensen_shannon(counts) == pytest.approx(sum(entropy) / 2)
+    assert distance(counts) == pytest.approx(0.2)
+
+
+def test_groups_lose_no_rows_and_are_large_enough() -> None:
+    for seed in range(50):
+        draw = np.random.default_rng(seed)
+        counts = Counts(draw.poisson(3, 400).tolist(), (draw.poisson(2, 400) * draw.integers(0, 2, 400)).tolist())
+        for made in (grouped(counts), lumped(counts)):
+            assert made.sizes == counts.sizes
+        assert min(map(sum, zip(*grouped(counts), strict=True))) >= sum(counts.sizes) / 40
