@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from data_contracts.canonical import StorePath
 from data_contracts.errors import UsageError
@@ -114,8 +114,19 @@ class Failure(Record):
     sentence: str
 
 
+class Quarantine(Record):
+    """How many rows a contract set aside, which expectations they broke, and the sentence if none could be."""
+
+    rows: int
+    broken: list[Failure] = []
+    refused: str = ""
+
+
 class ContractReport(HandOff):
-    """The result of validate. `accepted` is False if a failure's severity is one that `contract.fail_on` names."""
+    """The result of validate. `accepted` is False if a failure's severity is one that `contract.fail_on` names.
+
+    Rows that were set aside count as `rows`; what they broke is in `quarantine`, and not among the `failures`.
+    """
 
     ref: Ref | None = None
     key: str
@@ -124,6 +135,7 @@ class ContractReport(HandOff):
     expectations: int
     failures: list[Failure] = []
     suite_digest: str
+    quarantine: Quarantine | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
 
 
 class ShardFile(Record):
@@ -142,7 +154,7 @@ class Dataset(HandOff):
     Attributes:
         splits: shards of each split in order; `train`, `val`, `test` or the names in the split column.
         columns: name → type, as text (`int64`, `string`, `tensor<uint8>[8,8]`, …).
-        dropped_rows: rows left out at sharding, by reason (such as `gap`).
+        dropped_rows: rows left out at sharding, by reason (`gap`, `quarantined`).
     """
 
     ref: Ref
@@ -249,6 +261,7 @@ class Receipt(HandOff):
         decision: `promoted`, `unchanged` (the candidate already is the champion) or `not_promoted`.
         version: the version that the alias names now, or None if there is none.
         previous: the version that the alias named before.
+        quarantined_rows: raw rows that the contract kept out of the candidate's dataset.
     """
 
     ref: Ref | None = None
@@ -262,6 +275,7 @@ class Receipt(HandOff):
     evaluation: Ref | None = None
     champion: Ref | None = None
     sentence: str
+    quarantined_rows: int = Field(default=0, exclude_if=lambda rows: rows == 0)
 
 
 class Hold(Record):

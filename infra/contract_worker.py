@@ -7,19 +7,24 @@ columns, because logs, warnings and errors of Great Expectations, pandas and Arr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.engine import Resources, check
+from data_contracts.contract.engine import Outcome, Resources, check
 from data_contracts.contract.great_expectations_engine import load_great_expectations
+from data_contracts.contract.quarantine import Judged, check_and_set_aside
+from data_contracts.contract.scan import Read
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
+from infra.quarantine import FILE, write_quarantine
 from infra.sources import Selection, Window, read_batches
 
 # Of DuckDB's before it spills; what Arrow and Great Expectations hold comes on top.
@@ -53,20 +58,41 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         _refuse_unknown(request.sensitive, next(every, None))
     with scratch.make("contract") as spills:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        outcome = check(
-            request.suite,
-            read,
+        judge = partial(
+            check,
             fail_on=request.fail_on,
             sensitive=request.sensitive,
             resources=Resources(spills.path, MEMORY_BYTES, cores),
             load=_load,
         )
+        judged = _judged(request, read, judge)
+    outcome = judged.outcome
     return ContractOutcome(
         accepted=outcome.accepted,
         rows=outcome.rows,
         expectations=outcome.expectations,
         failures=list(outcome.failures),
+        quarantine=judged.quarantine,
     )
+
+
+def _judged(request: ContractRequest, read: Read, judge: Callable[[dict[str, Any], Read], Outcome]) -> Judged:
+    """The outcome; with `quarantine`, the rows that were set aside are written to `folder`."""
+    if request.quarantine is None:
+        return Judged(judge(request.suite, read))
+    judged = check_and_set_aside(
+        request.suite,
+        read,
+        judge,
+        max_share=request.quarantine.max_share,
+        fail_on=request.fail_on,
+        sensitive=request.sensitive,
+        load=_load,
+    )
+    if len(judged.rows):
+        assert request.folder is not None
+        write_quarantine(Path(request.folder) / FILE, request, judged)
+    return judged
 
 
 def _load() -> None:

@@ -71,7 +71,7 @@ def check(
         if rows is None or row_wise:
             rows = row_by_row(row_wise, read, schema)
         on_whole([one for one in runnable if not one.scope.row_wise], read, rows, schema)
-        failures = [failure for index in sorted(left) if (failure := left[index].failure(read))]
+        failures = {index: failure for index in sorted(left) if (failure := left[index].failure(read))}
     return outcome(rows, count, failures, fail_on)
 
 

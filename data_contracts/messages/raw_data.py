@@ -6,10 +6,10 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from data_contracts.handoffs import Dataset, Failure, Record, SourceFile
+from data_contracts.handoffs import Dataset, Failure, Quarantine, Record, Ref, SourceFile
 from data_contracts.messages.children import Child, StoreAddress
 from data_contracts.messages.message import Message
-from data_contracts.pipeline_spec import ShardsSpec, SourceSpec
+from data_contracts.pipeline_spec import QuarantineSpec, ShardsSpec, SourceSpec
 
 
 class ContractRequest(Message):
@@ -20,6 +20,8 @@ class ContractRequest(Message):
         root: the spec's folder.
         window: start and end in ISO, or None.
         sensitive: columns whose values no message may show.
+        quarantine: how rows that break the contract are set aside.
+        folder: an existing private folder, for the file of these rows.
     """
 
     suite: dict[str, Any]
@@ -30,6 +32,8 @@ class ContractRequest(Message):
     window_column: str | None
     fail_on: Literal["critical", "warning", "info"]
     sensitive: list[str]
+    quarantine: QuarantineSpec | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
+    folder: str | None = Field(default=None, exclude_if=lambda folder: folder is None)
 
 
 class ContractOutcome(Message):
@@ -39,6 +43,7 @@ class ContractOutcome(Message):
     rows: int
     expectations: int
     failures: list[Failure]
+    quarantine: Quarantine | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
 
 
 class SharedFolder(Record):
@@ -63,6 +68,7 @@ class ShardRequest(Message):
         sensitive: columns whose values no message may show.
         appended_to: a dataset whose shards are included; `files` are those that it does not have.
         cluster: where other machines do the work; the caller empties the folder.
+        quarantine: the contract report whose rows are left out.
     """
 
     store: StoreAddress
@@ -82,6 +88,7 @@ class ShardRequest(Message):
     sensitive: list[str] = Field(default_factory=list)
     appended_to: Dataset | None = None
     cluster: SharedFolder | None = None
+    quarantine: Ref | None = Field(default=None, exclude_if=lambda ref: ref is None)
 
 
 class ShardProgress(Message):

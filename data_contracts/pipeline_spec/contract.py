@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from data_contracts.pipeline_spec.base import Section
+
+
+class QuarantineSpec(Section):
+    """Rows that break the contract are set aside instead of rejecting all of the data."""
+
+    max_share: float = Field(default=0.01, ge=0, le=1)
+    """The largest share of the rows that may be set aside, between 0 and 1; default 0.01. With more, the data is
+    rejected."""
 
 
 class ContractSpec(Section):
@@ -14,3 +24,5 @@ class ContractSpec(Section):
     """A Great Expectations suite: the path of a JSON file, or the suite inline."""
     fail_on: Literal["critical", "warning", "info"] = "critical"
     """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
+    quarantine: QuarantineSpec | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
+    """Set aside the rows that break an expectation about rows, and judge the others; default: reject the data."""

@@ -13,7 +13,7 @@ from infra.datasets import dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.stages.stage import Done, Stage
-from tasks.stages.validate import raw_inputs, reading, validate, ways
+from tasks.stages.validate import contract_key, raw_inputs, reading, validate, ways
 
 VERSION = 2
 
@@ -80,7 +80,9 @@ shard = Stage(
 def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> Done[Dataset | None]:
     rows = ", ".join(f"{split} {dataset.rows(split):,}" for split in in_order(dataset))
     num_shards = sum(len(shards) for shards in dataset.splits.values())
-    sentence = f"{num_shards} {dataset.format} shards: {rows} rows"
+    aside = dataset.dropped_rows.get("quarantined", 0)
+    left_out = f"; {aside:,} quarantined" if aside else ""
+    sentence = f"{num_shards} {dataset.format} shards: {rows} rows{left_out}"
     return Done(dataset, "reused" if reused_from else "ran", sentence, dataset.ref, reused_from, lacks=lacks)
 
 
@@ -100,6 +102,8 @@ def _key(run: Run, inputs: list[Any], set_name: str | None = None) -> str:
     sources = ways(_raw(run, set_name)[1])
     how = reading(run) if set_name is None else {"window": None, "window_column": None, "sources": sources}
     settings = {**settings, **how, "all_rows_in_one_split": set_name is not None}
+    if set_name is None and run.spec.contract is not None and run.spec.contract.quarantine is not None:
+        settings["quarantine"] = contract_key(run)  # which decides the rows that are left out
     return reuse_key("shard", VERSION, settings, inputs, run.resolved.code_digest if shards.transform else None)
 
 
@@ -167,5 +171,6 @@ def _request(run: Run, contract: ContractReport | None, set_name: str | None) ->
         project=str(run.project()) if spec.shards.transform else None,
         provenance={**run.provenance(*parents), **run.raw_provenance(files, sources)},
         settings={"files": [file.blake3 for file in files]},
+        quarantine=contract.ref if contract is not None and contract.quarantine is not None else None,
     )
     return _extension(run, request, parents) if spec.shards.append and set_name is None else request

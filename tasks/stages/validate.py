@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import SEVERITIES, suite_digest
 from data_contracts.contract.translation import reason
 from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure, SourceFile
-from data_contracts.messages.raw_data import CONTRACT, ContractRequest
+from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.run_report import StageStatus
-from infra import contract_worker
+from infra import contract_worker, scratch
 from infra.handoffs import put_handoff, read_handoff
+from infra.quarantine import FILE
 from tasks.run.run import Run
 from tasks.stages.placement import run_here
 from tasks.stages.stage import Done, Stage
@@ -38,6 +40,8 @@ def contract_key(run: Run) -> str | None:
         "sensitive": sorted(spec.data.sensitive),
         **reading(run),
     }
+    if spec.contract.quarantine is not None:
+        settings["quarantine"] = spec.contract.quarantine.model_dump(mode="json")
     return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), None)
 
 
@@ -86,12 +90,22 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[Contr
         error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
         in_plan = f"{report.ref.uri}: {sentence}"
         return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
+    return Done(report, status, accepted(report), report.ref, reused_from)
+
+
+def accepted(report: ContractReport) -> str:
+    """One sentence about data that the contract accepts, with the rows that were set aside."""
+    aside = report.quarantine
+    rows = f"{report.rows:,}" if aside is None else f"{report.rows - aside.rows:,} of {report.rows:,}"
     plural = "" if report.expectations == 1 else "s"
-    sentence = f"{report.rows:,} rows meet {report.expectations} expectation{plural}"
+    sentence = f"{rows} rows meet {report.expectations} expectation{plural}"
     if report.failures:
         kept = report.expectations - len(report.failures)
-        sentence = f"{report.rows:,} rows meet {kept} of {report.expectations} expectations; {_listed(report.failures)}"
-    return Done(report, status, sentence, report.ref, reused_from)
+        sentence = f"{rows} rows meet {kept} of {report.expectations} expectations; {_listed(report.failures)}"
+    if aside is None:
+        return sentence
+    plural = "" if aside.rows == 1 else "s"
+    return f"{sentence}; {aside.rows:,} row{plural} set aside ({aside.rows / report.rows:.3%}): {_listed(aside.broken)}"
 
 
 def _empty_window(run: Run, report: ContractReport) -> str:
@@ -111,7 +125,8 @@ def rejection(report: ContractReport, fail_on: str) -> str:
     grave = [failure for failure in report.failures if SEVERITIES.index(failure.severity) >= bar]
     mild = report.failures[len(grave) :]  # the gravest come first
     milder = f" Milder than fail_on: {_listed(mild)}." if mild else ""
-    return f"The contract rejects the data: {_listed(grave)}.{milder}"
+    aside = f" {report.quarantine.refused}" if report.quarantine is not None else ""
+    return f"The contract rejects the data: {_listed(grave)}.{aside}{milder}"
 
 
 def _listed(failures: list[Failure]) -> str:
@@ -169,20 +184,38 @@ def _check(run: Run, key: str) -> ContractReport:
         window_column=spec.data.window.column if spec.data.window else None,
         fail_on=spec.contract.fail_on,
         sensitive=spec.data.sensitive,
+        quarantine=spec.contract.quarantine,
     )
-    if run.withholds or needs_child(resolved.files):
-        outcome = run_here(run, CONTRACT, request)
-    else:
-        outcome = contract_worker.main(request, lambda report: None)
+    if request.quarantine is None:
+        return _sealed(run, key, request, _outcome(run, request))
+    with scratch.make("quarantine") as folder:
+        request = request.model_copy(update={"folder": str(folder.path)})
+        return _sealed(run, key, request, _outcome(run, request))
+
+
+def _outcome(run: Run, request: ContractRequest) -> ContractOutcome:
+    if run.withholds or needs_child(request.files):
+        return run_here(run, CONTRACT, request)
+    return contract_worker.main(request, lambda report: None)
+
+
+def _sealed(run: Run, key: str, request: ContractRequest, outcome: ContractOutcome) -> ContractReport:
+    """The report of an outcome, stored with the rows that were set aside."""
     found = outcome.model_dump(mode="json", exclude={"schema_version"})
-    fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(resolved.suite)}
-    writer = run.store.writer(run.store.next_attempt("contracts", key))
-    put_handoff(writer, fields)
+    fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(request.suite)}
     settings = {
-        "suite": resolved.suite,
-        "fail_on": spec.contract.fail_on,
-        "files": [file.blake3 for file in resolved.files],
+        "suite": request.suite,
+        "fail_on": request.fail_on,
+        "files": [file.blake3 for file in request.files],
     }
-    provenance = {**run.provenance(), **run.raw_provenance(resolved.files, sources)}
+    # Another version of pyarrow may write other bytes than a killed run did.
+    writer = run.store.writer(run.store.next_attempt("contracts", key), afresh=True)
+    put_handoff(writer, fields)
+    if request.quarantine is not None:
+        settings["quarantine"] = request.quarantine.model_dump(mode="json")
+        if outcome.quarantine is not None and outcome.quarantine.rows:
+            assert request.folder is not None
+            writer.put(FILE, Path(request.folder) / FILE, private=True)
+    provenance = {**run.provenance(), **run.raw_provenance(request.files, request.sources)}
     ref = writer.seal("contract", settings, provenance)
     return read_handoff(run.store, ref, ContractReport)
