@@ -27,7 +27,8 @@ class Resolved(HandOff):
         root: the spec's folder, to which relative paths refer.
         window: start and end in ISO, or None.
         files: the raw files, in reading order; `sets` has those of the named evaluation sets.
-        suite: the contract's suite, loaded; `lightning`: the LightningCLI config, loaded.
+        suite: the contract's suite, loaded; `set_suites` has those that evaluation sets name.
+        lightning: the LightningCLI config, loaded.
         code: the sealed bundle of the user's project; keys contain its `code_digest`.
         champion: the alias's model version at the start.
         mixture: the other datasets that `train.loader.mixture` names.
@@ -58,6 +59,7 @@ class Resolved(HandOff):
     fresh: bool = False
     mixture: dict[str, Dataset] = Field(default_factory=dict)
     init_from: Ref | None = None
+    set_suites: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=lambda suites: not suites)
 
     def pipeline(self) -> PipelineSpec:
         """The spec as a typed object."""

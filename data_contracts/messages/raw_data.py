@@ -22,6 +22,7 @@ class ContractRequest(Message):
         sensitive: columns whose values no message may show.
         quarantine: how rows that break the contract are set aside.
         folder: an existing private folder, for the file of these rows.
+        may_lack_sensitive: whether the files need not have every column that `sensitive` names.
     """
 
     suite: dict[str, Any]
@@ -34,6 +35,7 @@ class ContractRequest(Message):
     sensitive: list[str]
     quarantine: QuarantineSpec | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
     folder: str | None = Field(default=None, exclude_if=lambda folder: folder is None)
+    may_lack_sensitive: bool = Field(default=False, exclude_if=lambda may: not may)
 
 
 class ContractOutcome(Message):

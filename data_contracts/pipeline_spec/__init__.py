@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
 from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
-from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec
+from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec, SetContractSpec
 from data_contracts.pipeline_spec.data import (
     DaskRunner,
     Database,
@@ -46,6 +46,7 @@ __all__ = [
     "PromoteSpec",
     "QuarantineSpec",
     "RetrySpec",
+    "SetContractSpec",
     "SetSpec",
     "ShardsSpec",
     "SourceSpec",

@@ -26,3 +26,12 @@ class ContractSpec(Section):
     """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
     quarantine: QuarantineSpec | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
     """Set aside the rows that break an expectation about rows, and judge the others; default: reject the data."""
+
+
+class SetContractSpec(Section):
+    """What must be true of an evaluation set's own rows; none of them is set aside."""
+
+    suite: str | dict[str, Any]
+    """A Great Expectations suite, as in `contract.suite`."""
+    fail_on: Literal["critical", "warning", "info"] = "critical"
+    """The mildest severity that rejects the set; default `critical`."""

@@ -12,8 +12,10 @@ from infra.child import run_child
 from infra.datasets import dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
+from tasks.stages.raw_rows import raw_inputs, ways
+from tasks.stages.set_contracts import set_report, set_requests
 from tasks.stages.stage import Done, Stage
-from tasks.stages.validate import contract_key, raw_inputs, reading, validate, ways
+from tasks.stages.validate import contract_key, reading, validate
 
 VERSION = 2
 
@@ -61,7 +63,7 @@ def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
     found = newest_dataset(run.store, key)
     dataset = found or _make(run, contract)
     for name in run.resolved.sets:
-        find_dataset(run, name) or _make(run, None, name)
+        find_dataset(run, name) or _make(run, _set_contract(run, name), name)
     return _told(dataset, None if found is None else found.ref.uri)
 
 
@@ -75,6 +77,12 @@ shard = Stage(
     missing="there is no dataset for this data and these shard settings",
     keyed=False,  # the contract's report is a parent of the dataset, and does not change it
 )
+
+
+def _set_contract(run: Run, name: str) -> ContractReport | None:
+    """The report that accepted a set's rows; None if it has no contract."""
+    request = set_requests(run).get(name)
+    return None if request is None else set_report(run, request)
 
 
 def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> Done[Dataset | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from data_contracts.canonical import reuse_key
@@ -11,13 +12,15 @@ from data_contracts.contract.translation import reason
 from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure, SourceFile
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
-from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.run_report import StageStatus
 from infra import contract_worker, scratch
 from infra.handoffs import put_handoff, read_handoff
 from infra.quarantine import FILE
 from tasks.run.run import Run
+from tasks.run.spec_check import set_contract_field, suite_called
 from tasks.stages.placement import run_here
+from tasks.stages.raw_rows import raw_inputs, ways
+from tasks.stages.set_contracts import set_key, set_report, set_requests
 from tasks.stages.stage import Done, Stage
 
 VERSION = 1
@@ -47,13 +50,40 @@ def contract_key(run: Run) -> str | None:
 
 def find_report(run: Run, key: str) -> Done[ContractReport | None] | None:
     """The contract report under this key, accepted or not."""
+    found = _own_report(run, key)
+    return None if found is None else _with_sets(run, found, make=False)
+
+
+def make_report(run: Run, key: str) -> Done[ContractReport | None]:
+    """Check the raw data against its contract, and evaluation sets against theirs; a rejection is kept, too."""
+    own = _own_report(run, key) or _judged(run, _check(run, key, _request(run)), "ran")
+    return _with_sets(run, own, make=True)
+
+
+def _own_report(run: Run, key: str) -> Done[ContractReport | None] | None:
     ref = run.store.newest("contracts", key)
     return None if ref is None else _judged(run, read_handoff(run.store, ref, ContractReport), "reused")
 
 
-def make_report(run: Run, key: str) -> Done[ContractReport | None]:
-    """Check the raw data against its contract; a report that rejects the data is kept too."""
-    return _judged(run, _check(run, key), "ran")
+def _with_sets(run: Run, own: Done[ContractReport | None], *, make: bool) -> Done[ContractReport | None]:
+    """The stage's answer after the evaluation sets' own rows were checked, too, or the first that is not."""
+    if own.error is not None:
+        return own
+    for name, request in set_requests(run).items():
+        place, report = f"evaluate.sets.{name}", set_report(run, request)
+        if report is None:
+            if not make:
+                return replace(own, lacks=f"the rows of {place} are not checked yet")
+            with suite_called(set_contract_field(name)):
+                report = _check(run, set_key(request), request)
+            own = replace(own, status="ran", reused_from=None)
+        assert report.ref is not None
+        sentence = f"{place}: {accepted(report) if report.accepted else rejection(report, request.fail_on)}"
+        own = replace(own, sentence=f"{own.sentence}; {sentence}")
+        if not report.accepted:
+            error = ContractRejected(sentence, details=report.to_json())
+            return replace(own, sentence=sentence, in_plan=f"{report.ref.uri}: {sentence}", error=error)
+    return own
 
 
 def slower(run: Run) -> str:
@@ -150,35 +180,21 @@ def reading(run: Run) -> dict[str, object]:
     return {**window, "sources": ways(spec.data.source)}
 
 
-def ways(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
-    """How each source is read: the settings that decide its rows."""
-    return [{"pattern": one.pattern, "columns": one.columns} for one in sources]
-
-
-def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, object]]:
-    """Raw files by their content, not by their place; columns taken from paths count."""
-    return [
-        {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source} for file in files
-    ]
-
-
 def needs_child(files: Iterable[SourceFile]) -> bool:
     """Whether the check may hang or take long: it then runs in a process that can be ended. Starting one costs time."""
     known = list(files)
     return sum(file.bytes for file in known) > IN_PROCESS_BYTES or any("://" in file.uri for file in known)
 
 
-def _check(run: Run, key: str) -> ContractReport:
+def _request(run: Run) -> ContractRequest:
     spec, resolved = run.spec, run.resolved
     assert spec.contract is not None
     assert not isinstance(spec.data, str)
     assert resolved.suite is not None
-
-    sources = spec.data.source
-    request = ContractRequest(
+    return ContractRequest(
         suite=resolved.suite,
         files=resolved.files,
-        sources=sources,
+        sources=spec.data.source,
         root=resolved.root,
         window=resolved.window,
         window_column=spec.data.window.column if spec.data.window else None,
@@ -186,6 +202,9 @@ def _check(run: Run, key: str) -> ContractReport:
         sensitive=spec.data.sensitive,
         quarantine=spec.contract.quarantine,
     )
+
+
+def _check(run: Run, key: str, request: ContractRequest) -> ContractReport:
     if request.quarantine is None:
         return _sealed(run, key, request, _outcome(run, request))
     with scratch.make("quarantine") as folder:
