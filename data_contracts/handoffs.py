@@ -82,11 +82,20 @@ class Failure(Record):
     sentence: str
 
 
+class Quarantine(Record):
+    """How many rows a contract set aside, which expectations they broke, and the sentence if none could be."""
+
+    rows: int
+    broken: list[Failure] = []
+    refused: str = ""
+
+
 class ContractReport(HandOff):
     """The result of validate. `accepted` is False if a failure's severity is one that `contract.fail_on` names.
 
     Attributes:
         drift: the comparison that `contract.drift` asks for; `accepted` is also False if its `fail_on` says so.
+        quarantine: rows that were set aside. They count as `rows`; what they broke is not among the `failures`.
     """
 
     ref: Ref | None = None
@@ -97,6 +106,7 @@ class ContractReport(HandOff):
     failures: list[Failure] = []
     suite_digest: str
     drift: DriftReport | None = Field(default=None, exclude_if=lambda drift: drift is None)
+    quarantine: Quarantine | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
 
 
 class ShardFile(Record):
@@ -115,7 +125,7 @@ class Dataset(HandOff):
     Attributes:
         splits: shards of each split in order; `train`, `val`, `test` or the names in the split column.
         columns: name → type, as text (`int64`, `string`, `tensor<uint8>[8,8]`, …).
-        dropped_rows: rows left out at sharding, by reason (such as `gap`).
+        dropped_rows: rows left out at sharding, by reason (`gap`, `quarantined`).
     """
 
     ref: Ref
@@ -222,6 +232,7 @@ class Receipt(HandOff):
         decision: `promoted`, `unchanged` (the candidate already is the champion) or `not_promoted`.
         version: the version that the alias names now, or None if there is none.
         previous: the version that the alias named before.
+        quarantined_rows: raw rows that the contract kept out of the candidate's dataset.
     """
 
     ref: Ref | None = None
@@ -235,6 +246,7 @@ class Receipt(HandOff):
     evaluation: Ref | None = None
     champion: Ref | None = None
     sentence: str
+    quarantined_rows: int = Field(default=0, exclude_if=lambda rows: rows == 0)
 
 
 class Hold(Record):

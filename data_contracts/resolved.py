@@ -44,7 +44,8 @@ class Resolved(HandOff):
         root: the spec's folder, to which relative paths refer.
         window: start and end in ISO, or None.
         files: the raw files, in reading order; `sets` has those of the named evaluation sets.
-        suite: the contract's suite, loaded; `lightning`: the LightningCLI config, loaded.
+        suite: the contract's suite, loaded; `set_suites` has those that evaluation sets name.
+        lightning: the LightningCLI config, loaded.
         code: the sealed bundle of the user's project; keys contain its `code_digest`.
         champion: the alias's model version at the start.
         mixture: the other datasets that `train.loader.mixture` names.
@@ -77,6 +78,7 @@ class Resolved(HandOff):
     mixture: dict[str, Dataset] = Field(default_factory=dict)
     init_from: Ref | None = None
     drift: DriftReference | None = Field(default=None, exclude_if=lambda drift: drift is None)
+    set_suites: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=lambda suites: not suites)
 
     def pipeline(self) -> PipelineSpec:
         """The spec as a typed object."""

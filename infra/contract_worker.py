@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.engine import Resources, check
+from data_contracts.contract.engine import Outcome, Resources, check
 from data_contracts.contract.great_expectations_engine import load_great_expectations
-from data_contracts.contract.rows import ParquetFiles
+from data_contracts.contract.quarantine import Judged, check_and_set_aside
+from data_contracts.contract.rows import ParquetFiles, Read, no_files
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
@@ -24,6 +26,7 @@ from infra import scratch
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.profiles import profiled
+from infra.quarantine import FILE, write_quarantine
 from infra.sources import Selection, Window, parquet_in_place, read_batches
 
 # Of DuckDB's before it spills; what Arrow and Great Expectations hold comes on top.
@@ -54,7 +57,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
             moved()
             yield batch
 
-    if request.sensitive:
+    if request.sensitive and not request.may_lack_sensitive:
         # Before the window is used, whose column may be missing for the same reason.
         _refuse_unknown(request.sensitive, next(read_batches(files, sources, root=root), None))
 
@@ -63,23 +66,46 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         return contextlib.nullcontext() if by_column else parquet_in_place(files, sources, root)
 
     with scratch.make("contract") as spills:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        outcome = check(
-            request.suite,
-            read,
-            fail_on=request.fail_on,
-            sensitive=request.sensitive,
-            resources=Resources(spills.path, MEMORY_BYTES, cores, moved),
-            load=_load,
-            files=opened,
-        )
+        resources = Resources(spills.path, MEMORY_BYTES, _cores(), moved)
+
+        def judge(suite: dict[str, Any], rows: Read) -> Outcome:
+            in_place = opened if rows is read else no_files  # what is left of the rows is in no file
+            at, masked = request.fail_on, request.sensitive
+            return check(suite, rows, fail_on=at, sensitive=masked, resources=resources, load=_load, files=in_place)
+
+        judged = _judged(request, read, judge)
+    outcome = judged.outcome
     return ContractOutcome(
         accepted=outcome.accepted,
         rows=outcome.rows,
         expectations=outcome.expectations,
         failures=list(outcome.failures),
+        quarantine=judged.quarantine,
         profile=profiled(files, sources, root, selection=every, sensitive=request.sensitive, on_batch=moved),
     )
+
+
+def _judged(request: ContractRequest, read: Read, judge: Callable[[dict[str, Any], Read], Outcome]) -> Judged:
+    """The outcome; with `quarantine`, the rows that were set aside are written to `folder`."""
+    if request.quarantine is None:
+        return Judged(judge(request.suite, read))
+    judged = check_and_set_aside(
+        request.suite,
+        read,
+        judge,
+        max_share=request.quarantine.max_share,
+        fail_on=request.fail_on,
+        sensitive=request.sensitive,
+        load=_load,
+    )
+    if len(judged.rows):
+        assert request.folder is not None
+        write_quarantine(Path(request.folder) / FILE, request, judged)
+    return judged
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _load() -> None:

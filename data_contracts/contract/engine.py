@@ -73,7 +73,7 @@ def check(
         )
         left |= checks(questions.keys() - held)
         rows = _measured([left[index] for index in sorted(left)], rows, read, schema)
-        failures = [failure for index in sorted(left) if (failure := left[index].failure(read))]
+        failures = {index: failure for index in sorted(left) if (failure := left[index].failure(read))}
     return outcome(rows, count, failures, fail_on)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,20 +25,26 @@ class Outcome:
         rows: rows read.
         expectations: expectations in the suite.
         failures: the expectations that did not hold, the gravest first, then in the suite's order.
+        indices: the index in the suite of each of them; empty if no expectation was checked.
     """
 
     accepted: bool
     rows: int
     expectations: int
     failures: list[Failure] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
 
 
-def outcome(rows: int, expectations: int, failures: Sequence[Failure], fail_on: str) -> Outcome:
-    """The outcome: rejected if a failure is at least as grave as `fail_on`."""
-    bar = SEVERITIES.index(fail_on)
-    ranked = sorted(failures, key=lambda failure: -SEVERITIES.index(failure.severity))
-    accepted = all(SEVERITIES.index(failure.severity) < bar for failure in ranked)
-    return Outcome(accepted, rows, expectations, ranked)
+def outcome(rows: int, expectations: int, failures: Mapping[int, Failure], fail_on: str) -> Outcome:
+    """The outcome: rejected if a failure, here by its index in the suite, is at least as grave as `fail_on`."""
+    ranked = sorted(failures, key=lambda index: (-SEVERITIES.index(failures[index].severity), index))
+    accepted = not any(is_grave(failure, fail_on) for failure in failures.values())
+    return Outcome(accepted, rows, expectations, [failures[index] for index in ranked], ranked)
+
+
+def is_grave(failure: Failure, fail_on: str) -> bool:
+    """Whether a failure rejects the data, or sets rows aside."""
+    return SEVERITIES.index(failure.severity) >= SEVERITIES.index(fail_on)
 
 
 class Finding:

@@ -6,10 +6,10 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from data_contracts.handoffs import Dataset, Failure, Record, SourceFile
+from data_contracts.handoffs import Dataset, Failure, Quarantine, Record, Ref, SourceFile
 from data_contracts.messages.children import Child, StoreAddress
 from data_contracts.messages.message import Message
-from data_contracts.pipeline_spec import ShardsSpec, SourceSpec
+from data_contracts.pipeline_spec import QuarantineSpec, ShardsSpec, SourceSpec
 from data_contracts.profile.record import Profile
 
 
@@ -21,6 +21,9 @@ class ContractRequest(Message):
         root: the spec's folder.
         window: start and end in ISO, or None.
         sensitive: columns whose values no message may show.
+        quarantine: how rows that break the contract are set aside.
+        folder: an existing private folder, for the file of these rows.
+        may_lack_sensitive: whether the files need not have every column that `sensitive` names.
     """
 
     suite: dict[str, Any]
@@ -31,6 +34,9 @@ class ContractRequest(Message):
     window_column: str | None
     fail_on: Literal["critical", "warning", "info"]
     sensitive: list[str]
+    quarantine: QuarantineSpec | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
+    folder: str | None = Field(default=None, exclude_if=lambda folder: folder is None)
+    may_lack_sensitive: bool = Field(default=False, exclude_if=lambda may: not may)
 
 
 class ContractOutcome(Message):
@@ -41,6 +47,7 @@ class ContractOutcome(Message):
     expectations: int
     failures: list[Failure]
     profile: Profile | None = Field(default=None, exclude_if=lambda profile: profile is None)
+    quarantine: Quarantine | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
 
 
 class SharedFolder(Record):
@@ -65,6 +72,7 @@ class ShardRequest(Message):
         sensitive: columns whose values no message may show.
         appended_to: a dataset whose shards are included; `files` are those that it does not have.
         cluster: where other machines do the work; the caller empties the folder.
+        quarantine: the contract report whose rows are left out.
     """
 
     store: StoreAddress
@@ -84,6 +92,7 @@ class ShardRequest(Message):
     sensitive: list[str] = Field(default_factory=list)
     appended_to: Dataset | None = None
     cluster: SharedFolder | None = None
+    quarantine: Ref | None = Field(default=None, exclude_if=lambda ref: ref is None)
 
 
 class ShardProgress(Message):

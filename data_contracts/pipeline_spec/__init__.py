@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
 from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
-from data_contracts.pipeline_spec.contract import ContractSpec
+from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec, SetContractSpec
 from data_contracts.pipeline_spec.data import (
     DaskRunner,
     Database,
@@ -44,7 +44,9 @@ __all__ = [
     "MixtureSpec",
     "PipelineSpec",
     "PromoteSpec",
+    "QuarantineSpec",
     "RetrySpec",
+    "SetContractSpec",
     "SetSpec",
     "ShardsSpec",
     "SourceSpec",
@@ -151,6 +153,9 @@ class PipelineSpec(Section):
                 raise FieldError(section, "has no effect with data: external; leave it out")
             if self.data != "external" and getattr(self, section) is None:
                 raise FieldError(section, "is missing; only a pipeline with data: external may leave it out")
+        if self.contract is not None and self.contract.quarantine is not None and self.shards and self.shards.append:
+            sentence = "and shards.append exclude each other: old shards may hold a row that breaks the contract beside"
+            raise FieldError(("contract", "quarantine"), f"{sentence} new rows; leave one out")
         self._check_splits()
         for index, gate in enumerate(self.promote.gates):
             of_set, _, metric = gate.metric.rpartition("/")

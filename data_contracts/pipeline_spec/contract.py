@@ -11,6 +11,14 @@ from data_contracts.pipeline_spec.base import Section
 from data_contracts.pipeline_spec.drift import DriftSpec
 
 
+class QuarantineSpec(Section):
+    """Rows that break the contract are set aside instead of rejecting all of the data."""
+
+    max_share: float = Field(default=0.01, ge=0, le=1)
+    """The largest share of the rows that may be set aside, between 0 and 1; default 0.01. With more, the data is
+    rejected."""
+
+
 class ContractSpec(Section):
     """The contract: what must be true of the data before it is used."""
 
@@ -22,3 +30,14 @@ class ContractSpec(Section):
     """The comparison with earlier data; default: none."""
     arrival: ArrivalSpec | None = Field(default=None, exclude_if=lambda arrival: arrival is None)
     """Whether the data came, in time and as much as before; default: not judged."""
+    quarantine: QuarantineSpec | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
+    """Set aside the rows that break an expectation about rows, and judge the others; default: reject the data."""
+
+
+class SetContractSpec(Section):
+    """What must be true of an evaluation set's own rows; none of them is set aside."""
+
+    suite: str | dict[str, Any]
+    """A Great Expectations suite, as in `contract.suite`."""
+    fail_on: Literal["critical", "warning", "info"] = "critical"
+    """The mildest severity that rejects the set; default `critical`."""

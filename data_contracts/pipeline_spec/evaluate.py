@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import DottedPath, FieldError, Section
+from data_contracts.pipeline_spec.contract import SetContractSpec
 from data_contracts.pipeline_spec.data import Sources
 from data_contracts.pipeline_spec.placement import Spread
 
@@ -52,11 +53,16 @@ class SetSpec(Section):
     """A split of the dataset, such as `val`."""
     source: Sources | None = None
     """Or raw files, which are sharded with the same settings; all rows are scored."""
+    contract: SetContractSpec | Literal["same", "none"] = Field(default="same", exclude_if=lambda one: one == "same")
+    """With `source`: what must be true of its rows: the `same` suite and `fail_on` as in the section `contract`, its
+    own suite, or `none`; default same. No row is set aside."""
 
     @model_validator(mode="after")
     def _one(self) -> SetSpec:
         if (self.split is None) == (self.source is None):
             raise ValueError("give either split or source, and not both")
+        if self.split is not None and self.contract != "same":
+            raise FieldError("contract", "is for a set with its own source; the contract has seen this split's rows")
         return self
 
 
@@ -75,7 +81,10 @@ class EvaluateSpec(Spread):
     @property
     def result(self) -> dict[str, Any]:
         """The settings that decide the scores, as JSON."""
-        return self.model_dump(mode="json", exclude={"launcher", "pool", "nodes", "devices", "strategy"})
+        written = self.model_dump(mode="json", exclude={"launcher", "pool", "nodes", "devices", "strategy"})
+        for one in written["sets"].values():
+            one.pop("contract", None)
+        return written
 
     @field_validator("metrics")
     @classmethod

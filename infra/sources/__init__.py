@@ -5,7 +5,7 @@ from __future__ import annotations
 from infra.sources.digests import digest_now
 from infra.sources.in_place import parquet_in_place
 from infra.sources.places import Places
-from infra.sources.read import Selection, read_batches
+from infra.sources.read import Selection, file_facts, in_window, merged_schema, read_batches
 from infra.sources.resolve import local_files, resolve_sources
 from infra.sources.window import Window, parse_window
 
@@ -14,7 +14,10 @@ __all__ = [
     "Selection",
     "Window",
     "digest_now",
+    "file_facts",
+    "in_window",
     "local_files",
+    "merged_schema",
     "parquet_in_place",
     "parse_window",
     "read_batches",

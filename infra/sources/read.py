@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_contracts.contract.row_numbers import Numbers, without_rows
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
@@ -70,6 +71,7 @@ class Selection:
         schema: schema of all files together, if `merged_schema` found it before (perhaps over more files than these).
         row_groups: for a single Parquet file, the row groups START to STOP to read.
         stamp: for a single Parquet file, the stamp from `file_facts`.
+        left_out: sorted numbers of rows that are not read, counted from 0 before the window's filter.
     """
 
     window: Window | None = None
@@ -79,6 +81,7 @@ class Selection:
     schema: pa.Schema | None = None
     row_groups: tuple[int, int] | None = None
     stamp: Stamp | None = None
+    left_out: Numbers | None = None
 
 
 def read_batches(
@@ -116,8 +119,11 @@ def read_batches(
         keep = partial(_inside, window=window, column=window_column)
         if window_column not in wanted.names:
             loaded = wanted.append(schema.field(window_column))
+    first = 0
     for batch in read.batches(files, loaded, select):
-        kept = batch if keep is None else keep(batch)
+        rest = batch if select.left_out is None else without_rows(batch, first, select.left_out)
+        first += batch.num_rows
+        kept = rest if keep is None else keep(rest)
         for start in range(0, kept.num_rows, batch_rows):
             yield kept.slice(start, batch_rows).select(wanted.names)
 
@@ -235,11 +241,15 @@ def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _inside(batch: pa.RecordBatch, window: Window, column: str) -> pa.RecordBatch:
-    """The rows of the window; a time without a zone is UTC, a row without a time is in no window."""
+    return batch.filter(in_window(batch, window, column))
+
+
+def in_window(batch: pa.RecordBatch, window: Window, column: str) -> pa.BooleanArray:
+    """Whether each row is in the window; a time without a zone is UTC, a row without a time is in no window."""
     times = batch.column(column)
     kind = times.type
     if pa.types.is_null(kind):
-        return batch.slice(0, 0)
+        return pa.array([False] * batch.num_rows, pa.bool_())
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         raise UsageError(
             f"data.window.column: {column} is {kind}, not a date or a time.", remedy="Name a column that holds times."
@@ -251,4 +261,4 @@ def _inside(batch: pa.RecordBatch, window: Window, column: str) -> pa.RecordBatc
         for moment in (window.start, window.end)
     ]
     # Times are compared unrounded: rounded to microseconds, a time just before END would fall on it.
-    return batch.filter(pc.and_(pc.greater_equal(times, bounds[0]), pc.less(times, bounds[1])))
+    return pc.fill_null(pc.and_(pc.greater_equal(times, bounds[0]), pc.less(times, bounds[1])), False)

@@ -62,8 +62,8 @@ class Backend(Protocol):
     def create(self, path: str, data: bytes) -> str:
         """Store `data` at `path`, whole or not at all, durably; returns its tag. FileExistsError if it is taken."""
 
-    def create_file(self, path: str, source: Path) -> None:
-        """As `create`, with a file's bytes."""
+    def create_file(self, path: str, source: Path, *, private: bool = False) -> None:
+        """As `create`, with a file's bytes; a `private` file of a folder can be read by its owner only."""
 
     def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
         """As `create`, with bytes that come in pieces; returns their size and BLAKE3.

@@ -39,9 +39,9 @@ class NamedBackend:
         """Store `data`, then give it the name."""
         return self._create(path, blake3(data).hexdigest(), lambda new: self._objects.create(new, data))
 
-    def create_file(self, path: str, source: Path) -> None:
+    def create_file(self, path: str, source: Path, *, private: bool = False) -> None:
         """Store a file's bytes, then give them the name."""
-        self._create(path, file_digest(source), lambda new: self._objects.create_file(new, source))
+        self._create(path, file_digest(source), lambda new: self._objects.create_file(new, source, private=private))
 
     def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
         """Store the pieces, then give them the name."""

@@ -92,14 +92,16 @@ def remove_empty(root: Path, folder: str) -> None:
 
 @dataclass(frozen=True)
 class Draft:
-    """A file that is being written, by its name in an open folder."""
+    """A file that is being written, by its name in an open folder; a `private` one is its owner's alone."""
 
     folder: int
     name: str
+    private: bool = False
 
     def open(self) -> FileIO:
         """The new file, open for writing, unbuffered; it must not exist yet."""
-        return FileIO(self.name, "xb", opener=lambda name, flags: os.open(name, flags, 0o666, dir_fd=self.folder))
+        mode = 0o600 if self.private else 0o666
+        return FileIO(self.name, "xb", opener=lambda name, flags: os.open(name, flags, mode, dir_fd=self.folder))
 
     def write(self, data: bytes) -> None:
         """Write all of `data`."""

@@ -51,9 +51,9 @@ class FolderBackend:
             self._publish(draft, path)
         return _tag(data)
 
-    def create_file(self, path: str, source: Path) -> None:
+    def create_file(self, path: str, source: Path, *, private: bool = False) -> None:
         """Store a file's bytes once, by hard link."""
-        with source.open("rb") as reading, self._translated(path), self._draft() as draft:
+        with source.open("rb") as reading, self._translated(path), self._draft(private) as draft:
             with BufferedWriter(draft.open()) as writing:
                 shutil.copyfileobj(reading, writing, 2**22)
             self._publish(draft, path)
@@ -211,9 +211,9 @@ class FolderBackend:
         raise UsageError(f"The folder of the store {self.uri} cannot be made: {why}.", remedy="Name another folder.")
 
     @contextlib.contextmanager
-    def _draft(self) -> Iterator[Draft]:
+    def _draft(self, private: bool = False) -> Iterator[Draft]:
         with self._own(".tmp") as folder:
-            draft = Draft(folder, uuid.uuid4().hex)
+            draft = Draft(folder, uuid.uuid4().hex, private)
             try:
                 yield draft
             finally:

@@ -45,7 +45,7 @@ class S3Backend(S3Requests):
 
         return self._conditional(path, put, FileExistsError(path))
 
-    def create_file(self, path: str, source: Path) -> None:
+    def create_file(self, path: str, source: Path, *, private: bool = False) -> None:
         """Store a file's bytes once, by If-None-Match on the PUT or on the end of the multipart upload."""
 
         def put(nonce: str) -> str:

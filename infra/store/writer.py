@@ -29,8 +29,8 @@ class Writer:
         names = [name for name in self._backend.walk(self.uri) if name != layout.MANIFEST]
         return {name: self._entry(name) for name in names}
 
-    def put(self, name: str, data: bytes | Path) -> FileEntry:
-        """Store a file, whole or not at all.
+    def put(self, name: str, data: bytes | Path, *, private: bool = False) -> FileEntry:
+        """Store a file, whole or not at all; a `private` file of a folder can be read by its owner only.
 
         Storing the same bytes again is allowed. CorruptError if the name holds other bytes (unless they are unsealed
         and the writer is `afresh`), or if the directory is sealed without this file; UsageError for a name that could
@@ -47,7 +47,7 @@ class Writer:
         if sealed and not self._backend.exists(path):
             raise CorruptError(f"{path} cannot be added: {self.uri} is sealed.", details={"file": path})
         try:
-            self._create(path, data)
+            self._create(path, data, private)
         except FileExistsError as error:
             if self._entry(name) != entry:
                 if sealed or not self._afresh:
@@ -56,7 +56,7 @@ class Writer:
                     ) from error
                 # Unsealed files do not count as stored.
                 self._backend.delete(path)
-                self._create(path, data)
+                self._create(path, data, private)
         self._entries[name] = entry
         return entry
 
@@ -121,9 +121,9 @@ class Writer:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
-    def _create(self, path: str, data: bytes | Path) -> None:
+    def _create(self, path: str, data: bytes | Path, private: bool) -> None:
         if isinstance(data, Path):
-            self._backend.create_file(path, data)
+            self._backend.create_file(path, data, private=private)
         else:
             self._backend.create(path, data)
 

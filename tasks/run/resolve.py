@@ -34,7 +34,7 @@ from tasks.run.environments import resolve_environment
 from tasks.run.init_from import resolve_init
 from tasks.run.layout_check import check_layouts
 from tasks.run.options import RunOptions
-from tasks.run.spec_check import named_code, refuse_unknown_code, run_window
+from tasks.run.spec_check import named_code, refuse_unknown_code, run_window, set_suites
 
 log = logging.getLogger("trainwright")
 
@@ -74,6 +74,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
             if one.source is not None
         },
         suite=None if spec.contract is None else load_suite(spec.contract.suite, root),
+        set_suites=set_suites(spec, root),
         lightning=lightning,
         code=bundle.ref,
         code_digest=bundle.digest,
@@ -179,6 +180,8 @@ def ci_key(resolved: Resolved) -> str:
         "mixture": {name: dataset.ref.id for name, dataset in resolved.mixture.items()},
         "init_from": resolved.init_from.id if resolved.init_from else None,
     }
+    if resolved.set_suites:
+        content["set_suites"] = resolved.set_suites
     return digest(content)
 
 

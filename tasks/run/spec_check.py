@@ -5,6 +5,7 @@ It neither imports code nor reads data.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from data_contracts.contract.suites import load_suite
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
-from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.pipeline_spec import PipelineSpec, SetContractSpec
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
 from infra import code_bundle
@@ -34,8 +35,33 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     lightning = inline_lightning(spec, root)
     if spec.contract is not None:
         load_suite(spec.contract.suite, root)
+    set_suites(spec, root)
     read_spec_requirements(spec, path)
     refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
+
+
+def set_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
+    """The suites that evaluation sets name themselves, loaded, by the set's name; SpecError as `load_suite`."""
+    found = {}
+    for name, one in spec.evaluate.sets.items():
+        if isinstance(one.contract, SetContractSpec):
+            with suite_called(set_contract_field(name)):
+                found[name] = load_suite(one.contract.suite, root)
+    return found
+
+
+def set_contract_field(name: str) -> str:
+    """The field with the suite of an evaluation set."""
+    return f"evaluate.sets.{name}.contract.suite"
+
+
+@contextlib.contextmanager
+def suite_called(field: str) -> Iterator[None]:
+    """Errors about a suite name this field."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError(error.message.replace("contract.suite", field, 1), remedy=error.remedy) from error
 
 
 def run_window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -> Window | None:

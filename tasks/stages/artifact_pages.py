@@ -10,6 +10,7 @@ from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluat
 from data_contracts.run_report import RunReport
 from infra.gang.checkpoints.participants import Seat
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text
+from infra.quarantine import FILE as QUARANTINE
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run, slug
 from tasks.stages.drift_pages import drift_section
@@ -94,7 +95,7 @@ def gang_page(seats: list[Seat]) -> str:
 def _facts(handoff: Any) -> list[str]:
     match handoff:
         case ContractReport():
-            return [*_failures(handoff.failures), *drift_section(handoff.drift)]
+            return [*_failures(handoff.failures), *_set_aside(handoff), *drift_section(handoff.drift)]
         case Dataset():
             splits = handoff.splits
             rows = [(name, f"{handoff.rows(name):,} rows in {len(splits[name])} shards") for name in in_order(handoff)]
@@ -127,6 +128,14 @@ def _failures(failures: list[Failure]) -> list[str]:
             shown = ", ".join(f"row {row}: {as_code(value)}" for row, value in examples)
             lines.append(f"  - {shown}")
     return lines
+
+
+def _set_aside(report: ContractReport) -> list[str]:
+    aside = report.quarantine
+    if aside is None or report.ref is None or not aside.rows:
+        return []
+    place = as_code(f"{report.ref.uri}/{QUARANTINE}")
+    return ["", f"Set aside: {aside.rows:,} of {report.rows:,} rows, in {place}.", "", *_failures(aside.broken)]
 
 
 def _rows(left: str, right: str, rows: list[tuple[str, str]]) -> list[str]:

@@ -131,6 +131,7 @@ def _promote(
         evaluation=evaluation.ref,
         champion=champion,
         sentence=f"{model}@{alias} is version {version.version}{was}{checkpoint.passed_over}{lifted}",
+        quarantined_rows=0 if dataset is None else dataset.dropped_rows.get("quarantined", 0),
     )
     provenance = run.provenance(version.ref, evaluation.ref, champion)
     kept = without_hold(held, checkpoint.ref.id)

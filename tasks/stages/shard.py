@@ -12,8 +12,10 @@ from infra.child import run_child
 from infra.datasets import dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
+from tasks.stages.raw_rows import raw_inputs, ways
+from tasks.stages.set_contracts import set_report, set_requests
 from tasks.stages.stage import Done, Stage
-from tasks.stages.validate import raw_inputs, reading, validate, ways
+from tasks.stages.validate import contract_key, reading, validate
 
 VERSION = 2
 
@@ -61,7 +63,7 @@ def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
     found = newest_dataset(run.store, key)
     dataset = found or _make(run, contract)
     for name in run.resolved.sets:
-        find_dataset(run, name) or _make(run, None, name)
+        find_dataset(run, name) or _make(run, _set_contract(run, name), name)
     return _told(dataset, None if found is None else found.ref.uri)
 
 
@@ -77,10 +79,18 @@ shard = Stage(
 )
 
 
+def _set_contract(run: Run, name: str) -> ContractReport | None:
+    """The report that accepted a set's rows; None if it has no contract."""
+    request = set_requests(run).get(name)
+    return None if request is None else set_report(run, request)
+
+
 def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> Done[Dataset | None]:
     rows = ", ".join(f"{split} {dataset.rows(split):,}" for split in in_order(dataset))
     num_shards = sum(len(shards) for shards in dataset.splits.values())
-    sentence = f"{num_shards} {dataset.format} shards: {rows} rows"
+    aside = dataset.dropped_rows.get("quarantined", 0)
+    left_out = f"; {aside:,} quarantined" if aside else ""
+    sentence = f"{num_shards} {dataset.format} shards: {rows} rows{left_out}"
     return Done(dataset, "reused" if reused_from else "ran", sentence, dataset.ref, reused_from, lacks=lacks)
 
 
@@ -100,6 +110,8 @@ def _key(run: Run, inputs: list[Any], set_name: str | None = None) -> str:
     sources = ways(_raw(run, set_name)[1])
     how = reading(run) if set_name is None else {"window": None, "window_column": None, "sources": sources}
     settings = {**settings, **how, "all_rows_in_one_split": set_name is not None}
+    if set_name is None and run.spec.contract is not None and run.spec.contract.quarantine is not None:
+        settings["quarantine"] = contract_key(run)  # which decides the rows that are left out
     return reuse_key("shard", VERSION, settings, inputs, run.resolved.code_digest if shards.transform else None)
 
 
@@ -167,5 +179,6 @@ def _request(run: Run, contract: ContractReport | None, set_name: str | None) ->
         project=str(run.project()) if spec.shards.transform else None,
         provenance={**run.provenance(*parents), **run.raw_provenance(files, sources)},
         settings={"files": [file.blake3 for file in files]},
+        quarantine=contract.ref if contract is not None and contract.quarantine is not None else None,
     )
     return _extension(run, request, parents) if spec.shards.append and set_name is None else request

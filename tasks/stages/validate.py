@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import SEVERITIES, suite_digest
 from data_contracts.contract.translation import reason
-from data_contracts.drift_report import DriftReport
 from data_contracts.errors import ContractRejected
-from data_contracts.handoffs import ContractReport, Failure, SourceFile
-from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
-from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.run_report import StageStatus
-from infra import contract_worker
-from infra.handoffs import put_handoff, read_handoff
-from infra.profiles import put_profile, read_profile
+from infra.handoffs import read_handoff
 from tasks.run.run import Run
+from tasks.run.spec_check import set_contract_field, suite_called
 from tasks.stages import arrival_check, drift_check
-from tasks.stages.placement import run_here
+from tasks.stages.contract_check import checked, checked_and_compared, data_request
+from tasks.stages.raw_rows import raw_inputs, ways
+from tasks.stages.set_contracts import set_key, set_report, set_requests
 from tasks.stages.stage import Done, Stage
 
 VERSION = 1
 SHOWN = 5
 LATE = "Wait for the data, or correct contract.arrival."
-# Local files up to this size are checked within seconds.
-IN_PROCESS_BYTES = 64 * 2**20
 
 
 def contract_key(run: Run, *, drift: bool = True) -> str | None:
@@ -47,18 +43,53 @@ def contract_key(run: Run, *, drift: bool = True) -> str | None:
         **reading(run),
         **(drift_check.keyed(run) if drift else {}),
     }
+    if spec.contract.quarantine is not None:
+        settings["quarantine"] = spec.contract.quarantine.model_dump(mode="json")
     return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), None)
 
 
 def find_report(run: Run, key: str) -> Done[ContractReport | None] | None:
     """The contract report under this key, accepted or not."""
+    found = _own_report(run, key)
+    return None if found is None else _with_sets(run, found, make=False)
+
+
+def make_report(run: Run, key: str) -> Done[ContractReport | None]:
+    """Check the raw data against its contract, and evaluation sets against theirs; a rejection is kept, too."""
+    own = _own_report(run, key) or _judged(run, _made(run, key), "ran")
+    return _with_sets(run, own, make=True)
+
+
+def _made(run: Run, key: str) -> ContractReport:
+    plain = contract_key(run, drift=False)
+    assert plain is not None
+    return checked_and_compared(run, key, plain, data_request(run))
+
+
+def _own_report(run: Run, key: str) -> Done[ContractReport | None] | None:
     ref = run.store.newest("contracts", key)
     return None if ref is None else _judged(run, read_handoff(run.store, ref, ContractReport), "reused")
 
 
-def make_report(run: Run, key: str) -> Done[ContractReport | None]:
-    """Check the raw data against its contract; a report that rejects the data is kept too."""
-    return _judged(run, _check(run, key), "ran")
+def _with_sets(run: Run, own: Done[ContractReport | None], *, make: bool) -> Done[ContractReport | None]:
+    """The stage's answer after the evaluation sets' own rows were checked, too, or the first that is not."""
+    if own.error is not None:
+        return own
+    for name, request in set_requests(run).items():
+        place, report = f"evaluate.sets.{name}", set_report(run, request)
+        if report is None:
+            if not make:
+                return replace(own, lacks=f"the rows of {place} are not checked yet")
+            with suite_called(set_contract_field(name)):
+                report = checked(run, set_key(request), request)
+            own = replace(own, status="ran", reused_from=None)
+        assert report.ref is not None
+        sentence = f"{place}: {accepted(report) if report.accepted else rejection(report, request.fail_on)}"
+        own = replace(own, sentence=f"{own.sentence}; {sentence}")
+        if not report.accepted:
+            error = ContractRejected(sentence, details=report.to_json())
+            return replace(own, sentence=sentence, in_plan=f"{report.ref.uri}: {sentence}", error=error)
+    return own
 
 
 def slower(run: Run) -> str:
@@ -102,14 +133,23 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[Contr
         error = ContractRejected(sentence, remedy=LATE, details=judged.to_json())
         in_plan = f"{report.ref.uri}: {sentence}"
         return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
+    more = [*([report.drift.sentence] if report.drift else []), *([_listed(arrival)] if arrival else [])]
+    return Done(report, status, "; ".join([accepted(report), *more]), report.ref, reused_from)
+
+
+def accepted(report: ContractReport) -> str:
+    """One sentence about data that the contract accepts, with the rows that were set aside."""
+    aside = report.quarantine
+    rows = f"{report.rows:,}" if aside is None else f"{report.rows - aside.rows:,} of {report.rows:,}"
     plural = "" if report.expectations == 1 else "s"
-    sentence = f"{report.rows:,} rows meet {report.expectations} expectation{plural}"
+    sentence = f"{rows} rows meet {report.expectations} expectation{plural}"
     if report.failures:
         kept = report.expectations - len(report.failures)
-        sentence = f"{report.rows:,} rows meet {kept} of {report.expectations} expectations; {_listed(report.failures)}"
-    more = [*([report.drift.sentence] if report.drift else []), *([_listed(arrival)] if arrival else [])]
-    sentence = "; ".join([sentence, *more])
-    return Done(report, status, sentence, report.ref, reused_from)
+        sentence = f"{rows} rows meet {kept} of {report.expectations} expectations; {_listed(report.failures)}"
+    if aside is None:
+        return sentence
+    plural = "" if aside.rows == 1 else "s"
+    return f"{sentence}; {aside.rows:,} row{plural} set aside ({aside.rows / report.rows:.3%}): {_listed(aside.broken)}"
 
 
 def _empty_window(run: Run, report: ContractReport) -> str:
@@ -132,7 +172,8 @@ def rejection(report: ContractReport, fail_on: str) -> str:
         return "The contract rejects the data: no expectation was checked."
     mild = report.failures[len(grave) :]  # the gravest come first
     milder = f" Milder than fail_on: {_listed(mild)}." if mild else ""
-    return f"The contract rejects the data: {_listed(grave)}.{milder}"
+    aside = f" {report.quarantine.refused}" if report.quarantine is not None else ""
+    return f"The contract rejects the data: {_listed(grave)}.{aside}{milder}"
 
 
 def _listed(failures: list[Failure]) -> str:
@@ -154,85 +195,3 @@ def reading(run: Run) -> dict[str, object]:
     column = spec.data.window.column if spec.data.window else None
     window = {"window": run.resolved.window if column else None, "window_column": column}
     return {**window, "sources": ways(spec.data.source)}
-
-
-def ways(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
-    """How each source is read: the settings that decide its rows."""
-    return [{"pattern": one.pattern, "columns": one.columns} for one in sources]
-
-
-def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, object]]:
-    """Raw files by their content, not by their place; columns taken from paths count."""
-    return [
-        {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source} for file in files
-    ]
-
-
-def needs_child(files: Iterable[SourceFile]) -> bool:
-    """Whether the check may hang or take long: it then runs in a process that can be ended. Starting one costs time."""
-    known = list(files)
-    return sum(file.bytes for file in known) > IN_PROCESS_BYTES or any("://" in file.uri for file in known)
-
-
-def _check(run: Run, key: str) -> ContractReport:
-    """Check the data, and compare it if asked: for that, the report without the comparison is reused, or made first."""
-    plain = contract_key(run, drift=False)
-    if plain is None or plain == key:
-        return _sealed(run, key, _outcome(run))
-    outcome = _checked_before(run, plain)
-    if outcome is None:
-        outcome = _outcome(run)
-        _sealed(run, plain, outcome)
-    return _sealed(run, key, outcome, drift_check.drift_of(run, outcome.profile))
-
-
-def _outcome(run: Run) -> ContractOutcome:
-    spec, resolved = run.spec, run.resolved
-    assert spec.contract is not None
-    assert not isinstance(spec.data, str)
-    assert resolved.suite is not None
-    request = ContractRequest(
-        suite=resolved.suite,
-        files=resolved.files,
-        sources=spec.data.source,
-        root=resolved.root,
-        window=resolved.window,
-        window_column=spec.data.window.column if spec.data.window else None,
-        fail_on=spec.contract.fail_on,
-        sensitive=spec.data.sensitive,
-    )
-    if run.withholds or needs_child(resolved.files):
-        return run_here(run, CONTRACT, request)
-    return contract_worker.main(request, lambda report: None)
-
-
-def _checked_before(run: Run, key: str) -> ContractOutcome | None:
-    """The outcome of a sealed report that has a profile; None if there is none."""
-    ref = run.store.newest("contracts", key)
-    if ref is None or (profile := read_profile(run.store, ref)) is None:
-        return None
-    report = read_handoff(run.store, ref, ContractReport)
-    found = {name: getattr(report, name) for name in ("accepted", "rows", "expectations", "failures")}
-    return ContractOutcome(**found, profile=profile)
-
-
-def _sealed(run: Run, key: str, outcome: ContractOutcome, drift: DriftReport | None = None) -> ContractReport:
-    spec, resolved = run.spec, run.resolved
-    assert spec.contract is not None
-    assert not isinstance(spec.data, str)
-    assert resolved.suite is not None
-    found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
-    found["accepted"] = outcome.accepted and not drift_check.rejects(run, drift)
-    fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(resolved.suite)}
-    writer = run.store.writer(run.store.next_attempt("contracts", key))
-    put_handoff(writer, fields if drift is None else {**fields, "drift": drift.to_json()})
-    if outcome.profile is not None:
-        put_profile(writer, outcome.profile)
-    settings = {
-        "suite": resolved.suite,
-        "fail_on": spec.contract.fail_on,
-        "files": [file.blake3 for file in resolved.files],
-    }
-    provenance = {**run.provenance(), **run.raw_provenance(resolved.files, spec.data.source)}
-    ref = writer.seal("contract", settings, provenance)
-    return read_handoff(run.store, ref, ContractReport)

@@ -59,7 +59,7 @@ class Shards:
             files.append(
                 SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=file_digest(path), format="parquet")
             )
-        names = ("project", "one_split", "required", "sensitive", "earlier", "report", "cluster")
+        names = ("project", "one_split", "required", "sensitive", "earlier", "report", "cluster", "left_out")
         given = {name: options.pop(name) for name in names if name in options}
         self.spec = ShardsSpec(**{"split": {"key": "id"}, "target_size_bytes": 1024, **options})
         source = Source([SourceSpec(uri=str(raw))], raw)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from data_contracts.contract.row_numbers import Numbers, number_before
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import ShardFile
 from data_contracts.quoting import column_shown
@@ -32,9 +33,18 @@ class Earlier:
 
 
 def sizes_and_schema(
-    gathered: Gathered, job: Job, units: Sequence[Unit], required: Collection[str], earlier: Earlier | None
+    gathered: Gathered,
+    job: Job,
+    units: Sequence[Unit],
+    required: Collection[str],
+    earlier: Earlier | None,
+    left_out: Numbers | None = None,
 ) -> tuple[dict[str, Size], pa.Schema]:
-    """The splits in order with their sizes, and the schema; UsageError for errors that only all rows can show."""
+    """The splits in order with their sizes, and the schema; UsageError for errors that only all rows can show.
+
+    Args:
+        left_out: the numbers of rows that no unit reads, for the numbers in messages.
+    """
     if not sum(gathered.unit_rows):
         raise no_rows()
     first_rows = [0, *accumulate(gathered.unit_rows)]
@@ -43,11 +53,12 @@ def sizes_and_schema(
     if job.one_split is not None:
         names, required = [job.one_split], (job.one_split,)
     else:
-        judge(gathered.notes, split, first_rows, job.sensitive)
+        judge(gathered.notes, split, first_rows, job.sensitive, left_out)
         shared = find_shared(gathered.sides, first_rows)
         if shared is not None:
             values = _row_at(job.source, units, first_rows, keys_of(split), shared.row)
-            raise refuse_shared(shared, split, values, job.sensitive)
+            row = shared.row if left_out is None else number_before(shared.row, left_out)
+            raise refuse_shared(replace(shared, row=row), split, values, job.sensitive)
         names = in_order({*gathered.assigned, *there}) if split.column is not None else job.splitter().names
     assigned = {name: gathered.assigned.get(name, 0) + there.get(name, 0) for name in names}
     refuse_empty(assigned, required, "shards.split")

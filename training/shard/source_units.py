@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from data_contracts.canonical import digest
+from data_contracts.contract.row_numbers import Numbers
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources.places import Stamp
@@ -44,6 +45,7 @@ class Unit:
         rows: before the window's filter, where the file says so.
         row_groups: START and STOP within its one file; None: all of its files.
         stamp: of its file, see `FileFacts`.
+        left_out: numbers of its rows that are not read, before the window's filter; they are not among `rows`.
     """
 
     number: int
@@ -53,6 +55,7 @@ class Unit:
     rows: int | None = None
     row_groups: tuple[int, int] | None = None
     stamp: Stamp | None = None
+    left_out: Numbers | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Source:
             schema=self.schema,
             row_groups=unit.row_groups,
             stamp=unit.stamp,
+            left_out=unit.left_out,
         )
         return read_batches(list(unit.files), self.sources, root=self.root, selection=selection)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from data_contracts.canonical import valid_name
 from data_contracts.contract.findings import MASK
+from data_contracts.contract.row_numbers import Numbers, number_before
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
 from data_contracts.quoting import columns_shown
@@ -198,29 +199,40 @@ def in_order(names: Collection[str]) -> list[str]:
     return sorted(names, key=lambda name: (_USUAL.index(name) if name in _USUAL else len(_USUAL), name))
 
 
-def judge(notes: Notes, spec: SplitSpec, first_rows: Sequence[int], sensitive: Collection[str] = ()) -> None:
+def judge(
+    notes: Notes,
+    spec: SplitSpec,
+    first_rows: Sequence[int],
+    sensitive: Collection[str] = (),
+    left_out: Numbers | None = None,
+) -> None:
     """UsageError if the notes about all rows show that they cannot be split.
 
     Args:
         first_rows: per unit, how many rows all units before it have.
+        left_out: the numbers of rows that no unit has.
     """
+
+    def number(place: Place) -> int:
+        row = first_rows[place[0]] + place[1]
+        return row if left_out is None else number_before(row, left_out)
+
     if notes.nulls and notes.first_null is not None:
         what = f"shards.split.column: rows without a value in {spec.column!r} belong to no split"
         if spec.time is not None:
             what = f"shards.split.time: {spec.time!r} has rows without a time"
         raise UsageError(
-            f"{what}: {notes.nulls}, the first is row {first_rows[notes.first_null[0]] + notes.first_null[1]}.",
+            f"{what}: {notes.nulls}, the first is row {number(notes.first_null)}.",
             remedy="Fill or drop them in the data, and let the contract check for them.",
         )
     if len(notes.zones) > 1:
         raise time_split.no_times(spec)
     if notes.bad_name is not None:
-        (unit, row), why = notes.bad_name
+        place, why = notes.bad_name
         if spec.column in sensitive:
             why = f"{MASK} cannot be a name; that of a sensitive column is {', '.join(_USUAL[:-1])} or {_USUAL[-1]}"
-        row += first_rows[unit]
         raise UsageError(
-            f"shards.split.column: row {row} names no split in {spec.column!r}: {why}.",
+            f"shards.split.column: row {number(place)} names no split in {spec.column!r}: {why}.",
             remedy="Correct the row, or name another column.",
         )
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
 from data_contracts.pipeline_spec import ShardsSpec
+from infra.quarantine import LeftOut
 from training import formats
 from training.formats.facts import Mismatch, Size
 from training.formats.normalize import settle
@@ -36,6 +37,7 @@ from training.shard.first_pass import (
 )
 from training.shard.first_pass_checks import Earlier, no_rows, sizes_and_schema
 from training.shard.progress import Meter, Report
+from training.shard.quarantined import without_quarantined
 from training.shard.source_units import TASK_BYTES, Source, Unit, open_source, tasks_of
 from training.shard.spill import Part
 from training.shard.splitter import REQUIRED, Notes
@@ -86,6 +88,7 @@ class Sharding:
         earlier: a dataset to which these files' rows are added.
         report: called with the progress of the work.
         cluster: machines that do the work instead of processes of this one; they use the same `folder`.
+        left_out: rows that the contract set aside.
     """
 
     files: Sequence[SourceFile]
@@ -100,6 +103,7 @@ class Sharding:
     earlier: Earlier | None = None
     report: Report = lambda record: None
     cluster: Cluster | None = None
+    left_out: LeftOut | None = None
 
     @property
     def at_once(self) -> int:
@@ -122,6 +126,8 @@ def shard_files(asked: Sharding) -> Sharded:
         meter = Meter(asked.report)
         map_files = partial(workers.map, together=math.ceil(len(asked.files) / count))
         source, units = open_source(asked.files, asked.source, map_files)
+        if asked.left_out is not None:
+            units = without_quarantined(units, asked.left_out)
         job = Job(
             source=source,
             settings=settings,
@@ -132,12 +138,14 @@ def shard_files(asked: Sharding) -> Sharded:
             project=asked.project,
         )
         gathered = _FirstPass(job, units, workers, meter).run()
-        sizes, schema = sizes_and_schema(gathered, job, units, asked.required, asked.earlier)
+        gone = None if asked.left_out is None else asked.left_out.rows
+        sizes, schema = sizes_and_schema(gathered, job, units, asked.required, asked.earlier, gone)
         formats.get(settings.format).refuse(gathered.facts.witness(schema))
         workers.release()
         splits = _second_pass(asked, workers, meter, gathered, sizes, schema)
     dropped = Counter(asked.earlier.dropped_rows if asked.earlier is not None else {})
     dropped.update(gathered.notes.dropped)
+    dropped.update({} if gone is None else {"quarantined": len(gone)})
     return Sharded(splits, schema, dict(dropped))
 
 

@@ -23,6 +23,7 @@ from infra.digests import file_digest
 from infra.handoffs import FILE as HANDOFF_FILE
 from infra.handoffs import put_handoff
 from infra.processes.child_main import Report, child_main
+from infra.quarantine import read_left_out
 from infra.sources.window import Window
 from infra.store import Store, Writer, open_at
 from training import formats
@@ -113,6 +114,7 @@ def _sharding(request: ShardRequest, store: Store, there: dict[str, FileEntry], 
         earlier=None if request.appended_to is None else _earlier(store, request.appended_to),
         report=report,
         cluster=cluster,
+        left_out=None if request.quarantine is None else read_left_out(store, request.quarantine),
     )
 
 
@@ -162,6 +164,8 @@ def _seal(writer: Writer, sharded: Sharded, new: list[ShardFile], request: Shard
         "seed": settings.seed,
         "sources": [file.blake3 for file in request.files],
     }
+    if "quarantined" in sharded.dropped_rows:
+        shaped["quarantined"] = sharded.dropped_rows["quarantined"]
     if request.appended_to is not None:
         shaped["appended_to"] = request.appended_to.ref.id
     stored = [FileEntry(path=shard.path, bytes=shard.bytes, blake3=shard.blake3) for shard in new]

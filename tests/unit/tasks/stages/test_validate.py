@@ -12,7 +12,8 @@ from infra import contract_worker
 from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
 from tasks.run.run import open_run
-from tasks.stages.validate import IN_PROCESS_BYTES, contract_key, make_report, needs_child, validate
+from tasks.stages.contract_check import IN_PROCESS_BYTES, needs_child
+from tasks.stages.validate import contract_key, make_report, validate
 from tests.support.tiny import write_project
 
 REJECTED = "The contract rejects the data:"

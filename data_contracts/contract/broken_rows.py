@@ -1,0 +1,61 @@
+"""Finds every row that breaks an expectation, in a pass of its own by Great Expectations over the columns it reads."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from data_contracts.contract.great_expectations_engine import Check, on_whole, row_by_row
+from data_contracts.contract.row_numbers import Numbers
+from data_contracts.contract.rows import Read
+
+_EVERY = {"result_format": {"result_format": "COMPLETE", "partial_unexpected_count": 0}}
+
+
+def broken_rows(
+    entries: Mapping[int, dict[str, Any]], read: Read, rows: int, schema: pa.Schema, sensitive: Collection[str]
+) -> dict[int, Numbers]:
+    """The sorted numbers of all rows that break each expectation, by its index in the suite.
+
+    An expectation that Great Expectations does not measure row by row is left out.
+
+    Args:
+        entries: entries of the suite by their index; each names rows that break it.
+        rows: the number of rows.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as in the check: GX and pandas warn once for each block
+        checks = [_Rows(index, asked, schema, sensitive) for index, asked in entries.items()]
+        row_by_row([one for one in checks if one.scope.row_wise], read, schema)
+        on_whole([one for one in checks if not one.scope.row_wise], read, rows, schema)
+    found = zip(entries, checks, strict=True)
+    return {index: np.unique(np.concatenate(one.numbers)) for index, one in found if one.numbers and not one.error}
+
+
+class _Rows(Check):
+    """An expectation of which only the rows that break it are measured, complete.
+
+    Attributes:
+        numbers: the rows' numbers, a piece for each block.
+    """
+
+    def __init__(self, index: int, asked: dict[str, Any], schema: pa.Schema, sensitive: Collection[str]) -> None:
+        super().__init__(index, asked, schema, sensitive)
+        self.numbers: list[Numbers] = []
+
+    def needs(self, engine: Any) -> dict[str, Any]:
+        """The list of row numbers; nothing for an expectation that has none."""
+        found = self.expectation.get_validation_dependencies(engine, copy.deepcopy(_EVERY)).metric_configurations
+        return {name: metric for name, metric in found.items() if name.endswith(".unexpected_index_list")}
+
+    def merge(self, measured: dict[Any, Any]) -> None:
+        """Add the rows of another block."""
+        self.numbers.extend(np.asarray(listed, np.int64) for listed in measured.values())
+
+    def judge(self, engine: Any, metrics: dict[Any, Any]) -> None:
+        """Do nothing: the verdict is known."""

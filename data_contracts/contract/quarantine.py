@@ -1,0 +1,135 @@
+"""Sets aside the rows that break a contract, and judges the rows that are left.
+
+An expectation about rows is judged on all rows. If it fails and would reject the data, all rows that break it are set
+aside; if it holds, its `mostly` included, it sets none aside. Every other expectation is judged on the rows that are
+left. Rows are set aside once: an expectation that its own rows' leaving does not mend rejects the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from data_contracts.contract.broken_rows import broken_rows
+from data_contracts.contract.findings import Outcome, is_grave, outcome
+from data_contracts.contract.row_numbers import Numbers, number_before, without_rows
+from data_contracts.contract.rows import Read
+from data_contracts.handoffs import Failure, Quarantine
+
+# Expectations of Great Expectations that judge rows; every other one is about a column or the table as a whole.
+_ABOUT_ROWS = (
+    "expect_column_value", "expect_column_pair_values", "expect_compound_columns", "expect_multicolumn",
+    "expect_select_column_values",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The outcome of a check in which rows may be set aside.
+
+    Attributes:
+        quarantine: None if no row had to be set aside.
+        rows: the sorted numbers of the rows that were set aside.
+        broken: for each expectation that they broke, its name with its columns, and the numbers of its rows.
+    """
+
+    outcome: Outcome
+    quarantine: Quarantine | None = None
+    rows: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
+    broken: list[tuple[str, Numbers]] = field(default_factory=list)
+
+
+def check_and_set_aside(
+    suite: dict[str, Any],
+    read: Read,
+    judge: Callable[[dict[str, Any], Read], Outcome],
+    *,
+    max_share: float,
+    fail_on: str,
+    sensitive: Collection[str],
+    load: Callable[[], None],
+) -> Judged:
+    """Run a suite over the data, and set rows aside where that keeps the data.
+
+    Args:
+        judge: runs a suite over data; `data_contracts.contract.engine.check` with the same arguments as here.
+        max_share: the largest share of the rows that may be set aside.
+        load: imports Great Expectations; called only when rows are set aside.
+    """
+    first = judge(suite, read)
+    failed = dict(zip(first.indices, first.failures, strict=False))
+    named = {index: one for index, one in sorted(failed.items()) if is_grave(one, fail_on) and one.row_numbers}
+    if not named:
+        return Judged(first)
+    most = Fraction(str(max_share)) * first.rows
+    if (worst := max(named.values(), key=lambda one: one.rows)).rows > most:
+        return _refused(first, worst.rows, _what(worst), max_share)
+    load()
+    schema = next(batch.schema for batch in read(None) if batch.num_rows)
+    asked = {index: suite["expectations"][index] for index in named}
+    found = broken_rows(asked, read, first.rows, schema, sensitive)
+    # What does not give exactly the rows of its finding cannot be mended by leaving rows out, and rejects as ever.
+    exact = {index: rows for index, rows in found.items() if len(rows) == named[index].rows}
+    if not exact:
+        return Judged(first)
+    aside = np.unique(np.concatenate(list(exact.values())))
+    if len(aside) > most:
+        return _refused(first, len(aside), "expectations", max_share)
+    if len(aside) == first.rows:
+        return Judged(first, Quarantine(rows=0, refused="Without the rows that break expectations, no row is left."))
+    last = _on_the_rest(suite, read, judge, failed, exact, aside)
+    broken = [named[index] for index in exact]
+    whole = outcome(first.rows, first.expectations, last, fail_on)
+    if not whole.accepted:
+        left = f"{first.rows - len(aside):,} rows that are left without {len(aside):,} that broke other expectations"
+        return Judged(whole, Quarantine(rows=0, broken=broken, refused=f"This is about the {left}."))
+    labels = [(_what(named[index]), rows) for index, rows in exact.items()]
+    return Judged(whole, Quarantine(rows=len(aside), broken=broken), aside, labels)
+
+
+def _on_the_rest(
+    suite: dict[str, Any],
+    read: Read,
+    judge: Callable[[dict[str, Any], Read], Outcome],
+    failed: dict[int, Failure],
+    exact: dict[int, Numbers],
+    aside: Numbers,
+) -> dict[int, Failure]:
+    """What does not hold in the end: aggregates on the rows that are left, and findings on all rows that stay."""
+    entries = suite["expectations"]
+    again = [index for index, one in enumerate(entries) if index in exact or not one["type"].startswith(_ABOUT_ROWS)]
+
+    def rest(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
+        first = 0
+        for batch in read(columns):
+            left = without_rows(batch, first, aside)
+            first += batch.num_rows
+            if left.num_rows:
+                yield left
+
+    second = judge({**suite, "expectations": [entries[index] for index in again]}, rest)
+    found = {again[at]: one for at, one in zip(second.indices, second.failures, strict=True)}
+    found = {index: _still(one, aside) if index in exact else one for index, one in found.items()}
+    return {**{index: one for index, one in failed.items() if index not in again}, **found}
+
+
+def _still(failure: Failure, aside: Numbers) -> Failure:
+    """The failure of an expectation that compares rows with one another, with the numbers that its rows have."""
+    sentence = f"{_what(failure)}: {failure.rows:,} of the rows that are left break it, because they are compared anew"
+    numbers = [number_before(number, aside) for number in failure.row_numbers]
+    return failure.model_copy(update={"row_numbers": numbers, "sentence": sentence})
+
+
+def _refused(first: Outcome, rows: int, what: str, max_share: float) -> Judged:
+    share = f"{rows:,} of {first.rows:,} rows ({rows / first.rows:.3%})"
+    sentence = f"Quarantine: {share} break {what}, more than max_share {max_share:g} allows."
+    return Judged(first, Quarantine(rows=0, refused=sentence))
+
+
+def _what(failure: Failure) -> str:
+    return f"{failure.expectation}{f' on {failure.column}' if failure.column else ''}"

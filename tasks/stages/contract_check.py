@@ -1,0 +1,125 @@
+"""Checks rows against a suite, in this process or in a child, and seals the report with what belongs to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from data_contracts.contract.suites import suite_digest
+from data_contracts.drift_report import DriftReport
+from data_contracts.handoffs import ContractReport, SourceFile
+from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
+from infra import contract_worker, scratch
+from infra.handoffs import put_handoff, read_handoff
+from infra.profiles import put_profile, read_profile
+from infra.quarantine import FILE
+from tasks.run.run import Run
+from tasks.stages import drift_check
+from tasks.stages.placement import run_here
+
+# Local files up to this size are checked within seconds.
+IN_PROCESS_BYTES = 64 * 2**20
+
+
+def data_request(run: Run) -> ContractRequest:
+    """The check of the pipeline's raw data."""
+    spec, resolved = run.spec, run.resolved
+    assert spec.contract is not None
+    assert not isinstance(spec.data, str)
+    assert resolved.suite is not None
+    return ContractRequest(
+        suite=resolved.suite,
+        files=resolved.files,
+        sources=spec.data.source,
+        root=resolved.root,
+        window=resolved.window,
+        window_column=spec.data.window.column if spec.data.window else None,
+        fail_on=spec.contract.fail_on,
+        sensitive=spec.data.sensitive,
+        quarantine=spec.contract.quarantine,
+    )
+
+
+def checked(run: Run, key: str, request: ContractRequest) -> ContractReport:
+    """The sealed report of a check."""
+    with _with_folder(request) as request:
+        return _sealed(run, key, request, _outcome(run, request))
+
+
+def checked_and_compared(run: Run, key: str, plain: str, request: ContractRequest) -> ContractReport:
+    """The sealed report of a check with the comparison that `contract.drift` asks for.
+
+    Args:
+        plain: the key of the report without the comparison, which is reused, or sealed first; `key` if none is asked
+            for.
+    """
+    if plain == key:
+        return checked(run, key, request)
+    with _with_folder(request) as request:
+        outcome = _checked_before(run, plain)
+        if outcome is None:
+            outcome = _outcome(run, request)
+            _sealed(run, plain, request, outcome)
+        return _sealed(run, key, request, outcome, drift_check.drift_of(run, outcome.profile))
+
+
+def needs_child(files: Iterable[SourceFile]) -> bool:
+    """Whether the check may hang or take long: it then runs in a process that can be ended. Starting one costs time."""
+    known = list(files)
+    return sum(file.bytes for file in known) > IN_PROCESS_BYTES or any("://" in file.uri for file in known)
+
+
+@contextlib.contextmanager
+def _with_folder(request: ContractRequest) -> Iterator[ContractRequest]:
+    """The request with a private folder for the rows that are set aside, if any may be."""
+    if request.quarantine is None:
+        yield request
+        return
+    with scratch.make("quarantine") as folder:
+        yield request.model_copy(update={"folder": str(folder.path)})
+
+
+def _outcome(run: Run, request: ContractRequest) -> ContractOutcome:
+    if run.withholds or needs_child(request.files):
+        return run_here(run, CONTRACT, request)
+    return contract_worker.main(request, lambda report: None)
+
+
+def _checked_before(run: Run, key: str) -> ContractOutcome | None:
+    """The outcome of a sealed report that has a profile and set no row aside; None if there is none."""
+    ref = run.store.newest("contracts", key)
+    if ref is None or (profile := read_profile(run.store, ref)) is None:
+        return None
+    report = read_handoff(run.store, ref, ContractReport)
+    if report.quarantine is not None and report.quarantine.rows:
+        return None  # the file with these rows would have to be copied
+    names = ("accepted", "rows", "expectations", "failures", "quarantine")
+    return ContractOutcome(**{name: getattr(report, name) for name in names}, profile=profile)
+
+
+def _sealed(
+    run: Run, key: str, request: ContractRequest, outcome: ContractOutcome, drift: DriftReport | None = None
+) -> ContractReport:
+    """The report of an outcome, stored with the profile and with the rows that were set aside."""
+    found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
+    found["accepted"] = outcome.accepted and not drift_check.rejects(run, drift)
+    fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(request.suite)}
+    settings = {
+        "suite": request.suite,
+        "fail_on": request.fail_on,
+        "files": [file.blake3 for file in request.files],
+    }
+    # Another version of pyarrow may write other bytes than a killed run did.
+    writer = run.store.writer(run.store.next_attempt("contracts", key), afresh=True)
+    put_handoff(writer, fields if drift is None else {**fields, "drift": drift.to_json()})
+    if outcome.profile is not None:
+        put_profile(writer, outcome.profile)
+    if request.quarantine is not None:
+        settings["quarantine"] = request.quarantine.model_dump(mode="json")
+        if outcome.quarantine is not None and outcome.quarantine.rows:
+            assert request.folder is not None
+            writer.put(FILE, Path(request.folder) / FILE, private=True)
+    provenance = {**run.provenance(), **run.raw_provenance(request.files, request.sources)}
+    ref = writer.seal("contract", settings, provenance)
+    return read_handoff(run.store, ref, ContractReport)

@@ -1,0 +1,57 @@
+"""The contracts of evaluation sets with rows of their own: what is checked on them, and under which key."""
+
+from __future__ import annotations
+
+from data_contracts.canonical import reuse_key
+from data_contracts.contract.suites import suite_digest
+from data_contracts.handoffs import ContractReport
+from data_contracts.messages.raw_data import ContractRequest
+from data_contracts.pipeline_spec import SetContractSpec
+from infra.handoffs import read_handoff
+from tasks.run.run import Run
+from tasks.stages.raw_rows import raw_inputs, ways
+
+VERSION = 1
+
+
+def set_requests(run: Run) -> dict[str, ContractRequest]:
+    """The check of each evaluation set that has rows of its own and a contract, by the set's name."""
+    spec, resolved = run.spec, run.resolved
+    found = {}
+    for name, files in resolved.sets.items():
+        one = spec.evaluate.sets[name]
+        if one.contract == "none" or spec.contract is None or isinstance(spec.data, str):
+            continue
+        own = isinstance(one.contract, SetContractSpec)
+        suite = resolved.set_suites[name] if own else resolved.suite
+        assert suite is not None
+        found[name] = ContractRequest(
+            suite=suite,
+            files=files,
+            sources=one.source or [],
+            root=resolved.root,
+            window=None,
+            window_column=None,
+            fail_on=one.contract.fail_on if isinstance(one.contract, SetContractSpec) else spec.contract.fail_on,
+            sensitive=spec.data.sensitive,
+            may_lack_sensitive=True,
+        )
+    return found
+
+
+def set_key(request: ContractRequest) -> str:
+    """Reuse key of a set's report: the suite, what it fails on, what is masked, and the raw bytes."""
+    settings = {
+        "suite": suite_digest(request.suite),
+        "fail_on": request.fail_on,
+        "sensitive": sorted(request.sensitive),
+        "sources": ways(request.sources),
+        "evaluation_set": True,
+    }
+    return reuse_key("validate", VERSION, settings, raw_inputs(request.files), None)
+
+
+def set_report(run: Run, request: ContractRequest) -> ContractReport | None:
+    """The report of a set's check, accepted or not; None if there is none yet."""
+    ref = run.store.newest("contracts", set_key(request))
+    return None if ref is None else read_handoff(run.store, ref, ContractReport)

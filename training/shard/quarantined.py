@@ -1,0 +1,36 @@
+"""Leaves the rows that the contract set aside out of the units that hold them, whatever reads a unit and where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from data_contracts.contract.row_numbers import Numbers, among
+from infra.quarantine import LeftOut
+from training.shard.source_units import Unit
+
+
+def without_quarantined(units: Sequence[Unit], left_out: LeftOut) -> list[Unit]:
+    """The units of all files, in order, each with the rows that it leaves out."""
+    found: list[Unit] = []
+    files = first = 0  # files before the next one; rows of the current file before this unit
+    for unit in units:
+        if len(unit.files) > 1 or unit.files[0].format == "files":
+            rows = [at for at in range(len(unit.files)) if len(left_out.of(files + at))]
+            found.append(_without(unit, np.array(rows, np.int64)))
+            files += len(unit.files)
+            continue
+        if unit.row_groups is None or unit.row_groups[0] == 0:
+            files, first = files + 1, 0
+        gone = left_out.of(files - 1)
+        found.append(_without(unit, gone if unit.rows is None else among(gone, first, unit.rows)))
+        first += unit.rows or 0
+    return found
+
+
+def _without(unit: Unit, gone: Numbers) -> Unit:
+    if not len(gone):
+        return unit
+    return replace(unit, left_out=gone, rows=None if unit.rows is None else unit.rows - len(gone))
