@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from data_contracts.canonical import StorePath
 from data_contracts.errors import UsageError
@@ -249,6 +249,7 @@ class Receipt(HandOff):
         decision: `promoted`, `unchanged` (the candidate already is the champion) or `not_promoted`.
         version: the version that the alias names now, or None if there is none.
         previous: the version that the alias named before.
+        contamination: the report that says how far the candidate's rows are apart; None if they were not compared.
     """
 
     ref: Ref | None = None
@@ -261,6 +262,7 @@ class Receipt(HandOff):
     candidate: Ref | None = None
     evaluation: Ref | None = None
     champion: Ref | None = None
+    contamination: Ref | None = Field(default=None, exclude_if=lambda one: one is None)
     sentence: str
 
 
