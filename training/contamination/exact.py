@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from data_contracts.messages.contamination import Conflicts, Overlap
 from training.contamination.row_digests import row_digests
-from training.contamination.sides import Compared, OpenSide
+from training.contamination.sides import Advance, Compared, OpenSide, no_report
 from training.shard.spill import Spill, Spilled
 
 CHECKED_ROWS = 2**18
@@ -100,7 +100,7 @@ def _records(digests: NDArray[np.uint64], labels: NDArray[np.uint64], first: int
     }
 
 
-def find_shared(noted: Spilled, sides: Sequence[OpenSide], folder: Path) -> Shared:
+def find_shared(noted: Spilled, sides: Sequence[OpenSide], folder: Path, advanced: Advance = no_report) -> Shared:
     """What is in several sides, in the order of the digests."""
     shared = Shared()
     used = np.array([one.side.use for one in sides])
@@ -115,6 +115,7 @@ def find_shared(noted: Spilled, sides: Sequence[OpenSide], folder: Path) -> Shar
         for side in sides:
             if side.side.own:
                 groups.list_to_drop(shared, side.number, used, folder)
+        advanced()
     return shared
 
 

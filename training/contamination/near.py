@@ -111,6 +111,7 @@ def find_near(compared: Compared, asked: NearSpec, folder: Path) -> Near:
     with _Texts(compared, asked, wanted, near, folder / "candidates.utf8") as texts:
         for rows, sides in _buckets(banded, near):
             _verify(rows.tolist(), sides.tolist(), texts, near, asked.similarity)
+            compared.advanced()
     return near
 
 
@@ -175,7 +176,7 @@ class _Texts:
     """The texts of candidate rows, in a file; a context."""
 
     def __init__(self, compared: Compared, asked: NearSpec, wanted: NDArray[np.int64], near: Near, path: Path) -> None:
-        self._rows, self._size = wanted, asked.shingle
+        self._rows, self._size, self._advanced = wanted, asked.shingle, compared.advanced
         lengths = []
         with path.open("wb") as file:
             for side, first, texts in _texts(compared, asked.column, near):
@@ -194,6 +195,7 @@ class _Texts:
         if row in self._cached:
             self._cached.move_to_end(row)
             return self._cached[row]
+        self._advanced()
         at = int(np.searchsorted(self._rows, row))
         start = int(self._ends[at - 1]) if at else 0
         text = self._bytes[start : int(self._ends[at])].decode("utf-8", "surrogatepass")

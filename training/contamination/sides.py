@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,12 @@ from data_contracts.quoting import column_shown
 from training.loader.shards import Shards
 
 BLOCK_ROWS = 2**16
+# Called after each piece of work, so that a long comparison is not taken for a hung process.
+Advance = Callable[[], None]
+
+
+def no_report() -> None:
+    """Report nothing."""
 
 
 @dataclass
@@ -48,10 +54,15 @@ class OpenSide:
 
 @dataclass(frozen=True)
 class Compared:
-    """All sides, and the common types of the columns in which they are compared."""
+    """All sides, and the common types of the columns in which they are compared.
+
+    Attributes:
+        advanced: called after each piece of work.
+    """
 
     sides: Sequence[OpenSide]
     types: dict[str, pa.DataType]
+    advanced: Advance = no_report
 
     def blocks(self, side: OpenSide, names: Sequence[str]) -> Iterator[tuple[int, list[pa.ChunkedArray]]]:
         """Columns of a side's rows in order, brought to the common types, each time with the first row's number."""
@@ -60,16 +71,19 @@ class Compared:
                 for start in range(0, table.num_rows, BLOCK_ROWS):
                     block = table.slice(start, BLOCK_ROWS)
                     yield first + start, [block.column(name).cast(self.types[name]) for name in names]
+                    self.advanced()
                 first += table.num_rows
 
 
-def open_sides(sides: Sequence[Side], folders: Sequence[Path], columns: Sequence[str]) -> Compared:
+def open_sides(
+    sides: Sequence[Side], folders: Sequence[Path], columns: Sequence[str], advanced: Advance = no_report
+) -> Compared:
     """The sides' shards in these folders; UsageError if a column has types that do not compare."""
     opened = [
         OpenSide(number, side, Shards(folder, side.dataset, side.split))
         for number, (side, folder) in enumerate(zip(sides, folders, strict=True))
     ]
-    return Compared(opened, {name: _common(opened, name) for name in columns})
+    return Compared(opened, {name: _common(opened, name) for name in columns}, advanced)
 
 
 def _common(opened: Sequence[OpenSide], name: str) -> pa.DataType:

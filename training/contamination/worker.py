@@ -5,6 +5,8 @@ Run as `python -m training.contamination.worker REQUEST ANSWER` by `infra.child`
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 
 from data_contracts.handoffs import Ref
@@ -24,7 +26,9 @@ from infra.store import Store, open_at
 from training.contamination.drop import Masks, copies, write_without
 from training.contamination.exact import Shared, find_shared, record
 from training.contamination.near import Near, find_near
-from training.contamination.sides import Compared, open_sides
+from training.contamination.sides import Advance, Compared, open_sides
+
+REPORT_S = 1.0
 
 
 def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
@@ -38,13 +42,11 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
     folders = [local_dataset(store, side.dataset) for side in request.sides]
     near_column = [asked.near.column] if asked.near else []
     names = [*request.columns, *request.label, *near_column]
-    compared = open_sides(request.sides, folders, list(dict.fromkeys(names)))
-    steps = iter(range(1, 10))
+    compared = open_sides(request.sides, folders, list(dict.fromkeys(names)), _advance(report))
     with scratch.make("contamination") as folder:
-        shared = find_shared(record(compared, request.columns, request.label, folder.path), compared.sides, folder.path)
-        report(Advanced(done=next(steps), long=True))
+        noted = record(compared, request.columns, request.label, folder.path)
+        shared = find_shared(noted, compared.sides, folder.path, compared.advanced)
         near = find_near(compared, asked.near, folder.path) if asked.near else None
-        report(Advanced(done=next(steps), long=True))
         overlaps = shared.overlaps(compared.sides) + (near.overlaps() if near else [])
         conflicts = shared.of_labels(compared.sides) if request.label else None
         masks = _masks(compared, request, shared, near) if asked.on_found == "drop" else {}
@@ -70,6 +72,20 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
         sentence=sentence(overlaps, conflicts, dropped),
     )
     return _sealed(store, request, found)
+
+
+def _advance(report: Report) -> Advance:
+    """Reports each piece of work, but not more than once in REPORT_S."""
+    pieces, reported = 0, time.monotonic()
+
+    def advanced() -> None:
+        nonlocal pieces, reported
+        pieces += 1
+        if time.monotonic() - reported >= REPORT_S:
+            reported = time.monotonic()
+            report(Advanced(done=pieces, long=True))
+
+    return advanced
 
 
 def _masks(compared: Compared, request: ContaminationRequest, shared: Shared, near: Near | None) -> Masks:

@@ -163,6 +163,19 @@ def test_evaluation_sets_and_mixed_datasets_are_compared_too(tmp_path: Path, her
     ]
 
 
+def test_a_long_comparison_reports_that_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "REPORT_S", 0)
+    reports: list[int] = []
+
+    def run_here(run: Run, child: Any, request: Any) -> ContaminationReport:
+        return worker.main(request, lambda report: reports.append(report.done))
+
+    monkeypatch.setattr(stage, "run_here", run_here)
+    shard.done(opened(tmp_path / "tiny", {"on_found": "drop", "ignore": ["id"]}), None)
+    assert reports == list(range(1, len(reports) + 1))
+    assert len(reports) > 5  # a block of each shard, the records, and the shards of which rows are dropped
+
+
 WRONG = {
     "a column that is not there": ({"columns": ["a", "bb"]}, "the dataset has no column|train has no column 'bb'"),
     "an ignored column that is not there": ({"ignore": ["idd"]}, "ignore: the dataset has no column 'idd'; did you"),
