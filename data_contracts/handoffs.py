@@ -233,6 +233,7 @@ class Receipt(HandOff):
         version: the version that the alias names now, or None if there is none.
         previous: the version that the alias named before.
         quarantined_rows: raw rows that the contract kept out of the candidate's dataset.
+        contamination: the report that says how far the candidate's rows are apart; None if they were not compared.
     """
 
     ref: Ref | None = None
@@ -245,6 +246,7 @@ class Receipt(HandOff):
     candidate: Ref | None = None
     evaluation: Ref | None = None
     champion: Ref | None = None
+    contamination: Ref | None = Field(default=None, exclude_if=lambda one: one is None)
     sentence: str
     quarantined_rows: int = Field(default=0, exclude_if=lambda rows: rows == 0)
 

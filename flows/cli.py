@@ -35,6 +35,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "prove": ("queries", "re-read every byte from a model back to the raw data"),
     "store": ("stores", "make a store (`store init URI`); a database decides its pointers if the server cannot"),
     "gc": ("gc", "delete what nothing in a store refers to any more"),
+    "contract": ("contract", "write a contract from data, explain one, or compare two reports"),
     "schema": ("project", "print the spec's JSON Schema"),
 }
 
@@ -144,9 +145,8 @@ def _stage(command: argparse.ArgumentParser) -> None:
 
 def _training(command: argparse.ArgumentParser) -> None:
     _stage(command)
-    command.add_argument(
-        "--curves", metavar="DIR", help="also write the logged values to DIR, one JSON table per metric"
-    )
+    help_ = "also write the logged values to DIR, one JSON table per metric"
+    command.add_argument("--curves", metavar="DIR", help=help_)
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
 
 
@@ -180,9 +180,8 @@ def _run(command: argparse.ArgumentParser) -> None:
 
 def _deploy(command: argparse.ArgumentParser) -> None:
     _spec(command, f"{TIMES}, or a length such as 7d that ends at the scheduled time")
-    command.add_argument(
-        "--pool", default="trainwright", help="work pool whose workers execute its runs; default: trainwright"
-    )
+    help_ = "work pool whose workers execute its runs; default: trainwright"
+    command.add_argument("--pool", default="trainwright", help=help_)
     command.add_argument("--cron", help="when it runs, such as '0 3 * * *'; off: only on demand; default: keep")
     command.add_argument("--timezone", help="time zone of --cron, such as Europe/Berlin; default: UTC")
     command.add_argument("--name", help="name of the deployment; default: the pipeline's name")
@@ -208,12 +207,8 @@ def _of_run(command: argparse.ArgumentParser) -> None:
 
 def _logs(command: argparse.ArgumentParser) -> None:
     _of_run(command)
-    command.add_argument(
-        "--rank",
-        type=int,
-        metavar="K",
-        help="print everything that was kept of rank K; default: the end of each rank's output",
-    )
+    help_ = "print everything that was kept of rank K; default: the end of each rank's output"
+    command.add_argument("--rank", type=int, metavar="K", help=help_)
 
 
 def _resume(command: argparse.ArgumentParser) -> None:
@@ -227,9 +222,8 @@ def _init(command: argparse.ArgumentParser) -> None:
 
 
 def _making(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "action", choices=("init",), help="init: make the store, or show how an existing store was made"
-    )
+    help_ = "init: make the store, or show how an existing store was made"
+    command.add_argument("action", choices=("init",), help=help_)
     command.add_argument("uri", metavar="URI", help="s3://bucket/prefix, or a folder")
     help_ = "postgresql://… or sqlite:////…: the database that decides pointers and names; cannot be changed later"
     command.add_argument("--pointers", metavar="DATABASE", help=help_)
@@ -275,6 +269,19 @@ def _gc(command: argparse.ArgumentParser) -> None:
     command.add_argument("--grace-hours", type=float, default=24.0, metavar="N", help=help_)
 
 
+def _contract(command: argparse.ArgumentParser) -> None:
+    help_ = "infer: write a suite from data; explain: say what a suite expects; diff: compare two reports"
+    command.add_argument("action", choices=("infer", "explain", "diff"), help=help_)
+    help_ = (
+        "infer: a file, glob or s3:// address; explain: a suite or a spec; diff: two reports (files, runs or addresses)"
+    )
+    command.add_argument("names", nargs="+", metavar="NAME", help=help_)
+    command.add_argument(
+        "--out", metavar="DIR", help="infer: write the files to DIR; existing files are never replaced"
+    )
+    _store(command)
+
+
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "init": _init,
     "deploy": _deploy,
@@ -294,6 +301,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "prove": _named,
     "store": _making,
     "gc": _gc,
+    "contract": _contract,
 }
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
 from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
+from data_contracts.pipeline_spec.contamination import ContaminationSpec, NearSpec
 from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec, SetContractSpec
 from data_contracts.pipeline_spec.data import (
     DaskRunner,
@@ -32,6 +33,7 @@ __all__ = [
     "BatchTransform",
     "CallableSpec",
     "CodeSpec",
+    "ContaminationSpec",
     "ContractSpec",
     "DaskRunner",
     "DataSpec",
@@ -42,6 +44,7 @@ __all__ = [
     "LoaderSpec",
     "MetricSpec",
     "MixtureSpec",
+    "NearSpec",
     "PipelineSpec",
     "PromoteSpec",
     "QuarantineSpec",

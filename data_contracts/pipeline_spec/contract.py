@@ -8,6 +8,7 @@ from pydantic import Field
 
 from data_contracts.pipeline_spec.arrival import ArrivalSpec
 from data_contracts.pipeline_spec.base import Section
+from data_contracts.pipeline_spec.contamination import ContaminationSpec
 from data_contracts.pipeline_spec.drift import DriftSpec
 
 
@@ -32,6 +33,8 @@ class ContractSpec(Section):
     """Whether the data came, in time and as much as before; default: not judged."""
     quarantine: QuarantineSpec | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
     """Set aside the rows that break an expectation about rows, and judge the others; default: reject the data."""
+    contamination: ContaminationSpec | None = Field(default=None, exclude_if=lambda one: one is None)
+    """Whether rows of one split may also be in another; default: not checked."""
 
 
 class SetContractSpec(Section):

@@ -13,7 +13,7 @@ from tasks.run.run import Run
 from tasks.stages.evaluate import comparable, evaluate
 from tasks.stages.gates import judge
 from tasks.stages.rollback import checked_reason
-from tasks.stages.shard import shard
+from tasks.stages.shard import comparison, shard
 from tasks.stages.stage import Done, PlannedAction, Stage
 from tasks.stages.verify import verify
 
@@ -130,10 +130,11 @@ def _promote(
         candidate=version.ref,
         evaluation=evaluation.ref,
         champion=champion,
+        contamination=comparison(run),
         sentence=f"{model}@{alias} is version {version.version}{was}{checkpoint.passed_over}{lifted}",
         quarantined_rows=0 if dataset is None else dataset.dropped_rows.get("quarantined", 0),
     )
-    provenance = run.provenance(version.ref, evaluation.ref, champion)
+    provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination)
     kept = without_hold(held, checkpoint.ref.id)
     current = found[0] if found else None
     receipt = registry.move_alias(store, current, version, receipt, provenance, kept)
@@ -161,6 +162,7 @@ def _unchanged(run: Run, champion: ModelVersion, evaluation: Evaluation) -> Done
         candidate=champion.ref,
         evaluation=evaluation.ref,
         champion=champion.ref,
+        contamination=comparison(run),
         sentence=f"{champion.name}@{alias} already is this checkpoint (version {champion.version})",
     )
     return Done(receipt, "reused", receipt.sentence, champion.ref, champion.ref.uri, in_plan=receipt.sentence)

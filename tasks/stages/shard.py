@@ -12,6 +12,7 @@ from infra.child import run_child
 from infra.datasets import dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
+from tasks.stages.contamination import apart, asked_of, report_of
 from tasks.stages.raw_rows import raw_inputs, ways
 from tasks.stages.set_contracts import set_report, set_requests
 from tasks.stages.stage import Done, Stage
@@ -49,8 +50,10 @@ def find_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
     dataset = newest_dataset(run.store, key)
     if dataset is None:
         return None
-    lacking = next((name for name in run.resolved.sets if find_dataset(run, name) is None), None)
-    return _told(dataset, dataset.ref.uri, "" if lacking is None else unmade(lacking))
+    sets = {name: find_dataset(run, name) for name in run.resolved.sets}
+    lacking = next((name for name, one in sets.items() if one is None), None)
+    done = _told(dataset, dataset.ref.uri, "" if lacking is None else unmade(lacking))
+    return apart(run, done, {name: one for name, one in sets.items() if one is not None}, contract, make=False)
 
 
 def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[Dataset | None]:
@@ -62,9 +65,8 @@ def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
     """
     found = newest_dataset(run.store, key)
     dataset = found or _make(run, contract)
-    for name in run.resolved.sets:
-        find_dataset(run, name) or _make(run, _set_contract(run, name), name)
-    return _told(dataset, None if found is None else found.ref.uri)
+    sets = {name: find_dataset(run, name) or _make(run, _set_contract(run, name), name) for name in run.resolved.sets}
+    return apart(run, _told(dataset, None if found is None else found.ref.uri), sets, contract, make=True)
 
 
 shard = Stage(
@@ -83,6 +85,14 @@ def _set_contract(run: Run, name: str) -> ContractReport | None:
     """The report that accepted a set's rows; None if it has no contract."""
     request = set_requests(run).get(name)
     return None if request is None else set_report(run, request)
+
+
+def comparison(run: Run) -> Ref | None:
+    """The sealed report that says how far this run's splits are apart; None if its spec does not ask."""
+    if asked_of(run) is None:
+        return None
+    sets = {name: find_dataset(run, name) for name in run.resolved.sets}
+    return report_of(run, find_dataset(run), {name: one for name, one in sets.items() if one is not None})
 
 
 def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> Done[Dataset | None]:

@@ -285,6 +285,7 @@ class World:
 
         spec = SimpleNamespace(
             model_name="m",
+            contract=None,
             promote=SimpleNamespace(
                 alias="champion", gates=[GateSpec(metric="x", **{one.kind: float(one.bound)}) for one in gates]
             ),

@@ -51,7 +51,8 @@ class Place:
 
     def run(self, run_id: str, *gates: GateSpec) -> Any:
         """A run as promote sees it; `asked` gets what each provenance names."""
-        spec = SimpleNamespace(model_name="tiny", promote=SimpleNamespace(alias="champion", gates=list(gates)))
+        promote = SimpleNamespace(alias="champion", gates=list(gates))
+        spec = SimpleNamespace(model_name="tiny", promote=promote, contract=None)
         resolved = SimpleNamespace(started=STARTED, actor="bob")
 
         def provenance(*parents: Ref | None) -> dict[str, Any]:

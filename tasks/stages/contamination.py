@@ -1,0 +1,226 @@
+"""How far train and test are apart: compares the sealed rows of the run's dataset, its mixture and evaluation sets.
+
+It is a part of the shard stage: its report is looked up under a key of its own, so a reused dataset is compared too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from data_contracts.canonical import reuse_key
+from data_contracts.contract.suites import nearest
+from data_contracts.errors import ContractRejected, UsageError
+from data_contracts.handoffs import ContractReport, Dataset, Ref
+from data_contracts.messages.contamination import (
+    CONTAMINATION,
+    HELD,
+    SCORED,
+    TRAINED,
+    ContaminationReport,
+    ContaminationRequest,
+    Side,
+)
+from data_contracts.pipeline_spec import ContaminationSpec
+from data_contracts.quoting import columns_shown
+from infra.datasets import newest_dataset
+from infra.handoffs import read_handoff
+from tasks.run.run import Run
+from tasks.stages.placement import run_here
+from tasks.stages.stage import Done
+
+VERSION = 1
+REMEDY = (
+    "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the "
+    "training copies; warn keeps them."
+)
+# Field of the request → area of the store.
+_PLACES = {"uri": "contracts", "dataset_uri": "datasets"}
+Sets = Mapping[str, Dataset]
+Sharded = Done[Dataset | None]
+
+
+def asked_of(run: Run) -> ContaminationSpec | None:
+    """What the spec asks; None if rows are not compared."""
+    return run.spec.contract.contamination if run.spec.contract is not None else None
+
+
+def apart(run: Run, done: Sharded, sets: Sets, contract: ContractReport | None, *, make: bool) -> Sharded:
+    """The shard stage's answer after the rows were compared: with the rejection, or the dataset without copies.
+
+    Args:
+        done: the answer, with the dataset; sets: the datasets of evaluation sets that have raw files of their own.
+        make: compare if there is no report yet; otherwise `lacks` says so.
+    """
+    asked, dataset = asked_of(run), done.handoff
+    if asked is None or dataset is None or done.lacks:
+        return done
+    request = _request(run, asked, dataset, sets, contract)
+    found, report = _find(run, request), None
+    if found is None and not make:
+        return replace(done, lacks="its rows are not compared with those of other splits yet")
+    status = done.status
+    if found is None:
+        places = {area: run.store.next_attempt(name, request.key) for area, name in _PLACES.items()}
+        report, status = run_here(run, CONTAMINATION, request.model_copy(update=places)), "ran"
+        found = report, _dataset(run, request, report)
+    report, kept = found
+    done = replace(done, status=status, reused_from=done.reused_from if status == "reused" else None)
+    if not report.accepted:
+        sentence = f"The contract rejects the split: {report.sentence}."
+        error = ContractRejected(sentence, remedy=_remedy(report, asked), details=report.to_json())
+        where = report.ref.uri if report.ref else ""
+        return replace(done, sentence=sentence, in_plan=f"{where}: {sentence}", error=error)
+    told = f"{done.sentence}; {report.sentence or 'no row is in two splits'}"
+    if kept.ref == dataset.ref:
+        return replace(done, sentence=told)
+    reused_from = kept.ref.uri if done.reused_from else None
+    return replace(done, handoff=kept, sentence=told, ref=kept.ref, reused_from=reused_from)
+
+
+def report_of(run: Run, dataset: Dataset | None, sets: Sets) -> Ref | None:
+    """The sealed report about a dataset of this run before copies were dropped; None if rows are not compared."""
+    asked = asked_of(run)
+    if asked is None or dataset is None:
+        return None
+    return run.store.newest("contracts", _request(run, asked, dataset, sets, None).key)
+
+
+def _find(run: Run, request: ContaminationRequest) -> tuple[ContaminationReport, Dataset] | None:
+    """The report under this key, and the dataset that it leads to; None if either is missing."""
+    ref = run.store.newest("contracts", request.key)
+    if ref is None:
+        return None
+    report = read_handoff(run.store, ref, ContaminationReport)
+    if report.dataset is None:
+        return report, request.dataset
+    kept = newest_dataset(run.store, request.key)
+    return None if kept is None else (report, kept)
+
+
+def _dataset(run: Run, request: ContaminationRequest, report: ContaminationReport) -> Dataset:
+    return request.dataset if report.dataset is None else read_handoff(run.store, report.dataset, Dataset)
+
+
+def _request(
+    run: Run, asked: ContaminationSpec, dataset: Dataset, sets: Sets, contract: ContractReport | None
+) -> ContaminationRequest:
+    sides = _sides(run, dataset, sets)
+    label = _labels(run, asked, dataset)
+    columns = _columns(run, asked, dataset, label)
+    for side in sides:
+        near = [asked.near.column] if asked.near else []
+        _refuse_unknown([*columns, *label, *near], side, sensitive=run.withholds)
+    settings = {
+        "asked": asked.model_dump(mode="json"),
+        "columns": columns,
+        "label": label,
+        "sides": [[side.name, side.split, side.use, side.own] for side in sides],
+    }
+    inputs = [side.dataset.ref.id for side in sides]
+    key = reuse_key("contamination", VERSION, settings, inputs, None)
+    parents = {side.dataset.ref.uri: side.dataset.ref for side in sides}
+    return ContaminationRequest(
+        store=run.store_address,
+        uri="",
+        dataset_uri="",
+        key=key,
+        dataset=dataset,
+        sides=sides,
+        columns=columns,
+        label=label,
+        asked=asked,
+        provenance=run.provenance(*parents.values(), contract.ref if contract else None),
+    )
+
+
+def _sides(run: Run, dataset: Dataset, sets: Sets) -> list[Side]:
+    """The rows that are compared: those of splits, of a mixture's other datasets, and of evaluation sets."""
+    evaluate = run.spec.evaluate
+    scored = {evaluate.split, *(one.split for one in evaluate.sets.values() if one.split is not None)}
+
+    def use(split: str) -> int:
+        return SCORED if split in scored else TRAINED if split == "train" else HELD
+
+    own = [
+        Side(name=split, dataset=dataset, split=split, use=use(split), own=True)
+        for split, shards in dataset.splits.items()
+        if shards
+    ]
+    # By use: a dataset that was read from the store has its splits in another order than a new one.
+    own.sort(key=lambda side: (side.use, side.name))
+    mixed = [
+        Side(name=f"train of {name}", dataset=other, split="train", use=TRAINED, own=False)
+        for name, other in sorted(run.resolved.mixture.items())
+        if other.splits.get("train")
+    ]
+    named = [
+        Side(name=f"evaluate.sets.{name}", dataset=one, split="test", use=SCORED, own=False)
+        for name, one in sorted(sets.items())
+    ]
+    return [*own, *mixed, *named]
+
+
+def _labels(run: Run, asked: ContaminationSpec, dataset: Dataset) -> list[str]:
+    """The columns with the truth: those that the spec names, or the metrics' targets that are columns."""
+    if asked.labels is not None:
+        return asked.labels
+    batch, found = run.spec.train.batch, []
+    for metric in run.spec.evaluate.metrics.values():
+        entry = metric.target
+        if isinstance(batch, dict) and entry in batch:
+            entry = _column(batch[entry])
+        elif isinstance(batch, list) and entry is not None and entry.lstrip("-").isdigit():
+            at = int(entry)
+            entry = _column(batch[at]) if -len(batch) <= at < len(batch) else None
+        if entry in dataset.columns and entry is not None:
+            found.append(entry)
+    return [name for name in dict.fromkeys(found) if name not in (asked.columns or [])]
+
+
+def _column(part: str | list[str]) -> str | None:
+    """The column of a batch's entry; None if it is made of several."""
+    return part if isinstance(part, str) else None
+
+
+def _columns(run: Run, asked: ContaminationSpec, dataset: Dataset, label: list[str]) -> list[str]:
+    """The columns that make two rows the same."""
+    if asked.columns is not None:
+        return asked.columns
+    assert run.spec.shards is not None
+    split = run.spec.shards.split
+    keys = [split.key] if isinstance(split.key, str) else split.key or []
+    out = {*label, *keys, split.time, split.column, *asked.ignore}
+    unknown = [name for name in asked.ignore if name not in dataset.columns]
+    if unknown:
+        raise _unknown("ignore", unknown[0], dataset, "the dataset", sensitive=run.withholds)
+    columns = sorted(name for name in dataset.columns if name not in out)
+    if not columns:
+        raise UsageError(
+            "contract.contamination: no column is left to compare rows by.",
+            remedy="Name the columns that make two rows the same (contract.contamination.columns).",
+        )
+    return columns
+
+
+def _refuse_unknown(columns: list[str], side: Side, *, sensitive: bool) -> None:
+    for name in columns:
+        if name not in side.dataset.columns:
+            raise _unknown("columns", name, side.dataset, side.name, sensitive=sensitive)
+
+
+def _unknown(field: str, name: str, dataset: Dataset, where: str, *, sensitive: bool) -> UsageError:
+    hint = nearest(name, [] if sensitive else dataset.columns) or "."
+    return UsageError(
+        f"contract.contamination.{field}: {where} has no column {name!r}{hint}",
+        remedy=f"It has {columns_shown(dataset.columns, sensitive)}.",
+    )
+
+
+def _remedy(report: ContaminationReport, asked: ContaminationSpec) -> str:
+    others = [one.earlier for one in report.overlaps if one.earlier.startswith("train of ")]
+    if asked.on_found == "drop" and others:
+        return f"Rows of {others[0]} cannot be dropped here; drop them in the pipeline that made that dataset."
+    if not report.overlaps or asked.on_found != "reject":
+        return "Correct the labels of these rows in the data, or set contract.contamination.on_conflict: warn."
+    return REMEDY

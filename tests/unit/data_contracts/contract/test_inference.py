@@ -1,0 +1,83 @@
+"""A draft holds for the rows that it was drafted from, and no value of a column that looks personal is in it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data_contracts.contract.inference import draft, look, widened
+
+NAMES = {
+    "email": True, "customerName": True, "user_name": True, "Phone": True, "e_mail": True, "birthday": True,
+    "amount": False, "filename_length": False, "renamed": False, "shipment": False, "tip": False, "nameless": False,
+}  # fmt: skip
+
+
+def drafted(columns, batch_rows: int = 7):
+    return draft(look(pa.table(columns).to_batches(max_chunksize=batch_rows)))
+
+
+def expected(made, column: str) -> dict[str, dict]:
+    of = [one for one in made.expectations if one["kwargs"].get("column") == column]
+    return {one["type"].removeprefix("expect_column_"): one["kwargs"] for one in of}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_look_personal(name: str) -> None:
+    made = drafted({name: [f"secret{i % 3}" for i in range(40)]})
+    assert (name in made.sensitive) == NAMES[name]
+    assert ("secret" in json.dumps(made.expectations)) != NAMES[name]
+
+
+@pytest.mark.parametrize("value", ["a{}@b.org", "+49 30 12345{}", "DE0012345678901{}", "10.0.0.{}"])
+def test_values_that_look_personal(value: str) -> None:
+    made = drafted({"x": [value.format(i % 3) for i in range(40)]})
+    assert list(made.sensitive) == ["x"]
+    assert set(expected(made, "x")) == {"values_to_not_be_null"}
+    assert value[:4] not in json.dumps([made.expectations, made.unsure])
+
+
+def test_what_is_expected_of_each_kind_of_column() -> None:
+    rows = 200
+    made = drafted(
+        {
+            "id": list(range(rows)),
+            "kind": [("a", "b", None)[i % 3] for i in range(rows)],
+            "size": [i % 50 for i in range(rows)],
+            "real": [float(i % 17) + 0.5 for i in range(rows - 1)] + [math.nan],
+            "wild": [float(i) for i in range(rows - 1)] + [math.inf],
+            "text": [f"word {i % 60} " * (i % 3 + 1) for i in range(rows)],
+            "gone": pa.nulls(rows, pa.int64()),
+            "flag": [i % 2 == 0 for i in range(rows)],
+        }
+    )
+    assert set(expected(made, "id")) == {"values_to_not_be_null", "values_to_be_unique"}
+    assert made.keys == ["id"]
+    kind = expected(made, "kind")
+    assert kind["values_to_be_in_set"]["value_set"] == ["a", "b"]
+    assert kind["values_to_not_be_null"]["mostly"] == 0.34
+    assert expected(made, "size")["values_to_be_between"] == {"column": "size", "min_value": 0, "max_value": 54}
+    real = expected(made, "real")
+    assert real["values_to_be_between"]["min_value"] == 0
+    assert real["values_to_not_be_null"]["mostly"] == 0.99
+    assert set(expected(made, "wild")) == {"values_to_not_be_null"}
+    assert expected(made, "text")["value_lengths_to_be_between"]["max_value"] == 48
+    assert expected(made, "gone") == {}
+    assert expected(made, "flag")["values_to_be_in_set"]["value_set"] == [False, True]
+    unsure = {column for column, _ in made.unsure}
+    assert unsure == {"", "kind", "size", "real", "wild", "gone"}
+
+
+@given(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300), st.booleans())
+def test_a_widened_range_holds_and_keeps_its_side_of_zero(a: float, b: float, whole: bool) -> None:
+    low, high = sorted((a, b))
+    low, high = (math.floor(low), math.ceil(high)) if whole else (low, high)
+    least, most = widened(low, high, whole=whole)
+    assert least <= low <= high <= most
+    assert least >= 0 or low < 0
+    assert most <= 0 or high > 0

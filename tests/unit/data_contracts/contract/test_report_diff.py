@@ -1,0 +1,31 @@
+"""Two reports: what newly breaks, what healed, what is broken in both."""
+
+from __future__ import annotations
+
+from data_contracts.contract.report_diff import difference
+from data_contracts.handoffs import ContractReport, Failure
+
+
+def report(*failures: tuple[str, str, int], suite: str = "s") -> ContractReport:
+    told = [
+        Failure(expectation=name, column=column, severity="critical", rows=rows, sentence=f"{name} {rows}")
+        for name, column, rows in failures
+    ]
+    return ContractReport(key="k", accepted=not told, rows=10, expectations=5, failures=told, suite_digest=suite)
+
+
+def test_each_change_has_its_kind_and_new_ones_come_first() -> None:
+    before = report(("null", "a", 3), ("set", "b", 2), ("set", "b", 9), ("max", "c", 0), ("range", "d", 4))
+    after = report(("set", "b", 2), ("set", "b", 12), ("new", "a", 1), ("max", "c", 0), ("range", "d", 1))
+    found = difference(before, after)
+    assert [(one.kind, one.expectation, one.column, one.before, one.after) for one in found.changes] == [
+        ("broken", "new", "a", None, 1),
+        ("worse", "set", "b", 9, 12),
+        ("same", "set", "b", 2, 2),
+        ("same", "max", "c", 0, 0),
+        ("better", "range", "d", 4, 1),
+        ("healed", "null", "a", 3, None),
+    ]
+    assert found.changes[-1].sentence == "null 3"
+    assert not found.other_suite
+    assert difference(report(), report(suite="t")).other_suite

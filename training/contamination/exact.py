@@ -1,0 +1,198 @@
+"""Finds rows of two sides with the same values, and rows with the same values and different labels.
+
+Each block's rows become records (digest, side, first row, count, labels) that are sorted on disk by digest; all records
+of a digest are then read together. Memory is bounded by the records of CHECKED_ROWS rows, or of one digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from data_contracts.messages.contamination import Conflicts, Overlap
+from training.contamination.row_digests import row_digests
+from training.contamination.sides import Advance, Compared, OpenSide, no_report
+from training.shard.spill import Spill, Spilled
+
+CHECKED_ROWS = 2**18
+EXAMPLES = 10
+RUN_BYTES = 2**26
+KEEP_BYTES = 2**27
+_NAMES = ("key", "rest", "side", "first", "rows", "label_low", "label_high", "row_low", "row_high")
+_SIGNED = ("side", "first", "rows", "row_low", "row_high")
+_SCHEMA = pa.schema([(name, pa.int64() if name in _SIGNED else pa.uint64()) for name in _NAMES])
+Columns = dict[str, NDArray[np.generic]]
+Pair = tuple[int, int]
+
+
+@dataclass
+class Shared:
+    """What is in several sides: per pair of sides the rows of each, and the first examples; and all conflicts.
+
+    Attributes:
+        pairs: (earlier, later) → rows of earlier, rows of later, rows of later with another label.
+        to_drop: side → file with the digests (two uint64 each, ascending) of its rows that are in a later side.
+    """
+
+    pairs: dict[Pair, NDArray[np.int64]] = field(default_factory=dict)
+    examples: dict[Pair, list[Pair]] = field(default_factory=dict)
+    conflicts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(2, np.int64))
+    conflicting: list[tuple[Pair, Pair]] = field(default_factory=list)
+    to_drop: dict[int, Path] = field(default_factory=dict)
+
+    def overlaps(self, sides: Sequence[OpenSide]) -> list[Overlap]:
+        """The pairs with rows in both, in the order of the sides."""
+        return [
+            Overlap(
+                kind="exact",
+                earlier=sides[a].side.name,
+                later=sides[b].side.name,
+                earlier_rows=int(counts[0]),
+                later_rows=int(counts[1]),
+                conflicting=int(counts[2]),
+                examples=[(sides[b].place(later), sides[a].place(earlier)) for later, earlier in self.examples[a, b]],
+            )
+            for (a, b), counts in sorted(self.pairs.items())
+            if counts[0]
+        ]
+
+    def of_labels(self, sides: Sequence[OpenSide]) -> Conflicts:
+        """The conflicts of labels over all sides."""
+        places = [tuple(sides[side].place(row) for side, row in both) for both in self.conflicting]
+        return Conflicts(groups=int(self.conflicts[0]), rows=int(self.conflicts[1]), examples=places)
+
+
+def record(compared: Compared, columns: Sequence[str], label: Sequence[str], folder: Path) -> Spilled:
+    """The records of all rows, sorted."""
+    spill = Spill(folder, RUN_BYTES, KEEP_BYTES)
+    for side in compared.sides:
+        for first, values in compared.blocks(side, [*columns, *label]):
+            digests = row_digests(values[: len(columns)])
+            labels = row_digests(values[len(columns) :])[:, 0] if label else np.zeros(len(digests), np.uint64)
+            found = _records(digests, labels, first)
+            found["side"] = np.full(len(found["key"]), side.number, np.int64)
+            spill.put("", found["key"], pa.table([found[name] for name in _NAMES], schema=_SCHEMA))
+    return spill.close()
+
+
+def _records(digests: NDArray[np.uint64], labels: NDArray[np.uint64], first: int) -> dict[str, NDArray]:
+    """One record for each digest of a block, with its lowest and highest label and a row of each."""
+    rows = np.arange(first, first + len(digests))
+    order = np.lexsort((rows, labels, digests[:, 1], digests[:, 0]))
+    key, rest, labels, rows = digests[order, 0], digests[order, 1], labels[order], rows[order]
+    begins = _begins(key, rest)
+    ends = np.append(begins[1:], len(key)) - 1
+    return {
+        "key": key[begins],
+        "rest": rest[begins],
+        "first": np.minimum.reduceat(rows, begins) if len(rows) else rows,
+        "rows": ends - begins + 1,
+        "label_low": labels[begins],
+        "label_high": labels[ends],
+        "row_low": rows[begins],
+        "row_high": rows[ends],
+    }
+
+
+def find_shared(noted: Spilled, sides: Sequence[OpenSide], folder: Path, advanced: Advance = no_report) -> Shared:
+    """What is in several sides, in the order of the digests."""
+    shared = Shared()
+    used = np.array([one.side.use for one in sides])
+    pairs = [pair for pair in combinations(range(len(sides)), 2) if used[pair[0]] != used[pair[1]]]
+    # The side that is used earlier comes first.
+    pairs = sorted((a, b) if used[a] < used[b] else (b, a) for a, b in pairs)
+    for part in _parts(noted):
+        groups = _Groups(part, len(sides))
+        for pair in pairs:
+            groups.count(shared, pair)
+        groups.conflicts(shared)
+        for side in sides:
+            if side.side.own:
+                groups.list_to_drop(shared, side.number, used, folder)
+        advanced()
+    return shared
+
+
+def _parts(noted: Spilled) -> Iterator[dict[str, NDArray]]:
+    """Records by digest, side and first row; all records of a digest are in one part."""
+    for start, stop in noted.ranges("", CHECKED_ROWS) if noted.rows("") else []:
+        table = noted.part("", start, stop).read(lambda rows: rows, _SCHEMA)
+        columns = {name: table.column(name).to_numpy() for name in _NAMES}
+        order = np.lexsort((columns["first"], columns["side"], columns["rest"], columns["key"]))
+        yield {name: column[order] for name, column in columns.items()}
+
+
+class _Groups:
+    """The records of a part by digest; those of one record with one label say nothing and are left out."""
+
+    def __init__(self, part: dict[str, NDArray], num_sides: int) -> None:
+        begins = _begins(part["key"], part["rest"])
+        sizes = np.diff(np.append(begins, len(part["key"])))
+        says = np.repeat((sizes > 1), sizes) | (part["label_low"] != part["label_high"])
+        self.part = {name: column[says] for name, column in part.items()}
+        self.begins = _begins(self.part["key"], self.part["rest"])
+        sizes = np.diff(np.append(self.begins, len(self.part["key"])))
+        at = (np.repeat(np.arange(len(self.begins)), sizes), self.part["side"])
+        shape = (len(self.begins), num_sides)
+        self.rows = np.zeros(shape, np.int64)
+        np.add.at(self.rows, at, self.part["rows"])
+        self.first = np.full(shape, np.iinfo(np.int64).max)
+        np.minimum.at(self.first, at, self.part["first"])
+        self.low = np.full(shape, np.iinfo(np.uint64).max, np.uint64)
+        np.minimum.at(self.low, at, self.part["label_low"])
+        self.high = np.zeros(shape, np.uint64)
+        np.maximum.at(self.high, at, self.part["label_high"])
+
+    def count(self, shared: Shared, pair: Pair) -> None:
+        """Add the rows that are in both sides of a pair."""
+        earlier, later = pair
+        both = np.flatnonzero((self.rows[:, earlier] > 0) & (self.rows[:, later] > 0))
+        differ = self.low[both][:, pair].min(axis=1) != self.high[both][:, pair].max(axis=1) if len(both) else both > 0
+        of_later = self.rows[both, later]
+        counts = np.array([self.rows[both, earlier].sum(), of_later.sum(), of_later[differ].sum()], np.int64)
+        shared.pairs[pair] = shared.pairs.get(pair, np.zeros(3, np.int64)) + counts
+        found = zip(self.first[both, later].tolist(), self.first[both, earlier].tolist(), strict=True)
+        shared.examples[pair] = sorted([*shared.examples.get(pair, []), *found])[:EXAMPLES]
+
+    def conflicts(self, shared: Shared) -> None:
+        """Add the groups that have more than one label."""
+        if not len(self.begins):
+            return
+        part = self.part
+        groups = np.flatnonzero(self.low.min(axis=1) != self.high.max(axis=1))
+        shared.conflicts += np.array([len(groups), self.rows[groups].sum()], np.int64)
+        ends = np.append(self.begins[1:], len(part["key"]))
+        found = list(shared.conflicting)
+        order = np.lexsort((part["first"][self.begins[groups]], part["side"][self.begins[groups]]))
+        for group in groups[order[:EXAMPLES]].tolist():
+            inside = slice(self.begins[group], ends[group])
+            low = self.begins[group] + int(np.argmin(part["label_low"][inside]))
+            high = self.begins[group] + int(np.argmax(part["label_high"][inside]))
+            of_low = int(part["side"][low]), int(part["row_low"][low])
+            of_high = int(part["side"][high]), int(part["row_high"][high])
+            found.append((min(of_low, of_high), max(of_low, of_high)))
+        shared.conflicting = sorted(found)[:EXAMPLES]
+
+    def list_to_drop(self, shared: Shared, side: int, used: NDArray[np.int64], folder: Path) -> None:
+        """Append the digests of a side's rows that are in a side which is used later."""
+        later = self.rows[:, used > used[side]].sum(axis=1) > 0
+        wanted = self.begins[np.flatnonzero(later & (self.rows[:, side] > 0))]
+        if len(wanted):
+            path = shared.to_drop.setdefault(side, folder / f"drop-{side}.digests")
+            with path.open("ab") as file:
+                np.stack([self.part["key"][wanted], self.part["rest"][wanted]], axis=1).tofile(file)
+
+
+def _begins(*columns: NDArray) -> NDArray[np.int64]:
+    """Where sorted rows differ from the row before."""
+    changed = np.zeros(len(columns[0]), bool)
+    changed[:1] = True
+    for column in columns:
+        changed[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(changed)

@@ -1,0 +1,150 @@
+"""The child process that compares the rows of splits, mixtures and evaluation sets, and seals what it found.
+
+Run as `python -m training.contamination.worker REQUEST ANSWER` by `infra.child`; the answer is a `ContaminationReport`.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from data_contracts.handoffs import Ref
+from data_contracts.messages.children import Advanced
+from data_contracts.messages.contamination import (
+    CONTAMINATION,
+    Conflicts,
+    ContaminationReport,
+    ContaminationRequest,
+    Overlap,
+)
+from infra import scratch
+from infra.datasets import local_dataset
+from infra.handoffs import put_handoff
+from infra.processes.child_main import Report, child_main
+from infra.store import Store, open_at
+from training.contamination.drop import Masks, copies, write_without
+from training.contamination.exact import Shared, find_shared, record
+from training.contamination.near import Near, find_near
+from training.contamination.sides import Advance, Compared, open_sides
+
+REPORT_S = 1.0
+
+
+def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
+    """Compare the rows, drop copies if the request says so, and seal the report.
+
+    Raises:
+        UsageError: columns cannot be compared, or a split would have no rows left.
+        CorruptError: a shard is not what was sealed.
+    """
+    store, asked = open_at(request.store), request.asked
+    folders = [local_dataset(store, side.dataset) for side in request.sides]
+    near_column = [asked.near.column] if asked.near else []
+    names = [*request.columns, *request.label, *near_column]
+    compared = open_sides(request.sides, folders, list(dict.fromkeys(names)), _advance(report))
+    with scratch.make("contamination") as folder:
+        noted = record(compared, request.columns, request.label, folder.path)
+        shared = find_shared(noted, compared.sides, folder.path, compared.advanced)
+        near = find_near(compared, asked.near, folder.path) if asked.near else None
+        overlaps = shared.overlaps(compared.sides) + (near.overlaps() if near else [])
+        conflicts = shared.of_labels(compared.sides) if request.label else None
+        masks = _masks(compared, request, shared, near) if asked.on_found == "drop" else {}
+        dropped: dict[str, int] = {}
+        dataset: Ref | None = None
+        if any(mask.any() for mask in masks.values()):
+            writer = store.writer(request.dataset_uri, afresh=True)
+            of_new = {"key": request.key, "provenance": request.provenance}
+            made, dropped = write_without(writer, request.dataset, compared, masks, of_new, folder.path)
+            dataset = made.ref
+    foreign = {side.name for side in request.sides if not side.own}
+    rejected = _rejected(overlaps, conflicts, request, foreign)
+    found = ContaminationReport(
+        key=request.key,
+        accepted=not rejected,
+        columns=request.columns,
+        label=request.label,
+        rows={one.side.name: one.num_rows for one in compared.sides},
+        overlaps=overlaps,
+        conflicts=conflicts,
+        dropped=dropped,
+        dataset=dataset,
+        sentence=sentence(overlaps, conflicts, dropped),
+    )
+    return _sealed(store, request, found)
+
+
+def _advance(report: Report) -> Advance:
+    """Reports each piece of work, but not more than once in REPORT_S."""
+    pieces, reported = 0, time.monotonic()
+
+    def advanced() -> None:
+        nonlocal pieces, reported
+        pieces += 1
+        if time.monotonic() - reported >= REPORT_S:
+            reported = time.monotonic()
+            report(Advanced(done=pieces, long=True))
+
+    return advanced
+
+
+def _masks(compared: Compared, request: ContaminationRequest, shared: Shared, near: Near | None) -> Masks:
+    """The rows to drop, by side."""
+    masks = {}
+    for side in compared.sides:
+        if side.side.own:
+            mask = copies(compared, side, request.columns, shared.to_drop.get(side.number))
+            masks[side.number] = mask if near is None else np.logical_or(mask, near.mask(side.number))
+    return masks
+
+
+def _rejected(
+    overlaps: list[Overlap], conflicts: Conflicts | None, request: ContaminationRequest, foreign: set[str]
+) -> bool:
+    """Whether what was found rejects the dataset; rows of another pipeline's dataset cannot be dropped."""
+    asked = request.asked
+    if conflicts is not None and conflicts.groups and asked.on_conflict == "reject":
+        return True
+    if asked.on_found == "drop":
+        return any(one.earlier in foreign for one in overlaps)
+    return bool(overlaps) and asked.on_found == "reject"
+
+
+def sentence(overlaps: list[Overlap], conflicts: Conflicts | None, dropped: dict[str, int]) -> str:
+    """What was found, with the first rows; "" for nothing."""
+    parts = []
+    for one in overlaps:
+        later, earlier = one.examples[0]
+        kind = "nearly " if one.kind == "near" else ""
+        differ = f", {one.conflicting:,} with another label" if one.conflicting else ""
+        parts.append(
+            f"{one.later_rows:,} row{_s(one.later_rows)} of {one.later} {'are' if one.later_rows > 1 else 'is'} {kind}"
+            f"also in {one.earlier}{differ} (row {later.row} of {later.shard} is row {earlier.row} of {earlier.shard})"
+        )
+    if conflicts is not None and conflicts.groups:
+        first, second = conflicts.examples[0]
+        parts.append(
+            f"{conflicts.rows:,} rows share their columns with a row of another label (row {first.row} of "
+            f"{first.shard}, row {second.row} of {second.shard})"
+        )
+    left = ", ".join(f"{rows:,} row{_s(rows)} of {name}" for name, rows in dropped.items())
+    return "; ".join([*parts, *([f"left out: {left}"] if left else [])])
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _sealed(store: Store, request: ContaminationRequest, found: ContaminationReport) -> ContaminationReport:
+    writer = store.writer(request.uri, afresh=True)
+    put_handoff(writer, found.model_dump(mode="json", exclude={"ref"}))
+    settings = {
+        "asked": request.asked.model_dump(mode="json"),
+        "sides": [[side.name, side.dataset.ref.id, side.split, side.use] for side in request.sides],
+    }
+    ref = writer.seal("contract", settings, request.provenance)
+    return found.model_copy(update={"ref": ref})
+
+
+if __name__ == "__main__":
+    child_main(CONTAMINATION, main)
