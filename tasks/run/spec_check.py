@@ -33,7 +33,7 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     run_window(spec, path, window, datetime.now(UTC))
     lightning = inline_lightning(spec, root)
     if spec.contract is not None:
-        load_suite(spec.contract.suite, root)
+        load_suite(spec.contract.suite, root, spec.contract.parameters)
     read_spec_requirements(spec, path)
     refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
 
