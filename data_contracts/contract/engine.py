@@ -1,7 +1,7 @@
-"""Checks data against a suite: one scan shows which expectations hold, and Great Expectations decides the others.
+"""Checks data against a suite: one scan decides what it can express exactly, and Great Expectations the others.
 
-Great Expectations measures what the scan cannot express exactly (data_contracts/contract/translation.py), and again
-what the scan does not find to hold: so each finding has its words. It is imported only for these.
+Great Expectations measures what the scan cannot express exactly (data_contracts/contract/translation.py), and what the
+scan does not decide. It is imported only for these.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pyarrow as pa
 from data_contracts.contract.duck import Resources
 from data_contracts.contract.findings import Outcome, outcome, rejected
 from data_contracts.contract.great_expectations_engine import Check, load_great_expectations, on_whole, row_by_row
-from data_contracts.contract.questions import ROWS, Question
+from data_contracts.contract.measures import Question
 from data_contracts.contract.rows import Data, Files, Read, no_files
-from data_contracts.contract.scan import scanned
 from data_contracts.contract.suites import load_suite, suite_digest
 from data_contracts.contract.translation import translated
+from data_contracts.contract.verdicts import Verdicts, decided
 
 __all__ = ["Outcome", "Resources", "check", "load_suite", "suite_digest"]
 
@@ -68,12 +68,13 @@ def check(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # GX warns about its own future, and pandas about values, once per block
         left = checks(entries.keys() - questions.keys())  # first, because this refuses bad arguments
-        rows, held = (
-            _scan(questions, Data(schema, read, files), resources) if questions and resources else (None, set())
-        )
-        left |= checks(questions.keys() - held)
+        rows, decisions = None, Verdicts()
+        if questions and resources:
+            rows, decisions = decided(questions, entries, Data(schema, read, files), sensitive, resources)
+        left |= checks(questions.keys() - decisions.keys())
         rows = _measured([left[index] for index in sorted(left)], rows, read, schema)
-        failures = {index: failure for index in sorted(left) if (failure := left[index].failure(read))}
+        decisions |= {index: one.failure(read) for index, one in left.items()}
+    failures = {index: failure for index in sorted(decisions) if (failure := decisions[index])}
     return outcome(rows, count, failures, fail_on)
 
 
@@ -85,16 +86,3 @@ def _measured(checks: list[Check], rows: int | None, read: Read, schema: pa.Sche
         rows = row_by_row(row_wise, read, schema)
     on_whole([one for one in runnable if not one.scope.row_wise], read, rows, schema)
     return rows
-
-
-def _scan(questions: dict[int, Question], data: Data, resources: Resources) -> tuple[int | None, set[int]]:
-    """The number of rows, and the expectations that certainly hold; None and nothing if the scan failed."""
-    measures = [ROWS, *(measure for question in questions.values() for measure in question.measures)]
-    columns = sorted({one.column for one in measures if one.column is not None})
-    # Without a column there is nothing to scan, but to count the rows of the narrowest one.
-    read, schema = data.read, data.schema
-    values = scanned(measures, data, columns, resources) if columns else {ROWS: row_by_row([], read, schema)}
-    if values is None:
-        return None, set()
-    answers = {index: [values[one] for one in question.measures] for index, question in questions.items()}
-    return values[ROWS], {index for index, question in questions.items() if question.holds(*answers[index])}

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import pyarrow as pa
+
+from data_contracts.contract.findings import EXAMPLES
+from data_contracts.contract.measures import ROWS, Broken, Measure, Question
 
 Kind = Literal["whole", "real", "short", "text", "flag", "time"]
 Arguments = dict[str, Any]
@@ -21,41 +23,6 @@ _INT64 = 2**63
 _BAND = 1e-12
 _EPSILON = 2.3e-16
 _SQUARED = 1e150  # a sum of squares of smaller values is finite
-
-
-class Measure(NamedTuple):
-    """An aggregate: SQL in which `{c}` stands for the column, which has neither nulls nor NaN but NULL for both.
-
-    Attributes:
-        sql: the aggregate; each `?` is one of `values`.
-        column: the column's name; None if all rows are meant.
-        values: what was written in the suite, bound as parameters.
-    """
-
-    sql: str
-    column: str | None = None
-    values: tuple[Any, ...] = ()
-
-    @property
-    def distinct(self) -> bool:
-        """Whether it counts distinct values, which takes memory for each."""
-        return "DISTINCT" in self.sql
-
-
-@dataclass(frozen=True)
-class Question:
-    """What a scan has to measure for one expectation.
-
-    Attributes:
-        measures: the aggregates.
-        holds: from their values, in order: whether the expectation certainly holds.
-    """
-
-    measures: tuple[Measure, ...]
-    holds: Callable[..., bool]
-
-
-ROWS = Measure("count(*)")
 
 
 def is_number(value: Any) -> bool:
@@ -83,19 +50,34 @@ def _of_rows(kwargs: Arguments, condition: str, values: tuple[Any, ...]) -> Ques
     column = kwargs["column"]
     # Not `FILTER`: DuckDB's memory and time for it grow with the square of the number of aggregates.
     broken = Measure(f"count(CASE WHEN NOT ({condition}) THEN 1 END)", column, values)
-    return Question((Measure("count({c})", column), broken), _mostly(kwargs))
+    examples = _first(column, f"NOT ({condition})", values)
+    measures = (Measure("count({c})", column), broken)
+    return Question(measures, _mostly(kwargs), Broken(lambda of, broken: (of, broken), (examples,)))
+
+
+def _first(column: str, condition: str, values: tuple[Any, ...] = ()) -> Measure:
+    """The first rows that meet a condition: their numbers, and those of their values that are there."""
+    of = f"CASE WHEN {condition} THEN {{n}} END"
+    # Not one list of pairs: DuckDB would sort by bytes of its own, in which -0.0 is 0.0.
+    pair = f"{{{{'n': min({of}, {EXAMPLES}), 'c': arg_min({{c}}, {of}, {EXAMPLES})}}}}"
+    return Measure(pair, column, (*values, *values))
 
 
 def not_null(kwargs: Arguments, kind: Kind) -> Question:
     """Values are there."""
     enough = _mostly(kwargs)
     present = Measure("count({c})", kwargs["column"])
-    return Question((ROWS, present), lambda rows, present: enough(rows, rows - present))
+    broken = Broken(lambda rows, present: (rows, rows - present), (_first(kwargs["column"], "{c} IS NULL"),))
+    return Question((ROWS, present), lambda rows, present: enough(rows, rows - present), broken)
 
 
 def null(kwargs: Arguments, kind: Kind) -> Question:
     """Values are missing."""
-    return Question((ROWS, Measure("count({c})", kwargs["column"])), _mostly(kwargs))
+    measures = (ROWS, Measure("count({c})", kwargs["column"]))
+    if kind == "time":  # a scan only sees whether there is one
+        return Question(measures, _mostly(kwargs))
+    broken = Broken(lambda rows, present: (rows, present), (_first(kwargs["column"], "{c} IS NOT NULL"),))
+    return Question(measures, _mostly(kwargs), broken)
 
 
 def _bounds(kwargs: Arguments, value: str) -> tuple[str, tuple[float, ...]]:
@@ -147,10 +129,14 @@ def _contains(values: list[Any], kind: Kind) -> str | None:
 
 
 def unique(kwargs: Arguments, kind: Kind) -> Question:
-    """No value occurs twice; with a duplicate, it shows nothing."""
+    """Enough values occur once; with a duplicate and `mostly`, it shows nothing."""
     column = kwargs["column"]
-    distinct = Measure("count(DISTINCT {c})", column)
-    return Question((Measure("count({c})", column), distinct), lambda count, distinct: bool(count == distinct))
+    measures = (Measure("count({c})", column), Measure("count(DISTINCT {c})", column))
+    # Every copy of a value that occurs twice.
+    copies = "(SELECT {c}, {n}, count(*) OVER (PARTITION BY {c}) AS k FROM {rows} WHERE {c} IS NOT NULL) WHERE k > 1"
+    examples = (Measure("count(*)", column, (), copies), _first(column, "true")._replace(rows=copies))
+    broken = Broken(None, examples) if kwargs.get("mostly", 1) == 1 else None
+    return Question(measures, lambda count, distinct: bool(count == distinct), broken)
 
 
 def _inside(kwargs: Arguments, value: float, band: float = 0.0) -> bool:
@@ -169,7 +155,18 @@ def extreme(function: str) -> Callable[[Arguments, Kind], Question]:
         def holds(value: float | None) -> bool:
             return value is not None and (kind == "real" or abs(value) <= EXACT) and _inside(kwargs, float(value))
 
-        return Question((Measure(f"{function}({{c}})", kwargs["column"]),), holds)
+        def observed(low: float | None, high: float | None, rows: int, count: int) -> float | None:
+            value = low if function == "min" else high
+            # Of two zeros, either may be the least.
+            if low is None or high is None or not value or (kind == "whole" and max(-low, high) > EXACT):
+                return None
+            return float(value) if kind == "real" or count < rows else value  # as pandas has integers beside nulls
+
+        column = kwargs["column"]
+        ends = (Measure("min({c})", column), Measure("max({c})", column))
+        measures = (*ends, ROWS, Measure("count({c})", column))
+        at = 0 if function == "min" else 1
+        return Question(measures, lambda *values: holds(values[at]), None, observed)
 
     return build
 
@@ -220,40 +217,48 @@ def deviation(kwargs: Arguments, kind: Kind) -> Question:
 
 def distinct_count(kwargs: Arguments, kind: Kind) -> Question:
     """There are so many distinct values."""
-    return Question((Measure("count(DISTINCT {c})", kwargs["column"]),), lambda count: _inside(kwargs, count))
+    measures = (Measure("count(DISTINCT {c})", kwargs["column"]),)
+    return Question(measures, lambda count: _inside(kwargs, count), None, lambda count: count)
 
 
 def proportion(kwargs: Arguments, kind: Kind) -> Question:
     """The share of distinct values lies between two bounds."""
 
-    def holds(count: int, distinct: int) -> bool:
-        return _inside(kwargs, distinct / count if count else 0)
+    def observed(count: int, distinct: int) -> float:
+        return distinct / count if count else 0
 
-    return Question(unique(kwargs, kind).measures, holds)
+    measures = unique(kwargs, kind).measures
+    return Question(measures, lambda *values: _inside(kwargs, observed(*values)), None, observed)
 
 
 def row_count(kwargs: Arguments, schema: pa.Schema) -> Question:
     """There are so many rows."""
     expected = kwargs.get("value")
-    return Question((ROWS,), lambda rows: _inside(kwargs, rows) if expected is None else rows == expected)
+
+    def holds(rows: int) -> bool:
+        return _inside(kwargs, rows) if expected is None else rows == expected
+
+    return Question((ROWS,), holds, None, lambda rows: rows)
 
 
 def column_count(kwargs: Arguments, schema: pa.Schema) -> Question:
     """There are so many columns."""
     expected, count = kwargs.get("value"), len(schema.names)
-    return Question((), lambda: _inside(kwargs, count) if expected is None else count == expected)
+    holds = _inside(kwargs, count) if expected is None else count == expected
+    return Question((), lambda: holds, None, lambda: count)
 
 
 def columns_listed(kwargs: Arguments, schema: pa.Schema) -> Question:
     """The columns are these, in this order."""
-    return Question((), lambda: kwargs.get("column_list") == schema.names)
+    return Question((), lambda: kwargs.get("column_list") == schema.names, None, lambda: list(schema.names))
 
 
 def columns_in_set(kwargs: Arguments, schema: pa.Schema) -> Question:
     """The columns are these, in any order; or are among the data's."""
     wanted, names = set(kwargs.get("column_set", [])), set(schema.names)
     exact = kwargs.get("exact_match", True)
-    return Question((), lambda: wanted == names if exact else bool(wanted) and wanted <= names)
+    holds = wanted == names if exact else bool(wanted) and wanted <= names
+    return Question((), lambda: holds, None, lambda: sorted(schema.names))
 
 
 def typed(kwargs: Arguments, schema: pa.Schema) -> Question:

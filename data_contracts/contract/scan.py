@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,12 +16,14 @@ import pyarrow.compute as pc
 
 from data_contracts.contract.duck import Resources, asked
 from data_contracts.contract.frames import is_text
-from data_contracts.contract.questions import Measure
+from data_contracts.contract.measures import ALL, Measure
 from data_contracts.contract.rows import Data, ParquetFiles
 from data_contracts.contract.translation import kind_of
 
 if TYPE_CHECKING:
     import duckdb
+
+Found = dict[Measure, Any]
 
 log = logging.getLogger("trainwright")
 
@@ -46,22 +48,29 @@ def scanned(
     """
     wanted = list(dict.fromkeys(measures))
     with data.files() as files:
-        row = None if files is None else _of_files(wanted, data, columns, resources, files)
-    if row is None:
-        row = _of_batches(wanted, data, columns, resources)
-    return None if row is None else dict(zip(wanted, row, strict=True))
+        found = None if files is None else _of_files(wanted, data, columns, resources, files)
+    if found is not None:
+        return found
+    found = {}
+    for group in _grouped(wanted, lambda one: (one.rows, one.column if one.rows != ALL else None)):
+        row = _of_batches(group, data, sorted({one.column for one in group if one.column}) or columns[:1], resources)
+        if row is None:
+            return None
+        found.update(row)
+    return found
 
 
-def _of_batches(measures: list[Measure], data: Data, columns: list[str], resources: Resources) -> list[Any] | None:
+def _of_batches(measures: list[Measure], data: Data, columns: list[str], resources: Resources) -> Found | None:
     """All measures in one pass over the batches."""
     import duckdb
 
     names = {name: f"c{number}" for number, name in enumerate(columns)}
-    handed = pa.schema([pa.field(names[name], _handed_type(data.schema.field(name).type)) for name in columns])
-    stream = _Stream(data.read(columns), handed)
-    inner = ", ".join(f"{_seen(field.name, field.type)} AS {field.name}" for field in handed)
+    fields = [pa.field(names[name], _handed_type(data.schema.field(name).type)) for name in columns]
+    numbered = any("{n}" in one.sql for one in measures)
+    stream = _Stream(data.read(columns), pa.schema([*fields, *([pa.field("n", pa.int64())] if numbered else [])]))
+    inner = ", ".join([*(f"{_seen(one.name, one.type)} AS {one.name}" for one in fields), *(["n"] if numbered else [])])
 
-    def work(connection: duckdb.DuckDBPyConnection) -> Any:
+    def work(connection: duckdb.DuckDBPyConnection) -> Found:
         connection.register("source", stream.reader)
         return _row(connection, measures, f"SELECT {inner} FROM source", names)
 
@@ -69,7 +78,7 @@ def _of_batches(measures: list[Measure], data: Data, columns: list[str], resourc
         stream.stopped = True
 
     try:
-        row = asked(work, resources, stop=stop)
+        found = asked(work, resources, stop=stop)
     except BaseException as error:
         if stream.error is not None:
             raise stream.error from None
@@ -77,27 +86,28 @@ def _of_batches(measures: list[Measure], data: Data, columns: list[str], resourc
             raise
         log.info("one scan could not measure the data (%s): Great Expectations does", type(error).__name__)
         return None
-    return row if stream.ended else None
+    return found if stream.ended else None
 
 
 def _of_files(
     measures: list[Measure], data: Data, columns: list[str], resources: Resources, files: ParquetFiles
-) -> list[Any] | None:
+) -> Found | None:
     """All measures by DuckDB's own reader of Parquet; None if it sees other values there than ours would.
 
     Distinct values are counted by a query each: in one query, a hash table would be filled beside all the rest.
     """
     import duckdb
 
-    def work(connection: duckdb.DuckDBPyConnection) -> list[Any] | None:
+    def work(connection: duckdb.DuckDBPyConnection) -> Found | None:
         if not _alike(connection, files, {name: data.schema.field(name).type for name in columns}):
             return None
-        found: dict[Measure, Any] = {}
-        for group in _apart(measures):
+        found: Found = {}
+        for group in _grouped(measures, lambda one: (one.rows, one.column, one.distinct) if one.apart else None):
             needed = [name for name in columns if any(one.column == name for one in group)]
             names = {name: f"c{number}" for number, name in enumerate(needed)}
-            found.update(zip(group, _row(connection, group, from_files(files, data.schema, names), names), strict=True))
-        return [found[one] for one in measures]
+            rows = _from_files(files, data.schema, names, numbered=any("{n}" in one.sql for one in group))
+            found.update(_row(connection, group, rows, names))
+        return found
 
     try:
         return asked(work, resources, paths=files.paths)
@@ -106,25 +116,32 @@ def _of_files(
         return None
 
 
-def _apart(measures: list[Measure]) -> Iterator[list[Measure]]:
-    together = [one for one in measures if not one.distinct]
-    if together:
-        yield together
-    yield from ([one] for one in measures if one.distinct)
+def _grouped(measures: list[Measure], by: Callable[[Measure], object]) -> Iterable[list[Measure]]:
+    groups: dict[object, list[Measure]] = defaultdict(list)
+    for one in measures:
+        groups[by(one)].append(one)
+    return groups.values()
 
 
-def _row(connection: duckdb.DuckDBPyConnection, measures: list[Measure], rows: str, names: dict[str, str]) -> list[Any]:
-    aggregates = ", ".join(one.sql.format(c=names.get(one.column or "", "")) for one in measures)
+def _row(connection: duckdb.DuckDBPyConnection, measures: list[Measure], rows: str, names: dict[str, str]) -> Found:
+    """What the measures, which are over the same rows, have as values."""
+    asked = [(one, {"c": names.get(one.column or "", ""), "n": "n", "rows": f"({rows})"}) for one in measures]
+    aggregates = ", ".join(one.sql.format(**words) for one, words in asked)
     values = [list(value) if isinstance(value, tuple) else value for one in measures for value in one.values]
-    row = connection.execute(f"SELECT {aggregates} FROM ({rows})", values).fetchone()
+    row = connection.execute(f"SELECT {aggregates} FROM {asked[0][0].rows.format(**asked[0][1])}", values).fetchone()
     assert row is not None
-    return list(row)
+    return dict(zip(measures, row, strict=True))
 
 
-def from_files(files: ParquetFiles, schema: pa.Schema, names: dict[str, str]) -> str:
-    """The query for these columns of Parquet files, under other names."""
+def _from_files(files: ParquetFiles, schema: pa.Schema, names: dict[str, str], numbered: bool) -> str:
+    """The query for these columns of Parquet files, under other names; with each row's number as `n`."""
     seen = [f"{_seen(_quoted(name), schema.field(name).type)} AS {new}" for name, new in names.items()]
-    return f"SELECT {', '.join(seen) or '1'} FROM read_parquet({_listed(files)}, hive_partitioning = false)"
+    more = ""
+    if numbered:
+        first = f"{list(files.first_rows)}::BIGINT[]"
+        seen.append(f"({first})[list_position({_listed(files)}, filename)] + file_row_number AS n")
+        more = ", filename = true, file_row_number = true"
+    return f"SELECT {', '.join(seen) or '1'} FROM read_parquet({_listed(files)}, hive_partitioning = false{more})"
 
 
 def _alike(connection: duckdb.DuckDBPyConnection, files: ParquetFiles, kinds: dict[str, pa.DataType]) -> bool:
@@ -165,11 +182,16 @@ class _Stream:
         self.reader = pa.RecordBatchReader.from_batches(schema, self._handed(batches, schema))
 
     def _handed(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        first = 0
         try:
             for batch in batches:
                 if self.stopped:
                     return
-                yield pa.RecordBatch.from_arrays([_handed(column) for column in batch.columns], schema=schema)
+                columns = [_handed(column) for column in batch.columns]
+                if len(columns) < len(schema):
+                    columns.append(pa.array(range(first, first + batch.num_rows), pa.int64()))
+                yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                first += batch.num_rows
             self.ended = True
         except _NotUnicode:
             raise

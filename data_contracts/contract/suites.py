@@ -7,10 +7,11 @@ expectations.json, and a test compares the list with the installed version.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import yaml
@@ -73,7 +74,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _open(suite: str | dict[str, Any], root: Path) -> tuple[dict[str, Any], SuiteText]:
+def _open(suite: str | dict[str, Any], root: Path, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], SuiteText]:
     """The suite without ids and versions, and its text for error messages.
 
     Args:
@@ -105,20 +106,24 @@ def _open(suite: str | dict[str, Any], root: Path) -> tuple[dict[str, Any], Suit
     if not isinstance(expectations, list):
         text.refuse([], 'a suite is an object {"name": …, "expectations": […]}; this one has no list of expectations.')
     name = raw.get("name", "suite")
-    plain = {"name": name, "expectations": [_expectation(text, i, e) for i, e in enumerate(expectations)]}
+    plain = {"name": name, "expectations": [_expectation(text, i, e, parameters) for i, e in enumerate(expectations)]}
     return plain, text
 
 
-def load_suite(suite: str | dict[str, Any], root: Path) -> dict[str, Any]:
+def load_suite(
+    suite: str | dict[str, Any], root: Path, parameters: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
     """The suite, checked without loading Great Expectations, and without the ids and versions that GX writes.
 
     Args:
         suite: path of its JSON from `root` (the spec's folder), or the suite itself.
+        parameters: the values for each `{"$PARAMETER": name}` in it, which they replace.
 
     Raises:
-        SpecError: no file, not JSON, or an expectation or argument that Great Expectations does not have.
+        SpecError: no file, not JSON, an expectation or argument that Great Expectations does not have, or a parameter
+            without a value.
     """
-    plain, text = _open(suite, root)
+    plain, text = _open(suite, root, parameters)
     listed = _catalogue()
     known = listed["expectations"]
     for index, expectation in enumerate(plain["expectations"]):
@@ -174,7 +179,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _expectation(text: SuiteText, index: int, raw: Any) -> dict[str, Any]:
+def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
     here: list[str | int] = ["expectations", index]
     if not isinstance(raw, dict):
         text.refuse(here, "an expectation is an object with type and kwargs.")
@@ -189,8 +194,11 @@ def _expectation(text: SuiteText, index: int, raw: Any) -> dict[str, Any]:
     if not isinstance(kwargs, dict):
         text.refuse([*here, "kwargs"], 'the arguments are an object, such as {"column": "price"}.')
     for key, value in kwargs.items():
-        if isinstance(value, dict) and "$PARAMETER" in value:
-            text.refuse([*here, "kwargs", key], "suite parameters have no value here; write the value itself.")
+        try:
+            kwargs = {**kwargs, key: _filled(value, parameters)}
+        except _WithoutValue as error:
+            hint = nearest(error.name, parameters) or "; give it one in contract.parameters."
+            text.refuse([*here, "kwargs", key], f"the suite parameter {error.name} has no value{hint}")
     severity = raw.get("severity") or "critical"
     if severity not in SEVERITIES:
         text.refuse([*here, "severity"], f"{severity!r} is not a severity; use critical, warning or info.")
@@ -201,3 +209,25 @@ def _expectation(text: SuiteText, index: int, raw: Any) -> dict[str, Any]:
         "severity": severity,
         **plain,
     }
+
+
+class _WithoutValue(Exception):
+    """A suite parameter that contract.parameters does not have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def _filled(value: Any, parameters: Mapping[str, Any]) -> Any:
+    """An argument with the values of its parameters, at any depth."""
+    if isinstance(value, list):
+        return [_filled(one, parameters) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if "$PARAMETER" not in value:
+        return {key: _filled(one, parameters) for key, one in value.items()}
+    name = str(value["$PARAMETER"])
+    if name not in parameters:
+        raise _WithoutValue(name)
+    return parameters[name]

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from data_contracts.contract import questions
 from data_contracts.contract.frames import is_text
-from data_contracts.contract.questions import EXACT, Kind, Question, is_flag, is_number
+from data_contracts.contract.measures import Question
+from data_contracts.contract.questions import EXACT, Kind, is_flag, is_number
 
 # A larger set is looked up faster by the hash table of pandas than in a list, value by value.
 _SET = 100

@@ -27,6 +27,9 @@ class ContractSpec(Section):
     """A Great Expectations suite: the path of a JSON file, or the suite inline."""
     fail_on: Literal["critical", "warning", "info"] = "critical"
     """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
+    parameters: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda values: not values)
+    """Values for the suite's parameters: `{low: 0}` for each `{"$PARAMETER": "low"}` in it; default: none. The suites of
+    evaluation sets get them, too."""
     drift: DriftSpec | None = Field(default=None, exclude_if=lambda drift: drift is None)
     """The comparison with earlier data; default: none."""
     arrival: ArrivalSpec | None = Field(default=None, exclude_if=lambda arrival: arrival is None)

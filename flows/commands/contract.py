@@ -166,7 +166,10 @@ def _explain(arguments: argparse.Namespace) -> Answer:
         spec = load_spec(path)
         if spec.contract is None:
             raise UsageError(f"{name} has no contract: its data is external.", remedy="Name a spec with a contract.")
-        suite, fails = load_suite(spec.contract.suite, path.resolve().parent), spec.contract.fail_on
+        suite, fails = (
+            load_suite(spec.contract.suite, path.resolve().parent, spec.contract.parameters),
+            spec.contract.fail_on,
+        )
     else:
         suite, fails = load_suite(name, Path.cwd()), None
     told = [sentence(one) for one in suite["expectations"]]

@@ -73,7 +73,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
             for name, one in spec.evaluate.sets.items()
             if one.source is not None
         },
-        suite=None if spec.contract is None else load_suite(spec.contract.suite, root),
+        suite=None if spec.contract is None else load_suite(spec.contract.suite, root, spec.contract.parameters),
         set_suites=set_suites(spec, root),
         lightning=lightning,
         code=bundle.ref,

@@ -34,7 +34,7 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     run_window(spec, path, window, datetime.now(UTC))
     lightning = inline_lightning(spec, root)
     if spec.contract is not None:
-        load_suite(spec.contract.suite, root)
+        load_suite(spec.contract.suite, root, spec.contract.parameters)
     set_suites(spec, root)
     read_spec_requirements(spec, path)
     refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
@@ -43,10 +43,11 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
 def set_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
     """The suites that evaluation sets name themselves, loaded, by the set's name; SpecError as `load_suite`."""
     found = {}
+    parameters = {} if spec.contract is None else spec.contract.parameters
     for name, one in spec.evaluate.sets.items():
         if isinstance(one.contract, SetContractSpec):
             with suite_called(set_contract_field(name)):
-                found[name] = load_suite(one.contract.suite, root)
+                found[name] = load_suite(one.contract.suite, root, parameters)
     return found
 
 

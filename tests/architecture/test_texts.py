@@ -16,6 +16,8 @@ SEE_ROWS = (
 )
 ENGINE = (
     "data_contracts/contract/scan.py",
+    "data_contracts/contract/duck.py",
+    "data_contracts/contract/verdicts.py",
     "data_contracts/contract/translation.py",
     "data_contracts/contract/great_expectations_engine.py",
     "data_contracts/contract/engine.py",

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.contract.duck import Resources
-from data_contracts.contract.questions import ROWS, Measure
+from data_contracts.contract.measures import ROWS, Measure
 from data_contracts.contract.rows import Data
 from data_contracts.contract.scan import scanned
 from data_contracts.errors import CorruptError

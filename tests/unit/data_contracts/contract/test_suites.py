@@ -66,7 +66,7 @@ BAD = {
     "argument missing": (saved({**NOT_NULL, "kwargs": {}}), r"expectations.0.kwargs: .* needs the argument column"),
     "parameter": (
         saved({**BETWEEN, "kwargs": {"column": "a", "min_value": {"$PARAMETER": "low"}}}),
-        r"expectations.0.kwargs.min_value: suite parameters have no value here",
+        r"kwargs.min_value: the suite parameter low has no value; give it one in contract.parameters\.$",
     ),
     "SQL": (
         saved({"type": "expect_column_values_to_match_like_pattern", "kwargs": {"column": "a", "like_pattern": "a%"}}),
@@ -146,3 +146,21 @@ def test_the_digest_covers_what_decides(change: dict[str, Any], same: bool, tmp_
     plain = suite_digest(load_suite({"name": "s", "expectations": [NOT_NULL]}, tmp_path))
     other = suite_digest(load_suite({"name": "other", "id": "1", "expectations": [{**NOT_NULL, **change}]}, tmp_path))
     assert (plain == other) is same
+
+
+def test_a_parameter_of_the_suite_is_replaced_by_its_value() -> None:
+    """So a value that is used is part of the suite's digest, and so of the reuse key; no other is."""
+    kwargs = {"column": "a", "value_set": [1, {"$PARAMETER": "two"}], "mostly": {"$PARAMETER": "share"}}
+    kind = "expect_column_values_to_be_in_set"
+    suite = {"name": "s", "expectations": [{"type": kind, "kwargs": kwargs}]}
+    loaded = load_suite(suite, Path(), {"two": 2, "share": 0.5, "unused": 1})
+    assert loaded["expectations"][0]["kwargs"] == {"column": "a", "value_set": [1, 2], "mostly": 0.5}
+    assert suite_digest(loaded) == suite_digest(load_suite(suite, Path(), {"two": 2, "share": 0.5}))
+    assert suite_digest(loaded) != suite_digest(load_suite(suite, Path(), {"two": 3, "share": 0.5}))
+
+
+def test_a_parameter_with_another_name_is_suggested() -> None:
+    kwargs = {"column": "a", "min_value": {"$PARAMETER": "lowest"}}
+    suite = {"name": "s", "expectations": [{"type": "expect_column_values_to_be_between", "kwargs": kwargs}]}
+    with pytest.raises(SpecError, match=r"the suite parameter lowest has no value; did you mean lowes\?$"):
+        load_suite(suite, Path(), {"lowes": 1})
