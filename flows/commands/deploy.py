@@ -22,7 +22,8 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     path = Path(arguments.spec).resolve()
     _refuse_without_effect(arguments)
     check_spec(path, arguments.set, arguments.window)
-    name = _name(arguments.name or load_spec(path, arguments.set).name)
+    spec = load_spec(path, arguments.set)
+    name = _name(arguments.name or spec.name)
     ui = connect("cli")
     from prefect.client.orchestration import get_client
     from prefect.deployments import run_deployment
@@ -30,6 +31,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
 
     from flows.retrain import retrain
     from infra.orchestrator.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
+    from infra.orchestrator.drift_events import retrain_when_drifted
 
     wanted = PipelineDeployment(
         name=name,
@@ -45,6 +47,8 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         ensure_pool()
     with get_client(sync_client=True) as client:
         schedules = deploy_pipeline(client, wanted)
+        if spec.contract and spec.contract.drift and spec.contract.drift.retrain:
+            log.info("automation: %s", retrain_when_drifted(client, wanted.title, spec.name))
         nobody = why_nobody_conducts(client, wanted.pool)
         if nobody is not None and arguments.start:
             raise nobody
