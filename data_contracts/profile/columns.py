@@ -77,7 +77,7 @@ class Values:
             self.infinite += len(block) - len(finite)
         if len(finite):
             self._moments.add(finite)
-            least, most = float(finite.min()), float(finite.max())
+            least, most = float(finite.min()) + 0.0, float(finite.max()) + 0.0  # -0.0 or 0.0 would be chance
             self._range = (min(least, self._range[0]), max(most, self._range[1])) if self._range else (least, most)
         patterns = bins.ordered(block)
         whole = block.astype(np.int64) if self._whole and abs(low) < 2**62 and abs(high) < 2**62 else None
@@ -141,6 +141,8 @@ class Column:
         """Count the rows of a batch."""
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
+        if is_text(column.type):
+            column = column.cast(pa.large_string())  # Arrow cannot filter string views
         self._rows += len(column)
         if pa.types.is_floating(column.type):
             numbers = pc.drop_null(column).to_numpy(zero_copy_only=False).astype(np.float64)

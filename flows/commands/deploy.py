@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
@@ -16,13 +16,19 @@ from infra.orchestrator.local_pool import POOL, ensure_pool
 from infra.store import absolute_address
 from tasks.run.spec_check import check_spec
 
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+    from data_contracts.pipeline_spec import PipelineSpec
+
 
 def deploy(arguments: argparse.Namespace) -> Answer:
     """The `deploy` command; GangIncomplete with `--start` if no worker would carry out the run."""
     path = Path(arguments.spec).resolve()
     _refuse_without_effect(arguments)
     check_spec(path, arguments.set, arguments.window)
-    name = _name(arguments.name or load_spec(path, arguments.set).name)
+    spec = load_spec(path, arguments.set)
+    name = _name(arguments.name or spec.name)
     ui = connect("cli")
     from prefect.client.orchestration import get_client
     from prefect.deployments import run_deployment
@@ -45,6 +51,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         ensure_pool()
     with get_client(sync_client=True) as client:
         schedules = deploy_pipeline(client, wanted)
+        _automate(client, wanted.title, spec)
         nobody = why_nobody_conducts(client, wanted.pool)
         if nobody is not None and arguments.start:
             raise nobody
@@ -65,6 +72,14 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     else:
         lines.append(f"To start a run: trainwright deploy {shlex.quote(arguments.spec)} --start")
     return Answer("\n".join(lines), value, line=lines[-1] if arguments.start else lines[0])
+
+
+def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec) -> None:
+    """Make the automation that `contract.drift.retrain` asks for."""
+    from infra.orchestrator.drift_events import retrain_when_drifted
+
+    if spec.contract and spec.contract.drift and spec.contract.drift.retrain:
+        log.info("automation: %s", retrain_when_drifted(client, title, spec.name))
 
 
 def _refuse_without_effect(arguments: argparse.Namespace) -> None:

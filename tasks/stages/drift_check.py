@@ -19,7 +19,7 @@ def keyed(run: Run) -> dict[str, Any]:
     if asked is None or reference is None:
         return {}
     profile = reference.digest if reference.contract is None else reference.contract.id
-    return {"drift": {**asked.model_dump(mode="json", exclude={"against"}), "reference": profile}}
+    return {"drift": {**asked.model_dump(mode="json", exclude={"against", "retrain"}), "reference": profile}}
 
 
 def drift_of(run: Run, profile: Profile | None) -> DriftReport | None:

@@ -9,14 +9,17 @@ from prefect import task
 from prefect.states import Cancelled as PrefectCancelled
 from prefect.states import Completed, Failed, State
 
-from data_contracts.errors import GateNotMet, TrainwrightError
+from data_contracts.drift_report import DriftReport
+from data_contracts.errors import ContractRejected, GateNotMet, TrainwrightError
+from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import ShardProgress
 from infra.orchestrator.artifacts import ProgressArtifact, stage_artifact
+from infra.orchestrator.drift_events import announce
 from tasks.policies import task_policy
 from tasks.run.progress import GangChanged, listening, percent, sentence
 from tasks.run.run import Run
 from tasks.run.training_progress import TrainingProgress
-from tasks.stages import artifact_pages
+from tasks.stages import artifact_pages, drift_check
 from tasks.stages.stage import Stage
 
 P = ParamSpec("P")
@@ -45,6 +48,7 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
             bar.end(run.results[name].sentence)
         except TrainwrightError as error:
             answer = {"error": error}
+        _announce_drift(run, **answer)
         stage_artifact(artifact_pages.artifact_key(run, name), artifact_pages.stage_page(run, name, **answer), name)
         return _as_state(run, name, **answer)
 
@@ -59,6 +63,15 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
         return ended
 
     return cast("Callable[Concatenate[Run, P], T]", stage_or_raise)
+
+
+def _announce_drift(run: Run, handoff: Any = None, error: TrainwrightError | None = None) -> None:
+    """Tell Prefect's automations if validate found that the data has drifted."""
+    drift = handoff.drift if isinstance(handoff, ContractReport) else None
+    if isinstance(error, ContractRejected) and error.details.get("drift"):
+        drift = DriftReport.model_validate(error.details["drift"])
+    if drift is not None and drift.moved:
+        announce(run.spec.name, run.run_id, drift, rejected=drift_check.rejects(run, drift))
 
 
 def _as_state(run: Run, stage: str, handoff: Any = None, error: TrainwrightError | None = None) -> State:

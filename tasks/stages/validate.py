@@ -21,6 +21,7 @@ from tasks.stages.stage import Done, Stage
 
 VERSION = 1
 SHOWN = 5
+DRIFTED = "Correct the data; if it is right, train on it with --set contract.drift.fail_on=never."
 LATE = "Wait for the data, or correct contract.arrival."
 
 
@@ -123,6 +124,8 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[Contr
         empty = _empty_window(run, report)
         sentence = empty or rejection(report, run.spec.contract.fail_on)
         remedy = "Check --window and data.window.column." if empty else None
+        if not report.failures and report.drift is not None:
+            remedy = DRIFTED
         error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
         in_plan = f"{report.ref.uri}: {sentence}"
         return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)

@@ -14,11 +14,12 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages.contamination import ContaminationReport
 from data_contracts.messages.message import Message
+from data_contracts.profile.record import Profile
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
-           handoffs.Receipt, RunReport, Resolved, ContaminationReport]  # fmt: skip
+           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

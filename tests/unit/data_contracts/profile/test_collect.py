@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, time
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -123,3 +126,34 @@ def test_no_rows_and_no_values() -> None:
     none = profile_of([pa.record_batch({"x": [None], "y": [None]}, schema)], schema, [])
     assert merged([empty, some]) == merged([some, empty]) == some
     assert [one.nulls for one in merged([none, some]).columns] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([1.0, None], pa.float16()),
+        pa.array([2**64 - 1, None], pa.uint64()),
+        pa.array([Decimal("1.25"), None], pa.decimal256(60, 2)),
+        pa.array(["a", None], pa.string_view()),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", None])),
+        pa.array([date(2026, 1, 1), None], pa.date64()),
+        pa.array([datetime(2026, 1, 1), None], pa.timestamp("ns", "Europe/Berlin")),
+        pa.array([time(1), None], pa.time32("s")),
+        pa.array([{"a": 1}, None]),
+        pa.array([b"ab", None], pa.binary(2)),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_every_type_has_a_profile(column: pa.Array) -> None:
+    batch = pa.record_batch({"x": column})
+    one = profile_of([batch], batch.schema, [])
+    assert (one.columns[0].rows, one.columns[0].nulls) == (2, 1)
+    assert merged([one]) == one
+
+
+def test_a_negative_zero_is_zero() -> None:
+    def said(values: list[float]) -> bytes:
+        batch = pa.record_batch({"x": values})
+        return canonical(profile_of([batch], batch.schema, []).to_json())
+
+    assert said([0.0, -0.0]) == said([-0.0, 0.0])

@@ -1,0 +1,80 @@
+"""The Prefect event that raw data has drifted, and the automation that starts a retraining when it arrives."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.drift_report import DriftReport
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+EVENT = "trainwright.data.drifted"
+_REJECTED = "trainwright.rejected"
+# The run that the automation starts trains on the data that was rejected, so no event can follow from it.
+ACCEPTS = "contract.drift.fail_on=never"
+
+log = logging.getLogger(__name__)
+
+
+def announce(pipeline: str, run_id: str, report: DriftReport, rejected: bool) -> None:
+    """Emit the event; a failure is one warning, because nothing of the run depends on it.
+
+    Args:
+        rejected: whether the run ends because of it, so that the data is not trained on.
+    """
+    from prefect.events import emit_event
+
+    payload = {
+        "run_id": run_id,
+        "against": report.against,
+        "verdict": report.verdict,
+        "columns": [one.column for one in report.moved],
+        "sentence": report.sentence,
+    }
+    labels = {"prefect.resource.name": pipeline, _REJECTED: str(rejected).lower()}
+    try:
+        emit_event(event=EVENT, resource={"prefect.resource.id": _resource(pipeline), **labels}, payload=payload)
+    except Exception as error:  # such as a payload that is too large
+        log.warning("Prefect did not take the event %s; the run continues: %s", EVENT, error)
+
+
+def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: str) -> str:
+    """Make the automation, or change it: a run that drift rejected starts the deployment, which accepts the data.
+
+    Args:
+        deployment: its name, `retrain/NAME`.
+
+    Returns:
+        The automation's name.
+    """
+    from prefect.events.actions import RunDeployment
+    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+    known = client.read_deployment_by_name(deployment)
+    settings = shlex.split(str(known.parameters.get("set") or ""))
+    parameters: dict[str, Any] = {"set": shlex.join([*settings, ACCEPTS])}
+    name = f"{deployment} when its data drifted"
+    wanted = AutomationCore(
+        name=name,
+        description=f"Retrains on data that {deployment} rejected because of drift.",
+        trigger=EventTrigger(
+            expect={EVENT},
+            match={"prefect.resource.id": _resource(pipeline), _REJECTED: "true"},
+            posture=Posture.Reactive,
+            threshold=1,
+        ),
+        actions=[RunDeployment(deployment_id=known.id, parameters=parameters)],
+    )
+    existing = client.read_automations_by_name(name)
+    if existing:
+        client.update_automation(existing[0].id, wanted)
+    else:
+        client.create_automation(wanted)
+    return name
+
+
+def _resource(pipeline: str) -> str:
+    return f"trainwright.pipeline.{pipeline}"

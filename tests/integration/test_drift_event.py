@@ -1,0 +1,59 @@
+"""On a real server: data that drift rejected starts the deployment once, through an automation, and is accepted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.pool import Site, password_in, server_url, until
+from tests.support.tiny import trainwright, write_project
+
+EMIT = """
+import sys
+from data_contracts.drift_report import ColumnDrift, DriftReport
+from infra.orchestrator.drift_events import announce
+from prefect.events.worker import EventsWorker
+moved = ColumnDrift(column="c", verdict="critical", p=0, nulls=(0, 0), sentence="c: moved")
+announce(sys.argv[1], "run", DriftReport(against="tiny@champion", columns=[moved]), rejected=sys.argv[2] == "true")
+EventsWorker.drain_all()
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, state_folder: Path):
+    url = server_url()
+    found = Site(url, tmp_path / "site", password_in(state_folder / "home"))
+    yield found
+    found.close()
+
+
+def test_a_rejection_because_of_drift_starts_one_retraining(site: Site, tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    set_ = ["--set", "contract.drift.retrain=true", "--set", "contract.drift.fail_on=critical"]
+    site.pool("drifting", worker=False)
+    for _ in range(2):  # the second changes the first's automation
+        done = trainwright("deploy", str(spec), "--pool", "drifting", *set_, "--json", env=site.environment)
+        assert done.returncode == 0, done.stderr
+    deployment = site.ask("/deployments/name/retrain/tiny", method="GET")
+    [automation] = site.ask("/automations/filter", {})
+    assert automation["name"] == "retrain/tiny when its data drifted"
+
+    def started() -> list[dict]:
+        return site.ask("/flow_runs/filter", {"flow_runs": {"deployment_id": {"any_": [deployment["id"]]}}})
+
+    def emit(pipeline: str, rejected: str) -> None:
+        subprocess.run([sys.executable, "-c", EMIT, pipeline, rejected], env=site.environment, check=True)
+
+    emit("tiny", "false")
+    emit("another", "true")
+    emit("tiny", "true")
+    until(started, 60)
+    [run] = started()
+    assert run["parameters"]["set"].split() == [*set_[1::2], "contract.drift.fail_on=never"]
+    assert run["parameters"]["spec"] == str(spec)
+    events = site.ask("/events/filter", {"filter": {"event": {"name": ["trainwright.data.drifted"]}}})["events"]
+    assert json.loads(json.dumps(events[0]["payload"]))["columns"] == ["c"]
