@@ -17,6 +17,15 @@ class QuarantineSpec(Section):
     rejected."""
 
 
+class SuiteSpec(Section):
+    """What must be true of other rows than the raw data's; none of them is set aside."""
+
+    suite: str | dict[str, Any]
+    """A Great Expectations suite, as in `contract.suite`."""
+    fail_on: Literal["critical", "warning", "info"] = "critical"
+    """The mildest severity that rejects the rows; default `critical`."""
+
+
 class ContractSpec(Section):
     """The contract: what must be true of the data before it is used."""
 
@@ -26,12 +35,5 @@ class ContractSpec(Section):
     """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
     quarantine: QuarantineSpec | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
     """Set aside the rows that break an expectation about rows, and judge the others; default: reject the data."""
-
-
-class SetContractSpec(Section):
-    """What must be true of an evaluation set's own rows; none of them is set aside."""
-
-    suite: str | dict[str, Any]
-    """A Great Expectations suite, as in `contract.suite`."""
-    fail_on: Literal["critical", "warning", "info"] = "critical"
-    """The mildest severity that rejects the set; default `critical`."""
+    features: SuiteSpec | None = Field(default=None, exclude_if=lambda features: features is None)
+    """What must be true of the rows in the shards, after `shards.transform`; checked by shard; default nothing."""

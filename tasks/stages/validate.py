@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import SEVERITIES, suite_digest
@@ -56,7 +57,7 @@ def find_report(run: Run, key: str) -> Done[ContractReport | None] | None:
 
 def make_report(run: Run, key: str) -> Done[ContractReport | None]:
     """Check the raw data against its contract, and evaluation sets against theirs; a rejection is kept, too."""
-    own = _own_report(run, key) or _judged(run, _check(run, key, _request(run)), "ran")
+    own = _own_report(run, key) or _judged(run, checked(run, key, _request(run)), "ran")
     return _with_sets(run, own, make=True)
 
 
@@ -75,7 +76,7 @@ def _with_sets(run: Run, own: Done[ContractReport | None], *, make: bool) -> Don
             if not make:
                 return replace(own, lacks=f"the rows of {place} are not checked yet")
             with suite_called(set_contract_field(name)):
-                report = _check(run, set_key(request), request)
+                report = checked(run, set_key(request), request)
             own = replace(own, status="ran", reused_from=None)
         assert report.ref is not None
         sentence = f"{place}: {accepted(report) if report.accepted else rejection(report, request.fail_on)}"
@@ -147,8 +148,8 @@ def _empty_window(run: Run, report: ContractReport) -> str:
     return f"The contract rejects the data: no row is in the window {'..'.join(window)}."
 
 
-def rejection(report: ContractReport, fail_on: str) -> str:
-    """One sentence that says what broke, where and in how many rows; the failures that rejected the data come first."""
+def rejection(report: ContractReport, fail_on: str, what: str = "data") -> str:
+    """One sentence that says what broke, where and in how many rows; the failures that rejected it come first."""
     if not report.failures:
         return "The contract rejects the data: no expectation was checked."
     bar = SEVERITIES.index(fail_on)
@@ -156,7 +157,7 @@ def rejection(report: ContractReport, fail_on: str) -> str:
     mild = report.failures[len(grave) :]  # the gravest come first
     milder = f" Milder than fail_on: {_listed(mild)}." if mild else ""
     aside = f" {report.quarantine.refused}" if report.quarantine is not None else ""
-    return f"The contract rejects the data: {_listed(grave)}.{aside}{milder}"
+    return f"The contract rejects the {what}: {_listed(grave)}.{aside}{milder}"
 
 
 def _listed(failures: list[Failure]) -> str:
@@ -204,12 +205,15 @@ def _request(run: Run) -> ContractRequest:
     )
 
 
-def _check(run: Run, key: str, request: ContractRequest) -> ContractReport:
+def checked(run: Run, key: str, request: ContractRequest, provenance: dict[str, Any] | None = None) -> ContractReport:
+    """The sealed report of a check; its provenance names the raw files, unless another is given."""
+    if provenance is None:
+        provenance = {**run.provenance(), **run.raw_provenance(request.files, request.sources)}
     if request.quarantine is None:
-        return _sealed(run, key, request, _outcome(run, request))
+        return _sealed(run, key, request, _outcome(run, request), provenance)
     with scratch.make("quarantine") as folder:
         request = request.model_copy(update={"folder": str(folder.path)})
-        return _sealed(run, key, request, _outcome(run, request))
+        return _sealed(run, key, request, _outcome(run, request), provenance)
 
 
 def _outcome(run: Run, request: ContractRequest) -> ContractOutcome:
@@ -218,7 +222,9 @@ def _outcome(run: Run, request: ContractRequest) -> ContractOutcome:
     return contract_worker.main(request, lambda report: None)
 
 
-def _sealed(run: Run, key: str, request: ContractRequest, outcome: ContractOutcome) -> ContractReport:
+def _sealed(
+    run: Run, key: str, request: ContractRequest, outcome: ContractOutcome, provenance: dict[str, Any]
+) -> ContractReport:
     """The report of an outcome, stored with the rows that were set aside."""
     found = outcome.model_dump(mode="json", exclude={"schema_version"})
     fields = {"schema_version": 1, "key": key, **found, "suite_digest": suite_digest(request.suite)}
@@ -235,6 +241,5 @@ def _sealed(run: Run, key: str, request: ContractRequest, outcome: ContractOutco
         if outcome.quarantine is not None and outcome.quarantine.rows:
             assert request.folder is not None
             writer.put(FILE, Path(request.folder) / FILE, private=True)
-    provenance = {**run.provenance(), **run.raw_provenance(request.files, request.sources)}
     ref = writer.seal("contract", settings, provenance)
     return read_handoff(run.store, ref, ContractReport)

@@ -54,7 +54,7 @@ def test_by_default_a_set_is_held_to_the_same_suite_and_checked_once(
     done = validate.done(run)
     assert done.error is None
     assert done.sentence == "600 rows meet 3 expectations; evaluate.sets.hard: 40 rows meet 3 expectations"
-    monkeypatch.setattr(stage, "_check", lambda *_: pytest.fail("it was checked again"))
+    monkeypatch.setattr(stage, "checked", lambda *_: pytest.fail("it was checked again"))
     again = validate.done(opened(folder))
     assert (again.status, again.sentence) == ("reused", done.sentence)
 
