@@ -11,7 +11,7 @@ from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
 from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
 from data_contracts.pipeline_spec.contamination import ContaminationSpec, NearSpec
-from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec, SetContractSpec
+from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec, SuiteSpec
 from data_contracts.pipeline_spec.data import (
     DaskRunner,
     Database,
@@ -49,12 +49,12 @@ __all__ = [
     "PromoteSpec",
     "QuarantineSpec",
     "RetrySpec",
-    "SetContractSpec",
     "SetSpec",
     "ShardsSpec",
     "SourceSpec",
     "SplitSpec",
     "StoreSpec",
+    "SuiteSpec",
     "TrainSpec",
     "VerifySpec",
 ]
@@ -159,6 +159,8 @@ class PipelineSpec(Section):
         if self.contract is not None and self.contract.quarantine is not None and self.shards and self.shards.append:
             sentence = "and shards.append exclude each other: old shards may hold a row that breaks the contract beside"
             raise FieldError(("contract", "quarantine"), f"{sentence} new rows; leave one out")
+        if self.contract is not None and self.contract.features and self.shards and self.shards.format != "parquet":
+            raise FieldError(("contract", "features"), "needs shards.format: parquet; use it, or leave features out")
         self._check_splits()
         for index, gate in enumerate(self.promote.gates):
             of_set, _, metric = gate.metric.rpartition("/")

@@ -20,6 +20,15 @@ class QuarantineSpec(Section):
     rejected."""
 
 
+class SuiteSpec(Section):
+    """What must be true of other rows than the raw data's; none of them is set aside."""
+
+    suite: str | dict[str, Any]
+    """A Great Expectations suite, as in `contract.suite`."""
+    fail_on: Literal["critical", "warning", "info"] = "critical"
+    """The mildest severity that rejects the rows; default `critical`."""
+
+
 class ContractSpec(Section):
     """The contract: what must be true of the data before it is used."""
 
@@ -28,8 +37,8 @@ class ContractSpec(Section):
     fail_on: Literal["critical", "warning", "info"] = "critical"
     """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
     parameters: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda values: not values)
-    """Values for the suite's parameters: `{low: 0}` for each `{"$PARAMETER": "low"}` in it; default: none. The suites of
-    evaluation sets get them, too."""
+    """Values for the suite's parameters: `{low: 0}` for each `{"$PARAMETER": "low"}` in it; default: none. The
+    suites of evaluation sets and of `features` get them, too."""
     drift: DriftSpec | None = Field(default=None, exclude_if=lambda drift: drift is None)
     """The comparison with earlier data; default: none."""
     arrival: ArrivalSpec | None = Field(default=None, exclude_if=lambda arrival: arrival is None)
@@ -38,12 +47,5 @@ class ContractSpec(Section):
     """Set aside the rows that break an expectation about rows, and judge the others; default: reject the data."""
     contamination: ContaminationSpec | None = Field(default=None, exclude_if=lambda one: one is None)
     """Whether rows of one split may also be in another; default: not checked."""
-
-
-class SetContractSpec(Section):
-    """What must be true of an evaluation set's own rows; none of them is set aside."""
-
-    suite: str | dict[str, Any]
-    """A Great Expectations suite, as in `contract.suite`."""
-    fail_on: Literal["critical", "warning", "info"] = "critical"
-    """The mildest severity that rejects the set; default `critical`."""
+    features: SuiteSpec | None = Field(default=None, exclude_if=lambda features: features is None)
+    """What must be true of the rows in the shards, after `shards.transform`; checked by shard; default nothing."""

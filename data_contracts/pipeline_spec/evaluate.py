@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import DottedPath, FieldError, Section
-from data_contracts.pipeline_spec.contract import SetContractSpec
+from data_contracts.pipeline_spec.contract import SuiteSpec
 from data_contracts.pipeline_spec.data import Sources
 from data_contracts.pipeline_spec.placement import Spread
 
@@ -53,7 +53,7 @@ class SetSpec(Section):
     """A split of the dataset, such as `val`."""
     source: Sources | None = None
     """Or raw files, which are sharded with the same settings; all rows are scored."""
-    contract: SetContractSpec | Literal["same", "none"] = Field(default="same", exclude_if=lambda one: one == "same")
+    contract: SuiteSpec | Literal["same", "none"] = Field(default="same", exclude_if=lambda one: one == "same")
     """With `source`: what must be true of its rows: the `same` suite and `fail_on` as in the section `contract`, its
     own suite, or `none`; default same. No row is set aside."""
 

@@ -44,6 +44,7 @@ def _parts_of(spec: PipelineSpec) -> list[str]:
     """The files from which a spec takes its Lightning config, its suite and its packages."""
     parts = [spec.train.lightning, spec.contract.suite if spec.contract else None]
     parts += [one.contract.suite for one in spec.evaluate.sets.values() if not isinstance(one.contract, str)]
+    parts += [spec.contract.features.suite] if spec.contract and spec.contract.features else []
     if spec.environment is not None:  # what it resolves to is counted
         parts += [f"{spec.environment.file}{name}" for name in ("", "/uv.lock", "/pyproject.toml")]
     return [part for part in parts if isinstance(part, str)]

@@ -15,7 +15,7 @@ from data_contracts.contract.suites import load_suite
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
-from data_contracts.pipeline_spec import PipelineSpec, SetContractSpec
+from data_contracts.pipeline_spec import PipelineSpec, SuiteSpec
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
 from infra import code_bundle
@@ -25,6 +25,7 @@ from tasks.run.environments import read_spec_requirements
 
 # A class or a function that the spec names: its field, and its dotted path.
 NamedCode = tuple[FieldPath, str]
+FEATURES = "contract.features.suite"
 _LIGHTNING: FieldPath = ("train", "lightning")
 
 
@@ -36,6 +37,7 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     if spec.contract is not None:
         load_suite(spec.contract.suite, root, spec.contract.parameters)
     set_suites(spec, root)
+    features_suite(spec, root)
     read_spec_requirements(spec, path)
     refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
 
@@ -45,10 +47,18 @@ def set_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
     found = {}
     parameters = {} if spec.contract is None else spec.contract.parameters
     for name, one in spec.evaluate.sets.items():
-        if isinstance(one.contract, SetContractSpec):
+        if isinstance(one.contract, SuiteSpec):
             with suite_called(set_contract_field(name)):
                 found[name] = load_suite(one.contract.suite, root, parameters)
     return found
+
+
+def features_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
+    """The suite of `contract.features`, loaded; SpecError as `load_suite`."""
+    if spec.contract is None or spec.contract.features is None:
+        return None
+    with suite_called(FEATURES):
+        return load_suite(spec.contract.features.suite, root, spec.contract.parameters)
 
 
 def set_contract_field(name: str) -> str:

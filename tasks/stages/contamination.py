@@ -53,7 +53,7 @@ def apart(run: Run, done: Sharded, sets: Sets, contract: ContractReport | None, 
         make: compare if there is no report yet; otherwise `lacks` says so.
     """
     asked, dataset = asked_of(run), done.handoff
-    if asked is None or dataset is None or done.lacks:
+    if asked is None or dataset is None or done.lacks or done.error is not None:
         return done
     request = _request(run, asked, dataset, sets, contract)
     found, report = _find(run, request), None

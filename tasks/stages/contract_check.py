@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from data_contracts.contract.suites import suite_digest
 from data_contracts.drift_report import DriftReport
@@ -41,10 +42,10 @@ def data_request(run: Run) -> ContractRequest:
     )
 
 
-def checked(run: Run, key: str, request: ContractRequest) -> ContractReport:
-    """The sealed report of a check."""
+def checked(run: Run, key: str, request: ContractRequest, provenance: dict[str, Any] | None = None) -> ContractReport:
+    """The sealed report of a check; its provenance names the raw files, unless another is given."""
     with _with_folder(request) as request:
-        return _sealed(run, key, request, _outcome(run, request))
+        return _sealed(run, key, request, _outcome(run, request), provenance=provenance)
 
 
 def checked_and_compared(run: Run, key: str, plain: str, request: ContractRequest) -> ContractReport:
@@ -99,7 +100,12 @@ def _checked_before(run: Run, key: str) -> ContractOutcome | None:
 
 
 def _sealed(
-    run: Run, key: str, request: ContractRequest, outcome: ContractOutcome, drift: DriftReport | None = None
+    run: Run,
+    key: str,
+    request: ContractRequest,
+    outcome: ContractOutcome,
+    drift: DriftReport | None = None,
+    provenance: dict[str, Any] | None = None,
 ) -> ContractReport:
     """The report of an outcome, stored with the profile and with the rows that were set aside."""
     found = outcome.model_dump(mode="json", exclude={"schema_version", "profile"})
@@ -120,6 +126,7 @@ def _sealed(
         if outcome.quarantine is not None and outcome.quarantine.rows:
             assert request.folder is not None
             writer.put(FILE, Path(request.folder) / FILE, private=True)
-    provenance = {**run.provenance(), **run.raw_provenance(request.files, request.sources)}
+    if provenance is None:
+        provenance = {**run.provenance(), **run.raw_provenance(request.files, request.sources)}
     ref = writer.seal("contract", settings, provenance)
     return read_handoff(run.store, ref, ContractReport)

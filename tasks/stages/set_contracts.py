@@ -6,7 +6,7 @@ from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import suite_digest
 from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import ContractRequest
-from data_contracts.pipeline_spec import SetContractSpec
+from data_contracts.pipeline_spec import SuiteSpec
 from infra.handoffs import read_handoff
 from tasks.run.run import Run
 from tasks.stages.raw_rows import raw_inputs, ways
@@ -22,7 +22,7 @@ def set_requests(run: Run) -> dict[str, ContractRequest]:
         one = spec.evaluate.sets[name]
         if one.contract == "none" or spec.contract is None or isinstance(spec.data, str):
             continue
-        own = isinstance(one.contract, SetContractSpec)
+        own = isinstance(one.contract, SuiteSpec)
         suite = resolved.set_suites[name] if own else resolved.suite
         assert suite is not None
         found[name] = ContractRequest(
@@ -32,7 +32,7 @@ def set_requests(run: Run) -> dict[str, ContractRequest]:
             root=resolved.root,
             window=None,
             window_column=None,
-            fail_on=one.contract.fail_on if isinstance(one.contract, SetContractSpec) else spec.contract.fail_on,
+            fail_on=one.contract.fail_on if isinstance(one.contract, SuiteSpec) else spec.contract.fail_on,
             sensitive=spec.data.sensitive,
             may_lack_sensitive=True,
         )

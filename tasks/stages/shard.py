@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from data_contracts.canonical import canonical, reuse_key
+from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Dataset, Ref, SourceFile
 from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
 from data_contracts.pipeline_spec import SourceSpec
@@ -12,11 +14,14 @@ from infra.child import run_child
 from infra.datasets import dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
+from tasks.run.spec_check import FEATURES, suite_called
 from tasks.stages.contamination import apart, asked_of, report_of
+from tasks.stages.contract_check import checked
+from tasks.stages.features import features_key, features_report, features_request
 from tasks.stages.raw_rows import raw_inputs, ways
 from tasks.stages.set_contracts import set_report, set_requests
 from tasks.stages.stage import Done, Stage
-from tasks.stages.validate import contract_key, reading, validate
+from tasks.stages.validate import accepted, contract_key, reading, rejection, validate
 
 VERSION = 2
 
@@ -52,7 +57,9 @@ def find_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
         return None
     sets = {name: find_dataset(run, name) for name in run.resolved.sets}
     lacking = next((name for name, one in sets.items() if one is None), None)
-    done = _told(dataset, dataset.ref.uri, "" if lacking is None else unmade(lacking))
+    if lacking is not None:
+        return _told(dataset, dataset.ref.uri, unmade(lacking))
+    done = _with_features(run, dataset, _told(dataset, dataset.ref.uri), make=False)
     return apart(run, done, {name: one for name, one in sets.items() if one is not None}, contract, make=False)
 
 
@@ -66,7 +73,31 @@ def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
     found = newest_dataset(run.store, key)
     dataset = found or _make(run, contract)
     sets = {name: find_dataset(run, name) or _make(run, _set_contract(run, name), name) for name in run.resolved.sets}
-    return apart(run, _told(dataset, None if found is None else found.ref.uri), sets, contract, make=True)
+    done = _with_features(run, dataset, _told(dataset, None if found is None else found.ref.uri), make=True)
+    return apart(run, done, sets, contract, make=True)
+
+
+def _with_features(run: Run, dataset: Dataset, done: Done[Dataset | None], *, make: bool) -> Done[Dataset | None]:
+    """The stage's answer after the rows in the shards were checked, too, if `contract.features` asks for it."""
+    key = features_key(run, dataset)
+    if key is None:
+        return done
+    report = features_report(run, key)
+    if report is None:
+        if not make:
+            return replace(done, lacks="the dataset is not checked against contract.features yet")
+        with suite_called(FEATURES):
+            request = features_request(run, dataset, in_order(dataset))
+            report = checked(run, key, request, run.provenance(dataset.ref))
+        done = replace(done, status="ran", reused_from=None)
+    assert report.ref is not None
+    assert run.spec.contract is not None
+    assert run.spec.contract.features is not None
+    if report.accepted:
+        return replace(done, sentence=f"{done.sentence}; contract.features: {accepted(report)}")
+    sentence = f"contract.features: {rejection(report, run.spec.contract.features.fail_on, 'shards')}"
+    error = ContractRejected(sentence, details=report.to_json())
+    return replace(done, sentence=sentence, in_plan=f"{report.ref.uri}: {sentence}", error=error)
 
 
 shard = Stage(

@@ -164,8 +164,8 @@ def _empty_window(run: Run, report: ContractReport) -> str:
     return f"The contract rejects the data: no row is in the window {'..'.join(window)}."
 
 
-def rejection(report: ContractReport, fail_on: str) -> str:
-    """One sentence that says what broke, where and in how many rows; the failures that rejected the data come first."""
+def rejection(report: ContractReport, fail_on: str, what: str = "data") -> str:
+    """One sentence that says what broke, where and in how many rows; the failures that rejected it come first."""
     bar = SEVERITIES.index(fail_on)
     grave = [failure for failure in report.failures if SEVERITIES.index(failure.severity) >= bar]
     if not grave and report.drift is not None:
@@ -176,7 +176,7 @@ def rejection(report: ContractReport, fail_on: str) -> str:
     mild = report.failures[len(grave) :]  # the gravest come first
     milder = f" Milder than fail_on: {_listed(mild)}." if mild else ""
     aside = f" {report.quarantine.refused}" if report.quarantine is not None else ""
-    return f"The contract rejects the data: {_listed(grave)}.{aside}{milder}"
+    return f"The contract rejects the {what}: {_listed(grave)}.{aside}{milder}"
 
 
 def _listed(failures: list[Failure]) -> str:

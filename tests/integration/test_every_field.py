@@ -87,10 +87,15 @@ FIELDS = {
     },
     "contract": {
         "fail_on": "critical",
+        "quarantine": {"max_share": 0.01},
         "suite": {
             "name": "events",
             "expectations": [
                 {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "email"}},
+                {
+                    "type": "expect_column_values_to_not_match_regex",
+                    "kwargs": {"column": "email", "regex": "^person[16]50@"},
+                },
                 {
                     "type": "expect_column_values_to_not_match_regex",
                     "kwargs": {"column": "email", "regex": "^person[5]"},
@@ -173,12 +178,14 @@ def test_every_field_is_carried_out(spec: Path) -> None:
     [warning] = report["failures"]
     assert (warning["severity"], warning["rows"]) == ("warning", 111)  # 5, 50 to 59, 500 to 599
     assert set(warning["values"]) == {"•••"}
+    assert (report["quarantine"]["rows"], report["quarantine"]["broken"][0]["row_numbers"]) == (2, [150, 650])
 
     dataset = stage(spec, "shard")
     rows = {name: sum(shard["rows"] for shard in shards) for name, shards in dataset["splits"].items()}
-    # 20, 5 and 6 days of 24 rows, less two hours before each boundary, less the nulls at hours 0, 100, 200, …
-    assert rows == {"train": 480 - 2 - 5, "val": 120 - 2 - 1, "test": 144 - 2}
-    assert dataset["dropped_rows"] == {"gap": 4}
+    # 20, 5 and 6 days of 24 rows, less two hours before each boundary, less the nulls at hours 0, 100, 200, …, less
+    # hours 150 and 650, which are quarantined
+    assert rows == {"train": 480 - 2 - 5 - 1, "val": 120 - 2 - 1, "test": 144 - 2 - 1}
+    assert dataset["dropped_rows"] == {"gap": 4, "quarantined": 2}
     assert all(shard["path"].endswith(".tfrecord") for shards in dataset["splits"].values() for shard in shards)
     assert len(dataset["splits"]["train"]) > 1
 
@@ -204,6 +211,7 @@ def test_every_field_is_carried_out(spec: Path) -> None:
 
     receipt = stage(spec, "promote")
     assert (receipt["decision"], receipt["model"], receipt["alias"]) == ("promoted", "events-net", "staging")
+    assert receipt["quarantined_rows"] == 2
 
 
 def test_another_window_is_other_data(spec: Path) -> None:

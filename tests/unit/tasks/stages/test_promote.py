@@ -63,9 +63,11 @@ class Place:
             store=self.store, run_id=run_id, spec=spec, resolved=resolved, provenance=provenance, recorded=False
         )
 
-    def promoted(self, n: int, *gates: GateSpec, force: str | None = None, run_id: str = "") -> Any:
+    def promoted(
+        self, n: int, *gates: GateSpec, force: str | None = None, run_id: str = "", dataset: Any = None
+    ) -> Any:
         run = self.run(run_id or f"run-{n}", *gates)
-        return promote.done(run, self.checkpoints[n], None, scored(n), force=force)
+        return promote.done(run, self.checkpoints[n], dataset, scored(n), force=force)
 
     def now(self) -> tuple[int, list[int]]:
         found = registry.read_alias(self.store, "tiny", "champion")
@@ -108,6 +110,12 @@ def test_the_first_version(place: Place) -> None:
         (version.uri, scored(1).ref.uri),
     ]
     assert [one.to_json() for one in registry.history(place.store, "tiny", "champion")] == [receipt.to_json()]
+
+
+def test_the_receipt_counts_the_rows_that_the_contract_set_aside(place: Place) -> None:
+    done = place.promoted(1, dataset=SimpleNamespace(dropped_rows={"gap": 3, "quarantined": 7}))
+    assert done.handoff.quarantined_rows == 7
+    assert registry.history(place.store, "tiny", "champion")[-1].quarantined_rows == 7
 
 
 def test_a_better_one_replaces_the_champion(place: Place) -> None:
