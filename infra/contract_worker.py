@@ -20,11 +20,12 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from infra import scratch
+from infra.memory_limit import group_limit_bytes
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.sources import Selection, Window, parquet_in_place, read_batches
 
-# Of DuckDB's before it spills; what Arrow and Great Expectations hold comes on top.
+# Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
 MEMORY_BYTES = 512 * 2**20
 
 
@@ -68,7 +69,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
             read,
             fail_on=request.fail_on,
             sensitive=request.sensitive,
-            resources=Resources(spills.path, MEMORY_BYTES, cores, moved),
+            resources=Resources(spills.path, _memory_bytes(), cores, moved),
             load=_load,
             files=opened,
         )
@@ -78,6 +79,11 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         expectations=outcome.expectations,
         failures=list(outcome.failures),
     )
+
+
+def _memory_bytes() -> int:
+    """Half of what this process may use, as the rest of it needs some 200 MB, and decoding some for each thread."""
+    return min(MEMORY_BYTES, (group_limit_bytes() or 2 * MEMORY_BYTES) // 2)
 
 
 def _load() -> None:
