@@ -35,7 +35,7 @@ from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from infra import contract_worker
 from infra.digests import stream_digest
-from infra.sources import Selection, read_batches
+from infra.sources import Selection, read, read_batches
 
 ROWS, QUICK_ROWS = 2_000_000, 200_000
 REALS, WHOLES, TEXTS = 9, 6, 4
@@ -110,15 +110,16 @@ class Contenders:
 
     def scan(self) -> float:
         """The contract worker, as the validate stage calls it."""
+        read._FACTS.clear()  # a process that validates has not seen the file before
         return _timed(lambda: contract_worker.main(self.request, lambda report: None).accepted)
 
     def gx_only(self) -> float:
         """The same without the scan."""
 
-        def read(columns: list[str] | None) -> Any:
+        def batches(columns: list[str] | None) -> Any:
             return read_batches(self.request.files, self.sources, root=self.root, selection=Selection(columns=columns))
 
-        return _timed(lambda: check(self.suite, read, fail_on="info", sensitive=[], resources=None).accepted)
+        return _timed(lambda: check(self.suite, batches, fail_on="info", sensitive=[], resources=None).accepted)
 
     def gx(self) -> float:
         """Great Expectations' public interface on a frame in memory."""

@@ -23,13 +23,14 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from infra import scratch
+from infra.memory_limit import group_limit_bytes
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.profiles import profiled
 from infra.quarantine import FILE, write_quarantine
 from infra.sources import Selection, Window, parquet_in_place, read_batches
 
-# Of DuckDB's before it spills; what Arrow and Great Expectations hold comes on top.
+# Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
 MEMORY_BYTES = 512 * 2**20
 
 
@@ -66,7 +67,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         return contextlib.nullcontext() if by_column else parquet_in_place(files, sources, root)
 
     with scratch.make("contract") as spills:
-        resources = Resources(spills.path, MEMORY_BYTES, _cores(), moved)
+        resources = Resources(spills.path, _memory_bytes(), _cores(), moved)
 
         def judge(suite: dict[str, Any], rows: Read) -> Outcome:
             in_place = opened if rows is read else no_files  # what is left of the rows is in no file
@@ -106,6 +107,11 @@ def _judged(request: ContractRequest, read: Read, judge: Callable[[dict[str, Any
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_bytes() -> int:
+    """Half of what this process may use, as the rest of it needs some 200 MB, and decoding some for each thread."""
+    return min(MEMORY_BYTES, (group_limit_bytes() or 2 * MEMORY_BYTES) // 2)
 
 
 def _load() -> None:
