@@ -20,7 +20,7 @@ from blake3 import blake3
 from data_contracts.errors import CorruptError
 from infra.digests import Readable
 from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy, send_whole
-from infra.store.s3_errors import NOT_IMPLEMENTED, is_transient, status_of
+from infra.store.s3_errors import NOT_IMPLEMENTED, is_gone_upload, is_transient, status_of
 from infra.store.s3_requests import Body, S3Requests
 
 _TRIES = 4
@@ -179,7 +179,9 @@ class S3Backend(S3Requests):
                     return put(nonce)
                 except Exception as error:
                     status = status_of(error)
-                    if status == 409 and tries_left:  # another conditional write is under way: S3 asks for a retry
+                    # Another conditional write is under way: S3 asks for a retry. Or a part was not answered in time, and
+                    # the upload that s3fs gave up for that is gone.
+                    if tries_left and (status == 409 or is_gone_upload(error)):
                         time.sleep(random.uniform(0, 0.05) * 2 ** (_CONFLICT_TRIES - tries_left))
                         continue
                     if status not in _ANSWER_UNKNOWN and (status < 500 or status == NOT_IMPLEMENTED):

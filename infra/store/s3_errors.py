@@ -23,6 +23,11 @@ def _code_of(error: BaseException) -> str:
     return response.get("Error", {}).get("Code", "") if isinstance(response, dict) else ""
 
 
+def is_gone_upload(error: BaseException) -> bool:
+    """Whether a multipart upload does not exist any more; s3fs says it as FileNotFoundError, as of an object."""
+    return _code_of(error) == "NoSuchUpload"
+
+
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed when it is sent again."""
     status = status_of(error)

@@ -107,7 +107,7 @@ def write_project(folder: Path, spec: Mapping[str, Any] | None = None) -> Path:
 
 
 def trainwright(
-    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 300
+    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 540
 ) -> subprocess.CompletedProcess[str]:
     """Run the command line as a process of its own and wait for it."""
     command = [sys.executable, "-m", "flows.cli", *map(str, arguments)]

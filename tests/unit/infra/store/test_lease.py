@@ -225,8 +225,13 @@ def test_the_holder_carries_its_process() -> None:
 def test_a_lease_whose_holder_is_seen_dead_is_taken_at_once(folder_store: Store, time: Time) -> None:
     with held_by_a_process(folder_store, time) as process:
         os.kill(process.pid, signal.SIGSTOP)
-        time.each = lambda passed: process.kill() if passed == 7 else None
-        # A zombie, because nobody waits for it yet.
+
+        def killed(passed: float) -> None:
+            if passed == 7:
+                process.kill()
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie now, and stays one
+
+        time.each = killed
         lease = take(folder_store, with_process("two"), time)
     assert 7 <= time.now - 1000 < 30, "a process that is only stopped is not dead"
     assert lease.token == 1

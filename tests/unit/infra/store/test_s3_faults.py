@@ -66,6 +66,18 @@ def test_a_lost_answer_to_the_end_of_a_multipart_upload(
     assert s3_store.read("datasets/k-0/large") == (tmp_path / "large").read_bytes()
 
 
+def test_an_upload_that_was_given_up_is_made_again(
+    s3: S3Server, s3_store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is not answered, so s3fs aborts the upload; the first abort arrives, and the second finds nothing."""
+    monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda size, chunksize=None: 5 * 2**20)
+    (tmp_path / "large").write_bytes(os.urandom(11 * 2**20))
+    s3.fault("refuse", method="PUT", match="partNumber=1", status=403, code="AccessDenied")
+    s3.fault("lose", method="DELETE", match="uploadId=")
+    s3_store.writer("datasets/k-0").put("large", tmp_path / "large")
+    assert s3_store.read("datasets/k-0/large") == (tmp_path / "large").read_bytes()
+
+
 def test_a_sealing_whose_answer_is_lost(s3: S3Server, s3_store: Store) -> None:
     writer = s3_store.writer("datasets/k-0")
     writer.put("a", b"1")

@@ -27,8 +27,8 @@ from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 from tests.support.tiny import write_project
 
-ANN = {"run_id": "rollback-1", "actor": "ann", "finished": "2026-11-22T19:00:00+00:00"}
-BOB = {"run_id": "release-1", "actor": "bob", "finished": "2026-11-23T09:00:00+00:00"}
+ANN = {"run_id": "rollback-1", "actor": "ann", "finished": "2126-11-22T19:00:00+00:00"}
+BOB = {"run_id": "release-1", "actor": "bob", "finished": "2126-11-23T09:00:00+00:00"}
 Made = tuple[Run, Checkpoint, Dataset | None, Evaluation]
 
 
@@ -98,7 +98,7 @@ def test_a_checkpoint_that_was_rolled_back_is_refused_until_it_is_released(again
     with pytest.raises(OnHold) as raised:
         promote(*made)
     assert str(raised.value) == (
-        "Not promoted: this checkpoint is on hold, because ann rolled version 2 back at 2026-11-22T19:00:00+00:00 "
+        "Not promoted: this checkpoint is on hold, because ann rolled version 2 back at 2126-11-22T19:00:00+00:00 "
         '("recall fell"); tiny@champion stays at version 1. '
         "Lift the hold with `trainwright release tiny@champion 2 --reason WHY` and run again, or train other weights."
     )
@@ -267,7 +267,7 @@ def test_an_earlier_rollback_is_obeyed(again: Callable[..., Made], monkeypatch: 
     with monkeypatch.context() as earlier:
         earlier.setattr(registry, "_seal_receipt", sealed_earlier)
         back(made[0].store)
-    with pytest.raises(OnHold, match=r"ann rolled version 2 back at 2026-11-22T19:00"):
+    with pytest.raises(OnHold, match=r"ann rolled version 2 back at 2126-11-22T19:00"):
         promote(*made)
 
 

@@ -222,10 +222,11 @@ def test_a_second_conductor_attaches_and_returns_the_firsts_result(turn: int, st
 @pytest.mark.parametrize("turn", TIMES)
 def test_a_conductor_that_was_stopped_changes_nothing_when_it_wakes(turn: int, store: Store, mark: str) -> None:
     """Stopped while its gang trains, and woken up, a little later each time, once its successor's gang trains."""
-    fake = {"steps": 60, "step_s": 0.1}
-    first = Conductor(store, mark, fake, {"launch": {"lease_silence_s": 8}})
+    # Its gang trains on without it, and would be through before a busy machine has started the second.
+    first = Conductor(store, mark, {"steps": 60, "step_s": 0.5}, {"launch": {"lease_silence_s": 8}})
     first.said(MOMENTS["training"])
     first.process.send_signal(signal.SIGSTOP)
+    fake = {"steps": 60, "step_s": 0.1}
     second = Conductor(store, mark, fake, {"launch": {"lease_silence_s": 8}, "patience_s": 3})
     second.said(lambda said: said["generation"] == 1 and said["step"] > 15 + 8 * turn)
     first.process.send_signal(signal.SIGCONT)
