@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from flows.arguments import arguments_of
 from flows.stages import verbs
 
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
@@ -65,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (room, line) in SUBCOMMANDS.items():
         command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", parents=[common])
-        _ARGUMENTS.get(name, _stage if room == "stages" else _nothing)(command)
+        arguments_of(name, is_stage=room == "stages")(command)
     return top
 
 
@@ -118,191 +119,6 @@ def _apart(argv: Sequence[str]) -> str:
             return f"--set takes one argument: --set {field}={value}. "
     return ""
 
-
-def _nothing(_: argparse.ArgumentParser) -> None:
-    """Add no arguments, for a command without its own."""
-
-
-TIMES = "part of the data to read: START..END (ISO times, END excluded)"
-
-
-def _spec(command: argparse.ArgumentParser, window: str = f"{TIMES}, or a length such as 7d that ends now") -> None:
-    command.add_argument("spec", metavar="SPEC", help="the pipeline spec (YAML)")
-    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")
-    command.add_argument("--window", help=window)
-    command.add_argument("--store", help="store to use instead of the store in the spec")
-    command.add_argument(
-        "--rehash",
-        action="store_true",
-        help="ignore what is remembered: read and hash every raw file again, and resolve the environment again",
-    )
-
-
-def _stage(command: argparse.ArgumentParser) -> None:
-    _spec(command, f"{TIMES}; the same for each stage command")
-    command.add_argument("--out", metavar="FILE", help="also write the stage's hand-off as JSON")
-
-
-def _training(command: argparse.ArgumentParser) -> None:
-    _stage(command)
-    help_ = "also write the logged values to DIR, one JSON table per metric"
-    command.add_argument("--curves", metavar="DIR", help=help_)
-    command.add_argument("--new", action="store_true", help="begin a new training of the same key")
-
-
-def _evaluating(command: argparse.ArgumentParser) -> None:
-    _stage(command)
-    command.add_argument("--metrics", metavar="FILE", help="also write the metrics as one JSON object")
-
-
-def _promoting(command: argparse.ArgumentParser) -> None:
-    _stage(command)
-    help_ = "promote a checkpoint that is on hold, if it meets the gates; needs --reason"
-    command.add_argument("--force", action="store_true", help=help_)
-    command.add_argument(
-        "--reason", metavar="WHY", help="why the checkpoint is promoted although it is on hold; recorded in the receipt"
-    )
-
-
-def _drift(command: argparse.ArgumentParser) -> None:
-    _stage(command)
-    command.add_argument("--against", metavar="DATA", help="earlier data, as contract.drift.against; default: champion")
-    command.add_argument("--fail-on", choices=("warning", "critical", "never"), help="as contract.drift.fail_on")
-
-
-def _run(command: argparse.ArgumentParser) -> None:
-    _spec(command)
-    command.add_argument("--new", action="store_true", help="begin a new training of the same key")
-    command.add_argument("--key", help="idempotency key: a second call with the same key attaches to the first run")
-    help_ = "ci: derive the key from commit, code, spec, window and inputs, unless --key is given"
-    command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)
-
-
-def _deploy(command: argparse.ArgumentParser) -> None:
-    _spec(command, f"{TIMES}, or a length such as 7d that ends at the scheduled time")
-    help_ = "work pool whose workers execute its runs; default: trainwright"
-    command.add_argument("--pool", default="trainwright", help=help_)
-    command.add_argument("--cron", help="when it runs, such as '0 3 * * *'; off: only on demand; default: keep")
-    command.add_argument("--timezone", help="time zone of --cron, such as Europe/Berlin; default: UTC")
-    command.add_argument("--name", help="name of the deployment; default: the pipeline's name")
-    command.add_argument("--replace", action="store_true", help="replace any deployment of this name, and keep nothing")
-    command.add_argument("--start", action="store_true", help="also start a run now, if a worker is online")
-
-
-def _named(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME[@ALIAS]", help="model, with an alias or a version (NAME@3)")
-    _store(command)
-
-
-def _store(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--store", help="store to search; default: .trainwright in this folder, then stores used before"
-    )
-
-
-def _of_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("run", metavar="RUN", help="run id")
-    _store(command)
-
-
-def _logs(command: argparse.ArgumentParser) -> None:
-    _of_run(command)
-    help_ = "print everything that was kept of rank K; default: the end of each rank's output"
-    command.add_argument("--rank", type=int, metavar="K", help=help_)
-
-
-def _resume(command: argparse.ArgumentParser) -> None:
-    _of_run(command)
-    help_ = "continue from the committed checkpoint of this step; later checkpoints are set aside"
-    command.add_argument("--from", dest="from_step", type=int, metavar="STEP", help=help_)
-
-
-def _init(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folder", metavar="DIR", help="folder to write to; created if it does not exist")
-
-
-def _making(command: argparse.ArgumentParser) -> None:
-    help_ = "init: make the store, or show how an existing store was made"
-    command.add_argument("action", choices=("init",), help=help_)
-    command.add_argument("uri", metavar="URI", help="s3://bucket/prefix, or a folder")
-    help_ = "postgresql://… or sqlite:////…: the database that decides pointers and names; cannot be changed later"
-    command.add_argument("--pointers", metavar="DATABASE", help=help_)
-    help_ = "a field of the spec's store section, such as storage_options.endpoint_url=http://127.0.0.1:9000"
-    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help=help_)
-
-
-def _show(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME[@ALIAS]|RUN", help="model, alias, version or run id")
-    _store(command)
-
-
-def _rollback(command: argparse.ArgumentParser) -> None:
-    _named(command)
-    command.add_argument(
-        "--to",
-        type=int,
-        metavar="VERSION",
-        help="version to go back to; default: the previous version that is not on hold",
-    )
-    command.add_argument("--reason", default="", metavar="WHY", help="why; recorded in the receipt and the hold")
-
-
-def _release(command: argparse.ArgumentParser) -> None:
-    _named(command)
-    command.add_argument(
-        "version", nargs="?", type=int, metavar="VERSION", help="version to release; default: the only version on hold"
-    )
-    command.add_argument(
-        "--checkpoint",
-        metavar="ID",
-        help="checkpoint to release instead of a version: its id, or the first characters of the id",
-    )
-    command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the receipt")
-
-
-def _gc(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--store", help="store to clean; default: only .trainwright in this folder")
-    command.add_argument("--dry-run", action="store_true", help="list what would be deleted, and delete nothing")
-    help_ = "days to keep runs, and results that nothing refers to, after their last use; default 30"
-    command.add_argument("--keep-days", type=float, default=30.0, metavar="N", help=help_)
-    help_ = "hours to keep everything else, such as unfinished work; default 24"
-    command.add_argument("--grace-hours", type=float, default=24.0, metavar="N", help=help_)
-
-
-def _contract(command: argparse.ArgumentParser) -> None:
-    help_ = "infer: write a suite from data; explain: say what a suite expects; diff: compare two reports"
-    command.add_argument("action", choices=("infer", "explain", "diff"), help=help_)
-    help_ = (
-        "infer: a file, glob or s3:// address; explain: a suite or a spec; diff: two reports (files, runs or addresses)"
-    )
-    command.add_argument("names", nargs="+", metavar="NAME", help=help_)
-    command.add_argument(
-        "--out", metavar="DIR", help="infer: write the files to DIR; existing files are never replaced"
-    )
-    _store(command)
-
-
-_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "init": _init,
-    "deploy": _deploy,
-    "run": _run,
-    "resume": _resume,
-    "checkpoints": _of_run,
-    "logs": _logs,
-    "status": _store,
-    "plan": _spec,
-    "train": _training,
-    "evaluate": _evaluating,
-    "promote": _promoting,
-    "drift": _drift,
-    "rollback": _rollback,
-    "release": _release,
-    "show": _show,
-    "prove": _named,
-    "store": _making,
-    "gc": _gc,
-    "contract": _contract,
-}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -179,8 +179,8 @@ class S3Backend(S3Requests):
                     return put(nonce)
                 except Exception as error:
                     status = status_of(error)
-                    # Another conditional write is under way: S3 asks for a retry. Or a part was not answered in time, and
-                    # the upload that s3fs gave up for that is gone.
+                    # Another conditional write is under way: S3 asks for a retry. Or s3fs gave an upload up, because a
+                    # part was not answered in time, and the upload is gone.
                     if tries_left and (status == 409 or is_gone_upload(error)):
                         time.sleep(random.uniform(0, 0.05) * 2 ** (_CONFLICT_TRIES - tries_left))
                         continue

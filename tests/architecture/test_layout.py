@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 MAX_LINES = 400
+GENERATED = Path("docs/reference")  # by `make reference`, from the sources
 TOP_LEVEL = {
     ".ci", ".dvc", ".dvcignore", ".gitattributes", ".github", ".gitignore",
     "CHANGELOG.md", "Makefile", "README.md", "SECURITY.md", "mkdocs.yml", "pyproject.toml",
@@ -46,7 +47,8 @@ def test_no_source_file_is_longer_than_400_lines(files: list[Path], repository: 
             assert tree
         return len(text.splitlines())
 
-    assert not {str(path) for path in files if path.suffix in {".py", ".yaml", ".md"} and num_lines(path) > MAX_LINES}
+    written = {path for path in files if path.suffix in {".py", ".yaml", ".md"} and path.parent != GENERATED}
+    assert not {str(path) for path in written if num_lines(path) > MAX_LINES}
 
 
 def test_nothing_names_one_machine(files: list[Path], repository: Path) -> None:

@@ -73,7 +73,7 @@ def test_a_plan_names_what_is_reused_and_why_the_rest_is_not(override: str, gold
 def test_a_set_that_is_still_to_be_made_is_made_by_shard(golden: Path) -> None:
     assert lines(opened(golden, "evaluate.sets.hard.source=rows.csv"))[1:3] == [
         "shard run there is no dataset of evaluate.sets.hard for its files and these shard settings",
-        "train run it depends on the result of shard",
+        "train run it depends on the result of validate",
     ]
 
 
