@@ -158,8 +158,10 @@ class _Reading:
 
     def batches(self, files: list[SourceFile], schema: pa.Schema, selection: Selection) -> Iterator[pa.RecordBatch]:
         """All rows, with exactly this schema."""
-        for _, run in groupby(files, key=lambda file: file.source if file.format == "files" else file.uri):
-            together = list(run)
+        # Neighbours of `format: files` are read together; any other file alone, and twice if it is listed twice.
+        runs = groupby(enumerate(files), lambda pair: pair[1].source if pair[1].format == "files" else -1 - pair[0])
+        for _, run in runs:
+            together = [file for _, file in run]
             try:
                 for batch in self._raw(together, schema, selection):
                     yield _conformed(batch, schema)

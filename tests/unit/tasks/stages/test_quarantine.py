@@ -106,6 +106,14 @@ def test_it_is_part_of_both_keys_and_of_no_key_without_it(spec: Path) -> None:
     assert "quarantine" not in json.dumps(opened(spec).resolved.to_json())
 
 
+def test_a_comparison_with_earlier_data_is_no_part_of_the_datasets_key(spec: Path) -> None:
+    drift = "contract.drift.against=earlier.json"
+    (spec.parent / "earlier.json").write_text('{"schema_version": 1, "rows": 0, "columns": []}')
+    with_it, without = opened(spec, ON, drift), opened(spec, ON)
+    assert contract_key(with_it) != contract_key(without)
+    assert dataset_key(with_it) == dataset_key(without)
+
+
 def test_without_such_rows_the_shards_are_those_of_a_spec_without_a_quarantine(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny")
     with_it, without = opened(spec, ON), opened(spec)
