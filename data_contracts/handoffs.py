@@ -125,7 +125,7 @@ class Dataset(HandOff):
     Attributes:
         splits: shards of each split in order; `train`, `val`, `test` or the names in the split column.
         columns: name → type, as text (`int64`, `string`, `tensor<uint8>[8,8]`, …).
-        dropped_rows: rows left out at sharding, by reason (`gap`, `quarantined`).
+        dropped_rows: rows left out at sharding, by reason (`gap`, `quarantined`, `contamination`).
     """
 
     ref: Ref

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
 from flows.stages import listed, stage_name, stages
@@ -23,7 +23,12 @@ def stage(arguments: argparse.Namespace) -> Answer:
     forced = _forced(arguments)
     run = opened(arguments)
     [wanted] = stages(module for module in listed() if stage_name(module) == arguments.command)
-    handoff = wanted(run, *EarlierHandoffs(run).inputs(wanted), **forced)
+    try:
+        handoff = wanted(run, *EarlierHandoffs(run).inputs(wanted), **forced)
+    except ContractRejected as error:
+        if arguments.out and arguments.command == "validate":
+            write(Path(arguments.out), error.details)  # the report, which says what broke
+        raise
     _write_parts(run, handoff, arguments)
     return _answer(run, wanted.name, handoff, arguments)
 

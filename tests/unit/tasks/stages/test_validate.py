@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.handoffs import SourceFile
+from data_contracts.handoffs import ContractReport, SourceFile
+from flows.cli import main
 from infra import contract_worker
 from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
@@ -90,3 +91,12 @@ def test_a_contract_that_holds_is_checked_without_great_expectations(
     key = contract_key(run)
     assert key is not None
     assert make_report(run, key).sentence == "2 rows meet 1 expectation"
+
+
+@pytest.mark.usefixtures("home")
+def test_the_report_of_a_rejection_is_written_out_too(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    (tmp_path / "tiny/rows.csv").write_text("t,id\n")
+    assert main(["validate", str(spec), "--out", str(tmp_path / "report.json")]) == 3
+    report = ContractReport.from_json(json.loads((tmp_path / "report.json").read_text()))
+    assert (report.accepted, report.rows) == (False, 0)
