@@ -40,7 +40,9 @@ def drift_of(run: Run, profile: Profile | None) -> DriftReport | None:
         for name in getattr(asked, field):
             if earlier.column(name) is None and profile.column(name) is None:
                 remedy = "Correct the name, or leave it out."
-                raise UsageError(f"contract.drift.{field}: neither data has a column {name}.", remedy=remedy)
+                raise UsageError(
+                    f"contract.drift.{field}: neither the data nor the earlier data has a column {name}.", remedy=remedy
+                )
     return compared(earlier, profile, reference.name, only=asked.columns, ignore=asked.ignore)
 
 

@@ -82,7 +82,9 @@ def test_data_that_moved_is_told_and_rejected_only_if_asked(spec: Path, monkeypa
     ignored = validate(run_of(spec, against, "contract.drift.fail_on=warning", "contract.drift.ignore=[c]"))
     assert ignored is not None
     assert ignored.accepted
-    with pytest.raises(UsageError, match=r"contract.drift.columns: neither data has a column d"):
+    with pytest.raises(
+        UsageError, match=r"contract.drift.columns: neither the data nor the earlier data has a column d"
+    ):
         validate(run_of(spec, against, "contract.drift.columns=[d]"))
 
 
