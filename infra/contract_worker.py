@@ -22,6 +22,7 @@ from data_contracts.contract.rows import ParquetFiles, Read, no_files
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
+from data_contracts.profile.record import Profile
 from infra import scratch
 from infra.memory_limit import group_limit_bytes
 from infra.processes.child_main import Report, child_main
@@ -82,8 +83,15 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         expectations=outcome.expectations,
         failures=list(outcome.failures),
         quarantine=judged.quarantine,
-        profile=profiled(files, sources, root, selection=every, sensitive=request.sensitive, on_batch=moved),
+        profile=_profile(request, every, moved),
     )
+
+
+def _profile(request: ContractRequest, selection: Selection, moved: Callable[[], None]) -> Profile | None:
+    if not request.profile:
+        return None
+    files, sources, root = request.files, request.sources, Path(request.root)
+    return profiled(files, sources, root, selection=selection, sensitive=request.sensitive, on_batch=moved)
 
 
 def _judged(request: ContractRequest, read: Read, judge: Callable[[dict[str, Any], Read], Outcome]) -> Judged:

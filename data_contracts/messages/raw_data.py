@@ -24,6 +24,8 @@ class ContractRequest(Message):
         quarantine: how rows that break the contract are set aside.
         folder: an existing private folder, for the file of these rows.
         may_lack_sensitive: whether the files need not have every column that `sensitive` names.
+        profile: whether the data is profiled. Of files that may lack sensitive columns no profile is kept: it would
+            show the values of such a column under another name.
     """
 
     suite: dict[str, Any]
@@ -37,10 +39,11 @@ class ContractRequest(Message):
     quarantine: QuarantineSpec | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
     folder: str | None = Field(default=None, exclude_if=lambda folder: folder is None)
     may_lack_sensitive: bool = Field(default=False, exclude_if=lambda may: not may)
+    profile: bool = Field(default=True, exclude_if=lambda profile: profile)
 
 
 class ContractOutcome(Message):
-    """What a check found, see `ContractReport`, and the profile of the data; None if it has no rows."""
+    """What a check found, see `ContractReport`, and the profile, if it was asked for and the data has rows."""
 
     accepted: bool
     rows: int

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from data_contracts.pipeline_spec.base import FieldError, Section
+from data_contracts.pipeline_spec.base import Section
 
 
 class DriftSpec(Section):
@@ -22,11 +22,6 @@ class DriftSpec(Section):
     """Columns to compare; default: all."""
     ignore: list[str] = Field(default_factory=list)
     """Columns that are not compared; default: none."""
+    # A run may have it with `fail_on: never`: the run that the automation starts accepts the data.
     retrain: bool = False
     """Whether `trainwright deploy` makes an automation that retrains on data that drift rejected; default: false."""
-
-    @model_validator(mode="after")
-    def _retrain_needs_fail_on(self) -> DriftSpec:
-        if self.retrain and self.fail_on == "never":
-            raise FieldError("retrain", "a retraining starts when drift rejects the data; set fail_on, too")
-        return self

@@ -35,6 +35,7 @@ def ordered(values: NDArray[np.float64]) -> Ints:
 
 def value_of(pattern: int) -> float:
     """The value that `ordered` makes this integer of; of a pattern above infinity, infinity."""
+    pattern = max(min(pattern, _MAGNITUDE), -_MAGNITUDE - 1)  # a wide bin's end may be beyond all patterns
     plain = pattern ^ (_MAGNITUDE if pattern < 0 else 0)
     value: float = struct.unpack("<d", struct.pack("<q", plain))[0]
     return math.copysign(math.inf, pattern) if math.isnan(value) else value

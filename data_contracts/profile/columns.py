@@ -110,7 +110,10 @@ def summary(
         fields["minimum"], fields["maximum"] = finite
         fields["quantiles"] = bins.quantiles(counted, *finite)
     if moments is not None:
-        fields["mean"], fields["stdev"] = mean_and_stdev(moments)
+        try:
+            fields["mean"], fields["stdev"] = mean_and_stdev(moments)
+        except OverflowError:  # parts that are finite alone, such as 0 and 1e200, but not together
+            fields["moments"] = None
     if sample is not None:
         fields["distinct"], fields["distinct_exact"] = distinct(sample), sample.exact
     elif counted.shift == 0:

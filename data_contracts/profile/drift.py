@@ -72,6 +72,8 @@ def _lost(then: ColumnProfile, now: ColumnProfile | None) -> ColumnDrift | None:
     """The finding for a column that is gone or of another kind."""
     if now is None:
         sentence = f"{then.name} is gone"
+    elif "sensitive" in (now.kind, then.kind):  # of which only missing values are known
+        return None
     elif now.kind != then.kind and then.values and now.values:
         sentence = f"{then.name} is {now.type} now and was {then.type}"
     else:
@@ -85,7 +87,7 @@ def _tested(then: ColumnProfile, now: ColumnProfile | None) -> _Column:
     if then.rows and now.rows:
         nulls = (then.nulls / then.rows, now.nulls / now.rows)
         column.test(share_p(then.nulls, then.rows, now.nulls, now.rows), "nulls", abs(nulls[1] - nulls[0]))
-    if not then.values or not now.values or _moves_by_nature(then, now):
+    if not then.values or not now.values or now.kind != then.kind or _moves_by_nature(then, now):
         return column
     if then.bins is not None and now.bins is not None:
         _shape(column)
@@ -111,7 +113,7 @@ def _shape(column: _Column) -> None:
     keys, first, second, shift = bins.common(then.bins, now.bins)
     counts = Counts(first, second)
     if shift == 0 and len(keys) <= _FEW and then.kind in ("number", "flag"):
-        labels = [f"{bins.value_of(key):g}" for key in keys]
+        labels = [_label(bins.value_of(key)) for key in keys]
         _categories(column, labels, counts, known=True)
         return
     groups = measures.grouped(counts)
@@ -120,6 +122,12 @@ def _shape(column: _Column) -> None:
     column.test(chi_square_p(*groups), "psi", psi)
     column.told |= {"ks": ks, "psi": psi, "js": measures.jensen_shannon(groups)}
     column.told |= {"largest": measures.largest_change(groups), "bars": bars_of_bins(keys, shift, counts)}
+
+
+def _label(value: float) -> str:
+    """A number as text that no other number has."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value).removesuffix(".0")
 
 
 def _categories(column: _Column, labels: list[str], counts: Counts, known: bool) -> None:

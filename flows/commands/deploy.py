@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.canonical import valid_name
-from data_contracts.errors import UsageError
+from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
 from flows.commands.run import connect
@@ -28,6 +28,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     _refuse_without_effect(arguments)
     check_spec(path, arguments.set, arguments.window)
     spec = load_spec(path, arguments.set)
+    _refuse_never(spec)
     name = _name(arguments.name or spec.name)
     ui = connect("cli")
     from prefect.client.orchestration import get_client
@@ -80,6 +81,16 @@ def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec) -> None
 
     if spec.contract and spec.contract.drift and spec.contract.drift.retrain:
         log.info("automation: %s", retrain_when_drifted(client, title, spec.name))
+
+
+def _refuse_never(spec: PipelineSpec) -> None:
+    """SpecError for an automation that nothing would ever start."""
+    drift = None if spec.contract is None else spec.contract.drift
+    if drift is not None and drift.retrain and drift.fail_on == "never":
+        raise SpecError(
+            "contract.drift.retrain: a retraining starts when drift rejects the data, and fail_on is never.",
+            remedy="Set contract.drift.fail_on to critical or warning, or leave retrain out.",
+        )
 
 
 def _refuse_without_effect(arguments: argparse.Namespace) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from data_contracts.contract.suites import SEVERITIES
 from data_contracts.drift_report import VERDICTS, DriftReport
 from data_contracts.errors import UsageError
+from data_contracts.handoffs import ContractReport
 from data_contracts.pipeline_spec.drift import DriftSpec
 from data_contracts.profile.drift import compared
 from data_contracts.profile.record import Profile
@@ -38,7 +40,9 @@ def drift_of(run: Run, profile: Profile | None) -> DriftReport | None:
         for name in getattr(asked, field):
             if earlier.column(name) is None and profile.column(name) is None:
                 remedy = "Correct the name, or leave it out."
-                raise UsageError(f"contract.drift.{field}: neither data has a column {name}.", remedy=remedy)
+                raise UsageError(
+                    f"contract.drift.{field}: neither the data nor the earlier data has a column {name}.", remedy=remedy
+                )
     return compared(earlier, profile, reference.name, only=asked.columns, ignore=asked.ignore)
 
 
@@ -48,6 +52,15 @@ def rejects(run: Run, report: DriftReport | None) -> bool:
     if asked is None or report is None or asked.fail_on == "never":
         return False
     return VERDICTS.index(report.verdict) >= VERDICTS.index(asked.fail_on)
+
+
+def alone_rejects(run: Run, report: ContractReport) -> bool:
+    """Whether drift rejects the data of this report, and no expectation, nor what `contract.arrival` found, does."""
+    contract = run.spec.contract
+    if contract is None or not rejects(run, report.drift):
+        return False
+    bar = SEVERITIES.index(contract.fail_on)
+    return bool(report.expectations) and all(SEVERITIES.index(one.severity) < bar for one in report.failures)
 
 
 def _asked(run: Run) -> DriftSpec | None:

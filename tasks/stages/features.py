@@ -60,4 +60,5 @@ def features_request(run: Run, dataset: Dataset, splits: list[str]) -> ContractR
         fail_on=contract.features.fail_on,
         sensitive=run.spec.data.sensitive,
         may_lack_sensitive=True,
+        profile=False,
     )

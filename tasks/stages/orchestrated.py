@@ -9,7 +9,6 @@ from prefect import task
 from prefect.states import Cancelled as PrefectCancelled
 from prefect.states import Completed, Failed, State
 
-from data_contracts.drift_report import DriftReport
 from data_contracts.errors import ContractRejected, GateNotMet, TrainwrightError
 from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import ShardProgress
@@ -67,11 +66,12 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
 
 def _announce_drift(run: Run, handoff: Any = None, error: TrainwrightError | None = None) -> None:
     """Tell Prefect's automations if validate found that the data has drifted."""
-    drift = handoff.drift if isinstance(handoff, ContractReport) else None
+    report = handoff if isinstance(handoff, ContractReport) else None
     if isinstance(error, ContractRejected) and error.details.get("drift"):
-        drift = DriftReport.model_validate(error.details["drift"])
-    if drift is not None and drift.moved:
-        announce(run.spec.name, run.run_id, drift, rejected=drift_check.rejects(run, drift))
+        report = ContractReport.model_validate(error.details)
+    if report is not None and report.drift is not None and report.drift.moved:
+        alone = drift_check.alone_rejects(run, report)
+        announce(run.spec.name, run.run_id, report.drift, rejected=alone)
 
 
 def _as_state(run: Run, stage: str, handoff: Any = None, error: TrainwrightError | None = None) -> State:

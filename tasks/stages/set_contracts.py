@@ -35,6 +35,7 @@ def set_requests(run: Run) -> dict[str, ContractRequest]:
             fail_on=one.contract.fail_on if isinstance(one.contract, SuiteSpec) else spec.contract.fail_on,
             sensitive=spec.data.sensitive,
             may_lack_sensitive=True,
+            profile=False,
         )
     return found
 

@@ -124,7 +124,7 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[Contr
         empty = _empty_window(run, report)
         sentence = empty or rejection(report, run.spec.contract.fail_on)
         remedy = "Check --window and data.window.column." if empty else None
-        if not report.failures and report.drift is not None:
+        if drift_check.alone_rejects(run, report):
             remedy = DRIFTED
         error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
         in_plan = f"{report.ref.uri}: {sentence}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.load import load_spec
 from tests.support.pool import Site, password_in, server_url, until
 from tests.support.tiny import trainwright, write_project
 
@@ -55,5 +56,9 @@ def test_a_rejection_because_of_drift_starts_one_retraining(site: Site, tmp_path
     [run] = started()
     assert run["parameters"]["set"].split() == [*set_[1::2], "contract.drift.fail_on=never"]
     assert run["parameters"]["spec"] == str(spec)
+    started_with = load_spec(spec, run["parameters"]["set"].split()).contract
+    assert started_with is not None
+    assert started_with.drift is not None
+    assert (started_with.drift.fail_on, started_with.drift.retrain) == ("never", True)
     events = site.ask("/events/filter", {"filter": {"event": {"name": ["trainwright.data.drifted"]}}})["events"]
     assert json.loads(json.dumps(events[0]["payload"]))["columns"] == ["c"]

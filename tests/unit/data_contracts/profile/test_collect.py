@@ -151,6 +151,12 @@ def test_every_type_has_a_profile(column: pa.Array) -> None:
     assert merged([one]) == one
 
 
+def test_the_moments_of_parts_that_are_too_large_together_are_unknown() -> None:
+    parts = [pa.record_batch({"x": values}) for values in ([0.0, 1.0], [1e200, 1e200])]
+    whole = merged([profile_of([part], part.schema, []) for part in parts]).columns[0]
+    assert (whole.mean, whole.stdev, whole.moments, whole.maximum) == (None, None, None, 1e200)
+
+
 def test_a_negative_zero_is_zero() -> None:
     def said(values: list[float]) -> bytes:
         batch = pa.record_batch({"x": values})

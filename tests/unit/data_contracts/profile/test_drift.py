@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.drift_report import DriftReport
+from data_contracts.profile.bins import edges
 from data_contracts.profile.collect import profile_of
 from data_contracts.profile.drift import compared
 from data_contracts.profile.measures import Counts, distance, grouped, jensen_shannon, lumped, psi
 from data_contracts.profile.pictures import as_image, svg
-from data_contracts.profile.record import Profile
+from data_contracts.profile.record import Bins, Profile
 
 ROWS = 20_000
 
@@ -56,6 +57,25 @@ CASES = {
     "another kind": (NORMAL, ["a"] * ROWS, "critical"),
     "nothing then": (pa.nulls(ROWS, pa.float64()), NORMAL, "critical"),
 }
+
+
+def test_a_column_that_became_sensitive_did_not_change_its_kind() -> None:
+    plain, hidden = profile(secret=NORMAL), profile(x=NORMAL)
+    for then, now in ((plain, hidden.model_copy(update={"columns": [hidden.columns[0].model_copy(
+            update={"name": "secret"})]})), ):  # fmt: skip
+        for one, two in ((then, now), (now, then)):
+            assert compared(one, two, "before").columns[0].verdict == "same"
+
+
+def test_a_new_large_number_is_seen_beside_its_neighbours() -> None:
+    then, now = np.full(10_000, 1_000_000), np.where(np.arange(10_000) % 50 == 0, 1_000_001, 1_000_000)
+    [column] = compared(profile(x=then), profile(x=now), "before").columns
+    assert (column.verdict, column.new) == ("warning", ["1000001"])
+
+
+def test_the_edges_of_the_widest_bins_are_values() -> None:
+    for key in (-1, 0):
+        assert all(not math.isnan(edge) for edge in edges(Bins(shift=63, keys=[key], counts=[1]), key))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from data_contracts.errors import ContractRejected, TrainwrightError, UsageError
+from data_contracts.drift_report import ColumnDrift, DriftReport
+from data_contracts.errors import ContractRejected, SpecError, TrainwrightError, UsageError
+from data_contracts.handoffs import ContractReport, Failure
+from data_contracts.load import load_spec
+from data_contracts.pipeline_spec import ContractSpec
 from flows.cli import main
+from flows.commands.deploy import _refuse_never
 from infra import contract_worker
+from infra.orchestrator.drift_events import ACCEPTS
 from infra.profiles import FILE
 from tasks.run.run import Run, open_run
+from tasks.stages.drift_check import alone_rejects
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import write_project
 
@@ -73,7 +82,9 @@ def test_data_that_moved_is_told_and_rejected_only_if_asked(spec: Path, monkeypa
     ignored = validate(run_of(spec, against, "contract.drift.fail_on=warning", "contract.drift.ignore=[c]"))
     assert ignored is not None
     assert ignored.accepted
-    with pytest.raises(UsageError, match=r"contract.drift.columns: neither data has a column d"):
+    with pytest.raises(
+        UsageError, match=r"contract.drift.columns: neither the data nor the earlier data has a column d"
+    ):
         validate(run_of(spec, against, "contract.drift.columns=[d]"))
 
 
@@ -132,3 +143,35 @@ def test_a_deleted_reference_is_one_sentence_and_nothing_is_sealed(spec: Path) -
     with pytest.raises(UsageError, match=r"contracts/.*-0 was deleted\."):
         run_of(spec, f"contract.drift.against={report.ref.uri}")
     assert run.store.list("contracts") == []
+
+
+MILD = Failure(expectation="e", column="a", severity="warning", rows=1, sentence="a: odd")
+
+
+@pytest.mark.parametrize(
+    ("failures", "expectations", "fail_on", "alone"),
+    [
+        ([], 1, "critical", True),
+        ([MILD], 1, "critical", True),
+        ([MILD.model_copy(update={"severity": "critical"})], 1, "critical", False),
+        ([], 1, "never", False),
+        ([], 0, "critical", False),
+    ],
+)
+def test_only_what_drift_alone_rejects_may_start_a_retraining(
+    failures: list[Failure], expectations: int, fail_on: str, alone: bool
+) -> None:
+    moved = ColumnDrift(column="c", verdict="critical", p=0, nulls=(0, 0), sentence="c moved")
+    report = ContractReport(key="k", accepted=False, rows=1, expectations=expectations, failures=failures,
+                            suite_digest="", drift=DriftReport(against="x", columns=[moved]))  # fmt: skip
+    contract = ContractSpec.model_validate({"suite": {}, "drift": {"fail_on": fail_on}})
+    run: Any = SimpleNamespace(spec=SimpleNamespace(contract=contract))
+    assert alone_rejects(run, report) is alone
+
+
+def test_the_spec_of_a_retraining_accepts_the_data_and_deploy_refuses_it(spec: Path) -> None:
+    asked = ["contract.drift.retrain=true", "contract.drift.fail_on=critical"]
+    started = load_spec(spec, [*asked, ACCEPTS])  # as the automation's run loads it
+    _refuse_never(load_spec(spec, asked))
+    with pytest.raises(SpecError, match=r"contract.drift.retrain: a retraining starts when .* fail_on is never\."):
+        _refuse_never(started)

@@ -10,6 +10,7 @@ import pytest
 
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import ContractReport
+from infra.profiles import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.stages import shard as stage
@@ -63,6 +64,8 @@ def report_of(run: Run) -> ContractReport:
     assert key is not None
     report = features_report(run, key)
     assert report is not None
+    assert report.ref is not None
+    assert read_profile(run.store, report.ref) is None  # a transform may write a sensitive column under another name
     return report
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from data_contracts.errors import SpecError
 from infra import contract_worker
+from infra.profiles import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.stages import validate as stage
@@ -112,6 +113,8 @@ def test_the_dataset_of_a_set_names_the_report_that_accepted_it(folder: Path) ->
     found = set_report(run, request)
     assert found is not None
     assert found.ref is not None
+    assert read_profile(run.store, found.ref) is None  # a set may hold a sensitive column under another name
+    assert read_profile(run.store, report.ref) is not None
     names = run.store.list("datasets")
     parents = [run.store.manifest(f"datasets/{name}").provenance["parents"] for name in names]
     assert sorted(parent["uri"] for [parent] in parents) == sorted([found.ref.uri, report.ref.uri])
