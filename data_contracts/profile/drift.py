@@ -217,4 +217,4 @@ def _in_words(column: _Column, effect: str, size: float) -> str:
     if then.mean is not None and now.mean is not None and effect == "ks":
         mean = "mean length" if then.kind in ("text", "bytes") else "mean"
         return f"KS {size:.3f}, {mean} {now.mean:.4g} (was {then.mean:.4g})"
-    return f"{of} moved, PSI {size:.3f}"
+    return f"{of} moved, {effect.upper()} {size:.3f}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -70,10 +71,10 @@ def _infer(arguments: argparse.Namespace) -> Answer:
     _leave_out_broken(made, files, source)
     suite = {"name": _name(uri), "expectations": made.expectations}
     section = _section(made, _from(uri, out), uri)
+    value = {"suite": suite, "section": yaml.safe_load(section), "unsure": made.unsure, "sensitive": made.sensitive}
     text = f"{section}\n{json.dumps(suite, indent=2)}\n"
     if out is not None:
         text = _written(out, suite, section, made)
-    value = {"suite": suite, "section": yaml.safe_load(section), "unsure": made.unsure, "sensitive": made.sensitive}
     return Answer(text, {**value, "out": None if out is None else str(out)})
 
 
@@ -107,11 +108,14 @@ def _section(made: Draft, source: str, uri: str) -> str:
     """The sections `data` and `contract` of a spec as YAML, with comments on what is not certain."""
 
     def quoted(value: Any) -> str:
-        return (
-            yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
-            .removesuffix("\n...\n")
-            .strip()
-        )
+        for style in (None, '"'):
+            dumped = yaml.safe_dump(
+                value, default_style=style, default_flow_style=True, width=math.inf, allow_unicode=True
+            )
+            text = dumped.removesuffix("\n...\n").strip()
+            if len(text.splitlines()) == 1:
+                break  # otherwise the rest of a name would be YAML; in double quotes its line breaks are escaped
+        return text
 
     lines = [
         f"# Inferred from {quoted(uri)}: {made.rows:,} rows. It holds for these rows; read it before you rely on it.",

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from data_contracts.contract.inference import Draft
 from data_contracts.contract.suites import load_suite
 from flows import cli
+from flows.commands.contract import _section
 from tasks.run.run import open_run
 from tasks.stages.validate import validate
 from tests.support.tiny import write_project, write_rows
@@ -61,6 +63,19 @@ def test_what_infer_writes_is_a_contract_that_its_data_keeps(
     (tmp_path / "made/suite.json").unlink()
     assert "made/contract.yaml exists already." in refused(capsys, "infer", "rows.csv", "--out", "made")
     assert not (tmp_path / "made/suite.json").exists()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\n\n"])
+def test_no_name_of_a_column_is_read_as_yaml(end: str) -> None:
+    name = f"x{end}evaluate: {{}} # \U0001f600"
+    made = Draft(rows=3, sensitive={f"email{name}": "its name looks like personal data"}, keys=[name, "id"])
+    made.unsure.append((name, "it has infinite values"))
+    section = _section(made, f"a{end}b: c.csv", f"a{end}b: c.csv")
+    assert yaml.safe_load(section) == {
+        "data": {"source": f"a{end}b: c.csv", "sensitive": [f"email{name}"]},
+        "contract": {"suite": "suite.json"},
+    }
+    assert len(section.splitlines()) == 9
 
 
 def test_explain_reads_a_suite_and_a_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
