@@ -201,10 +201,12 @@ def _of_values(made: Draft, column: Column) -> None:
 
 def widened(low: float, high: float, *, whole: bool) -> tuple[float, float]:
     """A range with room on both sides, in few digits; it does not cross 0 if the values do not."""
-    room = (high - low) * MARGIN or abs(low) * MARGIN or 1
+    # The difference of the largest numbers is infinite, and that of the smallest has no logarithm.
+    room = max((high * MARGIN - low * MARGIN) or abs(low) * MARGIN or 1, 1e-300)
     least, most = max(low - room, -_LARGEST), min(high + room, _LARGEST)
     step = 10.0 ** math.floor(math.log10(room))
-    least, most = math.floor(least / step) * step, math.ceil(most / step) * step
+    least = max(math.floor(least / step) * step, -_LARGEST)
+    most = min(math.ceil(most / step) * step, _LARGEST)
     if low >= 0:
         least = max(least, 0)
     if high <= 0:

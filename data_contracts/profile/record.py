@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from data_contracts.handoffs import HandOff, Record
 
@@ -27,9 +27,15 @@ class Bins(Record):
         keys: of the bins that have values, ascending.
     """
 
-    shift: int
+    shift: int = Field(ge=0, le=63)
     keys: list[int]
     counts: list[int]
+
+    @model_validator(mode="after")
+    def _one_count_for_each(self) -> Bins:
+        if len(self.keys) != len(self.counts) or any(count < 1 for count in self.counts):
+            raise ValueError("each bin has a count of at least 1")
+        return self
 
 
 class Moments(Record):

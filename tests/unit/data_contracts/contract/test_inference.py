@@ -7,7 +7,7 @@ import math
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from data_contracts.contract.inference import draft, look, widened
@@ -73,7 +73,9 @@ def test_what_is_expected_of_each_kind_of_column() -> None:
     assert unsure == {"", "kind", "size", "real", "wild", "gone"}
 
 
-@given(st.floats(-1e300, 1e300), st.floats(-1e300, 1e300), st.booleans())
+@given(st.floats(-1.6e308, 1.6e308), st.floats(-1.6e308, 1.6e308), st.booleans())
+@example(0.0, 5e-323, False)
+@example(-1.5e308, 1.5e308, False)
 def test_a_widened_range_holds_and_keeps_its_side_of_zero(a: float, b: float, whole: bool) -> None:
     low, high = sorted((a, b))
     low, high = (math.floor(low), math.ceil(high)) if whole else (low, high)

@@ -126,3 +126,9 @@ def test_groups_lose_no_rows_and_are_large_enough() -> None:
         for made in (grouped(counts), lumped(counts)):
             assert made.sizes == counts.sizes
         assert min(map(sum, zip(*grouped(counts), strict=True))) >= sum(counts.sizes) / 40
+
+
+@pytest.mark.parametrize("change", [{"counts": [1]}, {"counts": [0, 1]}, {"shift": -1}, {"shift": 64}])
+def test_bins_that_nobody_counted_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="validation error"):
+        Bins.model_validate({"shift": 0, "keys": [1, 2], "counts": [1, 1], **change})
