@@ -58,12 +58,8 @@ def deploy(arguments: argparse.Namespace) -> Answer:
             raise nobody
     if nobody is not None:
         log.warning("%s %s", nobody.message, nobody.remedy)
-    value: dict[str, Any] = {
-        "deployment": wanted.title,
-        "pool": wanted.pool,
-        "spec": wanted.spec,
-        "worker": nobody is None,
-    }
+    value: dict[str, Any] = {"deployment": wanted.title, "pool": wanted.pool, "spec": wanted.spec}
+    value["worker"] = nobody is None
     when = " and ".join([*schedules, "on demand"])
     lines = [f"{wanted.title} runs {wanted.spec} on the work pool {wanted.pool}: {when}."]
     if arguments.start:

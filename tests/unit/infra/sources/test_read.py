@@ -163,12 +163,6 @@ def test_batches_are_small_and_in_order_whatever_the_file(raw: Raw) -> None:
     assert all(batch.num_rows for batch in batches)
 
 
-def test_a_file_that_is_listed_twice_is_read_twice(raw: Raw) -> None:
-    raw.write("a.csv", "a\n1\n")
-    raw.write("b.parquet", parquet({"a": [2]}))
-    assert raw.read("a.csv", "a.csv", "b.parquet", "b.parquet", "a.csv")["a"].to_pylist() == [1, 1, 2, 2, 1]
-
-
 def test_all_files_have_one_schema(raw: Raw) -> None:
     raw.write("1.csv", "a,b,n\n1,2024-01-01,\n")
     raw.write("2.csv", "b,a,c\n2024-01-02 10:00:00,0.5,x\n")

@@ -216,3 +216,9 @@ def test_a_damaged_memory_is_made_anew(damage: str, raw: Raw) -> None:
     (raw.cache / "sources.json").write_text(damage)
     assert raw.resolve("a.csv")[0].blake3 == blake3(b"a").hexdigest()
     assert len(json.loads((raw.cache / "sources.json").read_text())) == 1
+
+
+def test_a_file_that_is_listed_twice_is_read_twice(raw: Raw) -> None:
+    raw.write("a.csv", "a\n1\n")
+    raw.write("b.jsonl", '{"a": 2}\n')
+    assert raw.read("a.csv", "a.csv", "b.jsonl", "b.jsonl", "a.csv")["a"].to_pylist() == [1, 1, 2, 2, 1]
