@@ -16,8 +16,9 @@ from typing import Any
 import pyarrow as pa
 
 from data_contracts.contract.engine import Outcome, Resources, check
+from data_contracts.contract.findings import Judged
 from data_contracts.contract.great_expectations_engine import load_great_expectations
-from data_contracts.contract.quarantine import Judged, check_and_set_aside
+from data_contracts.contract.quarantine import check_and_set_aside
 from data_contracts.contract.rows import ParquetFiles, Read, no_files
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import Advanced

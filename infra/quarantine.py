@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_contracts.contract.quarantine import Judged
+from data_contracts.contract.findings import Judged
 from data_contracts.contract.row_numbers import Numbers, among
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.messages.raw_data import ContractRequest

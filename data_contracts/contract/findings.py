@@ -6,8 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from data_contracts.contract.row_numbers import Numbers
 from data_contracts.contract.suites import SEVERITIES
-from data_contracts.handoffs import Failure
+from data_contracts.handoffs import Failure, Quarantine
 from data_contracts.quoting import MASK, columns_shown, withholds
 
 EXAMPLES = 20
@@ -165,3 +168,19 @@ def _short(value: Any) -> str:
     else:
         text = str(value.item() if hasattr(value, "item") else value)
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The outcome of a check in which rows may be set aside.
+
+    Attributes:
+        quarantine: None if no row had to be set aside.
+        rows: the sorted numbers of the rows that were set aside.
+        broken: for each expectation that they broke, its name with its columns, and the numbers of its rows.
+    """
+
+    outcome: Outcome
+    quarantine: Quarantine | None = None
+    rows: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
+    broken: list[tuple[str, Numbers]] = field(default_factory=list)

@@ -8,7 +8,6 @@ left. Rows are set aside once: an expectation that its own rows' leaving does no
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_contracts.contract.broken_rows import broken_rows
-from data_contracts.contract.findings import Outcome, is_grave, outcome
+from data_contracts.contract.findings import Judged, Outcome, is_grave, outcome
 from data_contracts.contract.row_numbers import Numbers, number_before, without_rows
 from data_contracts.contract.rows import Read
 from data_contracts.handoffs import Failure, Quarantine
@@ -26,22 +25,6 @@ _ABOUT_ROWS = (
     "expect_column_value", "expect_column_pair_values", "expect_compound_columns", "expect_multicolumn",
     "expect_select_column_values",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Judged:
-    """The outcome of a check in which rows may be set aside.
-
-    Attributes:
-        quarantine: None if no row had to be set aside.
-        rows: the sorted numbers of the rows that were set aside.
-        broken: for each expectation that they broke, its name with its columns, and the numbers of its rows.
-    """
-
-    outcome: Outcome
-    quarantine: Quarantine | None = None
-    rows: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
-    broken: list[tuple[str, Numbers]] = field(default_factory=list)
 
 
 def check_and_set_aside(
