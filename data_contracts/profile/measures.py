@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 GROUPS = 20
@@ -87,8 +87,3 @@ def distance(counts: Counts) -> float:
 def largest_change(counts: Counts) -> float:
     """The largest change of a share."""
     return max((abs(now - then) for then, now in _shares(counts)), default=0.0)
-
-
-def shares(counts: Counts) -> Sequence[tuple[float, float]]:
-    """The shares then and now."""
-    return list(_shares(counts))

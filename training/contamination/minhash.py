@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from data_contracts.profile.hashes import mixed
+
 # Minima of a text, at most; the probability that a pair at the stated similarity shares no band, at most.
 MINIMA = 72
 MISSED = 0.005
@@ -22,8 +24,6 @@ LONGEST = 2**20
 CHUNK = 2**15
 _BASE = np.uint64(0x100000001B3)
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_MIX = ((np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB)))
-_LAST = np.uint64(31)
 
 
 def banding(similarity: float) -> tuple[int, int]:
@@ -33,13 +33,6 @@ def banding(similarity: float) -> tuple[int, int]:
         if (1 - similarity**length) ** bands <= MISSED:
             return bands, length
     raise AssertionError("one minimum a band misses nothing")
-
-
-def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finaliser: every bit of a word decides every bit of the result."""
-    for shift, factor in _MIX:
-        words = (words ^ (words >> shift)) * factor
-    return words ^ (words >> _LAST)
 
 
 class Bands:
