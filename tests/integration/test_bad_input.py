@@ -310,7 +310,7 @@ STEP = "        x, y = batch\n        loss"
 IN_STEP_3 = '        if batch_idx == 2:\n            raise RuntimeError("one step too many")\n'
 
 
-@pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
+@pytest.mark.parametrize("as_json", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["json", "text"])
 def test_a_model_that_raises_in_step_3(as_json: bool, code: Path) -> None:
     replaced("net.py", STEP, IN_STEP_3 + STEP)(code)
     said = "The user's code raised RuntimeError: one step too many."

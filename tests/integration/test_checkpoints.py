@@ -50,6 +50,7 @@ def listed(project: Path) -> dict[str, Any]:
     return answer(trainwright("checkpoints", (project / "run").read_text(), "--store", store, "--json"))
 
 
+@pytest.mark.slow
 def test_a_run_that_broke_off_goes_back_to_a_step_that_is_committed(project: Path) -> None:
     run_id, store = (project / "run").read_text(), project / ".trainwright"
     before = listed(project)["checkpoints"]

@@ -85,7 +85,8 @@ def test_twelve_at_once_are_one_run(unused_spec: Path, repository: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("override", "code", "verdict"), [(WORSE, 4, "not_promoted"), ("data.source=bad.csv", 3, "rejected")]
+    ("override", "code", "verdict"),
+    [pytest.param(WORSE, 4, "not_promoted", marks=pytest.mark.slow), ("data.source=bad.csv", 3, "rejected")],
 )
 def test_a_refusal_is_repeated_with_its_exit_code(spec: Path, override: str, code: int, verdict: str) -> None:
     before = made(spec.parent / ".trainwright")

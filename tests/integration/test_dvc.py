@@ -149,6 +149,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, s
     return folder, commits
 
 
+@pytest.mark.slow
 def test_a_run_reads_a_tracked_source_at_its_revision_and_records_it(tracked: tuple[Path, dict[str, str]]) -> None:
     folder, commits = tracked
     store = open_store(str(folder / ".trainwright"))
@@ -165,6 +166,7 @@ def test_a_run_reads_a_tracked_source_at_its_revision_and_records_it(tracked: tu
     assert proof["raw_checked"] == [f"rows.csv@{commits['v1']}"]
 
 
+@pytest.mark.slow
 def test_another_revision_gives_other_rows(tracked: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     folder, commits = tracked
     rows = {}

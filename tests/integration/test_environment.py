@@ -87,7 +87,8 @@ def test_the_proof_says_what_it_ran_with(line: dict[str, Any]) -> None:
     assert not {"prefect", "dvc", "great-expectations"} & packages.versions.keys()
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_checkpoint_is_scored_in_its_own(ranks: int, line: dict[str, Any], project: Path) -> None:
     use(project.parent, "1.3.0")
     # Under another alias: a champion is scored as it was trained, by one process.
@@ -139,6 +140,7 @@ def test_it_is_read_before_a_server_is_started(tmp_path: Path) -> None:
         check_spec(path, [], None)
 
 
+@pytest.mark.slow
 def test_data_that_dvc_reads_needs_dvc_there(tmp_path: Path) -> None:
     spec = {
         "environment": {"file": "requirements.txt", "wheels": "."},

@@ -201,6 +201,8 @@ MOMENTS = [
     Moment("evaluate", lambda line: line.is_at("predict"), stay="predict"),
     Moment("promote", lambda line: line.stage_done("evaluate"), brief=True),
 ]
+# Each is close to a moment that is tried by default.
+NEAR_OTHERS = {"validate", "ranks start", "before a checkpoint", "evaluate"}
 
 
 def stop(line: Line, moment: Moment, whole_group: bool) -> None:
@@ -268,7 +270,13 @@ def ref_in(value: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("number", range(len(MOMENTS)), ids=[moment.name for moment in MOMENTS])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, id=moment.name, marks=[pytest.mark.slow] if moment.name in NEAR_OTHERS else [])
+        for number, moment in enumerate(MOMENTS)
+    ],
+)
 def test_ctrl_c(number: int, line: Line) -> None:
     # A terminal sends it to the whole group; `kill -INT` and many supervisors to the process alone.
     stop(line, MOMENTS[number], whole_group=number % 2 == 0)

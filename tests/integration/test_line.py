@@ -136,6 +136,7 @@ def test_a_changed_raw_file_exits_6_and_a_missing_one_is_listed(project: Path) -
         raw.write_bytes(original)
 
 
+@pytest.mark.slow
 def test_stage_verbs_take_earlier_hand_offs_by_key(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "verbs")
     write_rows(tmp_path / "verbs" / "rows.csv", seed=2)

@@ -71,6 +71,7 @@ def test_a_dataset_that_is_not_there_yet_is_named_with_what_to_do(projects: tupl
     assert "train.loader.mixture.datasets.books: this store has no dataset books. Run the pipeline books" in done.stderr
 
 
+@pytest.mark.slow
 def test_each_dataset_comes_by_its_weight_and_whole_in_each_of_its_passes(projects: tuple[Path, Path]) -> None:
     spec, other = projects
     assert trainwright("run", other).returncode in (0, 4)

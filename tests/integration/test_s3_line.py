@@ -16,6 +16,8 @@ from tests.support.digits import copy_digits
 from tests.support.s3 import S3Server
 from tests.support.tiny import answer, trainwright
 
+pytestmark = pytest.mark.slow
+
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
 KEY, SECRET = "AKIAONLYINTHESETESTS", "wJalr-only-in-these-tests-bPxRf"
 
@@ -107,7 +109,7 @@ def by_name(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Li
     return line
 
 
-@pytest.fixture(scope="module", params=["by_environment", pytest.param("by_name", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["by_environment", "by_name"])
 def line(request: pytest.FixtureRequest) -> Line:
     """Each of the two."""
     return request.getfixturevalue(request.param)

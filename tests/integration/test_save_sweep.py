@@ -38,7 +38,9 @@ def test_killed_at_a_file_system_call(what: str, rank: int, step: int, tmp_path:
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("what", "rank"), SCENARIOS)
+@pytest.mark.parametrize(
+    ("what", "rank"), [SCENARIOS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in SCENARIOS[1:])]
+)
 @pytest.mark.parametrize("step", [pytest.param(1, id="all", marks=pytest.mark.sweep), pytest.param(9, id="sample")])
 def test_killed_at_a_request_to_s3(what: str, rank: int, step: int, s3_server: S3Server, repository: Path) -> None:
     store = f"s3://{s3_server.bucket()}/stores"

@@ -48,6 +48,7 @@ class Net(L.LightningModule):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_training_goes_on_while_the_store_is_away_and_then_waits(
     s3_server: S3Server, tmp_path: Path, pytestconfig: pytest.Config

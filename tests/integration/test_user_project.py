@@ -196,6 +196,7 @@ def promoted(spec: Path, tmp_path: Path) -> dict[str, Any]:
     return report
 
 
+@pytest.mark.slow
 def test_images_with_batch_norm_and_data_read_elsewhere(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     write_files(folder, {"pyproject.toml": '[project]\nname = "images"\nversion = "0"\n', **IMAGES})

@@ -28,7 +28,7 @@ def reseal(folder: Path) -> dict[str, Any]:
     return read_manifest(uri, data).ref.to_json()
 
 
-@pytest.mark.parametrize("change", [0.0, 1e-4])
+@pytest.mark.parametrize("change", [pytest.param(0.0, marks=pytest.mark.slow), 1e-4])
 def test_a_weight_that_was_changed_and_sealed_again_is_found_by_the_loss(change: float, tmp_path: Path) -> None:
     spec = write_project(tmp_path)
     for verb in ("validate", "shard", "train"):

@@ -113,6 +113,7 @@ assert len(found) == 8 and len(set(found)) == 1, found""",
 }
 
 
+@pytest.mark.slow
 def test_what_is_imported_late_is_there_for_everyone_who_uses_it() -> None:
     command = [sys.executable, "-c", LATELY]
     done = subprocess.run(command, input=json.dumps(USES), capture_output=True, text=True, check=False)
