@@ -191,10 +191,25 @@ class MetricValue(Record):
     unit: Literal["row", "batch", "dataset"]
 
 
+class Predictions(Record):
+    """The table of a model's predictions of one set: a file beside the evaluation, and its columns.
+
+    Attributes:
+        missing: why there is no table; "" if there is.
+    """
+
+    file: str = ""
+    columns: list[str] = []
+    missing: str = ""
+
+
 class Evaluation(HandOff):
     """One checkpoint scored on one run's sets. Metrics of a named set other than the first are `<set>/<metric>`.
 
     `outcomes` in the sealed directory has one line per row (or batch): see docs/evaluate.md.
+
+    Attributes:
+        predictions: tables by set, if `contract.predictions` asks for them.
     """
 
     ref: Ref
@@ -202,6 +217,7 @@ class Evaluation(HandOff):
     checkpoint_id: str
     dataset_ids: dict[str, str]
     metrics: dict[str, MetricValue]
+    predictions: dict[str, Predictions] = Field(default={}, exclude_if=lambda tables: not tables)
 
 
 class GateResult(Record):
