@@ -48,7 +48,7 @@ class SourceFile(Record):
         bytes: size.
         blake3: digest of its bytes, its identity.
         format: how it is read.
-        columns: values taken from its path by a pattern (format `files`).
+        columns: values taken from its path (formats `files` and `text`).
         source: index of its entry in `data.source`.
         rev: the Git commit its DVC revision resolved to, or None.
     """
@@ -56,7 +56,7 @@ class SourceFile(Record):
     uri: str
     bytes: int
     blake3: str
-    format: Literal["csv", "jsonl", "parquet", "files"]
+    format: Literal["csv", "jsonl", "parquet", "files", "text"]
     columns: dict[str, str] = {}
     source: int = 0
     rev: str | None = None
