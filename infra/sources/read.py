@@ -182,7 +182,7 @@ class _Reading:
         if file.format == "text":
             pieces = self._sources[file.source].pieces
             assert pieces is not None
-            have = text_schema(file.columns).names
+            have = text_schema(tuple(file.columns)).names
             columns = [name for name in schema.names if name in have]
             yield from text_batches(run, place, pieces, columns, selection.batch_rows)
             return

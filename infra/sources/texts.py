@@ -6,8 +6,9 @@ they are. A large document is read twice, because each piece says how many there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import BinaryIO
 
 import numpy as np
@@ -44,9 +45,10 @@ class _Block:
     offset: int
 
 
-def text_schema(named: Iterable[str]) -> pa.Schema:
+@lru_cache
+def text_schema(named: tuple[str, ...]) -> pa.Schema:
     """The columns of a document's pieces: its name, other columns from its path, numbers and the text."""
-    named = [name for name in named if name != DOCUMENT]
+    named = tuple(name for name in named if name != DOCUMENT)
     texts, numbers = [(name, pa.string()) for name in (DOCUMENT, *named)], [(name, pa.int64()) for name in _NUMBERS]
     return pa.schema([*texts, *numbers, (TEXT, pa.string())])
 
@@ -175,7 +177,7 @@ def _rows(file: SourceFile, pieces: PiecesSpec, block: _Block, count: int) -> pa
         "length": pa.array(sizes if pieces.lines is None else _lines(block, bounds, pieces.lines)),
         TEXT: text,
     }
-    return pa.RecordBatch.from_pydict(columns, schema=text_schema(file.columns))
+    return pa.RecordBatch.from_pydict(columns, schema=text_schema(tuple(file.columns)))
 
 
 def _lines(block: _Block, bounds: np.ndarray, count: int) -> np.ndarray:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import gzip
-import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
+from data_contracts.handoffs import SourceFile
+from data_contracts.pipeline_spec import PiecesSpec
 from infra.sources import texts
 from tests.unit.infra.sources.conftest import Raw
 
@@ -103,6 +104,25 @@ def test_lines_without_ends_are_refused_and_bytes_take_them(raw: Raw, monkeypatc
     assert joined(raw.read(corpus(raw, documents, bytes=7))) == documents
 
 
+class Endless:
+    """A document of one line that never ends."""
+
+    def __init__(self) -> None:
+        self.left = 10
+
+    def read(self, size: int) -> bytes:
+        self.left -= 1
+        assert self.left, "the whole document would be read"
+        return b"x" * size
+
+
+def test_a_line_that_does_not_end_is_refused_before_it_is_read_whole() -> None:
+    file = SourceFile(uri="a.txt", bytes=0, blake3="", format="text", columns={"document": "a.txt"})
+    pieces, endless = PiecesSpec(lines=1), cast(BinaryIO, Endless())
+    with pytest.raises(UsageError, match=r"a\.txt: 1 lines from byte 0 on are larger than 8 MiB"):
+        list(texts._cut_stream(endless, texts._cut_of(pieces), file, pieces))
+
+
 def test_documents_that_are_all_empty_are_refused(raw: Raw) -> None:
     with pytest.raises(UsageError, match="is empty"):
         raw.read(corpus(raw, {"a": b"", "b": b""}, bytes=4))
@@ -142,7 +162,6 @@ print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def test_a_line_of_any_length_is_read_in_bounded_memory(tmp_path: Path, repository: Path) -> None:
-    assert resource  # Linux and macOS have it
     path = tmp_path / "a.txt"
     with path.open("wb") as file:
         for _ in range(256):

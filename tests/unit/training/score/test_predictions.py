@@ -81,3 +81,14 @@ def test_the_file_does_not_depend_on_how_rows_were_batched(tmp_path: Path, monke
         files.append((folder / "predictions.parquet").read_bytes())
     assert files[0] == files[1] == files[2]
     assert pq.read_metadata(folder / "predictions.parquet").num_row_groups == 3
+
+
+def test_rows_are_written_while_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "_GROUP_ROWS", 8)
+    table = PredictionTable(tmp_path, "hard")
+    table.add({"prediction": torch.arange(7)})
+    assert not table.path.exists()
+    table.add({"prediction": torch.arange(7)})
+    assert table.path.name == "predictions-hard.parquet"
+    assert table.path.exists()
+    table.close()

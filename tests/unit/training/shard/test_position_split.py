@@ -49,6 +49,11 @@ def test_one_split_takes_all() -> None:
     assert split_of(3, shares=(1.0,)) == "000"
 
 
+def test_a_document_whose_last_split_would_have_nothing_stays_whole() -> None:
+    assert split_of(2, shares=(0.8, 0.2)) == "ss"
+    assert split_of(3, shares=(0.8, 0.2)) == "001"
+
+
 def documents() -> dict[str, bytes]:
     long = {f"long{n}": b"".join(b"%03d %05d\n" % (n, at) for at in range(40 + n)) for n in range(3)}
     return {**long, **{f"short{n}": b"%05d\n" % n * 3 for n in range(40)}}
