@@ -210,6 +210,7 @@ class Evaluation(HandOff):
 
     Attributes:
         predictions: tables by set, if `contract.predictions` asks for them.
+        undecided: with `predictions`: why a metric has no value and is missing; "" if all have one.
     """
 
     ref: Ref
@@ -218,6 +219,7 @@ class Evaluation(HandOff):
     dataset_ids: dict[str, str]
     metrics: dict[str, MetricValue]
     predictions: dict[str, Predictions] = Field(default={}, exclude_if=lambda tables: not tables)
+    undecided: str = Field(default="", exclude_if=lambda reason: not reason)
 
 
 class GateResult(Record):

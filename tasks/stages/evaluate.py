@@ -14,7 +14,7 @@ from infra.handoffs import read_handoff
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import done_by_child
-from tasks.stages.predictions import asked_of, with_predictions
+from tasks.stages.predictions import asked_of, undecided, with_predictions
 from tasks.stages.scoring_layout import ScoringLayout, layout_in_plan, layout_of
 from tasks.stages.shard import find_dataset, shard, unmade
 from tasks.stages.stage import Done, Stage
@@ -53,7 +53,7 @@ def make_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset
     done = _scored(evaluation, reused=reused, ranks="" if reused else _layout(run, checkpoint).used)
     done = with_predictions(run, evaluation, done, make=True)
     if done.error is None and (champion := _champion(run)) is not None:
-        score(run, champion, dataset)
+        _decided(score(run, champion, dataset)[0])
     return done
 
 
@@ -72,6 +72,13 @@ evaluate = Stage(
     missing="there is no evaluation of this checkpoint with these metrics",
     ranks=ranks_of,
 )
+
+
+def _decided(evaluation: Evaluation) -> Evaluation:
+    """The evaluation; InsufficientEvidence if a metric has no value."""
+    if evaluation.undecided:
+        raise undecided(evaluation)
+    return evaluation
 
 
 def _champion(run: Run) -> Checkpoint | None:
@@ -143,11 +150,11 @@ def comparable(
     Raises:
         InsufficientEvidence: the targets still differ after scoring again.
     """
-    theirs, _ = score(run, champion, dataset)
+    theirs = _decided(score(run, champion, dataset)[0])
     if not _same_rows(run, evaluation, theirs, metrics):
-        theirs, _ = score(run, champion, dataset, afresh=True)
+        theirs = _decided(score(run, champion, dataset, afresh=True)[0])
         if not _same_rows(run, evaluation, theirs, metrics):
-            evaluation, _ = score(run, checkpoint, dataset, afresh=True)
+            evaluation = _decided(score(run, checkpoint, dataset, afresh=True)[0])
         for name in metrics:
             mine, other = _rows(run, evaluation).get(name), _rows(run, theirs).get(name)
             as_many = evaluation.metrics[name].rows == theirs.metrics[name].rows

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import suite_digest
-from data_contracts.errors import ContractRejected, UsageError
+from data_contracts.errors import ContractRejected, InsufficientEvidence, UsageError
 from data_contracts.handoffs import ContractReport, Evaluation, SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec, SuiteSpec
@@ -96,4 +96,9 @@ def with_predictions(run: Run, evaluation: Evaluation, done: Done[Evaluation], *
             error = ContractRejected(sentence, remedy=REMEDY, details=report.to_json())
             return replace(done, sentence=sentence, in_plan=f"{report.ref.uri}: {sentence}", error=error)
         done = replace(done, sentence=f"{done.sentence}; {place}: {accepted(report)}")
-    return done
+    return done if not evaluation.undecided else replace(done, error=undecided(evaluation))
+
+
+def undecided(evaluation: Evaluation) -> InsufficientEvidence:
+    """The error for an evaluation of which a metric has no value."""
+    return InsufficientEvidence(evaluation.undecided, remedy="Look at the model's weights and the rows of the set.")

@@ -112,6 +112,8 @@ def seal(request: EvaluateRequest, scored: dict[str, Scored], tables: Tables, fo
             writer.put(one.file, folder / one.file)
     if kept:
         fields["predictions"] = {name: one.to_json() for name, one in kept.items()}
+    if undecided := next((table.undecided for table in tables.values() if table.undecided), ""):
+        fields["undecided"] = undecided
     put_handoff(writer, fields)
     # In the provenance, so that the id of an evaluation does not depend on it.
     rows = {name: one.rows for name, one in scored.items() if one.rows}

@@ -27,7 +27,11 @@ BatchTensors = tuple[dict[str, torch.Tensor], str]
 
 
 class PredictionTable:
-    """The predictions of one set; `file` is its name in `folder`, which is written when there are rows."""
+    """The predictions of one set, written to a file in `folder` while they come.
+
+    Attributes:
+        undecided: why a metric over these predictions has no value; "" if all have one.
+    """
 
     def __init__(self, folder: Path, set_name: str) -> None:
         self.path = folder / f"predictions{f'-{set_name}' if set_name else ''}.parquet"
@@ -36,6 +40,7 @@ class PredictionTable:
         self._rows = 0
         self._schema: pa.Schema | None = None
         self._missing = ""
+        self.undecided = ""
 
     def refuse(self, reason: str) -> None:
         """There is no table for this reason; the first one counts."""

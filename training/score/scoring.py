@@ -15,7 +15,7 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torchmetrics import Metric
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from training.lightning_adapter import weigh_logged_by
 from training.loader.row_counts import rows_of
@@ -101,7 +101,7 @@ class _Predictions(L.Callback):
         scorer: Scorer,
         table: PredictionTable | None,
     ) -> None:
-        self.scores, self.specs, self.scorer, self._table = scores, specs, scorer, table
+        self.scores, self.specs, self.scorer, self.table = scores, specs, scorer, table
 
     def on_predict_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, loader: int = 0
@@ -112,7 +112,7 @@ class _Predictions(L.Callback):
             pairs += [prediction_of(name, spec, outputs), target_of(name, spec, batch, columns)]
         tensors: dict[str, torch.Tensor] = {}
         facts: list[Any] = [[], ""]
-        if self._table is not None:
+        if self.table is not None:
             tensors, reason = tensors_of(outputs, rows_of(batch, dealt, batch_idx, loader))
             facts = [list(tensors), reason]
         sent = [*pairs, *tensors.values()]
@@ -127,13 +127,13 @@ class _Predictions(L.Callback):
         """Take a batch: `facts` are the names of the table's tensors and why there are none."""
         for at, one in enumerate(self.scores.values()):
             one.update(sent[2 * at], sent[2 * at + 1])
-        if self._table is None:
+        if self.table is None:
             return
         names, reason = facts
         if reason:
-            self._table.refuse(reason)
+            self.table.refuse(reason)
         else:
-            self._table.add(dict(zip(names, sent[2 * len(self.scores) :], strict=True)))
+            self.table.add(dict(zip(names, sent[2 * len(self.scores) :], strict=True)))
 
 
 def _predict(module: L.LightningModule, batches: Any, predictions: _Predictions) -> dict[str, Scored]:
@@ -154,8 +154,14 @@ def _predict(module: L.LightningModule, batches: Any, predictions: _Predictions)
             trainer.predict(module, dataloaders=batches, return_predictions=False)
     found: dict[str, Scored] = {}
     for name, one in predictions.scores.items() if scorer.is_first else ():
-        with user_code(f"evaluate.metrics.{name}", scorer.project):
-            found[name] = one.result()
+        try:
+            with user_code(f"evaluate.metrics.{name}", scorer.project):
+                found[name] = one.result()
+        except InsufficientEvidence as error:
+            if predictions.table is None:
+                raise
+            # The contract on the predictions comes first: it names the rows.
+            predictions.table.undecided = predictions.table.undecided or error.message
     return found
 
 

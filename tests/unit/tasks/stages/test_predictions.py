@@ -156,3 +156,12 @@ def test_the_example_in_the_docs_is_as_it_says(tmp_path: Path, repository: Path)
     assert found.error is not None
     assert "expect_column_values_to_not_be_null on prediction: 10 of 100 rows" in found.error.message
     assert "expect_column_values_to_be_between on prediction_1: 10 of 100 rows" in found.error.message
+
+
+def test_a_metric_without_a_value_ends_the_run_after_the_contract(tmp_path: Path) -> None:
+    run = opened(tmp_path, NOT_NULL)
+    for number, (scores, code) in enumerate([(SCORES[""], 4), (SCORES[""] * float("nan"), 3)]):
+        evaluation = evaluated(run, {"": scores}, number).model_copy(update={"undecided": "accuracy has no value."})
+        found = with_predictions(run, evaluation, done(evaluation), make=True)
+        assert found.error is not None
+        assert found.error.exit_code == code
