@@ -48,7 +48,7 @@ class SourceFile(Record):
         bytes: size.
         blake3: digest of its bytes, its identity.
         format: how it is read.
-        columns: values taken from its path by a pattern (format `files`).
+        columns: values taken from its path (formats `files` and `text`).
         source: index of its entry in `data.source`.
         rev: the Git commit its DVC revision resolved to, or None.
     """
@@ -56,7 +56,7 @@ class SourceFile(Record):
     uri: str
     bytes: int
     blake3: str
-    format: Literal["csv", "jsonl", "parquet", "files"]
+    format: Literal["csv", "jsonl", "parquet", "files", "text"]
     columns: dict[str, str] = {}
     source: int = 0
     rev: str | None = None
@@ -191,10 +191,26 @@ class MetricValue(Record):
     unit: Literal["row", "batch", "dataset"]
 
 
+class Predictions(Record):
+    """The table of a model's predictions of one set: a file beside the evaluation, and its columns.
+
+    Attributes:
+        missing: why there is no table; "" if there is.
+    """
+
+    file: str = ""
+    columns: list[str] = []
+    missing: str = ""
+
+
 class Evaluation(HandOff):
     """One checkpoint scored on one run's sets. Metrics of a named set other than the first are `<set>/<metric>`.
 
     `outcomes` in the sealed directory has one line per row (or batch): see docs/evaluate.md.
+
+    Attributes:
+        predictions: tables by set, if `contract.predictions` asks for them.
+        undecided: with `predictions`: why a metric has no value and is missing; "" if all have one.
     """
 
     ref: Ref
@@ -202,6 +218,8 @@ class Evaluation(HandOff):
     checkpoint_id: str
     dataset_ids: dict[str, str]
     metrics: dict[str, MetricValue]
+    predictions: dict[str, Predictions] = Field(default={}, exclude_if=lambda tables: not tables)
+    undecided: str = Field(default="", exclude_if=lambda reason: not reason)
 
 
 class GateResult(Record):

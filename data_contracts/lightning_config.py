@@ -253,10 +253,10 @@ def _data_without_effect(spec: PipelineSpec) -> Iterator[str]:
             here = f"data.source.{index}"
             if source.storage_options and not source.uri.startswith("s3://"):
                 yield f"{here}.storage_options has no effect: {source.uri} is not an s3:// address."
-            if source.columns and source.format in ("jsonl", "parquet", "files"):
+            if source.columns and source.format in ("jsonl", "parquet", "files", "text"):
                 yield f"{here}.columns has no effect: format {source.format} names its own columns."
-            if source.pattern and source.format != "files":
-                yield f"{here}.pattern has no effect: it needs format files."
+            if source.pattern and source.format not in ("files", "text"):
+                yield f"{here}.pattern has no effect: it needs format files or text."
     if spec.store.storage_options and not spec.store.uri.startswith("s3://"):
         yield f"store.storage_options has no effect: {spec.store.uri} is not an s3:// address."
     begin = spec.train.init_from

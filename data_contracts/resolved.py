@@ -45,7 +45,7 @@ class Resolved(HandOff):
         window: start and end in ISO, or None.
         files: the raw files, in reading order; `sets` has those of the named evaluation sets.
         suite: the contract's suite, loaded; `set_suites` has those that evaluation sets name.
-        features: the suite of `contract.features`, loaded.
+        features, predictions: the suites of `contract.features` and `contract.predictions`, loaded.
         lightning: the LightningCLI config, loaded.
         code: the sealed bundle of the user's project; keys contain its `code_digest`.
         champion: the alias's model version at the start.
@@ -81,6 +81,7 @@ class Resolved(HandOff):
     drift: DriftReference | None = Field(default=None, exclude_if=lambda drift: drift is None)
     set_suites: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=lambda suites: not suites)
     features: dict[str, Any] | None = Field(default=None, exclude_if=lambda suite: suite is None)
+    predictions: dict[str, Any] | None = Field(default=None, exclude_if=lambda suite: suite is None)
 
     def pipeline(self) -> PipelineSpec:
         """The spec as a typed object."""

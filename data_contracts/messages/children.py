@@ -202,6 +202,7 @@ class EvaluateRequest(LaidOut, Message):
         code: that trained the checkpoint.
         metrics_code: of the metrics.
         settings: added to the manifest's.
+        predictions: whether the predictions of each row are kept.
     """
 
     store: StoreAddress
@@ -215,6 +216,7 @@ class EvaluateRequest(LaidOut, Message):
     metrics_code: Ref
     settings: dict[str, Any]
     provenance: dict[str, Any]
+    predictions: bool = Field(default=False, exclude_if=lambda kept: not kept)
 
     @property
     def needs(self) -> list[Ref | Dataset]:

@@ -38,7 +38,7 @@ class ContractSpec(Section):
     """The mildest severity that rejects the data; default `critical`. Milder failures are reported."""
     parameters: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda values: not values)
     """Values for the suite's parameters: `{low: 0}` for each `{"$PARAMETER": "low"}` in it; default: none. The
-    suites of evaluation sets and of `features` get them, too."""
+    suites of evaluation sets, of `features` and of `predictions` get them, too."""
     drift: DriftSpec | None = Field(default=None, exclude_if=lambda drift: drift is None)
     """The comparison with earlier data; default: none."""
     arrival: ArrivalSpec | None = Field(default=None, exclude_if=lambda arrival: arrival is None)
@@ -49,3 +49,6 @@ class ContractSpec(Section):
     """Whether rows of one split may also be in another; default: not checked."""
     features: SuiteSpec | None = Field(default=None, exclude_if=lambda features: features is None)
     """What must be true of the rows in the shards, after `shards.transform`; checked by shard; default nothing."""
+    predictions: SuiteSpec | None = Field(default=None, exclude_if=lambda predictions: predictions is None)
+    """What must be true of the predictions of a candidate, on each evaluation set; checked by evaluate; default
+    nothing."""

@@ -49,6 +49,21 @@ Database = Annotated[str, AfterValidator(_database)]
 StorageOptions = Annotated[dict[str, Any], AfterValidator(named_credentials)]
 
 
+class PiecesSpec(Section):
+    """The pieces into which a document is cut. Each is a row."""
+
+    bytes: Annotated[int, Field(ge=4, le=2**24)] | None = None
+    """Bytes of each piece; fewer where a character would be cut."""
+    lines: Annotated[int, Field(ge=1)] | None = None
+    """Instead of `bytes`: lines of each piece."""
+
+    @model_validator(mode="after")
+    def _one(self) -> PiecesSpec:
+        if (self.bytes is None) == (self.lines is None):
+            raise ValueError("give either bytes or lines, and not both")
+        return self
+
+
 class SourceSpec(Shorthand):
     """One or more raw files; a plain string is short for `uri`."""
 
@@ -57,16 +72,27 @@ class SourceSpec(Shorthand):
     uri: Uri
     """Path (relative to the spec's folder), `s3://` address, or a glob of either; may hold `{{ start }}`, `{{ end
     }}`."""
-    format: Literal["auto", "csv", "jsonl", "parquet", "files"] = "auto"
-    """File format; `auto`: by extension (.csv, .jsonl, .ndjson, .json, .parquet; also with .gz, .bz2, .xz or .zst)."""
+    format: Literal["auto", "csv", "jsonl", "parquet", "files", "text"] = "auto"
+    """File format; `auto`: by extension (.csv, .jsonl, .ndjson, .json, .parquet; also with .gz, .bz2, .xz or .zst).
+    `files`: each file is a row; `text`: each file is a document, and its pieces are the rows."""
+    pieces: PiecesSpec | None = Field(default=None, exclude_if=lambda pieces: pieces is None)
+    """For `text`: how a document is cut into rows."""
     pattern: str | None = None
-    """For `files`: the last parts of the path, with `{column}` placeholders: `{label}/{name}.png`; default none."""
+    """For `files` and `text`: the last parts of the path, with `{column}` placeholders: `{label}/{name}.png`; default
+    none."""
     columns: list[str] | None = None
     """For `csv` without a header line: the column names; default: the names in the first line."""
     rev: str | None = None
     """For a DVC-tracked file: the Git revision to read it at; default: the file in the working tree."""
     storage_options: StorageOptions = Field(default_factory=dict)
     """For `s3://`: options of s3fs. Credentials are named (`env:NAME`, `profile:NAME`), never written here."""
+
+    @model_validator(mode="after")
+    def _pieces_of_text(self) -> SourceSpec:
+        if (self.format == "text") != (self.pieces is not None):
+            sentence = "is for format: text" if self.pieces else "is missing; format: text needs it: {bytes: 2048}"
+            raise FieldError("pieces", sentence)
+        return self
 
 
 def _listed(value: Any) -> Any:
@@ -119,7 +145,7 @@ class DataSpec(Section):
 
 
 class SplitSpec(Section):
-    """Which rows go to train, val and test: by hash of a key, by time, or by an existing column."""
+    """Which rows go to train, val and test: by hash of a key, by time, by an existing column, or by position."""
 
     key: str | list[str] | None = None
     """Column or columns whose hash decides. With `time` or `column`: a key that occurs in two splits is refused."""
@@ -127,12 +153,16 @@ class SplitSpec(Section):
     """Column that holds a time: the oldest rows go to train, the newest to test."""
     column: str | None = None
     """Column whose values name the splits."""
+    by: Literal["position"] | None = Field(default=None, exclude_if=lambda by: by is None)
+    """`position`: the first pieces of each document go to train, the last to test; needs `format: text`."""
     fractions: dict[Name, float] = Field(default_factory=lambda: {"train": 0.8, "val": 0.1, "test": 0.1})
     """Share of each split, in order; the shares must add up to 1. Not used with `column`."""
     boundaries: dict[Name, str] = Field(default_factory=dict)
     """With `time`: ISO time at which each split after train begins, such as {val: 2026-01-01, test: 2026-02-01}."""
     gap_s: float = Field(default=0.0, ge=0)
     """With `time`: rows within this many seconds before a boundary are left out and counted; default 0."""
+    gap: int = Field(default=0, ge=0, exclude_if=lambda gap: not gap)
+    """With `by: position`: as many pieces before each boundary are left out and counted; default 0."""
     seed: int = 0
     """Seed of the hash; default 0."""
 
@@ -147,8 +177,12 @@ class SplitSpec(Section):
     def _consistent(self) -> SplitSpec:
         if self.time is not None and self.column is not None:
             raise FieldError("column", "and time exclude each other; keep one")
-        if self.time is None and self.column is None and not self.key:
-            raise ValueError("does not say how to split; give key, time or column")
+        if self.by is not None and (self.key or self.time is not None or self.column is not None):
+            raise FieldError("by", "excludes key, time and column; keep one")
+        if self.time is None and self.column is None and not self.key and self.by is None:
+            raise ValueError("does not say how to split; give key, time, column, or by: position")
+        if self.gap and self.by is None:
+            raise FieldError("gap", "needs by: position; add it, or leave gap out (gap_s is for time)")
         for name in ("boundaries", "gap_s"):
             if self.time is None and getattr(self, name):
                 raise FieldError(name, "needs time; add shards.split.time, or leave it out")

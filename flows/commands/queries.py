@@ -44,7 +44,8 @@ def _parts_of(spec: PipelineSpec) -> list[str]:
     """The files from which a spec takes its Lightning config, its suite and its packages."""
     parts = [spec.train.lightning, spec.contract.suite if spec.contract else None]
     parts += [one.contract.suite for one in spec.evaluate.sets.values() if not isinstance(one.contract, str)]
-    parts += [spec.contract.features.suite] if spec.contract and spec.contract.features else []
+    later = [spec.contract.features, spec.contract.predictions] if spec.contract else []
+    parts += [one.suite for one in later if one is not None]
     if spec.environment is not None:  # what it resolves to is counted
         parts += [f"{spec.environment.file}{name}" for name in ("", "/uv.lock", "/pyproject.toml")]
     return [part for part in parts if isinstance(part, str)]

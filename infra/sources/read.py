@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 
@@ -20,8 +20,10 @@ from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.quoting import column_shown, columns_shown
 from infra.sources.columnar import parquet_batches, parquet_row_groups, parquet_schema, rows_of_files
 from infra.sources.places import Place, Places, Stamp, place_of
+from infra.sources.resolve import NAMED
 from infra.sources.streams import random_access, stamp_of, stream
 from infra.sources.tables import csv_batches, csv_schema, json_batches, json_schema
+from infra.sources.texts import text_batches, text_schema
 from infra.sources.types import common, plain
 from infra.sources.window import Window
 
@@ -158,8 +160,8 @@ class _Reading:
 
     def batches(self, files: list[SourceFile], schema: pa.Schema, selection: Selection) -> Iterator[pa.RecordBatch]:
         """All rows, with exactly this schema."""
-        # Neighbours of `format: files` are read together; any other file alone, and twice if it is listed twice.
-        runs = groupby(enumerate(files), lambda pair: pair[1].source if pair[1].format == "files" else -1 - pair[0])
+        # Neighbours of `files` and `text` are read together; any other file alone, and twice if it is listed twice.
+        runs = groupby(enumerate(files), lambda pair: pair[1].source if pair[1].format in NAMED else -1 - pair[0])
         for _, run in runs:
             together = [file for _, file in run]
             try:
@@ -172,10 +174,17 @@ class _Reading:
                 ) from error
 
     def _raw(self, run: list[SourceFile], schema: pa.Schema, selection: Selection) -> Iterator[pa.RecordBatch]:
-        """Rows of one file, or of a run of `format: files`, with those of the schema's columns that they have."""
+        """Rows of one file, or of a run of `files` or `text`, with those of the schema's columns that they have."""
         file, place = run[0], self.place(run[0])
         if file.format == "files":
             yield from rows_of_files(run, place, schema.names, selection.batch_rows)
+            return
+        if file.format == "text":
+            pieces = self._sources[file.source].pieces
+            assert pieces is not None
+            have = text_schema(tuple(file.columns)).names
+            columns = [name for name in schema.names if name in have]
+            yield from text_batches(run, place, pieces, columns, selection.batch_rows)
             return
         if file.format == "parquet":
             with random_access(file, place, selection.stamp or self._stamp_known(file)) as opened:
@@ -197,6 +206,8 @@ class _Reading:
         """A file's facts. They depend only on the bytes, so they are found once."""
         if file.format == "files":
             return FileFacts(pa.schema([*((name, pa.string()) for name in file.columns), ("bytes", pa.binary())]))
+        if file.format == "text":
+            return _text_facts(tuple(file.columns))
         key = self._key(file)
         if key not in _FACTS:
             _FACTS[key] = self._found(file, self._sources[file.source].columns)
@@ -226,6 +237,12 @@ class _Reading:
 
 
 _FACTS: dict[tuple[str, str, str, tuple[str, ...]], FileFacts] = {}
+
+
+@lru_cache
+def _text_facts(named: tuple[str, ...]) -> FileFacts:
+    """The facts about a document; there may be millions of them."""
+    return FileFacts(text_schema(named))
 
 
 def _because(text_from: int | None) -> str:

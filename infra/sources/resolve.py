@@ -16,7 +16,9 @@ from infra.sources.digests import Digests
 from infra.sources.places import Folder, SourceEntry, place_of
 from infra.sources.window import Window
 
-Format = Literal["csv", "jsonl", "parquet", "files"]
+Format = Literal["csv", "jsonl", "parquet", "files", "text"]
+# They take columns from paths.
+NAMED = ("files", "text")
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 _ENDINGS: dict[str, Format] = {
@@ -28,6 +30,8 @@ _ENDINGS: dict[str, Format] = {
 }
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 _COLUMN = re.compile(r"\{([^{}]*)\}")
+# Columns that each row of `format: text` has.
+_OF_TEXT = ("document", "position", "pieces", "offset", "length", "text")
 
 
 def resolve_sources(
@@ -125,24 +129,27 @@ def _format(source: SourceSpec, file: SourceEntry, here: str) -> Format:
     if ending not in _ENDINGS:
         raise UsageError(
             f"{here}.format: the format of {file.uri} is not clear from its name.",
-            remedy="Set format to csv, jsonl, parquet or files.",
+            remedy="Set format to csv, jsonl, parquet, files or text.",
         )
     return _ENDINGS[ending]
 
 
 def _refuse_empty(files: list[SourceFile], here: str) -> None:
-    """UsageError for empty files, except among `files`, where an empty text is valid."""
+    """UsageError for empty files, except among `files` and `text`, where an empty document is valid."""
     empty = [file.uri for file in files if not file.bytes]
-    if empty and (files[0].format != "files" or len(empty) == len(files)):
+    if empty and (files[0].format not in NAMED or len(empty) == len(files)):
         raise UsageError(f"{here}.uri: {empty[0]} is empty.", remedy="Write it again, or leave it out.")
 
 
 def _columns(source: SourceSpec, file: SourceEntry, place: object, root: Path, here: str) -> dict[str, str]:
-    """For `files`: the pattern's columns, and the path below the glob's fixed part, the same on any machine."""
-    if source.format != "files":
+    """For `files` and `text`: the pattern's columns, and the path below the glob's fixed part; the same anywhere."""
+    if source.format not in NAMED:
         if source.pattern is not None:
-            raise UsageError(f"{here}.pattern has an effect only with format: files.", remedy="Set format: files.")
+            raise UsageError(
+                f"{here}.pattern has an effect only with format: files or text.", remedy="Set format: files."
+            )
         return {}
+    name, ours = ("path", ("path", "bytes")) if source.format == "files" else ("document", _OF_TEXT)
     fixed = re.split(r"[*?\[]|\{\{", source.uri, maxsplit=1)[0]
     start = fixed.rpartition("/")[0]
     if file.uri.startswith("s3://"):
@@ -153,23 +160,23 @@ def _columns(source: SourceSpec, file: SourceEntry, place: object, root: Path, h
     else:
         path = os.path.relpath(file.uri, os.path.abspath(root / Path(start).expanduser()))
     if source.pattern is None:
-        return {"path": path}
-    match = _pattern(source.pattern, here).search(file.uri)
+        return {name: path}
+    match = _pattern(source.pattern, ours, here).search(file.uri)
     if match is None:
         raise UsageError(
             f"{here}.pattern: the path {file.uri} does not end in {source.pattern}.",
             remedy="Correct the pattern or the glob.",
         )
-    return {"path": path, **match.groupdict()}
+    return {name: path, **match.groupdict()}
 
 
-def _pattern(text: str, here: str) -> re.Pattern[str]:
+def _pattern(text: str, ours: tuple[str, ...], here: str) -> re.Pattern[str]:
     names = _COLUMN.findall(text)
-    bad = [name for name in names if not name.isidentifier() or name in ("path", "bytes")]
+    bad = [name for name in names if not name.isidentifier() or name in ours]
     if not names or bad or len(set(names)) < len(names):
         raise UsageError(
-            f"{here}.pattern: {text} must name at least one column, none of them twice, and neither path nor bytes, "
-            "which always exist.",
+            f"{here}.pattern: {text} must name at least one column, none of them twice, and none that always exists "
+            f"({', '.join(ours)}).",
             remedy="Write each column once in braces, such as {label}/{name}.png.",
         )
     parts = _COLUMN.split(text)

@@ -34,7 +34,14 @@ from tasks.run.environments import resolve_environment
 from tasks.run.init_from import resolve_init
 from tasks.run.layout_check import check_layouts
 from tasks.run.options import RunOptions
-from tasks.run.spec_check import features_suite, named_code, refuse_unknown_code, run_window, set_suites
+from tasks.run.spec_check import (
+    features_suite,
+    named_code,
+    predictions_suite,
+    refuse_unknown_code,
+    run_window,
+    set_suites,
+)
 
 log = logging.getLogger("trainwright")
 
@@ -76,6 +83,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
         suite=None if spec.contract is None else load_suite(spec.contract.suite, root, spec.contract.parameters),
         set_suites=set_suites(spec, root),
         features=features_suite(spec, root),
+        predictions=predictions_suite(spec, root),
         lightning=lightning,
         code=bundle.ref,
         code_digest=bundle.digest,
@@ -183,8 +191,9 @@ def ci_key(resolved: Resolved) -> str:
     }
     if resolved.set_suites:
         content["set_suites"] = resolved.set_suites
-    if resolved.features is not None:
-        content["features"] = resolved.features
+    for name in ("features", "predictions"):
+        if getattr(resolved, name) is not None:
+            content[name] = getattr(resolved, name)
     return digest(content)
 
 

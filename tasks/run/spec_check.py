@@ -15,7 +15,7 @@ from data_contracts.contract.suites import load_suite
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
-from data_contracts.pipeline_spec import PipelineSpec, SuiteSpec
+from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SuiteSpec
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
 from infra import code_bundle
@@ -25,7 +25,7 @@ from tasks.run.environments import read_spec_requirements
 
 # A class or a function that the spec names: its field, and its dotted path.
 NamedCode = tuple[FieldPath, str]
-FEATURES = "contract.features.suite"
+FEATURES, PREDICTIONS = "contract.features.suite", "contract.predictions.suite"
 _LIGHTNING: FieldPath = ("train", "lightning")
 
 
@@ -38,6 +38,7 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
         load_suite(spec.contract.suite, root, spec.contract.parameters)
     set_suites(spec, root)
     features_suite(spec, root)
+    predictions_suite(spec, root)
     read_spec_requirements(spec, path)
     refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
 
@@ -55,10 +56,19 @@ def set_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
 
 def features_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
     """The suite of `contract.features`, loaded; SpecError as `load_suite`."""
-    if spec.contract is None or spec.contract.features is None:
+    return None if spec.contract is None else _suite(spec.contract.features, FEATURES, spec.contract, root)
+
+
+def predictions_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
+    """The suite of `contract.predictions`, loaded; SpecError as `load_suite`."""
+    return None if spec.contract is None else _suite(spec.contract.predictions, PREDICTIONS, spec.contract, root)
+
+
+def _suite(wanted: SuiteSpec | None, field: str, contract: ContractSpec, root: Path) -> dict[str, Any] | None:
+    if wanted is None:
         return None
-    with suite_called(FEATURES):
-        return load_suite(spec.contract.features.suite, root, spec.contract.parameters)
+    with suite_called(field):
+        return load_suite(wanted.suite, root, contract.parameters)
 
 
 def set_contract_field(name: str) -> str:

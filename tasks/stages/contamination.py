@@ -25,6 +25,7 @@ from data_contracts.pipeline_spec import ContaminationSpec
 from data_contracts.quoting import columns_shown
 from infra.datasets import newest_dataset
 from infra.handoffs import read_handoff
+from infra.sources.texts import PLACE
 from tasks.run.run import Run
 from tasks.stages.placement import run_here
 from tasks.stages.stage import Done
@@ -190,7 +191,8 @@ def _columns(run: Run, asked: ContaminationSpec, dataset: Dataset, label: list[s
     assert run.spec.shards is not None
     split = run.spec.shards.split
     keys = [split.key] if isinstance(split.key, str) else split.key or []
-    out = {*label, *keys, split.time, split.column, *asked.ignore}
+    texts = not isinstance(run.spec.data, str) and any(one.format == "text" for one in run.spec.data.source)
+    out = {*label, *keys, split.time, split.column, *asked.ignore, *(PLACE if texts else ())}
     unknown = [name for name in asked.ignore if name not in dataset.columns]
     if unknown:
         raise _unknown("ignore", unknown[0], dataset, "the dataset", sensitive=run.withholds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from data_contracts.canonical import reuse_key
 from data_contracts.errors import InsufficientEvidence
@@ -13,6 +14,7 @@ from infra.handoffs import read_handoff
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import done_by_child
+from tasks.stages.predictions import asked_of, undecided, with_predictions
 from tasks.stages.scoring_layout import ScoringLayout, layout_in_plan, layout_of
 from tasks.stages.shard import find_dataset, shard, unmade
 from tasks.stages.stage import Done, Stage
@@ -25,16 +27,19 @@ Sets = dict[str, tuple[Dataset, str]]
 
 
 def find_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None) -> Done[Evaluation] | None:
-    """The candidate's evaluation; `lacks` is set if the champion was not scored on the same sets."""
+    """The candidate's evaluation; `lacks` is set if its predictions are not checked, or the champion is not scored."""
     trained_with(run, checkpoint)  # a reused evaluation, too, needs a checkpoint trained as it says
     ref = run.store.newest("evaluations", key)
     if ref is None:
         return None
-    lacks = ""
+    evaluation = read_handoff(run.store, ref, Evaluation)
+    found = with_predictions(run, evaluation, _scored(evaluation, reused=True), make=False)
+    if found.lacks or found.error is not None:
+        return found
     if (champion := _champion(run)) is not None:
         theirs = run.store.newest("evaluations", evaluation_key(run, champion, sets_to_score(run, dataset)))
-        lacks = "" if theirs else "the champion has no evaluation on these sets"
-    return _scored(read_handoff(run.store, ref, Evaluation), lacks, reused=True)
+        return found if theirs else replace(found, lacks="the champion has no evaluation on these sets")
+    return found
 
 
 def make_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset | None) -> Done[Evaluation]:
@@ -45,9 +50,11 @@ def make_evaluation(run: Run, key: str, checkpoint: Checkpoint, dataset: Dataset
         UserCodeError: the module or the metric raised.
     """
     evaluation, reused = score(run, checkpoint, dataset)
-    if (champion := _champion(run)) is not None:
-        score(run, champion, dataset)
-    return _scored(evaluation, reused=reused, ranks="" if reused else _layout(run, checkpoint).used)
+    done = _scored(evaluation, reused=reused, ranks="" if reused else _layout(run, checkpoint).used)
+    done = with_predictions(run, evaluation, done, make=True)
+    if done.error is None and (champion := _champion(run)) is not None:
+        _decided(score(run, champion, dataset)[0])
+    return done
 
 
 def ranks_of(run: Run, checkpoint: Checkpoint | None, dataset: Dataset | None) -> str:
@@ -67,15 +74,22 @@ evaluate = Stage(
 )
 
 
+def _decided(evaluation: Evaluation) -> Evaluation:
+    """The evaluation; InsufficientEvidence if a metric has no value."""
+    if evaluation.undecided:
+        raise undecided(evaluation)
+    return evaluation
+
+
 def _champion(run: Run) -> Checkpoint | None:
     ref = run.resolved.champion
     return None if ref is None else registry.model_version(run.store, ref).checkpoint
 
 
-def _scored(evaluation: Evaluation, lacks: str = "", *, reused: bool, ranks: str = "") -> Done[Evaluation]:
+def _scored(evaluation: Evaluation, *, reused: bool, ranks: str = "") -> Done[Evaluation]:
     values = ", ".join(f"{name} {metric.value:.4f}" for name, metric in evaluation.metrics.items()) + ranks
     reused_from = evaluation.ref.uri if reused else None
-    return Done(evaluation, "reused" if reused else "ran", values, evaluation.ref, reused_from, lacks=lacks)
+    return Done(evaluation, "reused" if reused else "ran", values, evaluation.ref, reused_from)
 
 
 def score(
@@ -103,6 +117,7 @@ def score(
         metrics_code=run.resolved.code,
         settings={"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, s] for name, (d, s) in sets.items()}},
         provenance=run.provenance(*parents),
+        predictions=asked_of(run) is not None,
     )
     # A second scoring is another piece of work than the first.
     name = f"evaluate-{key[:16]}{uri.removeprefix(f'evaluations/{key}') if afresh else ''}"
@@ -135,11 +150,11 @@ def comparable(
     Raises:
         InsufficientEvidence: the targets still differ after scoring again.
     """
-    theirs, _ = score(run, champion, dataset)
+    theirs = _decided(score(run, champion, dataset)[0])
     if not _same_rows(run, evaluation, theirs, metrics):
-        theirs, _ = score(run, champion, dataset, afresh=True)
+        theirs = _decided(score(run, champion, dataset, afresh=True)[0])
         if not _same_rows(run, evaluation, theirs, metrics):
-            evaluation, _ = score(run, checkpoint, dataset, afresh=True)
+            evaluation = _decided(score(run, checkpoint, dataset, afresh=True)[0])
         for name in metrics:
             mine, other = _rows(run, evaluation).get(name), _rows(run, theirs).get(name)
             as_many = evaluation.metrics[name].rows == theirs.metrics[name].rows
@@ -173,6 +188,8 @@ def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
     classes = [metric.class_path or "" for metric in run.spec.evaluate.metrics.values()]
     users = any(path and not path.startswith("torchmetrics.") for path in classes)
     settings = {**wanted, "sets": sorted(wanted["sets"])}
+    if asked_of(run) is not None:
+        settings["predictions"] = True
     return reuse_key("evaluate", VERSION, settings, inputs, run.resolved.code_digest if users else None)
 
 

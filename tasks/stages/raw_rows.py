@@ -10,7 +10,10 @@ from data_contracts.pipeline_spec import SourceSpec
 
 def ways(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
     """How each source is read: the settings that decide its rows."""
-    return [{"pattern": one.pattern, "columns": one.columns} for one in sources]
+    return [
+        {"pattern": one.pattern, "columns": one.columns, **({"pieces": one.pieces.model_dump()} if one.pieces else {})}
+        for one in sources
+    ]
 
 
 def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, object]]:

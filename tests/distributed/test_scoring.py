@@ -6,12 +6,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, VerifyRequest
-from tests.support.scoring import LAYOUTS, Scoring, case_of
+from tests.support.scoring import LAYOUTS, ROWS, Scoring, case_of
 from training.score import evaluate_worker, verify_worker
 
 # Case: split, rows of a batch, strategy. 53 rows in batches of 8 are 7 batches: the last round lacks some.
@@ -30,14 +31,20 @@ def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:
     alone: dict[tuple[str, int], Evaluation] = {}
     for split, size, _ in CASES:
         if (split, size) not in alone:
-            request = scoring.evaluation(checkpoint, f"evaluations/a{len(alone)}-0", split=split, batch_size=size)
-            alone[split, size] = evaluate_worker.main(request, lambda report: None)
+            asked_alone = {"split": split, "batch_size": size, "predictions": True}
+            request = scoring.evaluation(checkpoint, f"evaluations/a{len(alone)}-0", **asked_alone)
+            found = alone[split, size] = evaluate_worker.main(request, lambda report: None)
+            assert found.predictions[""].columns == ["prediction", "prediction_0", "prediction_1"]
+            table = pq.read_table(scoring.store.local(found.ref) / found.predictions[""].file)
+            assert table.num_rows == ROWS[split]
     for ranks in (2, 4):
         asked = [
             case_of(
                 strategy,
                 EVALUATE,
-                scoring.evaluation(checkpoint, f"evaluations/r{ranks}c{number}-0", split=split, batch_size=size),
+                scoring.evaluation(
+                    checkpoint, f"evaluations/r{ranks}c{number}-0", split=split, batch_size=size, predictions=True
+                ),
             )
             for number, (split, size, strategy) in enumerate(CASES)
         ]
@@ -48,6 +55,8 @@ def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:
             found = Evaluation.from_json(answer)
             assert found.metrics == expected.metrics, what
             assert outcomes(scoring, found) == outcomes(scoring, expected), what
+            # The file is in the id that is compared below.
+            assert found.predictions == expected.predictions, what
             assert found.ref is not None
             assert expected.ref is not None
             assert found.ref.id == expected.ref.id, what

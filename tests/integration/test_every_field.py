@@ -79,6 +79,7 @@ def write_events(path: Path, count: int, seed: int) -> None:
 
 ACCURACY = {**SPEC["evaluate"]["metrics"]["accuracy"], "target": "y", "prediction": "logits"}
 F1 = {"class_path": "torchmetrics.classification.MulticlassF1Score", "init_args": {"num_classes": 2}}
+PREDICTED = {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "logits", "value_set": [0, 1]}}
 FIELDS = {
     "data": {
         "source": "events/*.jsonl",
@@ -88,6 +89,7 @@ FIELDS = {
     "contract": {
         "fail_on": "critical",
         "quarantine": {"max_share": 0.01},
+        "predictions": {"suite": {"name": "predictions", "expectations": [PREDICTED]}},
         "suite": {
             "name": "events",
             "expectations": [
@@ -197,6 +199,8 @@ def test_every_field_is_carried_out(spec: Path) -> None:
     stage(spec, "verify")
 
     evaluation = stage(spec, "evaluate")
+    assert set(evaluation["predictions"]) == {"", "recent", "other"}
+    assert all(one["columns"] == ["logits", "logits_0", "logits_1"] for one in evaluation["predictions"].values())
     metrics = evaluation["metrics"]
     assert set(metrics) == {f"{name}{m}" for name in ("", "recent/", "other/") for m in ("accuracy", "f1", "loss")}
     assert {name: metrics[name]["rows"] for name in ("accuracy", "recent/accuracy", "other/accuracy")} == {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,23 +46,40 @@ def small_runs(patch: pytest.MonkeyPatch, run_bytes: int) -> None:
 
 
 class Shards:
-    """What sharding some tables, each a source file, made of them; `transform` names a function of `module`."""
+    """What sharding some tables, each a source file, made of them; `transform` names a function of `module`.
 
-    def __init__(self, folder: Path, tables: Sequence[pa.Table], *, row_group_rows: int | None = None, **options: Any):
+    With `pieces`, the tables are documents by name instead.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tables: Sequence[pa.Table] | Mapping[str, bytes],
+        *,
+        row_group_rows: int | None = None,
+        pieces: dict[str, int] | None = None,
+        **options: Any,
+    ):
         raw, self.folder, spilled = folder / "raw", folder / "shards", folder / "spilled"
         for one in (raw, self.folder, spilled):
             one.mkdir(parents=True, exist_ok=True)
         files = []
         for number, table in enumerate(tables):
-            path = raw / f"{number}.parquet"
-            pq.write_table(table, path, row_group_size=row_group_rows)
+            path = raw / (table if isinstance(table, str) else f"{number}.parquet")
+            if isinstance(tables, Mapping):
+                path.write_bytes(tables[path.name])
+            else:
+                pq.write_table(table, path, row_group_size=row_group_rows)
+            how: dict[str, Any] = {"format": "text", "columns": {"document": path.name}} if pieces else {}
             files.append(
-                SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=file_digest(path), format="parquet")
-            )
+                SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=file_digest(path),
+                           **{"format": "parquet", **how})
+            )  # fmt: skip
         names = ("project", "one_split", "required", "sensitive", "earlier", "report", "cluster", "left_out")
         given = {name: options.pop(name) for name in names if name in options}
         self.spec = ShardsSpec(**{"split": {"key": "id"}, "target_size_bytes": 1024, **options})
-        source = Source([SourceSpec(uri=str(raw))], raw)
+        cut = {"format": "text", "pieces": pieces} if pieces else {}
+        source = Source([SourceSpec.model_validate({"uri": str(raw), **cut})], raw)
         kept = Kept(self.folder, self.spec.format)
         self.sharded: Sharded = shard_files(Sharding(files, source, self.spec, kept, spilled, **given))
         self.spilled = sorted(path.name for path in spilled.iterdir())

@@ -1,12 +1,14 @@
 """The child process of the evaluate stage: scores one checkpoint on one or more sets, every row once.
 
 Run as `python -m training.score.evaluate_worker REQUEST ANSWER` by `infra.child`. It opens the sets, and
-`training.score.scoring` scores each; the outcomes are sealed beside the metrics as `outcomes.parquet`.
+`training.score.scoring` scores each; the outcomes are sealed beside the metrics as `outcomes.parquet`, and the
+predictions of each row as `predictions.parquet`, if they are asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ from infra.store import open_at
 from training.checkpoint import load_module_weights
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
 from training.score.metrics import metric_classes
+from training.score.predictions import PredictionTable
 from training.score.progress import Progress
 from training.score.scored import Scored
 from training.score.scoring import Scorer, score
@@ -31,14 +34,32 @@ from training.user.assemble import batch_transform, build_datamodule, build_modu
 
 OUTCOMES = "outcomes.parquet"
 
+# By the name of the set.
+Tables = dict[str, PredictionTable]
+
 
 def main(request: EvaluateRequest, report: Report) -> Evaluation:
     """Score the checkpoint that a request names, and seal the evaluation; errors as in `scored_by`."""
-    return seal(request, scored_by(request, report, None))
+    evaluation = evaluated(request, report, None)
+    assert evaluation is not None
+    return evaluation
 
 
-def scored_by(request: EvaluateRequest, report: Report, team: Team | None) -> dict[str, Scored]:
+def evaluated(request: EvaluateRequest, report: Report, team: Team | None) -> Evaluation | None:
+    """Score the checkpoint that a request names, and seal the evaluation; None on a rank other than 0 of a team."""
+    with scratch.make("outcomes") as folder:
+        tables: Tables = {name: PredictionTable(folder.path, name) for name in _tables(request)}
+        scored = scored_by(request, report, team, tables)
+        return seal(request, scored, tables, folder.path) if team is None or team.rank == 0 else None
+
+
+def scored_by(
+    request: EvaluateRequest, report: Report, team: Team | None, tables: Mapping[str, PredictionTable]
+) -> dict[str, Scored]:
     """Score the checkpoint that a request names; on a rank other than 0 of a team, nothing is returned.
+
+    Args:
+        tables: get the predictions of each row, by set.
 
     Raises:
         UsageError: a metric, a target or a split that does not exist.
@@ -67,13 +88,13 @@ def scored_by(request: EvaluateRequest, report: Report, team: Team | None) -> di
     scorer = Scorer(train, project, progress, team)
     for name, batches in _sets(request, wanted, team):
         prefix = f"{name}/" if name else ""
-        found = score(module, batches, wanted.metrics, classes, scorer)
+        found = score(module, batches, wanted.metrics, classes, scorer, tables.get(name))
         scored |= {f"{prefix}{metric}": value for metric, value in found.items()}
     return scored
 
 
-def seal(request: EvaluateRequest, scored: dict[str, Scored]) -> Evaluation:
-    """Seal the outcomes and the metrics."""
+def seal(request: EvaluateRequest, scored: dict[str, Scored], tables: Tables, folder: Path) -> Evaluation:
+    """Seal the outcomes, the metrics and the predictions; `folder` is for files."""
     store = open_at(request.store)
     fields = {
         "schema_version": 1,
@@ -83,10 +104,16 @@ def seal(request: EvaluateRequest, scored: dict[str, Scored]) -> Evaluation:
         "metrics": {name: one.value.to_json() for name, one in scored.items()},
     }
     writer = store.writer(request.uri, afresh=True)  # killed earlier, on hardware that rounds differently
-    with scratch.make("outcomes") as folder:
-        path = folder.path / OUTCOMES
-        pq.write_table(outcomes_table(scored), path)
-        writer.put(OUTCOMES, path)
+    pq.write_table(outcomes_table(scored), folder / OUTCOMES)
+    writer.put(OUTCOMES, folder / OUTCOMES)
+    kept = {name: table.close() for name, table in tables.items()}
+    for one in kept.values():
+        if one.file:
+            writer.put(one.file, folder / one.file)
+    if kept:
+        fields["predictions"] = {name: one.to_json() for name, one in kept.items()}
+    if undecided := next((table.undecided for table in tables.values() if table.undecided), ""):
+        fields["undecided"] = undecided
     put_handoff(writer, fields)
     # In the provenance, so that the id of an evaluation does not depend on it.
     rows = {name: one.rows for name, one in scored.items() if one.rows}
@@ -106,6 +133,11 @@ def outcomes_table(scored: dict[str, Scored]) -> pa.Table:
     types = [pa.string(), pa.string(), pa.int64(), pa.int64(), pa.float64()]
     names = ["metric", "unit", "position", "rows", "value"]
     return pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})
+
+
+def _tables(request: EvaluateRequest) -> list[str]:
+    """The names of the sets whose predictions are kept."""
+    return list(request.sets) if request.predictions else []
 
 
 def _sets(request: EvaluateRequest, wanted: EvaluateSpec, team: Team | None) -> Iterable[tuple[str, Any]]:

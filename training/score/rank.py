@@ -85,8 +85,8 @@ def do_job(launch: Launch, job: RemoteJob, paths: Mapping[str, str], reports: Re
         verified = verify_worker.verified_by(VerifyRequest.from_json(request), report, team)
         return verified.to_json() if team.rank == 0 else {}
     evaluate = EvaluateRequest.from_json(request)
-    scored = evaluate_worker.scored_by(evaluate, report, team)
-    return evaluate_worker.seal(evaluate, scored).to_json() if team.rank == 0 else {}
+    evaluation = evaluate_worker.evaluated(evaluate, report, team)
+    return {} if evaluation is None else evaluation.to_json()
 
 
 if __name__ == "__main__":

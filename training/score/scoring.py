@@ -15,13 +15,14 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torchmetrics import Metric
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from training.lightning_adapter import weigh_logged_by
 from training.loader.row_counts import rows_of
 from training.score.batch_entries import inputs_of, prediction_of, target_of
 from training.score.logged_score import LoggedScore
 from training.score.metrics import PredictionScore
+from training.score.predictions import PredictionTable, tensors_of
 from training.score.progress import CountBatches, Progress
 from training.score.replay import LoggedCalls
 from training.score.rows_digest import RowDigest
@@ -64,68 +65,87 @@ def score(
     metrics: dict[str, MetricSpec],
     classes: dict[str, type[Metric]],
     scorer: Scorer,
+    table: PredictionTable | None = None,
 ) -> dict[str, Scored]:
     """Compute every metric over the batches: a loader, or a data module whose test loader is used.
 
     Args:
         classes: the torchmetrics class of each metric that names one.
+        table: gets the predictions of each row, on rank 0.
 
     Returns: the metrics by name; on a rank other than 0, nothing.
     """
     found: dict[str, Scored] = {}
     predicted = {name: metric for name, metric in metrics.items() if metric.class_path}
     logged = {name: metric for name, metric in metrics.items() if metric.logged}
-    if predicted:
+    if table is not None and not predicted and not is_overridden("predict_step", module, L.LightningModule):
+        table.refuse(f"{type(module).__name__} has no predict_step, and no metric says what the truth in a batch is")
+        table = None
+    if predicted or table is not None:
         # The id of a dataset of ours stands for its rows; a data module of the user's may read anything.
         digest = RowDigest if isinstance(batches, L.LightningDataModule) else lambda: None
         scores = {name: PredictionScore(name, one, classes[name], digest()) for name, one in predicted.items()}
-        found |= _predict(module, batches, predicted, scores, scorer)
+        found |= _predict(module, batches, _Predictions(scores, predicted, scorer, table))
     if logged:
         found |= _test(module, batches, logged, scorer)
     return {name: found[name] for name in metrics if name in found}
 
 
 class _Predictions(L.Callback):
-    """Passes each batch's predictions to the scores."""
+    """Passes each batch's predictions to the scores and to the table."""
 
-    def __init__(self, scores: dict[str, PredictionScore], specs: dict[str, MetricSpec], scorer: Scorer) -> None:
-        self._scores, self._specs, self._scorer = scores, specs, scorer
+    def __init__(
+        self,
+        scores: dict[str, PredictionScore],
+        specs: dict[str, MetricSpec],
+        scorer: Scorer,
+        table: PredictionTable | None,
+    ) -> None:
+        self.scores, self.specs, self.scorer, self.table = scores, specs, scorer, table
 
     def on_predict_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int, loader: int = 0
     ) -> None:
-        columns, team = self._scorer.train["batch"], self._scorer.team
+        columns, team, dealt = self.scorer.train["batch"], self.scorer.team, trainer.predict_dataloaders
         pairs: list[torch.Tensor] = []
-        for name, spec in self._specs.items():
+        for name, spec in self.specs.items():
             pairs += [prediction_of(name, spec, outputs), target_of(name, spec, batch, columns)]
+        tensors: dict[str, torch.Tensor] = {}
+        facts: list[Any] = [[], ""]
+        if self.table is not None:
+            tensors, reason = tensors_of(outputs, rows_of(batch, dealt, batch_idx, loader))
+            facts = [list(tensors), reason]
+        sent = [*pairs, *tensors.values()]
         if team is None:
-            self._update(pairs)
+            self._update(facts, sent)
             return
-        dealt = trainer.predict_dataloaders
         assert isinstance(dealt, Dealt)
-        for _, sent in team.in_order(dealt.is_real(batch_idx), None, pairs):
-            self._update(sent)
+        for said, received in team.in_order(dealt.is_real(batch_idx), facts, sent):
+            self._update(said, received)
 
-    def _update(self, pairs: list[torch.Tensor]) -> None:
-        for at, one in enumerate(self._scores.values()):
-            one.update(pairs[2 * at], pairs[2 * at + 1])
+    def _update(self, facts: list[Any], sent: list[torch.Tensor]) -> None:
+        """Take a batch: `facts` are the names of the table's tensors and why there are none."""
+        for at, one in enumerate(self.scores.values()):
+            one.update(sent[2 * at], sent[2 * at + 1])
+        if self.table is None:
+            return
+        names, reason = facts
+        if reason:
+            self.table.refuse(reason)
+        else:
+            self.table.add(dict(zip(names, sent[2 * len(self.scores) :], strict=True)))
 
 
-def _predict(
-    module: L.LightningModule,
-    batches: Any,
-    metrics: dict[str, MetricSpec],
-    scores: dict[str, PredictionScore],
-    scorer: Scorer,
-) -> dict[str, Scored]:
+def _predict(module: L.LightningModule, batches: Any, predictions: _Predictions) -> dict[str, Scored]:
+    scorer = predictions.scorer
     if not is_overridden("predict_step", module, L.LightningModule):
-        targets = {spec.target for spec in metrics.values()}
+        targets = {spec.target for spec in predictions.specs.values()}
 
         def predict_step(batch: Any, *_: Any) -> Any:
             return module(inputs_of(batch, targets))
 
         module.predict_step = predict_step  # type: ignore[method-assign]
-    trainer = scorer.trainer(_Predictions(scores, metrics, scorer))
+    trainer = scorer.trainer(predictions)
     with user_code("the module's predict_step", scorer.project):
         if isinstance(batches, L.LightningDataModule):
             with _predicting_tests(batches):
@@ -133,9 +153,15 @@ def _predict(
         else:
             trainer.predict(module, dataloaders=batches, return_predictions=False)
     found: dict[str, Scored] = {}
-    for name, one in scores.items() if scorer.is_first else ():
-        with user_code(f"evaluate.metrics.{name}", scorer.project):
-            found[name] = one.result()
+    for name, one in predictions.scores.items() if scorer.is_first else ():
+        try:
+            with user_code(f"evaluate.metrics.{name}", scorer.project):
+                found[name] = one.result()
+        except InsufficientEvidence as error:
+            if predictions.table is None:
+                raise
+            # The contract on the predictions comes first: it names the rows.
+            predictions.table.undecided = predictions.table.undecided or error.message
     return found
 
 

@@ -1,7 +1,7 @@
 """Cuts the source into units, the pieces of work of the first pass: a pure function of the files' contents.
 
-A unit is a file; a run of row groups of a large Parquet file; or a run of small files, each of which is a row. Its rows
-are numbered from 0, after the window's filter. Units are read in tasks: small neighbours are read together.
+A unit is a file; a run of row groups of a large Parquet file; or a run of small files that are rows or documents. Its
+rows are numbered from 0, after the window's filter. Units are read in tasks: small neighbours are read together.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.sources.places import Stamp
 from infra.sources.read import FileFacts, Selection, fetch, file_facts, merged_schema, read_batches
+from infra.sources.resolve import NAMED
 from infra.sources.window import Window
 
-# These three decide the units, and with them the order of rows: they belong to the shard stage's version.
+# These decide the units, and with them the order of rows: they belong to the shard stage's version.
 UNIT_BYTES = 2**28  # decoded bytes after which a unit of row groups ends
-UNIT_FILES = 1_024  # files in a unit of `format: files`
+UNIT_FILES = 1_024  # files in a unit of `format: files` or `text`
+UNIT_TEXT_BYTES = 2**25  # bytes after which a unit of documents ends
 BATCH_ROWS = 2**14
 # Small units are read together until they have this many bytes; this does not affect the result.
 TASK_BYTES = 2**28
@@ -127,8 +129,8 @@ def open_source(files: Sequence[SourceFile], source: Source, map_files: MapFiles
     Args:
         map_files: a `map`, perhaps over other processes; it is not needed for files that are rows themselves.
     """
-    learnt = iter(map_files(partial(facts_of, source), [file for file in files if file.format != "files"]))
-    facts = [facts_of(source, file) if file.format == "files" else next(learnt) for file in files]
+    learnt = iter(map_files(partial(facts_of, source), [file for file in files if file.format not in NAMED]))
+    facts = [facts_of(source, file) if file.format in NAMED else next(learnt) for file in files]
     return replace(source, schema=merged_schema(files, facts)), cut_units(files, facts)
 
 
@@ -141,9 +143,12 @@ def cut_units(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> list[U
     """The units of files, in the files' order."""
     units: list[Unit] = []
     pairs = list(zip(files, facts, strict=True))
-    for is_row, run in groupby(pairs, key=lambda pair: (pair[0].format == "files", pair[0].source)):
+    for (format_, _), run in groupby(pairs, key=lambda pair: (pair[0].format, pair[0].source)):
         together = list(run)
-        if is_row[0]:
+        if format_ == "text":
+            units += of_documents([file for file, _ in together], len(units))
+            continue
+        if format_ == "files":
             for start in range(0, len(together), UNIT_FILES):
                 part = tuple(file for file, _ in together[start : start + UNIT_FILES])
                 contents = [[file.blake3, file.columns] for file in part]
@@ -171,6 +176,21 @@ def tasks_of(units: Sequence[Unit], most_bytes: int | None = None) -> list[list[
         tasks[-1].append(unit)
         size += unit.bytes
     return tasks
+
+
+def of_documents(files: Sequence[SourceFile], number: int) -> list[Unit]:
+    """Units of neighbouring documents; a large one is a unit of its own."""
+    units: list[Unit] = []
+    part: list[SourceFile] = []
+    size = 0
+    for index, file in enumerate(files):
+        part.append(file)
+        size += file.bytes
+        if size >= UNIT_TEXT_BYTES or len(part) == UNIT_FILES or index + 1 == len(files):
+            contents = [[one.blake3, one.columns] for one in part]
+            units.append(Unit(number + len(units), digest(contents), tuple(part), size))
+            part, size = [], 0
+    return units
 
 
 def _of_parquet(file: SourceFile, fact: FileFacts, number: int) -> list[Unit]:

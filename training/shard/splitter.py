@@ -1,4 +1,4 @@
-"""Assigns rows to train, val and test: by hash of a key, by time, or by a column that names the split.
+"""Assigns rows to train, val and test: by hash of a key, by time, by position, or by a column that names the split.
 
 A row's split by key depends on its own key and the seed alone, so it never changes when data is added. A `Splitter`
 assigns batch by batch, in any process. It records what only all rows can show (a null somewhere, a key in two splits);
@@ -20,7 +20,7 @@ from data_contracts.contract.row_numbers import Numbers, number_before
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
 from data_contracts.quoting import columns_shown
-from training.shard import time_split
+from training.shard import position_split, time_split
 from training.shard.key_digests import UnusableKey, key_digests
 from training.shard.time_split import SECOND, shares
 
@@ -106,10 +106,12 @@ class Splitter:
             self.names = ["train", *spec.boundaries]
         # Types are checked before the first row is read.
         nothing = schema.empty_table()
-        if spec.key is not None:
+        if keys_of(spec):
             self.digests(nothing)
         if spec.time is not None:
             self.times(nothing, (0, 0))
+        if spec.by is not None:
+            position_split.check(schema)
 
     def assign(self, rows: pa.Table, at: Place) -> NDArray[np.int16]:
         """Index into `names` of each row's split, or LEFT_OUT: (rows,) int16. `at`: place of the first row."""
@@ -117,6 +119,11 @@ class Splitter:
             return self._by_time(rows, at)
         if self.spec.column is not None:
             return self._by_column(rows.column(self.spec.column), at)
+        if self.spec.by is not None:
+            return self._by_position(rows)
+        return self._by_key(rows)
+
+    def _by_key(self, rows: pa.Table) -> NDArray[np.int16]:
         drawn = np.ascontiguousarray(self.digests(rows)[:, 0])
         return np.searchsorted(self._thresholds, drawn, side="right").astype(np.int16)
 
@@ -139,6 +146,13 @@ class Splitter:
             return key_digests([_decoded(rows.column(name)) for name in keys_of(self.spec)], self.spec.seed)
         except UnusableKey as error:
             raise UsageError(f"shards.split.key: {keys_of(self.spec)[error.column]!r} {error}.") from error
+
+    def _by_position(self, rows: pa.Table) -> NDArray[np.int16]:
+        shares_of = list(shares(self.spec).values())
+        found = position_split.by_position(rows, shares_of, self.spec.gap, self._by_key(rows))
+        if left_out := int((found == LEFT_OUT).sum()):
+            self.notes.dropped["gap"] = self.notes.dropped.get("gap", 0) + left_out
+        return found
 
     def _by_time(self, rows: pa.Table, at: Place) -> NDArray[np.int16]:
         found = np.full(rows.num_rows, LEFT_OUT, np.int16)
@@ -190,7 +204,8 @@ class Splitter:
 
 def columns_needed(spec: SplitSpec) -> list[str]:
     """The columns that a `Splitter` reads."""
-    named = (*keys_of(spec), spec.time, spec.column)
+    by = position_split.COLUMNS if spec.by is not None else ()
+    named = (*keys_of(spec), spec.time, spec.column, *by)
     return list(dict.fromkeys(name for name in named if name is not None))
 
 
@@ -250,7 +265,9 @@ def refuse_empty(counts: dict[str, int], required: Collection[str], who: str) ->
 
 
 def keys_of(spec: SplitSpec) -> list[str]:
-    """The columns of the key; [] without one."""
+    """The columns of the key; [] without one. Of a split by position, that of documents too short to be cut."""
+    if spec.by is not None:
+        return [position_split.COLUMNS[0]]
     return [spec.key] if isinstance(spec.key, str) else list(spec.key or [])
 
 
@@ -259,6 +276,8 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _setting(spec: SplitSpec, column: str) -> str:
+    if spec.by is not None:
+        return "shards.split.by"
     if column in keys_of(spec):
         return "shards.split.key"
     return "shards.split.time" if column == spec.time else "shards.split.column"

@@ -62,8 +62,8 @@ BROKEN: list[tuple[str, str, str]] = [
     ),
     (SOURCE, f"{SOURCE}\n  window: {{}}", "data.window: give either column or path, and not both"),
     (SOURCE, f"{SOURCE}\n  window: {{path: '%Y', column: a}}", "data.window: give either column or path, and not both"),
-    (KEY, "    seed: 1", "shards.split: does not say how to split; give key, time or column"),
-    (KEY, "    key: []", "shards.split: does not say how to split; give key, time or column"),
+    (KEY, "    seed: 1", "shards.split: does not say how to split; give key, time, column, or by: position"),
+    (KEY, "    key: []", "shards.split: does not say how to split; give key, time, column, or by: position"),
     (KEY, "    time: at\n    column: part", "shards.split.column: and time exclude each other; keep one"),
     (KEY, f"{KEY}\n    gap_s: 3", "shards.split.gap_s: needs time; add shards.split.time, or leave it out"),
     (

@@ -59,7 +59,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "pattern with a column twice": ({"uri": "a.txt", "format": "files", "pattern": "{x}/{x}"}, r"none of them twice"),
     "pattern with our column": (
         {"uri": "a.txt", "format": "files", "pattern": "{path}.txt"},
-        r"neither path nor bytes",
+        r"none that always exists",
     ),
     "placeholder without window": ("{{ start }}.csv", r"data.source.0.uri: .* data.window.path is not set"),
     "rev without repository": ({"uri": "a.csv", "rev": "v1"}, r"rev v1 is given, but .* is not in a DVC repository"),

@@ -14,10 +14,12 @@ from data_contracts.handoffs import Dataset
 from data_contracts.messages.contamination import ContaminationReport
 from infra.datasets import local_dataset
 from infra.handoffs import read_handoff
+from infra.profiles import read_profile
 from infra.store import open_store
 from tasks.run.run import Run, open_run
 from tasks.stages import contamination as stage
 from tasks.stages.shard import comparison, dataset_key, shard
+from tasks.stages.validate import validate
 from tests.support.tiny import SPEC, write_project
 from training import formats
 from training.contamination import worker
@@ -214,3 +216,43 @@ def test_the_labels_are_the_columns_of_the_metrics_targets(tmp_path: Path, batch
     ref = {"uri": "datasets/x-0", "id": "x", "seal": "x"}
     dataset = Dataset.from_json({"ref": ref, "key": "x", "format": "parquet", "splits": {}, "columns": columns})
     assert stage._labels(run, stage.asked_of(run), dataset) == label
+
+
+def test_pieces_of_documents_are_checked_and_compared_by_their_text_not_by_their_place(
+    tmp_path: Path, here: list[str]
+) -> None:
+    folder = tmp_path / "tiny"
+    (folder / "corpus").mkdir(parents=True)
+    for name in ("a", "b"):
+        lines = [f"line {number} of {name}\n" for number in range(20)]
+        (folder / "corpus" / f"{name}.txt").write_text("".join([*lines[:-1], "line 3 of a\n"]))
+    suite = {"name": "corpus", "expectations": [
+        {"type": "expect_column_values_to_be_between", "kwargs": {"column": "length", "min_value": 1, "max_value": 1}},
+        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "text", "regex": "^line"}},
+    ]}  # fmt: skip
+
+    def documents(lines: int) -> Run:
+        spec = {
+            "data": {"source": {"uri": "corpus/*.txt", "format": "text", "pieces": {"lines": lines}}},
+            "contract": {"suite": suite, "contamination": {"on_found": "warn"}},
+            "shards": {"split": {"by": "position"}},
+        }
+        return open_run(write_project(folder, spec), recorded=False)
+
+    run = documents(1)
+    report = validate(run)
+    assert (report.rows, report.accepted) == (40, True)
+    profile = read_profile(run.store, report.ref)
+    assert profile is not None
+    assert {one.name for one in profile.columns} == {"document", "position", "pieces", "offset", "length", "text"}
+    done = shard.done(run, report)
+    assert done.error is None
+    assert "2 rows of test are also in train" in done.sentence
+    found = read_handoff(run.store, comparison(run), ContaminationReport)
+    assert found.columns == ["text"]
+    assert found.rows == {"train": 32, "val": 4, "test": 4}
+    twice = documents(2)
+    assert dataset_key(twice) != dataset_key(run)
+    rejected = validate.done(twice)  # two lines are longer than the suite allows
+    assert rejected.error is not None
+    assert "expect_column_values_to_be_between on length: 20 of 20 rows" in rejected.error.message

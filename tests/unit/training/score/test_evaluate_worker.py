@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.messages.children import EvaluateRequest, ScoredSet, StoreAddress, Verified, VerifyRequest
 from infra.store import Store, open_store
@@ -165,3 +166,20 @@ def test_the_truth_that_a_data_module_gives_is_told_apart(
     assert told["first"] == told["same"], "however they are batched, and whatever the inputs are"
     assert len({one["digest"] for one in told.values()}) == 3
     assert {one["of"] for one in told.values()} == {"truth"}
+
+
+def test_predictions_that_are_no_numbers_are_kept_for_the_contract_which_names_their_rows(
+    request_of: EvaluateRequest, projects: tuple[Path, Path], store: Store
+) -> None:
+    (projects[0] / "metrics.py").write_text(
+        "import torch\n\ndef halve(x):\n    return torch.where(torch.arange(len(x)) == 3, float('nan'), x)\n"
+    )
+    sys.modules.pop("model"), sys.modules.pop("metrics")
+    with pytest.raises(InsufficientEvidence, match="the prediction or the truth is NaN in 1 of 10 rows"):
+        evaluate_worker.main(request_of, lambda _: None)
+    sys.modules.pop("model"), sys.modules.pop("metrics")
+    found = evaluate_worker.main(request_of.model_copy(update={"predictions": True}), lambda _: None)
+    assert found.undecided.startswith("evaluate.metrics.score: the prediction or the truth is NaN in 1 of 10 rows")
+    assert found.metrics == {}
+    values = pq.read_table(store.local(found.ref) / found.predictions[""].file)["prediction"].to_pylist()
+    assert [at for at, one in enumerate(values) if one != one] == [3]

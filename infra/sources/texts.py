@@ -1,0 +1,204 @@
+"""Cuts documents into pieces, each of which is a row: by bytes or by lines, as a stream.
+
+Joined, the pieces of a document are its bytes: a byte order mark, carriage returns and a missing last newline stay as
+they are. A large document is read twice, because each piece says how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import SourceFile
+from data_contracts.pipeline_spec import PiecesSpec
+from infra.sources.columnar import without_columns
+from infra.sources.places import Place
+from infra.sources.resolve import base_name
+from infra.sources.streams import stream, whole
+
+DOCUMENT, TEXT = "document", "text"
+_NUMBERS = ("position", "pieces", "offset", "length")
+# They say where a piece lies, and not what it is.
+PLACE = (DOCUMENT, *_NUMBERS)
+# Bytes that are read at once, and about as many are in a batch.
+_BLOCK = 1 << 22
+# The largest piece of lines, so that a document without line ends is not read without bound.
+_MOST_BYTES = 1 << 23
+
+# The ends of the pieces in some bytes; if these are the last, then of all pieces.
+_Cut = Callable[[bytes, bool], list[int]]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some pieces of a document: their bytes and ends, and the first one's place and byte."""
+
+    data: bytes
+    ends: list[int]
+    position: int
+    offset: int
+
+
+@lru_cache
+def text_schema(named: tuple[str, ...]) -> pa.Schema:
+    """The columns of a document's pieces: its name, other columns from its path, numbers and the text."""
+    named = tuple(name for name in named if name != DOCUMENT)
+    texts, numbers = [(name, pa.string()) for name in (DOCUMENT, *named)], [(name, pa.int64()) for name in _NUMBERS]
+    return pa.schema([*texts, *numbers, (TEXT, pa.string())])
+
+
+def text_batches(
+    run: list[SourceFile], place: Place, pieces: PiecesSpec, columns: list[str], batch_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """The pieces of documents in order; small documents share a batch.
+
+    Raises: UsageError if a document is not UTF-8, or a piece of lines is too large.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for file in run:
+        for whole_rows in _blocks(file, place, pieces, counted="pieces" in columns):
+            batch = whole_rows.select(columns) if columns else without_columns(whole_rows.num_rows)
+            waiting.append(batch)
+            rows, size = rows + batch.num_rows, size + batch.nbytes
+            if rows >= batch_rows or size >= _BLOCK:
+                yield _joined(waiting)
+                waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1 or not batches[0].num_columns:
+        return batches[0] if len(batches) == 1 else without_columns(sum(one.num_rows for one in batches))
+    [batch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return batch
+
+
+def _blocks(file: SourceFile, place: Place, pieces: PiecesSpec, *, counted: bool) -> Iterator[pa.RecordBatch]:
+    """A document's pieces, some at a time, with all columns; `pieces` is 0 unless they are `counted`."""
+    cut = _cut_of(pieces)
+    if file.bytes <= _BLOCK and not base_name(file.uri)[1]:
+        data = whole(file, place)
+        ends = cut(data, True)
+        if ends:
+            yield _rows(file, pieces, _Block(data, ends, 0, 0), len(ends))
+        return
+    count = _count(file, place, pieces) if counted else 0
+    with stream(file, place) as opened:
+        for block in _cut_stream(opened, cut, file, pieces):
+            yield _rows(file, pieces, block, count)
+
+
+def _count(file: SourceFile, place: Place, pieces: PiecesSpec) -> int:
+    """How many pieces a document has; each process counts once."""
+    key = (file.uri, file.blake3, pieces.model_dump_json())
+    if key not in _COUNTS:
+        with stream(file, place) as opened:
+            blocks = _cut_stream(opened, _cut_of(pieces), file, pieces)
+            _COUNTS[key] = sum(len(block.ends) for block in blocks)
+    return _COUNTS[key]
+
+
+_COUNTS: dict[tuple[str, str, str], int] = {}
+
+
+def _cut_stream(opened: BinaryIO, cut: _Cut, file: SourceFile, pieces: PiecesSpec) -> Iterator[_Block]:
+    rest, position, offset, last = b"", 0, 0, False
+    while not last:
+        read = opened.read(_BLOCK)
+        data, last = rest + read, not read
+        ends = cut(data, last)
+        done = ends[-1] if ends else 0
+        if len(data) - done > _MOST_BYTES:
+            raise _too_large(file, pieces, offset + done)
+        if ends:
+            yield _Block(data, ends, position, offset)
+        rest, position, offset = data[done:], position + len(ends), offset + done
+
+
+def _cut_of(pieces: PiecesSpec) -> _Cut:
+    if pieces.bytes is not None:
+        return _by_bytes(pieces.bytes)
+    assert pieces.lines is not None
+    return _by_lines(pieces.lines)
+
+
+def _by_bytes(most: int) -> _Cut:
+    """Pieces of at most so many bytes, which end where a character ends."""
+
+    def cut(data: bytes, last: bool) -> list[int]:
+        ends, start, size = [], 0, len(data)
+        while size - start > most:
+            end = start + most
+            for _ in range(3):  # a character has at most three more bytes than its first
+                if data[end] & 0xC0 != 0x80:
+                    break
+                end -= 1
+            ends.append(end)
+            start = end
+        return [*ends, size] if last and size > start else ends
+
+    return cut
+
+
+def _by_lines(count: int) -> _Cut:
+    def cut(data: bytes, last: bool) -> list[int]:
+        newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == ord("\n")) + 1
+        ends: list[int] = newlines[count - 1 :: count].tolist()
+        return [*ends, len(data)] if last and len(data) > (ends[-1] if ends else 0) else ends
+
+    return cut
+
+
+def _rows(file: SourceFile, pieces: PiecesSpec, block: _Block, count: int) -> pa.RecordBatch:
+    bounds = np.array([0, *block.ends], np.int32)
+    sizes = np.diff(bounds).astype(np.int64)
+    if pieces.lines is not None and sizes.max() > _MOST_BYTES:
+        raise _too_large(file, pieces, block.offset + int(bounds[int(np.argmax(sizes > _MOST_BYTES))]))
+    rows = len(sizes)
+    # The pieces lie one after another, so their text is the bytes that were read.
+    text = pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(bounds), pa.py_buffer(block.data)])
+    try:
+        text.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise _not_utf8(file, block) from error
+    columns = {name: pa.repeat(pa.scalar(file.columns[name]), rows) for name in file.columns}
+    columns |= {
+        "position": pa.array(np.arange(block.position, block.position + rows)),
+        "pieces": pa.repeat(pa.scalar(count, pa.int64()), rows),
+        "offset": pa.array(bounds[:-1].astype(np.int64) + block.offset),
+        "length": pa.array(sizes if pieces.lines is None else _lines(block, bounds, pieces.lines)),
+        TEXT: text,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=text_schema(tuple(file.columns)))
+
+
+def _lines(block: _Block, bounds: np.ndarray, count: int) -> np.ndarray:
+    """The lines of each piece: only the last piece of a document may have fewer."""
+    lines = np.full(len(bounds) - 1, count, np.int64)
+    last = block.data[bounds[-2] : bounds[-1]]
+    lines[-1] = last.count(b"\n") + (not last.endswith(b"\n"))
+    return lines
+
+
+def _not_utf8(file: SourceFile, block: _Block) -> UsageError:
+    try:
+        block.data[: block.ends[-1]].decode()
+        at = 0  # a piece ends inside a character, which only bytes that are none allow
+    except UnicodeDecodeError as error:
+        at = error.start
+    return UsageError(f"{file.uri} is not UTF-8 at byte {block.offset + at}.", remedy="Convert it to UTF-8.")
+
+
+def _too_large(file: SourceFile, pieces: PiecesSpec, offset: int) -> UsageError:
+    return UsageError(
+        f"{file.uri}: {pieces.lines} lines from byte {offset} on are larger than {_MOST_BYTES >> 20} MiB.",
+        remedy="Take fewer lines, or cut the document by bytes.",
+    )

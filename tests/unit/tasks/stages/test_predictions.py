@@ -1,0 +1,167 @@
+"""`contract.predictions`: the tables beside an evaluation are held to a suite."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from data_contracts.errors import SpecError
+from data_contracts.handoffs import Evaluation, MetricValue
+from data_contracts.messages.children import EvaluateRequest
+from tasks.run.run import Run, open_run
+from tasks.stages import predictions as stage
+from tasks.stages.evaluate import evaluation_key
+from tasks.stages.predictions import predictions_report, with_predictions
+from tasks.stages.stage import Done
+from tests.support.tiny import SPEC, write_project
+from training.score.evaluate_worker import seal
+from training.score.predictions import PredictionTable
+from training.score.row_means import Outcomes
+from training.score.scored import Scored
+
+pytestmark = pytest.mark.usefixtures("home")
+SCORES = {"": torch.tensor([[0.9, 0.1]] * 30 + [[0.2, 0.8]] * 10), "hard": torch.tensor([[0.4, 0.6]] * 4)}
+
+
+def E(name: str, **kwargs: Any) -> dict[str, Any]:
+    return {"type": f"expect_column_{name}", "kwargs": {"column": "prediction", **kwargs}}
+
+
+NOT_NULL = E("values_to_not_be_null")
+RARE = E("values_to_not_be_in_set", value_set=[1], mostly=0.7)
+
+
+def opened(folder: Path, *expectations: dict[str, Any], **data: Any) -> Run:
+    asked = {"predictions": {"suite": {"name": "p", "expectations": list(expectations)}}} if expectations else {}
+    contract = {"contract": {**SPEC["contract"], **asked}, "data": {"source": "rows.csv", **data}}
+    return open_run(write_project(folder, contract), recorded=False)
+
+
+def evaluated(run: Run, tables: dict[str, torch.Tensor], number: int = 0) -> Evaluation:
+    """An evaluation with tables of these scores, sealed by the evaluator."""
+    folder = run.root / f"tables{number}"
+    folder.mkdir()
+    made = {name: PredictionTable(folder, name) for name in tables}
+    for name, table in made.items():
+        table.add({"prediction": tables[name]})
+    metric = Scored(MetricValue(value=1.0, mode="max", rows=40, unit="dataset"), Outcomes("dataset", [1.0], [40]))
+    request = EvaluateRequest.model_construct(
+        store=run.store_address, uri=f"evaluations/e-{number}", key="e", sets={}, settings={"number": number},
+        evaluate={}, provenance=run.provenance(),
+        checkpoint=type("C", (), {"ref": type("R", (), {"id": "c"})}),
+    )  # fmt: skip
+    return seal(request, {"accuracy": metric}, made, folder)
+
+
+def done(evaluation: Evaluation) -> Done[Evaluation]:
+    return Done(evaluation, "reused", "accuracy 1.0000", evaluation.ref, evaluation.ref.uri)
+
+
+def test_each_set_is_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = opened(tmp_path, NOT_NULL)
+    evaluation = evaluated(run, SCORES)
+    assert evaluation.predictions["hard"].columns == ["prediction", "prediction_0", "prediction_1"]
+    before = with_predictions(run, evaluation, done(evaluation), make=False)
+    assert before.lacks == "the predictions are not checked against contract.predictions yet"
+    found = with_predictions(run, evaluation, done(evaluation), make=True)
+    assert found.error is None
+    assert (found.status, found.reused_from) == ("ran", None)
+    assert found.sentence == (
+        "accuracy 1.0000; contract.predictions: 40 rows meet 1 expectation; "
+        "contract.predictions on evaluate.sets.hard: 4 rows meet 1 expectation"
+    )
+    report = predictions_report(run, evaluation, "hard")
+    assert report is not None
+    assert report.ref is not None
+    parents = run.store.manifest(report.ref).provenance["parents"]
+    assert [parent["uri"] for parent in parents] == [evaluation.ref.uri]
+    monkeypatch.setattr(stage, "checked", lambda *_: pytest.fail("it was checked again"))
+    again = with_predictions(run, evaluation, done(evaluation), make=True)
+    assert again == replace(found, status="reused", reused_from=evaluation.ref.uri)
+
+
+def test_a_share_that_is_too_large_ends_the_run_with_the_set_the_rows_and_the_column(tmp_path: Path) -> None:
+    run = opened(tmp_path, RARE)
+    evaluation = evaluated(run, SCORES)
+    found = with_predictions(run, evaluation, done(evaluation), make=True)
+    assert found.error is not None
+    assert found.error.exit_code == 3
+    said = ("contract.predictions on evaluate.sets.hard: The contract rejects the predictions: "
+            "expect_column_values_to_not_be_in_set on prediction: 4 of 4 rows (rows 0, 1, 2, 3)")  # fmt: skip
+    assert found.error.message.startswith(said)
+    assert found.error.message.endswith("such as 1, 1, 1.")
+    assert said in with_predictions(run, evaluation, done(evaluation), make=False).in_plan
+
+
+def test_milder_failures_are_told(tmp_path: Path) -> None:
+    run = opened(tmp_path, {**RARE, "severity": "warning"}, NOT_NULL)
+    evaluation = evaluated(run, {"": SCORES["hard"]})
+    found = with_predictions(run, evaluation, done(evaluation), make=True)
+    assert found.error is None
+    assert "contract.predictions: 4 rows meet 1 of 2 expectations; expect_column_values_to_not_be_in" in found.sentence
+
+
+def test_with_sensitive_columns_no_prediction_is_shown(tmp_path: Path) -> None:
+    run = opened(tmp_path, RARE, E("mean_to_be_between", max_value=0.5), sensitive=["a"])
+    evaluation = evaluated(run, {"": SCORES["hard"]})
+    found = with_predictions(run, evaluation, done(evaluation), make=True)
+    assert found.error is not None
+    report = predictions_report(run, evaluation, "")
+    assert report is not None
+    assert [(one.values, one.observed) for one in report.failures] == [(["•••"] * 4, ""), ([], "")]
+    assert " such as 1" not in found.error.message
+
+
+def test_a_model_without_predictions_is_one_sentence(tmp_path: Path) -> None:
+    run = opened(tmp_path, NOT_NULL)
+    evaluation = evaluated(run, {"": torch.zeros(0, 2)})
+    found = with_predictions(run, evaluation, done(evaluation), make=True)
+    assert found.error is not None
+    assert found.error.exit_code == 2
+    assert found.error.message == "contract.predictions: the set has no rows."
+
+
+def test_only_a_spec_that_asks_has_another_key(tmp_path: Path) -> None:
+    plain, asks, other = opened(tmp_path), opened(tmp_path, NOT_NULL), opened(tmp_path, RARE)
+    checkpoint: Any = type("C", (), {"ref": type("R", (), {"id": "c"})})
+    keys = [evaluation_key(run, checkpoint, {}) for run in (plain, asks, other)]
+    assert keys[0] != keys[1] == keys[2]
+    evaluation = evaluated(plain, SCORES)
+    assert with_predictions(plain, evaluation, done(evaluation), make=True) == done(evaluation)
+    path = write_project(tmp_path)
+    with pytest.raises(SpecError, match=r"contract\.predictions\.suite: there is no file none\.json"):
+        open_run(path, overrides=['contract.predictions={"suite": "none.json"}'], recorded=False)
+
+
+def test_the_example_in_the_docs_is_as_it_says(tmp_path: Path, repository: Path) -> None:
+    page = (repository / "docs/evaluate.md").read_text()
+    block = re.search(r"```yaml\n(contract:\n.*?)```", page, re.DOTALL)
+    assert block is not None
+    asked = yaml.safe_load(block[1])["contract"]["predictions"]["suite"]["expectations"]
+    run = opened(tmp_path, *asked)
+    good = evaluated(run, {"": torch.tensor([[0.9, 0.1]] * 90 + [[0.2, 0.8]] * 10)})
+    assert with_predictions(run, good, done(good), make=True).error is None
+    one_class = evaluated(run, {"": torch.tensor([[0.9, 0.1]] * 98 + [[0.2, 0.8]] * 2)}, 1)
+    found = with_predictions(run, one_class, done(one_class), make=True)
+    assert found.error is not None
+    assert "expect_column_values_to_be_in_set on prediction: 98 of 100 rows" in found.error.message
+    broken = evaluated(run, {"": torch.tensor([[0.9, 0.1]] * 90 + [[float("nan"), 1.5]] * 10)}, 2)
+    found = with_predictions(run, broken, done(broken), make=True)
+    assert found.error is not None
+    assert "expect_column_values_to_not_be_null on prediction: 10 of 100 rows" in found.error.message
+    assert "expect_column_values_to_be_between on prediction_1: 10 of 100 rows" in found.error.message
+
+
+def test_a_metric_without_a_value_ends_the_run_after_the_contract(tmp_path: Path) -> None:
+    run = opened(tmp_path, NOT_NULL)
+    for number, (scores, code) in enumerate([(SCORES[""], 4), (SCORES[""] * float("nan"), 3)]):
+        evaluation = evaluated(run, {"": scores}, number).model_copy(update={"undecided": "accuracy has no value."})
+        found = with_predictions(run, evaluation, done(evaluation), make=True)
+        assert found.error is not None
+        assert found.error.exit_code == code
