@@ -4,7 +4,8 @@
 
 A table of 2,000,000 rows and 22 columns, and 42 expectations that hold. Every contender takes its turn in every round:
 
-- scan: `infra.contract_worker` reads the file, checks its digest and the suite, as the validate stage does
+- scan: `infra.contract_worker` reads the file, checks its digest and the suite
+- with_profile: the same with the profile, as the validate stage does; `profile_cost` is what it adds, in scans
 - gx_only: the same, with Great Expectations for everything, as before there was a scan
 - gx: Great Expectations' own `Batch.validate` on a pandas frame that is in memory already
 - duckdb: a query by hand over the same file, which computes the same counts
@@ -105,13 +106,20 @@ class Contenders:
         self.suite = load_suite({"name": "benchmark", "expectations": expected()}, self.root)
         self.request = ContractRequest(
             suite=self.suite, files=[file], sources=self.sources, root=str(self.root), window=None,
-            window_column=None, fail_on="info", sensitive=[],
+            window_column=None, fail_on="info", sensitive=[], profile=False,
         )  # fmt: skip
 
     def scan(self) -> float:
+        """The contract worker, without the profile."""
+        return self._worker(self.request)
+
+    def with_profile(self) -> float:
         """The contract worker, as the validate stage calls it."""
+        return self._worker(self.request.model_copy(update={"profile": True}))
+
+    def _worker(self, request: ContractRequest) -> float:
         read._FACTS.clear()  # a process that validates has not seen the file before
-        return _timed(lambda: contract_worker.main(self.request, lambda report: None).accepted)
+        return _timed(lambda: contract_worker.main(request, lambda report: None).accepted)
 
     def gx_only(self) -> float:
         """The same without the scan."""
@@ -169,11 +177,13 @@ def main() -> None:
         contenders = Contenders(made(QUICK_ROWS if asked.quick else ROWS), folder / "rows.parquet")
         rows, columns = contenders.frame.shape
         print(f"{rows:,} rows x {columns}, {len(expected())} expectations that hold")
-        every = {name: getattr(contenders, name) for name in ("scan", "gx_only", "gx", "duckdb")}
+        every = {name: getattr(contenders, name) for name in ("scan", "with_profile", "gx_only", "gx", "duckdb")}
         common.interleaved(every, 1)  # imports and a cold page cache
         taken = common.interleaved(every, 3 if asked.quick else 5)
     common.show("check", {name: [value * 1000 for value in values] for name, values in taken.items()}, "ms")
     ratios = {f"vs_{name}": common.ratio(taken[name], taken["scan"]) for name in ("gx", "gx_only", "duckdb")}
+    added = [both - alone for both, alone in zip(taken["with_profile"], taken["scan"], strict=True)]
+    ratios["profile_cost"] = common.ratio(added, taken["scan"])
     common.conclude(ratios, watch.end(), quick=asked.quick)
 
 

@@ -72,6 +72,7 @@ class Selection:
         row_groups: for a single Parquet file, the row groups START to STOP to read.
         stamp: for a single Parquet file, the stamp from `file_facts`.
         left_out: sorted numbers of rows that are not read, counted from 0 before the window's filter.
+        encoded: columns of texts may come as dictionaries, in some batches or in all; with the same values.
     """
 
     window: Window | None = None
@@ -82,6 +83,7 @@ class Selection:
     row_groups: tuple[int, int] | None = None
     stamp: Stamp | None = None
     left_out: Numbers | None = None
+    encoded: bool = False
 
 
 def read_batches(
@@ -164,7 +166,7 @@ class _Reading:
             together = [file for _, file in run]
             try:
                 for batch in self._raw(together, schema, selection):
-                    yield _conformed(batch, schema)
+                    yield _conformed(batch, schema, selection.encoded)
             except pa.ArrowInvalid as error:
                 raise UsageError(
                     f"{together[0].uri}: a value does not fit the type that its column has over all files.",
@@ -180,7 +182,7 @@ class _Reading:
         if file.format == "parquet":
             with random_access(file, place, selection.stamp or self._stamp_known(file)) as opened:
                 rows, groups = selection.batch_rows, selection.row_groups
-                yield from parquet_batches(opened, file, schema.names, rows, groups)
+                yield from parquet_batches(opened, file, schema.names, rows, groups, encoded=selection.encoded)
             return
         types = {one.name: one.type for one in schema}
         with stream(file, place) as opened:
@@ -232,14 +234,15 @@ def _because(text_from: int | None) -> str:
     return "" if text_from is None else f" (row {text_from} holds text)"
 
 
-def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _conformed(batch: pa.RecordBatch, schema: pa.Schema, encoded: bool) -> pa.RecordBatch:
     if not schema.names:
         return batch
     arrays = []
     for one in schema:
         column = batch.column(one.name) if one.name in batch.schema.names else pa.nulls(batch.num_rows, one.type)
-        arrays.append(column if column.type == one.type else column.cast(one.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        kept = encoded and pa.types.is_dictionary(column.type) and column.type.value_type == one.type
+        arrays.append(column if kept or column.type == one.type else column.cast(one.type))
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names) if encoded else pa.record_batch(arrays, schema)
 
 
 def _inside(batch: pa.RecordBatch, window: Window, column: str) -> pa.RecordBatch:
