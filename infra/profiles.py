@@ -34,24 +34,30 @@ def profiled(
     selection: Selection,
     sensitive: Collection[str],
     on_batch: Callable[[], None] = lambda: None,
+    empty: bool = False,
 ) -> Profile | None:
-    """The profile of raw files; None if they have no rows.
+    """The profile of raw files; None if they have no rows, unless `empty`.
 
     Args:
         files, sources, root: as for `read_batches`.
         selection: the window.
         sensitive: columns of which only rows and nulls are counted.
         on_batch: called for each batch.
+        empty: also files without rows have a profile, of the columns of `selection.schema`.
 
     Raises: as `read_batches`.
     """
-    first = next(read_batches(files, sources, root=root, selection=selection), None)
-    if first is None:
-        return None
+    if empty and selection.schema is not None:
+        every = selection.schema
+    else:
+        first = next(read_batches(files, sources, root=root, selection=selection), None)
+        if first is None:
+            return None
+        every = first.schema
     listed = any(file.format == "files" for file in files)
-    columns = [name for name in first.schema.names if not (listed and name == _CONTENT)]
-    whole = replace(selection, schema=first.schema, columns=columns, encoded=True)
-    schema = pa.schema([first.schema.field(name) for name in columns])
+    columns = [name for name in every.names if not (listed and name == _CONTENT)]
+    whole = replace(selection, schema=every, columns=columns, encoded=True)
+    schema = pa.schema([every.field(name) for name in columns])
 
     def batches(part: list[SourceFile]) -> Iterator[pa.RecordBatch]:
         with contextlib.closing(read_ahead(read_batches(part, sources, root=root, selection=whole))) as ahead:

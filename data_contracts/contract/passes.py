@@ -27,17 +27,15 @@ def in_passes(distinct: Measure, passes: int, measured: Callable[[list[Measure]]
     """A count of distinct values in so many passes, or in more if memory runs out.
 
     Args:
-        measured: measures; None if it cannot.
+        measured: measures, or raises OutOfMemory; None if it cannot.
     """
-    import duckdb
-
     counted = 0
     try:
         for part in _divided(distinct, passes):
             if (found := measured([part])) is None:
                 return None
             counted += found[part]
-    except (OutOfMemory, duckdb.OutOfMemoryException):
+    except OutOfMemory:
         if passes >= _MOST:
             raise
         return in_passes(distinct, 4 * passes, measured)

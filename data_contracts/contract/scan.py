@@ -140,15 +140,13 @@ def _of_files(
             needed = [name for name in columns if any(one.column == name for one in group)]
             names = {name: f"c{number}" for number, name in enumerate(needed)}
             rows = _from_files(files, data.schema, names, numbered=any("{n}" in one.sql for one in group))
-            measured = partial(_row, connection, rows=rows, names=names)
+            measured = partial(_fitting_row, resources, connection, rows=rows, names=names)
             alone = [one.sql for one in group] == [DISTINCT]
             found.update((in_passes(group[0], passes, measured) if alone else measured(group)) or {})
         return found
 
     try:
         return asked(work, resources, paths=files.paths)
-    except duckdb.OutOfMemoryException:
-        raise _no_room(resources) from None
     except duckdb.Error as error:
         log.info("DuckDB could not read the Parquet files (%s): our own reader does", type(error).__name__)
         return None
@@ -178,6 +176,21 @@ def _row(connection: duckdb.DuckDBPyConnection, measures: list[Measure], rows: s
     row = connection.execute(f"SELECT {aggregates} FROM {asked[0][0].rows.format(**asked[0][1])}", values).fetchone()
     assert row is not None
     return dict(zip(measures, row, strict=True))
+
+
+def _fitting_row(
+    resources: Resources,
+    connection: duckdb.DuckDBPyConnection,
+    measures: list[Measure],
+    rows: str,
+    names: dict[str, str],
+) -> Found:
+    import duckdb
+
+    try:
+        return _row(connection, measures, rows, names)
+    except duckdb.OutOfMemoryException:
+        raise _no_room(resources) from None
 
 
 def _from_files(files: ParquetFiles, schema: pa.Schema, names: dict[str, str], numbered: bool) -> str:

@@ -48,6 +48,11 @@ def file_facts(file: SourceFile, sources: list[SourceSpec], root: Path) -> FileF
     return _Reading(sources, root).facts(file)
 
 
+def remember_facts(file: SourceFile, sources: list[SourceSpec], facts: FileFacts) -> None:
+    """Have this process know a file's facts, so that it is not read for them; its digest is checked when it is read."""
+    _FACTS.setdefault(_key(file, sources), facts)
+
+
 def fetch(file: SourceFile, sources: list[SourceSpec], root: Path, target: Path) -> tuple[SourceSpec, Stamp]:
     """Copy a file's bytes, decompressed, to `target` on this machine; a source that names the copy, and its stamp.
 
@@ -199,18 +204,15 @@ class _Reading:
         """A file's facts. They depend only on the bytes, so they are found once."""
         if file.format == "files":
             return FileFacts(pa.schema([*((name, pa.string()) for name in file.columns), ("bytes", pa.binary())]))
-        key = self._key(file)
+        key = _key(file, self._sources)
         if key not in _FACTS:
             _FACTS[key] = self._found(file, self._sources[file.source].columns)
         return _FACTS[key]
 
     def _stamp_known(self, file: SourceFile) -> Stamp | None:
         """The stamp that a file had when this process found its facts, and checked its digest."""
-        known = _FACTS.get(self._key(file))
+        known = _FACTS.get(_key(file, self._sources))
         return None if known is None else known.stamp
-
-    def _key(self, file: SourceFile) -> tuple[str, str, str, tuple[str, ...]]:
-        return (file.uri, file.blake3, file.format, tuple(self._sources[file.source].columns or ()))
 
     def _found(self, file: SourceFile, columns: list[str] | None) -> FileFacts:
         place = self.place(file)
@@ -225,6 +227,10 @@ class _Reading:
                 schema, text_from = csv_schema(opened, file.uri, columns)
                 return FileFacts(schema, text_from)
             return FileFacts(json_schema(opened, file.uri))
+
+
+def _key(file: SourceFile, sources: list[SourceSpec]) -> tuple[str, str, str, tuple[str, ...]]:
+    return (file.uri, file.blake3, file.format, tuple(sources[file.source].columns or ()))
 
 
 _FACTS: dict[tuple[str, str, str, tuple[str, ...]], FileFacts] = {}
