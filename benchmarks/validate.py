@@ -44,7 +44,8 @@ from infra.digests import stream_digest
 from infra.sources import Selection, read, read_batches
 
 ROWS, QUICK_ROWS = 2_000_000, 200_000
-FILES = 100
+FILES, QUICK_FILES = 100, 5
+PARTS, QUICK_PARTS = 1_000, 20
 REALS, WHOLES, TEXTS = 9, 6, 4
 
 
@@ -169,11 +170,11 @@ class Contenders:
 class Files:
     """The table as many files, of which parts are kept, and expectations that add up over files."""
 
-    def __init__(self, table: pa.Table, folder: Path) -> None:
+    def __init__(self, table: pa.Table, folder: Path, count: int) -> None:
         self.folder, self.known = folder, folder / "parts" / KNOWN
-        each = -(-table.num_rows // FILES)
+        each = -(-table.num_rows // count)
         found = []
-        for number in range(FILES):
+        for number in range(count):
             path = folder / f"{number:03}.parquet"
             pq.write_table(table.slice(number * each, each), path)
             with path.open("rb") as opened:
@@ -240,10 +241,11 @@ def main() -> None:
         common.interleaved(every, 1)  # imports and a cold page cache
         taken = common.interleaved(every, 3 if asked.quick else 5)
         (folder / "files").mkdir()
-        files = Files(made(QUICK_ROWS if asked.quick else 10 * ROWS), folder / "files")
+        count, parts = (QUICK_FILES, QUICK_PARTS) if asked.quick else (FILES, PARTS)
+        files = Files(made(QUICK_ROWS if asked.quick else 10 * ROWS), folder / "files", count)
         turns = [(files.whole(), files.first(), files.incremental()) for _ in range(1 if asked.quick else 3)]
         taken |= dict(zip(("whole", "first", "incremental"), map(list, zip(*turns, strict=True)), strict=True))
-        print(f"10,000 parts merged: {10 * files.merged(1000):.0f} s, from 1,000")
+        print(f"10,000 parts merged: {10_000 / parts * files.merged(parts):.0f} s, by {parts:,} of them")
     common.show("check", {name: [value * 1000 for value in values] for name, values in taken.items()}, "ms")
     ratios = {f"vs_{name}": common.ratio(taken[name], taken["scan"]) for name in ("gx", "gx_only", "duckdb")}
     added = [both - alone for both, alone in zip(taken["with_profile"], taken["scan"], strict=True)]
