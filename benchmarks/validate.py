@@ -4,7 +4,9 @@
 
 A table of 2,000,000 rows and 22 columns, and 42 expectations that hold. Every contender takes its turn in every round:
 
-- scan: `infra.contract_worker` reads the file, checks its digest and the suite, as the validate stage does
+- scan: `infra.contract_worker` reads the file, checks its digest and the suite
+- with_profile: the same with the profile, as the validate stage does; `profile_cost` is what it adds, in scans
+- first, incremental: a table in 100 files, none of which is known, and then one of which is new
 - gx_only: the same, with Great Expectations for everything, as before there was a scan
 - gx: Great Expectations' own `Batch.validate` on a pandas frame that is in memory already
 - duckdb: a query by hand over the same file, which computes the same counts
@@ -13,6 +15,7 @@ A table of 2,000,000 rows and 22 columns, and 42 expectations that hold. Every c
 from __future__ import annotations
 
 import importlib.metadata
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -30,14 +33,19 @@ from noise import Watch
 
 from data_contracts.contract.engine import check
 from data_contracts.contract.suites import load_suite
+from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.profile.merge import Merger
 from infra import contract_worker
+from infra.contract_parts import KNOWN, NEW
 from infra.digests import stream_digest
 from infra.sources import Selection, read, read_batches
 
 ROWS, QUICK_ROWS = 2_000_000, 200_000
+FILES, QUICK_FILES = 100, 5
+PARTS, QUICK_PARTS = 1_000, 20
 REALS, WHOLES, TEXTS = 9, 6, 4
 
 
@@ -105,13 +113,20 @@ class Contenders:
         self.suite = load_suite({"name": "benchmark", "expectations": expected()}, self.root)
         self.request = ContractRequest(
             suite=self.suite, files=[file], sources=self.sources, root=str(self.root), window=None,
-            window_column=None, fail_on="info", sensitive=[],
+            window_column=None, fail_on="info", sensitive=[], profile=False,
         )  # fmt: skip
 
     def scan(self) -> float:
+        """The contract worker, without the profile."""
+        return self._worker(self.request)
+
+    def with_profile(self) -> float:
         """The contract worker, as the validate stage calls it."""
+        return self._worker(self.request.model_copy(update={"profile": True}))
+
+    def _worker(self, request: ContractRequest) -> float:
         read._FACTS.clear()  # a process that validates has not seen the file before
-        return _timed(lambda: contract_worker.main(self.request, lambda report: None).accepted)
+        return _timed(lambda: contract_worker.main(request, lambda report: None).accepted)
 
     def gx_only(self) -> float:
         """The same without the scan."""
@@ -152,6 +167,59 @@ class Contenders:
         return _timed(lambda: duckdb.connect().execute(query).fetchone() is not None)
 
 
+class Files:
+    """The table as many files, of which parts are kept, and expectations that add up over files."""
+
+    def __init__(self, table: pa.Table, folder: Path, count: int) -> None:
+        self.folder, self.known = folder, folder / "parts" / KNOWN
+        each = -(-table.num_rows // count)
+        found = []
+        for number in range(count):
+            path = folder / f"{number:03}.parquet"
+            pq.write_table(table.slice(number * each, each), path)
+            with path.open("rb") as opened:
+                digest = stream_digest(opened)
+            found.append(SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=digest, format="parquet"))
+        again = ("unique", "stdev")
+        merging = [one for one in expected() if not any(word in one["type"] for word in again)]
+        self.request = ContractRequest(
+            suite=load_suite({"name": "benchmark", "expectations": merging}, folder), files=found,
+            sources=[SourceSpec(uri=str(folder / "*.parquet"))], root=str(folder), window=None, window_column=None,
+            fail_on="info", sensitive=[], parts=str(folder / "parts"),
+        )  # fmt: skip
+
+    def whole(self) -> float:
+        """Without parts."""
+        return self._check(self.request.model_copy(update={"parts": None}))
+
+    def first(self) -> float:
+        """No file is known."""
+        shutil.rmtree(self.known.parent, ignore_errors=True)
+        return self._check(self.request)
+
+    def incremental(self) -> float:
+        """One file is new; after `first`."""
+        self.known.rmdir()
+        (self.known.parent / NEW).rename(self.known)
+        next(self.known.iterdir()).unlink()
+        return self._check(self.request)
+
+    def _check(self, request: ContractRequest) -> float:
+        for name in (KNOWN, NEW):
+            (self.known.parent / name).mkdir(parents=True, exist_ok=True)
+        read._FACTS.clear()
+        return _timed(lambda: contract_worker.main(request, lambda report: None).accepted)
+
+    def merged(self, parts: int) -> float:
+        """Seconds to read and merge so many parts."""
+        data = [path.read_bytes() for path in self.known.iterdir()]
+        since, merger = time.perf_counter(), Merger()
+        for at in range(parts):
+            merger.add(FilePart.model_validate_json(data[at % len(data)]).profile)
+        merger.record()
+        return time.perf_counter() - since
+
+
 def _timed(call: Callable[[], bool]) -> float:
     since = time.perf_counter()
     if not call():
@@ -169,11 +237,20 @@ def main() -> None:
         contenders = Contenders(made(QUICK_ROWS if asked.quick else ROWS), folder / "rows.parquet")
         rows, columns = contenders.frame.shape
         print(f"{rows:,} rows x {columns}, {len(expected())} expectations that hold")
-        every = {name: getattr(contenders, name) for name in ("scan", "gx_only", "gx", "duckdb")}
+        every = {name: getattr(contenders, name) for name in ("scan", "with_profile", "gx_only", "gx", "duckdb")}
         common.interleaved(every, 1)  # imports and a cold page cache
         taken = common.interleaved(every, 3 if asked.quick else 5)
+        (folder / "files").mkdir()
+        count, parts = (QUICK_FILES, QUICK_PARTS) if asked.quick else (FILES, PARTS)
+        files = Files(made(QUICK_ROWS if asked.quick else 10 * ROWS), folder / "files", count)
+        turns = [(files.whole(), files.first(), files.incremental()) for _ in range(1 if asked.quick else 3)]
+        taken |= dict(zip(("whole", "first", "incremental"), map(list, zip(*turns, strict=True)), strict=True))
+        print(f"10,000 parts merged: {10_000 / parts * files.merged(parts):.0f} s, by {parts:,} of them")
     common.show("check", {name: [value * 1000 for value in values] for name, values in taken.items()}, "ms")
     ratios = {f"vs_{name}": common.ratio(taken[name], taken["scan"]) for name in ("gx", "gx_only", "duckdb")}
+    added = [both - alone for both, alone in zip(taken["with_profile"], taken["scan"], strict=True)]
+    ratios["profile_cost"] = common.ratio(added, taken["scan"])
+    ratios["incremental"] = common.ratio(taken["incremental"], taken["first"], 3)
     common.conclude(ratios, watch.end(), quick=asked.quick)
 
 

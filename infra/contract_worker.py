@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from data_contracts.messages.children import Advanced
 from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
 from data_contracts.profile.record import Profile
 from infra import scratch
+from infra.contract_parts import FileParts
 from infra.memory_limit import group_limit_bytes
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
@@ -47,6 +49,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
     window = None if request.window is None else Window.from_iso(*request.window)
     every = Selection(window=window, window_column=request.window_column)
 
+    parts = None if request.parts is None else FileParts(request, Path(request.parts))
     done = 0
 
     def moved() -> None:
@@ -69,7 +72,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         return contextlib.nullcontext() if by_column else parquet_in_place(files, sources, root)
 
     with scratch.make("contract") as spills:
-        resources = Resources(spills.path, _memory_bytes(), _cores(), moved)
+        resources = _resources(spills.path, moved, parts)
 
         def judge(suite: dict[str, Any], rows: Read) -> Outcome:
             in_place = opened if rows is read else no_files  # what is left of the rows is in no file
@@ -77,14 +80,12 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
             return check(suite, rows, fail_on=at, sensitive=masked, resources=resources, load=_load, files=in_place)
 
         judged = _judged(request, read, judge)
+        profile = None if parts is None else parts.profile()
     outcome = judged.outcome
     return ContractOutcome(
-        accepted=outcome.accepted,
-        rows=outcome.rows,
-        expectations=outcome.expectations,
-        failures=list(outcome.failures),
+        **{name: getattr(outcome, name) for name in ("accepted", "rows", "expectations", "failures")},
         quarantine=judged.quarantine,
-        profile=_profile(request, every, moved),
+        profile=profile or _profile(request, every, moved),
     )
 
 
@@ -112,6 +113,11 @@ def _judged(request: ContractRequest, read: Read, judge: Callable[[dict[str, Any
         assert request.folder is not None
         write_quarantine(Path(request.folder) / FILE, request, judged)
     return judged
+
+
+def _resources(folder: Path, moved: Callable[[], None], parts: FileParts | None) -> Resources:
+    resources = Resources(folder, _memory_bytes(), _cores(), moved)
+    return resources if parts is None else replace(resources, settle=partial(parts.settle, resources))
 
 
 def _cores() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -13,10 +14,11 @@ from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import FileEntry, Ref, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.profile.collect import merged, profile_of
+from data_contracts.profile.collect import profile_of
+from data_contracts.profile.merge import Merger
 from data_contracts.profile.record import Profile
 from infra import scratch
-from infra.sources import Selection, read_batches
+from infra.sources import Selection, read_ahead, read_batches
 from infra.store import Store, Writer
 
 FILE = "profile.json"
@@ -32,32 +34,41 @@ def profiled(
     selection: Selection,
     sensitive: Collection[str],
     on_batch: Callable[[], None] = lambda: None,
+    empty: bool = False,
 ) -> Profile | None:
-    """The profile of raw files; None if they have no rows.
+    """The profile of raw files; None if they have no rows, unless `empty`.
 
     Args:
         files, sources, root: as for `read_batches`.
         selection: the window.
         sensitive: columns of which only rows and nulls are counted.
         on_batch: called for each batch.
+        empty: also files without rows have a profile, of the columns of `selection.schema`.
 
     Raises: as `read_batches`.
     """
-    first = next(read_batches(files, sources, root=root, selection=selection), None)
-    if first is None:
-        return None
+    if empty and selection.schema is not None:
+        every = selection.schema
+    else:
+        first = next(read_batches(files, sources, root=root, selection=selection), None)
+        if first is None:
+            return None
+        every = first.schema
     listed = any(file.format == "files" for file in files)
-    columns = [name for name in first.schema.names if not (listed and name == _CONTENT)]
-    whole = replace(selection, schema=first.schema, columns=columns)
-    schema = pa.schema([first.schema.field(name) for name in columns])
+    columns = [name for name in every.names if not (listed and name == _CONTENT)]
+    whole = replace(selection, schema=every, columns=columns, encoded=True)
+    schema = pa.schema([every.field(name) for name in columns])
 
     def batches(part: list[SourceFile]) -> Iterator[pa.RecordBatch]:
-        for batch in read_batches(part, sources, root=root, selection=whole):
-            on_batch()
-            yield batch
+        with contextlib.closing(read_ahead(read_batches(part, sources, root=root, selection=whole))) as ahead:
+            for batch in ahead:
+                on_batch()
+                yield batch
 
-    parts = [list(part) for _, part in groupby(files, key=_part)]
-    return merged([profile_of(batches(part), schema, sensitive) for part in parts])
+    merger = Merger()
+    for _, part in groupby(files, key=_part):
+        merger.add(profile_of(batches(list(part)), schema, sensitive))
+    return merger.record()
 
 
 def put_profile(writer: Writer, profile: Profile) -> FileEntry:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from data_contracts.contract.parts import Settle
+
 if TYPE_CHECKING:
     import duckdb
 
@@ -33,12 +35,14 @@ class Resources:
         memory_bytes: the memory that DuckDB may use before it spills.
         threads: its threads.
         moved: called about once a second while a query makes progress.
+        settle: says which expectations hold by what is kept of earlier checks of the same files.
     """
 
     folder: Path
     memory_bytes: int
     threads: int
     moved: Callable[[], None] = _nothing
+    settle: Settle | None = None
 
 
 def asked(

@@ -63,19 +63,33 @@ def check(
             load()
         return {index: Check(index, entries[index], schema, sensitive) for index in some}
 
-    plans = {index: translated(asked, schema) for index, asked in entries.items()} if resources else {}
+    plans = {index: translated(entry, schema) for index, entry in entries.items()} if resources else {}
     questions = {index: plan for index, plan in plans.items() if isinstance(plan, Question)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # GX warns about its own future, and pandas about values, once per block
         left = checks(entries.keys() - questions.keys())  # first, because this refuses bad arguments
         rows, decisions = None, Verdicts()
         if questions and resources:
-            rows, decisions = decided(questions, entries, Data(schema, read, files), sensitive, resources)
+            rows, decisions = _scanned(questions, entries, Data(schema, read, files), sensitive, resources)
         left |= checks(questions.keys() - decisions.keys())
         rows = _measured([left[index] for index in sorted(left)], rows, read, schema)
         decisions |= {index: one.failure(read) for index, one in left.items()}
     failures = {index: failure for index in sorted(decisions) if (failure := decisions[index])}
     return outcome(rows, count, failures, fail_on)
+
+
+def _scanned(
+    questions: dict[int, Question], entries: Entries, data: Data, sensitive: Collection[str], resources: Resources
+) -> tuple[int | None, Verdicts]:
+    """As `decided`; what earlier checks of the same files settle is not measured again."""
+    if resources.settle is None:
+        return decided(questions, entries, data, sensitive, resources)
+    rows, settled = resources.settle(questions, data.schema)
+    verdicts: Verdicts = dict.fromkeys(settled)
+    if rest := {index: question for index, question in questions.items() if index not in settled}:
+        measured, found = decided(rest, entries, data, sensitive, resources)
+        return (rows if settled else measured), verdicts | found
+    return rows, verdicts
 
 
 def _measured(checks: list[Check], rows: int | None, read: Read, schema: pa.Schema) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 ALL = "{rows}"
+DISTINCT = "count(DISTINCT {c})"
 
 
 class Measure(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,9 +17,11 @@ import pyarrow.compute as pc
 
 from data_contracts.contract.duck import Resources, asked
 from data_contracts.contract.frames import is_text
-from data_contracts.contract.measures import ALL, Measure
+from data_contracts.contract.measures import ALL, DISTINCT, Measure
+from data_contracts.contract.passes import PASSES, in_passes, passes_for
 from data_contracts.contract.rows import Data, ParquetFiles
 from data_contracts.contract.translation import kind_of
+from data_contracts.errors import OutOfMemory
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,6 +38,7 @@ _NAMES = {
     pa.string(): "VARCHAR", pa.large_string(): "VARCHAR",
     pa.date32(): "DATE", pa.timestamp("us"): "TIMESTAMP", pa.timestamp("ns"): "TIMESTAMP_NS",
 }  # fmt: skip
+_COUNTS = "SELECT num_rows FROM parquet_file_metadata({})"
 _OF_OUR_OWN = {"file_row_number", "filename"}  # columns that DuckDB can add
 
 
@@ -45,6 +49,9 @@ def scanned(
 
     Args:
         columns: those that are read; at least one, so that there are rows.
+
+    Raises:
+        OutOfMemory: they need more memory than there is, also if distinct values are counted in many passes.
     """
     wanted = list(dict.fromkeys(measures))
     with data.files() as files:
@@ -53,10 +60,31 @@ def scanned(
         return found
     found = {}
     for group in _grouped(wanted, lambda one: (one.rows, one.column if one.rows != ALL else None)):
-        row = _of_batches(group, data, sorted({one.column for one in group if one.column}) or columns[:1], resources)
+        row = _in_turn(group, data, columns, resources)
         if row is None:
             return None
         found.update(row)
+    return found
+
+
+def _in_turn(group: list[Measure], data: Data, columns: list[str], resources: Resources) -> Found | None:
+    """All measures in one pass; if memory is too small for that, distinct values in several passes of their own."""
+
+    def measured(some: list[Measure]) -> Found | None:
+        return _of_batches(some, data, sorted({one.column for one in some if one.column}) or columns[:1], resources)
+
+    try:
+        return measured(group)
+    except OutOfMemory:
+        large = [one for one in group if one.sql == DISTINCT]
+        if not large:
+            raise
+    found = measured([one for one in group if one not in large]) if len(large) < len(group) else {}
+    for one in large:
+        counted = in_passes(one, PASSES, measured) if found is not None else None
+        if found is None or counted is None:
+            return None
+        found.update(counted)
     return found
 
 
@@ -84,6 +112,8 @@ def _of_batches(measures: list[Measure], data: Data, columns: list[str], resourc
             raise stream.error from None
         if not isinstance(error, duckdb.Error):
             raise
+        if isinstance(error, duckdb.OutOfMemoryException):
+            raise _no_room(resources) from None
         log.info("one scan could not measure the data (%s): Great Expectations does", type(error).__name__)
         return None
     return found if stream.ended else None
@@ -94,7 +124,8 @@ def _of_files(
 ) -> Found | None:
     """All measures by DuckDB's own reader of Parquet; None if it sees other values there than ours would.
 
-    Distinct values are counted by a query each: in one query, a hash table would be filled beside all the rest.
+    Distinct values are counted by a query each: in one query, a hash table would be filled beside all the rest. Where
+    they may not fit into memory, each pass counts a part of them.
     """
     import duckdb
 
@@ -102,11 +133,16 @@ def _of_files(
         if not _alike(connection, files, {name: data.schema.field(name).type for name in columns}):
             return None
         found: Found = {}
+        passes = passes_for(
+            sum(count for (count,) in connection.execute(_COUNTS.format(_listed(files))).fetchall()), resources
+        )
         for group in _grouped(measures, lambda one: (one.rows, one.column, one.distinct) if one.apart else None):
             needed = [name for name in columns if any(one.column == name for one in group)]
             names = {name: f"c{number}" for number, name in enumerate(needed)}
             rows = _from_files(files, data.schema, names, numbered=any("{n}" in one.sql for one in group))
-            found.update(_row(connection, group, rows, names))
+            measured = partial(_fitting_row, resources, connection, rows=rows, names=names)
+            alone = [one.sql for one in group] == [DISTINCT]
+            found.update((in_passes(group[0], passes, measured) if alone else measured(group)) or {})
         return found
 
     try:
@@ -114,6 +150,15 @@ def _of_files(
     except duckdb.Error as error:
         log.info("DuckDB could not read the Parquet files (%s): our own reader does", type(error).__name__)
         return None
+
+
+def _no_room(resources: Resources) -> OutOfMemory:
+    """Great Expectations would need more memory still."""
+    size = f"{resources.memory_bytes / 2**20:,.0f} MiB"
+    return OutOfMemory(
+        f"The contract cannot be checked in the {size} of memory that its scan may use.",
+        remedy="Give the process more memory, or leave out the expectation that compares all values of a column.",
+    )
 
 
 def _grouped(measures: list[Measure], by: Callable[[Measure], object]) -> Iterable[list[Measure]]:
@@ -131,6 +176,21 @@ def _row(connection: duckdb.DuckDBPyConnection, measures: list[Measure], rows: s
     row = connection.execute(f"SELECT {aggregates} FROM {asked[0][0].rows.format(**asked[0][1])}", values).fetchone()
     assert row is not None
     return dict(zip(measures, row, strict=True))
+
+
+def _fitting_row(
+    resources: Resources,
+    connection: duckdb.DuckDBPyConnection,
+    measures: list[Measure],
+    rows: str,
+    names: dict[str, str],
+) -> Found:
+    import duckdb
+
+    try:
+        return _row(connection, measures, rows, names)
+    except duckdb.OutOfMemoryException:
+        raise _no_room(resources) from None
 
 
 def _from_files(files: ParquetFiles, schema: pa.Schema, names: dict[str, str], numbered: bool) -> str:

@@ -26,6 +26,8 @@ class ContractRequest(Message):
         may_lack_sensitive: whether the files need not have every column that `sensitive` names.
         profile: whether the data is profiled. Of files that may lack sensitive columns no profile is kept: it would
             show the values of such a column under another name.
+        parts: an existing private folder, with what is known of files from earlier checks of this suite in `known`; of
+            each other file a part is written to `new`.
     """
 
     suite: dict[str, Any]
@@ -40,6 +42,7 @@ class ContractRequest(Message):
     folder: str | None = Field(default=None, exclude_if=lambda folder: folder is None)
     may_lack_sensitive: bool = Field(default=False, exclude_if=lambda may: not may)
     profile: bool = Field(default=True, exclude_if=lambda profile: profile)
+    parts: str | None = Field(default=None, exclude_if=lambda parts: parts is None)
 
 
 class ContractOutcome(Message):

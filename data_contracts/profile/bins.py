@@ -19,17 +19,25 @@ from data_contracts.profile.record import Bins
 
 MOST = 1024
 # Wider ranges of bins are counted by hashing, not in an array.
-_SPAN = 1 << 17
+SPAN = 1 << 17
 _MAGNITUDE = 0x7FFFFFFFFFFFFFFF
 QUANTILES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 
 Ints = NDArray[np.int64]
 
 
-def ordered(values: NDArray[np.float64]) -> Ints:
-    """Integers in the order of the values, equal for equal values."""
+def ordered(values: NDArray[np.float64], *, positive: bool = False) -> Ints:
+    """Integers in the order of the values, equal for equal values.
+
+    Args:
+        positive: all of them are above zero; then this is their own memory.
+    """
+    if positive:
+        return values.view(np.int64)
     patterns = (values + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
-    patterns ^= (patterns >> 63) & _MAGNITUDE
+    signs = patterns >> 63
+    signs &= _MAGNITUDE
+    patterns ^= signs
     return patterns
 
 
@@ -54,50 +62,56 @@ class BinCounter:
         """The bins; with shift 0, the patterns of all values so far."""
         return self._keys
 
-    def add(self, patterns: Ints, whole: Ints | None = None) -> None:
+    def add(self, patterns: Ints, low: float, high: float) -> None:
         """Count values.
 
         Args:
             patterns: from `ordered`.
-            whole: the same values as integers, if they are whole numbers.
+            low, high: the least and the greatest of the values.
         """
-        if not len(patterns):
-            return
-        if whole is not None and self.shift == 0 and int(whole.max()) - int(whole.min()) < _SPAN:
-            numbers, counts = _counted(whole)
-            self._merge(ordered(numbers.astype(np.float64)), counts)
-        else:
-            self._merge(*_counted(patterns >> self.shift))
+        ends = ordered(np.array([low, high])) >> self.shift
+        self._merge(*_counted(patterns >> self.shift, int(ends[0]), int(ends[1])))
+
+    def add_counts(self, patterns: Ints, counts: Ints) -> None:
+        """Count ascending different values, so often each."""
+        self._merge(*_summed(patterns >> self.shift, counts))
 
     def merge(self, other: Bins) -> None:
         """Add the counts of another part."""
+        if not other.keys:
+            return
         keys, counts = np.array(other.keys, np.int64), np.array(other.counts, np.int64)
         shift = max(self.shift, other.shift)
         self._coarsen(shift)
-        self._merge(keys >> (shift - other.shift), counts)
+        self._merge(*_united(keys >> (shift - other.shift), counts))
 
     def record(self) -> Bins:
         """The bins as they are sealed."""
         return Bins(shift=self.shift, keys=self._keys.tolist(), counts=self._counts.tolist())
 
     def _merge(self, keys: Ints, counts: Ints) -> None:
-        """Add counts of bins of the current shift."""
+        """Add counts of different bins of the current shift."""
+        if len(self._keys):
+            at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            if np.array_equal(self._keys[at], keys):  # as in nearly every block but the first
+                self._counts[at] += counts
+                return
         self._keys, self._counts = _united(np.concatenate([self._keys, keys]), np.concatenate([self._counts, counts]))
         if len(self._keys) > MOST:
             self._coarsen(self.shift + _bits_too_many(self._keys))
 
     def _coarsen(self, shift: int) -> None:
-        if shift > self.shift:
-            self._keys, self._counts = _united(self._keys >> (shift - self.shift), self._counts)
-            self.shift = shift
+        if shift > self.shift and len(self._keys):
+            self._keys, self._counts = _summed(self._keys >> (shift - self.shift), self._counts)
+        self.shift = max(shift, self.shift)
 
 
-def _counted(keys: Ints) -> tuple[Ints, Ints]:
-    """The different integers, and how often each occurs."""
-    low, high = int(keys.min()), int(keys.max())
-    if high - low < _SPAN:
-        counts = np.bincount(keys - low, minlength=1)
-        present = np.flatnonzero(counts)
+def _counted(keys: Ints, low: int, high: int) -> tuple[Ints, Ints]:
+    """The different integers, which lie between two, and how often each occurs; `keys` are changed."""
+    if high - low < SPAN:
+        keys -= low
+        counts = np.bincount(keys)
+        present = np.flatnonzero(counts > 0)
         return present + low, counts[present]
     found = pa.array(keys).value_counts()
     return found.field("values").to_numpy(), found.field("counts").to_numpy()
@@ -105,10 +119,12 @@ def _counted(keys: Ints) -> tuple[Ints, Ints]:
 
 def _united(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
     """Ascending keys, each once, with the sums of their counts."""
-    if not len(keys):
-        return keys, counts
     order = np.argsort(keys, kind="stable")
-    keys, counts = keys[order], counts[order]
+    return _summed(keys[order], counts[order])
+
+
+def _summed(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """The same for keys that ascend already, of which there is at least one."""
     first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
     return keys[first], np.add.reduceat(counts, first)
 

@@ -7,16 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from data_contracts.contract.frames import is_text, is_time
-from data_contracts.profile import bins
-from data_contracts.profile.hashes import of_patterns
-from data_contracts.profile.moments import MomentCounter, mean_and_stdev
-from data_contracts.profile.record import Bins, ColumnProfile, Kind, Moments, Sample
-from data_contracts.profile.samples import NumberSample, TextSample, as_texts, distinct
-
-Floats = NDArray[np.float64]
+from data_contracts.profile.dictionaries import CodedTexts
+from data_contracts.profile.record import ColumnProfile, Kind, Sample
+from data_contracts.profile.samples import TextSample, as_texts, distinct
+from data_contracts.profile.values import Floats, Ints, Values
 
 
 def kind_of(kind: pa.DataType, sensitive: bool) -> Kind:
@@ -37,90 +33,6 @@ def kind_of(kind: pa.DataType, sensitive: bool) -> Kind:
     return "bytes" if of_bytes else "other"
 
 
-class Values:
-    """Bins, moments and different values of numbers; they are counted in blocks, whatever the batches are.
-
-    Args:
-        block: values in a block.
-        whole: whether all are whole numbers.
-        hashed: whether different values are counted, too.
-    """
-
-    def __init__(self, block: int, whole: bool, hashed: bool) -> None:
-        self.infinite = 0
-        self._whole, self._hashed = whole, hashed
-        self._bins, self._moments, self._sample = bins.BinCounter(), MomentCounter(), NumberSample()
-        self._seen = False
-        self._range: tuple[float, float] | None = None
-        self._size = block
-        self._waiting: list[Floats] = []
-        self._filled = 0
-
-    def add(self, values: Floats) -> None:
-        """Count values, none of which is NaN."""
-        while len(values):
-            taken, values = values[: self._size - self._filled], values[self._size - self._filled :]
-            self._waiting.append(taken)
-            self._filled += len(taken)
-            if self._filled == self._size:
-                self._count()
-
-    def _count(self) -> None:
-        if not self._filled:
-            return
-        block = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
-        self._waiting, self._filled = [], 0
-        low, high = float(block.min()), float(block.max())
-        finite = block
-        if np.isinf(low) or np.isinf(high):
-            finite = block[np.isfinite(block)]
-            self.infinite += len(block) - len(finite)
-        if len(finite):
-            self._moments.add(finite)
-            least, most = float(finite.min()) + 0.0, float(finite.max()) + 0.0  # -0.0 or 0.0 would be chance
-            self._range = (min(least, self._range[0]), max(most, self._range[1])) if self._range else (least, most)
-        patterns = bins.ordered(block)
-        whole = block.astype(np.int64) if self._whole and abs(low) < 2**62 and abs(high) < 2**62 else None
-        before = self._bins.patterns
-        exact = self._bins.shift == 0
-        self._bins.add(patterns, whole)
-        if self._hashed and self._bins.shift:
-            if exact:
-                self._sample.add(of_patterns(before))
-            self._sample.add(of_patterns(patterns))
-
-    def fields(self) -> dict[str, Any]:
-        """What the column's profile has of them."""
-        self._count()
-        counted = self._bins.record()
-        sample = self._sample.record() if self._hashed and counted.shift else None
-        return {"infinite": self.infinite, **summary(counted, self._moments.record(), sample, self._range)}
-
-
-def summary(
-    counted: Bins, moments: Moments | None, sample: Sample | None, finite: tuple[float, float] | None
-) -> dict[str, Any]:
-    """Fields of a profile, and those that follow from them.
-
-    Args:
-        finite: the least and the greatest finite value; None if there is none.
-    """
-    fields: dict[str, Any] = {"bins": counted, "moments": moments, "sample": sample}
-    if finite is not None:
-        fields["minimum"], fields["maximum"] = finite
-        fields["quantiles"] = bins.quantiles(counted, *finite)
-    if moments is not None:
-        try:
-            fields["mean"], fields["stdev"] = mean_and_stdev(moments)
-        except OverflowError:  # parts that are finite alone, such as 0 and 1e200, but not together
-            fields["moments"] = None
-    if sample is not None:
-        fields["distinct"], fields["distinct_exact"] = distinct(sample), sample.exact
-    elif counted.shift == 0:
-        fields["distinct"] = len(counted.keys)
-    return fields
-
-
 class Column:
     """Profiles one column of one part.
 
@@ -134,39 +46,44 @@ class Column:
         self._name, self._type = name, type_
         self._kind = kind_of(type_, sensitive)
         self._rows = self._nulls = 0
-        plain = type_.value_type if pa.types.is_dictionary(type_) else type_
-        whole = self._kind in ("time", "text", "bytes", "flag") or pa.types.is_integer(plain)
         counted = self._kind not in ("other", "sensitive")
-        self._values = Values(block, whole, hashed=self._kind in ("number", "time")) if counted else None
+        self._values = Values(block, hashed=self._kind in ("number", "time")) if counted else None
         self._texts = TextSample() if self._kind == "text" else None
+        self._coded = CodedTexts(self._texts) if self._texts is not None else None
 
     def add(self, column: pa.Array) -> None:
-        """Count the rows of a batch."""
+        """Count the rows of a batch; a column of texts may be a dictionary in some batches and plain in others."""
+        self._rows += len(column)
         if pa.types.is_dictionary(column.type):
+            if self._coded is not None and column.dictionary.null_count == 0:
+                lengths = self._coded.add(column)
+                if lengths is not None and self._values is not None:
+                    self._nulls += column.null_count
+                    self._values.add(lengths)
+                    return
             column = column.cast(column.type.value_type)
         if is_text(column.type):
             column = column.cast(pa.large_string())  # Arrow cannot filter string views
-        self._rows += len(column)
         if pa.types.is_floating(column.type):
-            numbers = pc.drop_null(column).to_numpy(zero_copy_only=False).astype(np.float64)
-            missing = np.isnan(numbers)
-            if missing.any():
-                numbers = numbers[~missing]
+            numbers = pc.drop_null(column).to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+            if len(numbers) and np.isnan(numbers.min()):
+                numbers = numbers[~np.isnan(numbers)]
             self._nulls += len(column) - len(numbers)
-        else:
-            self._nulls += column.null_count
-            numbers = None
+            if self._values is not None:
+                self._values.add(numbers)
+            return
+        self._nulls += column.null_count
         if self._values is not None:
-            self._values.add(self._numbers(pc.drop_null(column)) if numbers is None else numbers)
+            self._values.add(self._numbers(pc.drop_null(column)))
 
-    def _numbers(self, column: pa.Array) -> Floats:
+    def _numbers(self, column: pa.Array) -> Floats | Ints:
         """What the bins hold of values without nulls."""
         match self._kind:
             case "text":
                 try:
                     texts = as_texts(column)
                 except pa.ArrowInvalid:  # other bytes than UTF-8: of such a column, nothing but its nulls
-                    self._texts = self._values = None
+                    self._texts = self._values = self._coded = None
                     return np.empty(0)
                 if self._texts is not None:
                     self._texts.add(texts)
@@ -179,10 +96,13 @@ class Column:
                 column = _microseconds(column)
             case "number" if pa.types.is_decimal(column.type):
                 column = column.cast(pa.float64())
-        return column.to_numpy(zero_copy_only=False).astype(np.float64)
+        as_int = pa.types.is_integer(column.type) and column.type != pa.uint64()
+        return column.to_numpy(zero_copy_only=False).astype(np.int64 if as_int else np.float64, copy=False)
 
     def record(self) -> ColumnProfile:
         """The profile of all rows so far; nothing can be added after it."""
+        if self._coded is not None:
+            self._coded.flush()
         fields = self._values.fields() if self._values is not None else {}
         if self._kind in ("text", "bytes"):
             sample = self._texts.record() if self._texts is not None else None

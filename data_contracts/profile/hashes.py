@@ -12,21 +12,35 @@ from numpy.typing import NDArray
 _SHORT = 256
 
 Hashes = NDArray[np.uint64]
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LOWER = (1 << 33) - 1
 
 
 def mixed(numbers: Hashes) -> Hashes:
     """The finaliser of SplitMix64 (Steele, Lea and Flood 2014), a bijection."""
-    mixing = numbers ^ (numbers >> np.uint64(30))
-    mixing *= np.uint64(0xBF58476D1CE4E5B9)
-    mixing ^= mixing >> np.uint64(27)
-    mixing *= np.uint64(0x94D049BB133111EB)
+    mixing = _mixed_but_for_the_last_step(numbers.copy())
     mixing ^= mixing >> np.uint64(31)
     return mixing
 
 
-def of_patterns(patterns: NDArray[np.int64]) -> Hashes:
-    """Hashes of float64 values, by their patterns (`bins.ordered`)."""
-    return mixed(patterns.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+def _mixed_but_for_the_last_step(mixing: Hashes) -> Hashes:
+    """In place; the last step leaves the upper 31 bits as they are."""
+    shifted = mixing >> np.uint64(30)
+    mixing ^= shifted
+    mixing *= np.uint64(0xBF58476D1CE4E5B9)
+    np.right_shift(mixing, np.uint64(27), out=shifted)
+    mixing ^= shifted
+    mixing *= np.uint64(0x94D049BB133111EB)
+    return mixing
+
+
+def of_patterns(patterns: NDArray[np.int64], below: int | None = None) -> Hashes:
+    """Hashes of float64 values, by their patterns (`bins.ordered`); with `below`, only those below it, and few more."""
+    mixing = _mixed_but_for_the_last_step(patterns.view(np.uint64) + _GOLDEN)
+    if below is not None:
+        mixing = mixing[mixing <= np.uint64(below | _LOWER)]
+    mixing ^= mixing >> np.uint64(31)
+    return mixing
 
 
 def of_texts(texts: pa.Array) -> Hashes:
@@ -38,7 +52,7 @@ def of_texts(texts: pa.Array) -> Hashes:
     first, last = int(offsets[0]), int(offsets[-1])
     padded = np.concatenate([held[first:last], np.zeros(8, np.uint8)])
     words = np.ndarray((len(padded) - 7,), "<u8", padded.tobytes(), 0, (1,))
-    hashes = mixed(sizes.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    hashes = mixed(sizes.astype(np.uint64) + _GOLDEN)
     rows = np.flatnonzero((sizes > 0) & (sizes <= _SHORT))
     at = 0
     while len(rows):

@@ -19,6 +19,9 @@ _WAITING = 1 << 22
 _LARGEST = 1 << 16
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+# float64 holds every whole number up to here.
+_EXACT = 2**53
 
 
 def block_of(columns: int) -> int:
@@ -58,9 +61,30 @@ class MomentCounter:
             self._centre = float(block[0])
         with np.errstate(over="ignore", invalid="ignore"):
             distance = block - self._centre
+            squares = distance * distance
             self._count += len(block)
             self._totals.append(_halved(distance))
-            self._squares.append(_halved(distance * distance))
+            self._squares.append(_halved(squares))
+
+    def add_whole(self, numbers: Ints, counts: Ints, first: int) -> bool:
+        """Add a block of whole numbers by their counts, if no order of additions would round; else False.
+
+        Args:
+            numbers: ascending.
+            first: the first value of the block.
+        """
+        centre = first if self._centre is None else self._centre
+        if centre != int(centre) or abs(centre) > _EXACT:
+            return False
+        distance = numbers - int(centre)
+        furthest, count = max(-int(distance[0]), int(distance[-1])), int(counts.sum())
+        if furthest * furthest * count > _EXACT:
+            return False
+        self._centre = float(centre)
+        self._count += count
+        self._totals.append(float(distance @ counts))
+        self._squares.append(float((distance * distance) @ counts))
+        return True
 
     def record(self) -> Moments | None:
         """The sums; None without values, or if they are too large for float64."""
@@ -75,13 +99,36 @@ class MomentCounter:
         )
 
 
-def merged(parts: list[Moments]) -> Moments:
-    """The sums of all parts together."""
-    return Moments(
-        count=sum(one.count for one in parts),
-        total=exact(sum((fraction(one.total) for one in parts), Fraction())),
-        squares=exact(sum((fraction(one.squares) for one in parts), Fraction())),
-    )
+class MomentSum:
+    """Adds up the sums of parts, exactly."""
+
+    def __init__(self) -> None:
+        self._count, self._total, self._squares = 0, (0, 0), (0, 0)
+
+    def add(self, part: Moments) -> None:
+        """Add a part."""
+        self._count += part.count
+        self._total, self._squares = _added(self._total, part.total), _added(self._squares, part.squares)
+
+    def record(self) -> Moments | None:
+        """The sums of all parts together; None without parts."""
+        if not self._count:
+            return None
+        return Moments(count=self._count, total=_shortest(self._total), squares=_shortest(self._squares))
+
+
+def _added(one: Dyadic, other: Dyadic) -> Dyadic:
+    exponent = min(one[1], other[1])
+    return (one[0] << (one[1] - exponent)) + (other[0] << (other[1] - exponent)), exponent
+
+
+def _shortest(value: Dyadic) -> Dyadic:
+    """As `exact` gives it: with an odd mantissa."""
+    mantissa, exponent = value
+    if not mantissa:
+        return 0, 0
+    zeros = (mantissa & -mantissa).bit_length() - 1
+    return mantissa >> zeros, exponent + zeros
 
 
 def mean_and_stdev(moments: Moments) -> tuple[float, float]:
@@ -92,11 +139,11 @@ def mean_and_stdev(moments: Moments) -> tuple[float, float]:
 
 
 def _halved(values: Floats) -> float:
-    """The sum, by adding the second half to the first until one value is left."""
+    """The sum, by adding the second half to the first until one value is left; `values` are overwritten."""
     size = 1 << max(len(values) - 1, 0).bit_length()
     if size != len(values):
         values = np.concatenate([values, np.zeros(size - len(values))])
     while size > 1:
         size //= 2
-        values = values[:size] + values[size:]
+        np.add(values[:size], values[size : 2 * size], out=values[:size])
     return float(values[0])

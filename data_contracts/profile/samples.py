@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from data_contracts.profile.hashes import Hashes, of_texts
+from data_contracts.profile.hashes import Hashes, of_patterns, of_texts
 from data_contracts.profile.record import Sample
 
 # Different values that are all kept, and those that are kept of more (the estimate of their number is right to 6 %).
@@ -41,9 +42,10 @@ class TextSample:
                 return
             texts = texts.filter(pa.array(below))
         counted = texts.value_counts()
-        self._merge(counted.field("values"), counted.field("counts").to_pylist())
+        self.add_counts(counted.field("values"), counted.field("counts").to_pylist())
 
-    def _merge(self, texts: pa.Array, counts: list[int]) -> None:
+    def add_counts(self, texts: pa.Array, counts: list[int]) -> None:
+        """Count different texts (large_string, no nulls), so often each."""
         hashes = of_texts(texts)
         if self._exact and len(texts) > MOST:
             self._exact = False
@@ -85,14 +87,20 @@ class NumberSample:
     def __init__(self) -> None:
         self._least: Hashes = np.empty(0, np.uint64)
 
+    def add_patterns(self, patterns: NDArray[np.int64]) -> None:
+        """Take numbers into account, by their patterns."""
+        self.add(of_patterns(patterns, below=int(self._least[-1]) if len(self._least) == KEPT else None))
+
     def add(self, hashes: Hashes) -> None:
         """Take hashes into account."""
         if len(self._least) == KEPT:
             hashes = hashes[hashes < self._least[-1]]
-        if len(hashes):
-            if len(hashes) > 16 * KEPT:  # most of a first block need not be sorted
-                hashes = hashes[hashes <= np.partition(hashes, 16 * KEPT - 1)[16 * KEPT - 1]]
-            self._least = np.unique(np.concatenate([self._least, hashes]))[:KEPT]
+        if not len(hashes):
+            return
+        if len(hashes) > 16 * KEPT:  # most of a first block need not be sorted
+            near = np.unique(hashes[hashes <= np.partition(hashes, 16 * KEPT - 1)[16 * KEPT - 1]])
+            hashes = near if len(near) >= KEPT else hashes  # few values, often
+        self._least = np.unique(np.concatenate([self._least, hashes]))[:KEPT]
 
     def record(self) -> Sample:
         """The hashes as they are sealed."""

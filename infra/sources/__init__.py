@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from infra.sources.ahead import read_ahead
 from infra.sources.digests import digest_now
 from infra.sources.in_place import parquet_in_place
 from infra.sources.places import Places
@@ -20,6 +21,7 @@ __all__ = [
     "merged_schema",
     "parquet_in_place",
     "parse_window",
+    "read_ahead",
     "read_batches",
     "resolve_sources",
 ]

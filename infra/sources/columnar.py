@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_contracts.contract.frames import is_text
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.quoting import column_shown, text_of
@@ -40,10 +41,24 @@ def parquet_row_groups(opened: BinaryIO, file: SourceFile) -> list[tuple[int, in
 
 
 def parquet_batches(
-    opened: BinaryIO, file: SourceFile, columns: list[str], batch_rows: int, row_groups: tuple[int, int] | None = None
+    opened: BinaryIO,
+    file: SourceFile,
+    columns: list[str],
+    batch_rows: int,
+    row_groups: tuple[int, int] | None = None,
+    *,
+    encoded: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a Parquet file with those of `columns` that it has; of row groups START to STOP if given."""
+    """Rows of a Parquet file with those of `columns` that it has; of row groups START to STOP if given.
+
+    Args:
+        encoded: columns of texts come as dictionaries if they are stored so.
+    """
     parquet = _parquet(opened, file)
+    coded = _coded(parquet, columns) if encoded else []
+    if coded:
+        opened.seek(0)
+        parquet = _parquet(opened, file, coded)
     present = [name for name in columns if name in parquet.schema_arrow.names]
     for index in range(*(row_groups or (0, parquet.metadata.num_row_groups))):
         group = parquet.metadata.row_group(index)
@@ -94,9 +109,22 @@ def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa
     return pa.RecordBatch.from_pydict(arrays) if arrays else without_columns(len(files))
 
 
-def _parquet(opened: BinaryIO, file: SourceFile) -> pq.ParquetFile:
+def _coded(parquet: pq.ParquetFile, columns: list[str]) -> list[str]:
+    """Those columns of texts that take less than the plain form's four bytes for each length, so are dictionaries."""
+    metadata, schema = parquet.metadata, parquet.schema_arrow
+    found = []
+    for at in range(metadata.num_columns):
+        name = metadata.schema.column(at).path
+        if name in columns and name in schema.names and is_text(schema.field(name).type):
+            chunks = [metadata.row_group(group).column(at) for group in range(metadata.num_row_groups)]
+            if sum(one.total_uncompressed_size for one in chunks) < 4 * sum(one.num_values for one in chunks):
+                found.append(name)
+    return found
+
+
+def _parquet(opened: BinaryIO, file: SourceFile, coded: Sequence[str] = ()) -> pq.ParquetFile:
     try:
         # Buffered: otherwise a whole column of a row group, which may be a whole file, is held in its stored form.
-        return pq.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        return pq.ParquetFile(opened, buffer_size=_BUFFER_BYTES, pre_buffer=False, read_dictionary=list(coded))
     except pa.ArrowInvalid as error:
         raise UsageError(f"{file.uri} is not a Parquet file ({text_of(error)}).", remedy="Write it again.") from error

@@ -50,6 +50,11 @@ def file_facts(file: SourceFile, sources: list[SourceSpec], root: Path) -> FileF
     return _Reading(sources, root).facts(file)
 
 
+def remember_facts(file: SourceFile, sources: list[SourceSpec], facts: FileFacts) -> None:
+    """Have this process know a file's facts, so that it is not read for them; its digest is checked when it is read."""
+    _FACTS.setdefault(_key(file, sources), facts)
+
+
 def fetch(file: SourceFile, sources: list[SourceSpec], root: Path, target: Path) -> tuple[SourceSpec, Stamp]:
     """Copy a file's bytes, decompressed, to `target` on this machine; a source that names the copy, and its stamp.
 
@@ -74,6 +79,7 @@ class Selection:
         row_groups: for a single Parquet file, the row groups START to STOP to read.
         stamp: for a single Parquet file, the stamp from `file_facts`.
         left_out: sorted numbers of rows that are not read, counted from 0 before the window's filter.
+        encoded: columns of texts may come as dictionaries, in some batches or in all; with the same values.
     """
 
     window: Window | None = None
@@ -84,6 +90,7 @@ class Selection:
     row_groups: tuple[int, int] | None = None
     stamp: Stamp | None = None
     left_out: Numbers | None = None
+    encoded: bool = False
 
 
 def read_batches(
@@ -166,7 +173,7 @@ class _Reading:
             together = [file for _, file in run]
             try:
                 for batch in self._raw(together, schema, selection):
-                    yield _conformed(batch, schema)
+                    yield _conformed(batch, schema, selection.encoded)
             except pa.ArrowInvalid as error:
                 raise UsageError(
                     f"{together[0].uri}: a value does not fit the type that its column has over all files.",
@@ -189,7 +196,7 @@ class _Reading:
         if file.format == "parquet":
             with random_access(file, place, selection.stamp or self._stamp_known(file)) as opened:
                 rows, groups = selection.batch_rows, selection.row_groups
-                yield from parquet_batches(opened, file, schema.names, rows, groups)
+                yield from parquet_batches(opened, file, schema.names, rows, groups, encoded=selection.encoded)
             return
         types = {one.name: one.type for one in schema}
         with stream(file, place) as opened:
@@ -208,18 +215,15 @@ class _Reading:
             return FileFacts(pa.schema([*((name, pa.string()) for name in file.columns), ("bytes", pa.binary())]))
         if file.format == "text":
             return _text_facts(tuple(file.columns))
-        key = self._key(file)
+        key = _key(file, self._sources)
         if key not in _FACTS:
             _FACTS[key] = self._found(file, self._sources[file.source].columns)
         return _FACTS[key]
 
     def _stamp_known(self, file: SourceFile) -> Stamp | None:
         """The stamp that a file had when this process found its facts, and checked its digest."""
-        known = _FACTS.get(self._key(file))
+        known = _FACTS.get(_key(file, self._sources))
         return None if known is None else known.stamp
-
-    def _key(self, file: SourceFile) -> tuple[str, str, str, tuple[str, ...]]:
-        return (file.uri, file.blake3, file.format, tuple(self._sources[file.source].columns or ()))
 
     def _found(self, file: SourceFile, columns: list[str] | None) -> FileFacts:
         place = self.place(file)
@@ -236,6 +240,10 @@ class _Reading:
             return FileFacts(json_schema(opened, file.uri))
 
 
+def _key(file: SourceFile, sources: list[SourceSpec]) -> tuple[str, str, str, tuple[str, ...]]:
+    return (file.uri, file.blake3, file.format, tuple(sources[file.source].columns or ()))
+
+
 _FACTS: dict[tuple[str, str, str, tuple[str, ...]], FileFacts] = {}
 
 
@@ -249,14 +257,15 @@ def _because(text_from: int | None) -> str:
     return "" if text_from is None else f" (row {text_from} holds text)"
 
 
-def _conformed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _conformed(batch: pa.RecordBatch, schema: pa.Schema, encoded: bool) -> pa.RecordBatch:
     if not schema.names:
         return batch
     arrays = []
     for one in schema:
         column = batch.column(one.name) if one.name in batch.schema.names else pa.nulls(batch.num_rows, one.type)
-        arrays.append(column if column.type == one.type else column.cast(one.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        kept = encoded and pa.types.is_dictionary(column.type) and column.type.value_type == one.type
+        arrays.append(column if kept or column.type == one.type else column.cast(one.type))
+    return pa.RecordBatch.from_arrays(arrays, names=schema.names) if encoded else pa.record_batch(arrays, schema)
 
 
 def _inside(batch: pa.RecordBatch, window: Window, column: str) -> pa.RecordBatch:

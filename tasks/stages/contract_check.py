@@ -17,6 +17,7 @@ from infra.profiles import put_profile, read_profile
 from infra.quarantine import FILE
 from tasks.run.run import Run
 from tasks.stages import drift_check
+from tasks.stages.kept_parts import kept_parts
 from tasks.stages.placement import run_here
 
 # Local files up to this size are checked within seconds.
@@ -82,6 +83,11 @@ def _with_folder(request: ContractRequest) -> Iterator[ContractRequest]:
 
 
 def _outcome(run: Run, request: ContractRequest) -> ContractOutcome:
+    with kept_parts(run, request) as request:
+        return _checked(run, request)
+
+
+def _checked(run: Run, request: ContractRequest) -> ContractOutcome:
     if run.withholds or needs_child(request.files):
         return run_here(run, CONTRACT, request)
     return contract_worker.main(request, lambda report: None)

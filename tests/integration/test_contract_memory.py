@@ -53,8 +53,13 @@ def generate(path: Path, rows: int) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.slow
-@pytest.mark.parametrize(("rows", "limit_mib"), [(20_000_000, 512)])
+@pytest.mark.parametrize(
+    ("rows", "limit_mib"),
+    [
+        pytest.param(20_000_000, 512, marks=pytest.mark.slow),
+        pytest.param(100_000_000, 1024, marks=pytest.mark.huge),
+    ],
+)
 @pytest.mark.timeout(3600)
 def test_unique_keys_and_distinct_texts_of_any_number_go_through_little_memory(
     rows: int, limit_mib: int, tmp_path: Path, repository: Path

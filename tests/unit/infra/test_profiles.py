@@ -14,7 +14,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra.profiles import FILE, profiled, put_profile, read_profile
-from infra.sources import Selection, Window, resolve_sources
+from infra.sources import Selection, Window, read_batches, resolve_sources
 from infra.store import open_store
 
 ALL = Selection()
@@ -43,6 +43,23 @@ def test_the_order_of_files_and_the_sizes_of_batches_change_no_byte(tmp_path: Pa
     assert again is not None
     assert canonical(first.to_json()) == canonical(again.to_json())
     assert first.rows == 3000
+
+
+def test_texts_that_parquet_stores_as_dictionaries_have_the_profile_of_plain_texts(tmp_path: Path) -> None:
+    table = pa.table({"word": [f"word {number % 30}" for number in range(50_000)], "id": list(map(str, range(50_000)))})
+    profiles = []
+    for coded in (True, False):
+        pq.write_table(table, tmp_path / f"{coded}.parquet", use_dictionary=coded, row_group_size=20_000)
+        sources = [SourceSpec(uri=f"{coded}.parquet")]
+        found = resolved(sources, tmp_path)
+        read = Selection(encoded=True)
+        types = {
+            str(batch.schema.field("word").type)
+            for batch in read_batches(found, sources, root=tmp_path, selection=read)
+        }
+        assert ("dictionary" in types.pop()) is coded
+        profiles.append(profiled(found, sources, tmp_path, selection=ALL, sensitive=[]))
+    assert profiles[0] == profiles[1]
 
 
 def test_a_window_leaves_rows_out_and_no_rows_have_no_profile(tmp_path: Path, files) -> None:

@@ -16,9 +16,9 @@ import pytest
 
 from data_contracts.contract.duck import Resources
 from data_contracts.contract.measures import ROWS, Measure
-from data_contracts.contract.rows import Data
+from data_contracts.contract.rows import Data, no_files
 from data_contracts.contract.scan import scanned
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, OutOfMemory
 from tests.support.expectations import RESOURCES, in_files, reader
 
 TABLE = pa.table({"a": [1, 2, None, 2], "x": [0.5, float("nan"), float("inf"), None], "s": ["a", "é", None, "a"]})
@@ -48,6 +48,28 @@ def test_what_does_not_fit_into_memory_is_spilled_to_the_folder_alone(tmp_path: 
     values = scanned([distinct], Data(schema, read), ["s"], Resources(tmp_path, 48 * 2**20, 2))
     assert values == {distinct: rows}
     assert seen > 0
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_distinct_values_are_counted_in_passes_where_they_do_not_fit(tmp_path: Path, in_place: bool) -> None:
+    rows = 800_000
+    table = pa.table({"s": [f"name {number:050d}" for number in range(rows)]})
+    distinct, count = Measure("count(DISTINCT {c})", "s"), Measure("count({c})", "s")
+    few = Resources(tmp_path, 24 * 2**20, 2)
+    data = Data(table.schema, reader(table, 20_000))
+    if in_place:
+        data = Data(table.schema, reader(table, 20_000), in_files(table, 50_000))
+    assert scanned([count, distinct], data, ["s"], few) == {count: rows, distinct: rows}
+
+
+def test_a_scan_that_runs_out_of_memory_is_one_sentence_and_not_left_to_great_expectations(tmp_path: Path) -> None:
+    rows = 400_000
+    table = pa.table({"s": [f"{number:0200d}" for number in range(rows)]})
+    listed = Measure("len(list({c}))", "s")
+    for files in (in_files(table, rows), no_files):
+        data = Data(table.schema, reader(table, 20_000), files)
+        with pytest.raises(OutOfMemory, match="cannot be checked in the 16 MiB of memory"):
+            scanned([listed], data, ["s"], Resources(tmp_path, 16 * 2**20, 2))
 
 
 def test_what_reading_raises_comes_out_as_it_was() -> None:
@@ -119,7 +141,7 @@ from pathlib import Path
 import pyarrow as pa
 from data_contracts.contract.questions import between
 from data_contracts.contract.duck import Resources
-from data_contracts.contract.rows import Data
+from data_contracts.contract.rows import Data, no_files
 from data_contracts.contract.scan import scanned
 table = pa.table({f"c{n}": [1, 2, 3] for n in range(100)})
 asked = [between({"column": f"c{n % 100}", "min_value": 0, "max_value": 9 + n}, "whole") for n in range(1000)]

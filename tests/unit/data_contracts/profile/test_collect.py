@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import date, datetime, time
 from decimal import Decimal
 
@@ -10,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.canonical import canonical
-from data_contracts.profile.collect import merged, profile_of
+from data_contracts.profile.collect import profile_of
+from data_contracts.profile.merge import merged
 from data_contracts.profile.record import Profile
 
 ROWS = 70_000
@@ -53,6 +55,45 @@ def test_batches_and_threads_change_no_byte(table: pa.Table) -> None:
     assert canonical(profiled(table, 777, threads=4).to_json()) == first
     assert canonical(merged([profiled(table)]).to_json()) == first
     assert Profile.from_json(profiled(table).to_json()) == profiled(table)
+
+
+def test_the_bytes_are_those_of_earlier_versions(table: pa.Table) -> None:
+    digest = hashlib.sha256(canonical(profiled(table).to_json())).hexdigest()
+    assert digest == "4d00f3663a11e608544fa4916887356b6e612dfd8a9da289a7e086745eacc7b4"
+
+
+@pytest.mark.parametrize("rows", [1 << 16, 777])
+def test_texts_that_come_as_dictionaries_have_the_same_profile(rows: int) -> None:
+    draw = np.random.default_rng(5)
+    plain = {
+        f"{count}": pa.array([f"ü{number}" for number in draw.integers(0, count, ROWS)], mask=draw.random(ROWS) < 0.1)
+        for count in (3, 1000, 5000)
+    }
+    one = profiled(pa.table(plain))
+    coded = pa.table({name: a.dictionary_encode() for name, a in plain.items()}).to_batches(rows)
+    mixed = [pa.record_batch([batch.column(0), batch.column(1).cast(pa.string()), batch.column(2)], [*plain])
+             for batch in coded[::2]] + coded[1::2]  # fmt: skip
+    schema = pa.table(plain).schema
+    assert profile_of(coded, schema, []) == one
+    assert profile_of(mixed, schema, []).rows == ROWS
+    for again, column in zip(profile_of(mixed, schema, []).columns, one.columns, strict=True):
+        assert again.sample == column.sample
+
+
+def test_a_dictionary_with_odd_texts_is_read_as_plain_texts() -> None:
+    odd = pa.array([b"\xff", b"a", b"a"]).view(pa.string())
+    for codes, known in (([1, 2, 1], 1), ([0, 1], None)):
+        batch = pa.record_batch([pa.DictionaryArray.from_arrays(pa.array(codes), odd)], ["x"])
+        [column] = profile_of([batch], pa.schema({"x": pa.string()}), []).columns
+        assert (column.rows, column.distinct) == (len(codes), known)
+
+
+@pytest.mark.parametrize("different", [1500, 2000, 4000])
+def test_the_least_hashes_are_found_among_few_values_that_occur_often(different: int) -> None:
+    values = np.random.default_rng(0).integers(0, different, 300_000)
+    batch = pa.record_batch({"x": values})
+    distinct = profile_of([batch], batch.schema, []).columns[0].distinct
+    assert distinct == pytest.approx(different, rel=0.25)
 
 
 def test_the_order_of_parts_changes_no_byte(table: pa.Table) -> None:

@@ -1,0 +1,110 @@
+"""What checks found in files lies sealed in the store, is found by the next check, and is not trusted if damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.canonical import canonical
+from data_contracts.contract.suites import load_suite
+from data_contracts.handoffs import SourceFile
+from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
+from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
+from infra import contract_parts, contract_worker
+from infra.digests import file_digest
+from infra.sources import read
+from infra.store import open_store
+from tasks.stages import kept_parts
+from tasks.stages.kept_parts import MOST, parts_key, worth_it
+
+
+@pytest.fixture
+def request_(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContractRequest:
+    monkeypatch.setattr(kept_parts, "LEAST_BYTES", 1)
+    files = []
+    for number in range(12):
+        path = tmp_path / f"{number:02}.parquet"
+        pq.write_table(pa.table({"x": np.arange(50) + number}), path)
+        files.append(SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=file_digest(path), format="parquet"))
+    between = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "x", "min_value": 0}}
+    suite = load_suite({"name": "s", "expectations": [between]}, tmp_path)
+    return ContractRequest(
+        suite=suite, files=files, sources=[SourceSpec(uri="*.parquet")], root=str(tmp_path), window=None,
+        window_column=None, fail_on="info", sensitive=[],
+    )  # fmt: skip
+
+
+class Checker:
+    """Checks as the stage does, and counts the files that were read for it."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store = open_store(str(tmp_path / "store"), {})
+        self.run: Any = SimpleNamespace(store=self.store, provenance=dict)
+        self.new = 0
+        real = contract_parts.scanned
+
+        def scanned(*given: Any) -> Any:
+            self.new += 1
+            return real(*given)
+
+        monkeypatch.setattr(contract_parts, "scanned", scanned)
+
+    def __call__(self, asked: ContractRequest) -> tuple[ContractOutcome, int]:
+        self.new = 0
+        read._FACTS.clear()
+        with kept_parts.kept_parts(self.run, asked) as request:
+            found = contract_worker.main(request, lambda report: None)
+        return found, self.new
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checker:
+    return Checker(tmp_path, monkeypatch)
+
+
+def some(asked: ContractRequest, *at: int) -> ContractRequest:
+    return asked.model_copy(update={"files": [asked.files[index] for index in at]})
+
+
+def test_only_files_that_are_new_are_read_whatever_happened_between(request_: ContractRequest, check: Checker) -> None:
+    assert check(some(request_, 0, 1))[1] == 2
+    # One directory more each time, until one holds all.
+    assert [check(some(request_, *range(count)))[1] for count in range(3, MOST + 4)] == [1] * (MOST + 1)
+    turned = some(request_, *reversed(range(1, MOST + 3)))
+    whole, new = check(turned)
+    assert new == 0
+    assert canonical(whole.to_json()) == canonical(contract_worker.main(turned, lambda report: None).to_json())
+    assert parts_key(request_) != parts_key(request_.model_copy(update={"sensitive": ["x"]}))
+
+
+def test_a_part_can_be_read_by_its_owner_only_and_is_made_again_if_it_is_damaged(
+    request_: ContractRequest, check: Checker, tmp_path: Path
+) -> None:
+    asked = some(request_, 0, 1)
+    first, _ = check(asked)
+    [folder] = (tmp_path / "store" / "contracts").iterdir()
+    parts = [path for path in folder.iterdir() if path.name != "manifest.json"]
+    assert len(parts) == 2
+    for path in parts:
+        assert path.stat().st_mode & 0o077 == 0
+        path.chmod(0o600)
+        path.write_bytes(path.read_bytes().replace(b'"rows":50', b'"rows":51'))
+    again, new = check(asked)
+    assert (new, again) == (2, first)
+
+
+def test_nothing_is_kept_of_one_file_nor_where_rows_are_left_out(request_: ContractRequest) -> None:
+    assert worth_it(request_)
+    for update in (
+        {"files": request_.files[:1]},
+        {"quarantine": QuarantineSpec()},
+        {"window": ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"), "window_column": "at"},
+        {"profile": False},
+    ):
+        assert not worth_it(request_.model_copy(update=update))
