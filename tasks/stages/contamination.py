@@ -15,11 +15,13 @@ from data_contracts.handoffs import ContractReport, Dataset, Ref
 from data_contracts.messages.contamination import (
     CONTAMINATION,
     HELD,
+    MOST_NEAR_SIDES,
     SCORED,
     TRAINED,
     ContaminationReport,
     ContaminationRequest,
     Side,
+    asking_fields,
 )
 from data_contracts.pipeline_spec import ContaminationSpec
 from data_contracts.quoting import columns_shown
@@ -31,8 +33,8 @@ from tasks.stages.stage import Done
 
 VERSION = 1
 REMEDY = (
-    "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the "
-    "training copies; warn keeps them."
+    "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the copies "
+    "in the split that is used earlier; warn keeps them."
 )
 # Field of the request → area of the store.
 _PLACES = {"uri": "contracts", "dataset_uri": "datasets"}
@@ -109,8 +111,13 @@ def _request(
     label = _labels(run, asked, dataset)
     columns = _columns(run, asked, dataset, label)
     for side in sides:
-        near = [asked.near.column] if asked.near else []
-        _refuse_unknown([*columns, *label, *near], side, sensitive=run.withholds)
+        _refuse_unknown(asking_fields(asked, columns, label), side, sensitive=run.withholds)
+    if asked.near is not None and len(sides) > MOST_NEAR_SIDES:
+        raise UsageError(
+            f"contract.contamination.near: {len(sides)} splits, mixed datasets and evaluation sets would be compared, "
+            f"and at most {MOST_NEAR_SIDES} can be.",
+            remedy="Leave near out, or compare fewer evaluation sets in one run.",
+        )
     settings = {
         "asked": asked.model_dump(mode="json"),
         "columns": columns,
@@ -193,7 +200,7 @@ def _columns(run: Run, asked: ContaminationSpec, dataset: Dataset, label: list[s
     out = {*label, *keys, split.time, split.column, *asked.ignore}
     unknown = [name for name in asked.ignore if name not in dataset.columns]
     if unknown:
-        raise _unknown("ignore", unknown[0], dataset, "the dataset", sensitive=run.withholds)
+        raise _unknown("contract.contamination.ignore", unknown[0], dataset, "the dataset", sensitive=run.withholds)
     columns = sorted(name for name in dataset.columns if name not in out)
     if not columns:
         raise UsageError(
@@ -203,16 +210,16 @@ def _columns(run: Run, asked: ContaminationSpec, dataset: Dataset, label: list[s
     return columns
 
 
-def _refuse_unknown(columns: list[str], side: Side, *, sensitive: bool) -> None:
-    for name in columns:
+def _refuse_unknown(fields: Mapping[str, str], side: Side, *, sensitive: bool) -> None:
+    for name, field in fields.items():
         if name not in side.dataset.columns:
-            raise _unknown("columns", name, side.dataset, side.name, sensitive=sensitive)
+            raise _unknown(field, name, side.dataset, side.name, sensitive=sensitive)
 
 
 def _unknown(field: str, name: str, dataset: Dataset, where: str, *, sensitive: bool) -> UsageError:
     hint = nearest(name, [] if sensitive else dataset.columns) or "."
     return UsageError(
-        f"contract.contamination.{field}: {where} has no column {name!r}{hint}",
+        f"{field}: {where} has no column {name!r}{hint}",
         remedy=f"It has {columns_shown(dataset.columns, sensitive)}.",
     )
 

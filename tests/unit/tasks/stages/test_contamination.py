@@ -179,10 +179,19 @@ def test_a_long_comparison_reports_that_it_goes_on(tmp_path: Path, monkeypatch: 
 WRONG = {
     "a column that is not there": ({"columns": ["a", "bb"]}, "the dataset has no column|train has no column 'bb'"),
     "an ignored column that is not there": ({"ignore": ["idd"]}, "ignore: the dataset has no column 'idd'; did you"),
+    "a text column that is not there": ({"near": "txt"}, r"^contract.contamination.near: \w+ has no column 'txt'"),
+    "a label that is not there": ({"label": "lable"}, r"^contract.contamination.label: \w+ has no column 'lable'; did"),
     "nothing left": ({"ignore": ["id", "a", "b", "c"]}, "no column is left"),
     "near on numbers": ({"columns": ["a"], "near": "b"}, "near: column 'b' is double, not text"),
     "all rows": ({"columns": ["b"], "on_found": "drop"}, "drops all rows of 'train'"),
 }
+
+
+def test_more_sides_than_near_can_note_are_refused(tmp_path: Path, here: list[str], monkeypatch) -> None:
+    monkeypatch.setattr(stage, "MOST_NEAR_SIDES", 2)
+    with pytest.raises(UsageError, match="contamination.near: 3 splits, .* would be compared, and at most 2 can be"):
+        shard.done(opened(tmp_path / "tiny", {"near": "a"}), None)
+    assert here == []
 
 
 @pytest.mark.parametrize("case", WRONG)
