@@ -60,7 +60,8 @@ def _promoting(command: argparse.ArgumentParser) -> None:
 
 
 def _drift(command: argparse.ArgumentParser) -> None:
-    _stage(command)
+    _spec(command, f"{TIMES}; the same for each stage command")
+    command.add_argument("--out", metavar="FILE", help="also write the comparison of all columns as JSON")
     command.add_argument("--against", metavar="DATA", help="earlier data, as contract.drift.against; default: champion")
     command.add_argument("--fail-on", choices=("warning", "critical", "never"), help="as contract.drift.fail_on")
 

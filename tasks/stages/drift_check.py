@@ -20,8 +20,10 @@ def keyed(run: Run) -> dict[str, Any]:
     asked, reference = _asked(run), run.resolved.drift
     if asked is None or reference is None:
         return {}
-    profile = reference.digest if reference.contract is None else reference.contract.id
-    return {"drift": {**asked.model_dump(mode="json", exclude={"against", "retrain"}), "reference": profile}}
+    earlier = reference.digest if reference.contract is None else reference.contract.id
+    # Without earlier data the report says why, so one reason must not be reused for another.
+    settings = asked.model_dump(mode="json", exclude={"against", "retrain"})
+    return {"drift": {**settings, "reference": earlier or {"note": reference.note}}}
 
 
 def drift_of(run: Run, profile: Profile | None) -> DriftReport | None:
