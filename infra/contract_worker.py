@@ -30,6 +30,7 @@ from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.profiles import profiled
 from infra.quarantine import FILE, write_quarantine
+from infra.row_places import with_places
 from infra.sources import Selection, Window, parquet_in_place, read_batches
 
 # Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
@@ -78,7 +79,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
 
         judged = _judged(request, read, judge)
     outcome = judged.outcome
-    return ContractOutcome(
+    found = ContractOutcome(
         accepted=outcome.accepted,
         rows=outcome.rows,
         expectations=outcome.expectations,
@@ -86,6 +87,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         quarantine=judged.quarantine,
         profile=_profile(request, every, moved),
     )
+    return with_places(request, found)
 
 
 def _profile(request: ContractRequest, selection: Selection, moved: Callable[[], None]) -> Profile | None:
