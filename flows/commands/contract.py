@@ -1,4 +1,4 @@
-"""`contract`: write a contract from data, say what one expects, compare two reports."""
+"""`contract`: write a contract from data, say what one expects, compare two reports, write Data Docs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec, SuiteSpec
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
+from flows.commands.contract_docs import docs
 from flows.commands.contract_infer import infer
 from flows.commands.guard import Answer
 from infra.handoffs import read_handoff
@@ -31,14 +32,21 @@ def contract(arguments: argparse.Namespace) -> Answer:
     """The `contract` command."""
     wanted = 2 if arguments.action == "diff" else 1
     if len(arguments.names) != wanted:
-        what = {"infer": "one source", "explain": "one suite or spec", "diff": "two reports"}[arguments.action]
+        what = {"infer": "one source", "explain": "one suite or spec", "diff": "two reports", "docs": "one run"}[
+            arguments.action
+        ]
         raise UsageError(
             f"contract {arguments.action} takes {what}, got {len(arguments.names)} names.",
             remedy="Put quotes around a glob, so that the shell does not expand it.",
         )
-    if arguments.out is not None and arguments.action != "infer":
+    if arguments.out is not None and arguments.action not in ("infer", "docs"):
         raise UsageError(f"contract {arguments.action}: --out has no effect.", remedy="Leave it out.")
-    actions: dict[str, Callable[[argparse.Namespace], Answer]] = {"infer": infer, "explain": _explain, "diff": _diff}
+    actions: dict[str, Callable[[argparse.Namespace], Answer]] = {
+        "infer": infer,
+        "explain": _explain,
+        "diff": _diff,
+        "docs": docs,
+    }
     return actions[arguments.action](arguments)
 
 

@@ -5,15 +5,14 @@ Rows are named by their file and their number in it. Nothing of a sensitive colu
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from data_contracts.contract.sentences import sentence
+from data_contracts.contract.results import Result, results_of
 from data_contracts.contract.suites import suite_digest
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import ContractReport, Failure
-from data_contracts.profile.record import ColumnProfile, Profile
+from data_contracts.profile.record import Profile
 from infra.handoffs import read_handoff
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.profiles import read_profile
@@ -23,28 +22,35 @@ from tasks.stages.drift_pages import drift_section
 from tasks.stages.validate import contract_key
 
 _HEAD = ("Expectation", "Severity", "Result", "Observed")
-_COLUMNS = ("column", "column_A", "column_B")
-# An expectation as a failure names it: its type and its columns.
-Name = tuple[str, str | None]
+
+
+def own_report(run: Run) -> ContractReport | None:
+    """The report on a run's own data; None if there is none."""
+    key = contract_key(run)
+    ref = None if key is None else run.store.newest("contracts", key)
+    return None if ref is None else read_handoff(run.store, ref, ContractReport)
 
 
 def data_section(run: Run) -> list[str]:
     """What a run's own contract report says of its data, with the drift; nothing if there is no report."""
     try:
-        key = contract_key(run)
-        ref = None if key is None else run.store.newest("contracts", key)
-        report = None if ref is None else read_handoff(run.store, ref, ContractReport)
+        report = own_report(run)
+        return [] if report is None else ["", "## Data", "", *contract_section(run, report)]
     except TrainwrightError:  # what ended the run is on the page already
         return []
-    return [] if report is None else ["", "## Data", "", *contract_section(run, report)]
 
 
 def contract_section(run: Run, report: ContractReport) -> list[str]:
     """Lines of Markdown about a contract report: expectations, rows that broke them, rows set aside, drift."""
+    results = report_results(run, report)
+    table = [] if results is None else _table(results)
+    return [*table, *failure_lines(report.failures), *_set_aside(report), *drift_section(report.drift)]
+
+
+def report_results(run: Run, report: ContractReport) -> list[Result] | None:
+    """Each expectation of a run's report with its result; None if the report is of another suite."""
     suite = _suite(run, report)
-    failures = [*report.failures, *(report.quarantine.broken if report.quarantine is not None else [])]
-    lines = [] if suite is None else _table(suite, report, failures, _profile(run, report), _sensitive(run))
-    return [*lines, *failure_lines(report.failures), *_set_aside(report), *drift_section(report.drift)]
+    return None if suite is None else results_of(suite, report, _profile(run, report), _sensitive(run))
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[str]:
@@ -87,76 +93,12 @@ def _profile(run: Run, report: ContractReport) -> Profile | None:
         return None
 
 
-def _table(
-    suite: Mapping[str, Any],
-    report: ContractReport,
-    failures: Sequence[Failure],
-    profile: Profile | None,
-    sensitive: Sequence[str],
-) -> list[str]:
-    broken: dict[Name, list[Failure]] = defaultdict(list)
-    for failure in failures:
-        broken[failure.expectation, failure.column].append(failure)
-    broken_of = {name: len(found) for name, found in broken.items()}
-    often = Counter(_name(entry) for entry in suite["expectations"])
+def _table(results: Sequence[Result]) -> list[str]:
     lines = [f"| {' | '.join(_HEAD)} |", "|---" * len(_HEAD) + "|"]
-    for entry in suite["expectations"]:
-        name = _name(entry)
-        found = broken[name]
-        columns = _columns(entry["kwargs"])
-        masked = bool(set(columns) & set(sensitive)) or (bool(sensitive) and "row_condition" in entry["kwargs"])
-        text = f"{entry['type']} on {', '.join(columns)}" if masked else sentence(entry).removesuffix(".")
-        observed = _observed(entry, profile) if not found and not masked else ""
-        if 0 < broken_of.get(name, 0) < often[name]:  # a failure does not say which of them it is about
-            result = f"{broken_of[name]} of {often[name]} on this column are broken"
-        elif found:
-            failure = found.pop(0) if often[name] > 1 else found[0]
-            result = f"broken by {failure.rows:,} rows" if failure.rows else "broken"
-            observed = failure.observed
-        else:
-            result = "holds"
-        lines.append(f"| {' | '.join(as_text(cell) for cell in (text, entry['severity'], result, observed))} |")
+    for one in results:
+        cells = (one.text, one.entry["severity"], one.verdict, one.observed)
+        lines.append(f"| {' | '.join(as_text(cell) for cell in cells)} |")
     return [*lines, ""]
-
-
-def _name(entry: Mapping[str, Any]) -> Name:
-    return entry["type"], ", ".join(_columns(entry["kwargs"])) or None
-
-
-def _columns(kwargs: Mapping[str, Any]) -> list[str]:
-    """The columns that an expectation is about, in the order in which its failure names them."""
-    listed = kwargs.get("column_list") or []
-    return [*(kwargs[key] for key in _COLUMNS if key in kwargs), *(listed if isinstance(listed, list) else [])]
-
-
-def _observed(entry: Mapping[str, Any], profile: Profile | None) -> str:
-    """What the profile says of what an expectation that holds is about; "" if it says nothing."""
-    kind, kwargs = entry["type"].removeprefix("expect_"), entry["kwargs"]
-    if profile is None or kwargs.get("row_condition"):
-        return ""
-    if kind.startswith("table_row_count"):
-        return f"{profile.rows:,} rows"
-    column = profile.column(str(kwargs.get("column", "")))
-    return "" if column is None or not column.values else _of_column(kind, column)
-
-
-def _of_column(kind: str, column: ColumnProfile) -> str:
-    if kind in ("column_values_to_not_be_null", "column_values_to_be_null"):
-        return f"{column.nulls:,} of {column.rows:,} missing"
-    if kind in ("column_values_to_be_unique", "column_unique_value_count_to_be_between", "column_values_to_be_in_set"):
-        about = "" if column.distinct_exact else "about "
-        return "" if column.distinct is None else f"{about}{column.distinct:,} different values"
-    if column.kind == "number" and kind in (
-        "column_values_to_be_between",
-        "column_min_to_be_between",
-        "column_max_to_be_between",
-    ):
-        return "" if column.minimum is None else f"{column.minimum:g} to {column.maximum:g}"
-    if column.kind == "number" and kind == "column_mean_to_be_between" and not column.infinite:
-        return "" if column.mean is None else f"{column.mean:g}"
-    if column.kind == "text" and kind.startswith("column_value_lengths"):
-        return "" if column.minimum is None else f"lengths {column.minimum:g} to {column.maximum:g}"
-    return ""
 
 
 def _set_aside(report: ContractReport) -> list[str]:
