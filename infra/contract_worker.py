@@ -47,7 +47,6 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
     files, sources, root = request.files, request.sources, Path(request.root)
     window = None if request.window is None else Window.from_iso(*request.window)
     every = Selection(window=window, window_column=request.window_column)
-
     done = 0
 
     def moved() -> None:

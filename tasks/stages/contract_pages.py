@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from data_contracts.contract.results import Result, results_of
 from data_contracts.contract.suites import suite_digest
+from data_contracts.contract_results import Result, results_of
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.profile.record import Profile

@@ -14,7 +14,7 @@ from typing import Any
 
 from data_contracts.contract.great_expectations_engine import load_great_expectations
 from data_contracts.contract.quarantine import ABOUT_ROWS
-from data_contracts.contract.results import Result
+from data_contracts.contract_results import Result
 from data_contracts.handoffs import ContractReport
 from data_contracts.quoting import MASK
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from data_contracts.contract.data_docs import data_docs
-from data_contracts.contract.results import results_of
+from data_contracts.contract_results import results_of
+from data_contracts.data_docs import data_docs
 from data_contracts.handoffs import ContractReport, Failure, RowPlace
 
 FORGED = "<script>alert(1)</script><img src=https://evil.example/x.png> $a {{ 7*7 }}"
