@@ -11,7 +11,7 @@ from data_contracts.messages.message import Message
 from data_contracts.pipeline_spec import ContaminationSpec
 
 # What a side's rows are used for. A row must not be used earlier than where it is scored.
-TRAINED, HELD, SCORED = 0, 1, 2
+TRAINED, HELD_OUT, SCORED = 0, 1, 2
 # Near duplicates are noted as one bit for each side.
 MOST_NEAR_SIDES = 64
 
@@ -21,7 +21,7 @@ class Side(Record):
 
     Attributes:
         name: of the split, or of the dataset among those that are mixed, or of the evaluation set.
-        use: TRAINED on, HELD out for other decisions, or SCORED.
+        use: TRAINED on, HELD_OUT out for other decisions, or SCORED.
         own: whether it is a split of the run's dataset, from which rows can be dropped.
     """
 

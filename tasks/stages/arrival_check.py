@@ -13,7 +13,7 @@ from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.pipeline_spec.arrival import ArrivalSpec, length_of
 from data_contracts.profile.bins import edges
 from data_contracts.profile.record import ColumnProfile
-from infra.handoffs import read_handoff
+from infra.handoffs import newest_handoff
 from infra.profiles import read_profile
 from infra.store import layout
 from tasks.run.resolve import resolved_runs
@@ -32,16 +32,16 @@ def arrival_failures(run: Run, report: ContractReport, key_of: Callable[[Run], s
 
     UsageError if the column is not one of times whose values are known.
     """
-    asked = None if run.spec.contract is None else run.spec.contract.arrival
-    if asked is None or not report.rows:
+    section = None if run.spec.contract is None else run.spec.contract.arrival
+    if section is None or not report.rows:
         return []
     found = [
-        *_of_times(run, report, asked),
-        *_missing_days(run, asked),
-        *_other_volume(run, report, asked, key_of),
+        *_of_times(run, report, section),
+        *_missing_days(run, section),
+        *_other_volume(run, report, section, key_of),
     ]
     return [
-        Failure(expectation=f"arrival.{name}", column=column, severity=asked.severity, rows=rows, sentence=sentence)
+        Failure(expectation=f"arrival.{name}", column=column, severity=section.severity, rows=rows, sentence=sentence)
         for name, column, rows, sentence in found
     ]
 
@@ -50,48 +50,48 @@ def arrival_failures(run: Run, report: ContractReport, key_of: Callable[[Run], s
 Finding = tuple[str, str | None, int, str]
 
 
-def _of_times(run: Run, report: ContractReport, asked: ArrivalSpec) -> Iterator[Finding]:
+def _of_times(run: Run, report: ContractReport, section: ArrivalSpec) -> Iterator[Finding]:
     """What the column of times shows."""
-    if asked.column is None:
+    if section.column is None:
         return
     assert report.ref is not None
     profile = read_profile(run.store, report.ref)
     if profile is None:  # an earlier version of Trainwright made the report
         return
-    column = profile.column(asked.column)
+    column = profile.column(section.column)
     if column is None or column.kind != "time":
         kind = "is not a column of times" if column is None or column.kind != "sensitive" else "is sensitive"
         why = "is not in the data" if column is None else kind
-        raise UsageError(f"contract.arrival.column: {asked.column} {why}.", remedy="Name a column of dates or times.")
-    yield from _old(run, column, asked)
-    yield from _late(run, column, asked)
+        raise UsageError(f"contract.arrival.column: {section.column} {why}.", remedy="Name a column of dates or times.")
+    yield from _old(run, column, section)
+    yield from _late(run, column, section)
 
 
-def _old(run: Run, column: ColumnProfile, asked: ArrivalSpec) -> Iterator[Finding]:
-    if asked.max_age is None:
+def _old(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Finding]:
+    if section.max_age is None:
         return
     if column.maximum is None:
-        yield "max_age", asked.column, 0, f"no row has a time in {asked.column}"
+        yield "max_age", section.column, 0, f"no row has a time in {section.column}"
         return
     window = run.resolved.window
     by = datetime.fromisoformat(window[1] if window else run.resolved.started)
     # Whole microseconds: a column may hold times that datetime cannot.
     age = _microseconds(by) - int(column.maximum)
-    if age > length_of(asked.max_age) // timedelta(microseconds=1):
-        newest = f"the newest {asked.column} is {_shown(int(column.maximum))}, {age / _HOUR:,.1f} hours before"
-        yield "max_age", asked.column, 0, f"{newest} {by:%Y-%m-%d %H:%M}, and max_age is {asked.max_age}"
+    if age > length_of(section.max_age) // timedelta(microseconds=1):
+        newest = f"the newest {section.column} is {_shown(int(column.maximum))}, {age / _HOUR:,.1f} hours before"
+        yield "max_age", section.column, 0, f"{newest} {by:%Y-%m-%d %H:%M}, and max_age is {section.max_age}"
 
 
-def _late(run: Run, column: ColumnProfile, asked: ArrivalSpec) -> Iterator[Finding]:
+def _late(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Finding]:
     """Rows that belong to an earlier window than the one that was delivered, counted in the profile's bins."""
     window = run.resolved.window
-    if asked.max_late is None or window is None:
+    if section.max_late is None or window is None:
         return
     rows, exact = late_rows(column, datetime.fromisoformat(window[0]))
-    if rows > asked.max_late * column.rows:
+    if rows > section.max_late * column.rows:
         share = f"{'' if exact else 'at least '}{rows:,} of {column.rows:,} rows ({rows / column.rows:.3%})"
-        begins = f"the window, which begins at {window[0]}, and max_late is {asked.max_late:g}"
-        yield "max_late", asked.column, rows, f"{share} have a time in {asked.column} before {begins}"
+        begins = f"the window, which begins at {window[0]}, and max_late is {section.max_late:g}"
+        yield "max_late", section.column, rows, f"{share} have a time in {section.column} before {begins}"
 
 
 def late_rows(column: ColumnProfile, start: datetime) -> tuple[int, bool]:
@@ -117,16 +117,16 @@ def _shown(microseconds: int) -> str:
         return "after the year 9999" if microseconds > 0 else "before the year 1"
 
 
-def _missing_days(run: Run, asked: ArrivalSpec) -> Iterator[Finding]:
+def _missing_days(run: Run, section: ArrivalSpec) -> Iterator[Finding]:
     window = run.resolved.window
-    if asked.files is None or window is None:
+    if section.files is None or window is None:
         return
     start, end = map(datetime.fromisoformat, window)
     day = start.replace(hour=0, minute=0, second=0, microsecond=0)
     names = [file.uri for file in run.resolved.files]
     missing = []
     while day < end:  # a day that is in the window in part counts
-        if not any(day.strftime(asked.files) in name for name in names):
+        if not any(day.strftime(section.files) in name for name in names):
             missing.append(day.strftime("%Y-%m-%d"))
         day += timedelta(days=1)
     if missing:
@@ -136,18 +136,18 @@ def _missing_days(run: Run, asked: ArrivalSpec) -> Iterator[Finding]:
 
 
 def _other_volume(
-    run: Run, report: ContractReport, asked: ArrivalSpec, key_of: Callable[[Run], str | None]
+    run: Run, report: ContractReport, section: ArrivalSpec, key_of: Callable[[Run], str | None]
 ) -> Iterator[Finding]:
-    if asked.min_share is None and asked.max_share is None:
+    if section.min_share is None and section.max_share is None:
         return
     before = _rows_before(run, key_of)
     if not before:
         return
     share = report.rows / before
-    less = asked.min_share is not None and share < asked.min_share
-    more = asked.max_share is not None and share > asked.max_share
+    less = section.min_share is not None and share < section.min_share
+    more = section.max_share is not None and share > section.max_share
     if less or more:
-        bound = f"min_share is {asked.min_share:g}" if less else f"max_share is {asked.max_share:g}"
+        bound = f"min_share is {section.min_share:g}" if less else f"max_share is {section.max_share:g}"
         where = "the window before" if run.resolved.window else "the run before"
         yield "volume", None, 0, f"{report.rows:,} rows are {share:.3g} times the {before:,} of {where}, and {bound}"
 
@@ -167,9 +167,11 @@ def _rows_before(run: Run, key_of: Callable[[Run], str | None]) -> int | None:
             continue
         earlier = Run(resolved, run.store)
         key = None if earlier.spec.contract is None else key_of(earlier)
-        ref = None if key is None or key == own else run.store.newest("contracts", key)
-        if ref is not None:
-            return read_handoff(run.store, ref, ContractReport).rows
+        if key is None or key == own:
+            continue
+        report = newest_handoff(run.store, "contracts", key, ContractReport)
+        if report is not None:
+            return report.rows
     return None
 
 

@@ -13,7 +13,7 @@ from data_contracts.contract_results import Result, results_of
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.profile.record import Profile
-from infra.handoffs import read_handoff
+from infra.handoffs import newest_handoff
 from infra.orchestrator.artifacts import as_code, as_text
 from infra.profiles import read_profile
 from infra.quarantine import FILE as QUARANTINE
@@ -27,8 +27,7 @@ _HEAD = ("Expectation", "Severity", "Result", "Observed")
 def own_report(run: Run) -> ContractReport | None:
     """The report on a run's own data; None if there is none."""
     key = contract_key(run)
-    ref = None if key is None else run.store.newest("contracts", key)
-    return None if ref is None else read_handoff(run.store, ref, ContractReport)
+    return None if key is None else newest_handoff(run.store, "contracts", key, ContractReport)
 
 
 def data_section(run: Run) -> list[str]:

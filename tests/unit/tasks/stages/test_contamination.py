@@ -222,4 +222,4 @@ def test_the_labels_are_the_columns_of_the_metrics_targets(tmp_path: Path, batch
     columns = dict.fromkeys(("part", "id", "a", "b", "c", "label"), "float64")
     ref = {"uri": "datasets/x-0", "id": "x", "seal": "x"}
     dataset = Dataset.from_json({"ref": ref, "key": "x", "format": "parquet", "splits": {}, "columns": columns})
-    assert stage._labels(run, stage.asked_of(run), dataset) == label
+    assert stage._labels(run, stage.section_of(run), dataset) == label
