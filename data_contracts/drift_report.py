@@ -51,6 +51,11 @@ class ColumnDrift(Record):
     bars: list[Bar] = Field(default_factory=list)
     sentence: str
 
+    @property
+    def what(self) -> str:
+        """What moved, without the column's name."""
+        return self.sentence.removeprefix(f"{self.column}: ").removeprefix(f"{self.column} ")
+
 
 class DriftReport(Record):
     """The comparison of a run's raw data with earlier data.
@@ -78,6 +83,13 @@ class DriftReport(Record):
         return [one for one in self.columns if one.verdict in ("warning", "critical")]
 
     @property
+    def head(self) -> str:
+        """How many columns moved, in one sentence without a full stop; or why nothing was compared."""
+        if self.note or not self.moved:
+            return self.sentence
+        return f"{len(self.moved)} of {len(self.columns)} columns moved against {self.against}"
+
+    @property
     def sentence(self) -> str:
         """What moved, in one sentence without a full stop."""
         if self.note:
@@ -86,4 +98,4 @@ class DriftReport(Record):
         if not moved:
             return f"no column has moved against {self.against}"
         named = "; ".join(one.sentence for one in moved[:3]) + (f"; and {len(moved) - 3} more" * (len(moved) > 3))
-        return f"{len(moved)} of {len(self.columns)} columns moved against {self.against}: {named}"
+        return f"{self.head}: {named}"

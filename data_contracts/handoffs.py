@@ -62,6 +62,13 @@ class SourceFile(Record):
     rev: str | None = None
 
 
+class RowPlace(Record):
+    """Where a row is: its file, from the spec's folder, and its number in it from 0, before the window's filter."""
+
+    file: str
+    row: int
+
+
 class Failure(Record):
     """One expectation that did not hold.
 
@@ -69,6 +76,7 @@ class Failure(Record):
         rows: number of rows that broke it; 0 when it is about the whole column or table.
         row_numbers: first few row numbers, counted from 0 over all source files in order.
         values: the values in those rows, or "•••" each where the column is sensitive.
+        places: where those rows are; empty in a report of an earlier version.
         observed: the value that an expectation on the whole column saw, as text, "" when sensitive.
     """
 
@@ -78,6 +86,7 @@ class Failure(Record):
     rows: int
     row_numbers: list[int] = []
     values: list[str] = []
+    places: list[RowPlace] = Field(default_factory=list, exclude_if=lambda places: not places)
     observed: str = ""
     sentence: str
 

@@ -60,7 +60,8 @@ def _promoting(command: argparse.ArgumentParser) -> None:
 
 
 def _drift(command: argparse.ArgumentParser) -> None:
-    _stage(command)
+    _spec(command, f"{TIMES}; the same for each stage command")
+    command.add_argument("--out", metavar="FILE", help="also write the comparison of all columns as JSON")
     command.add_argument("--against", metavar="DATA", help="earlier data, as contract.drift.against; default: champion")
     command.add_argument("--fail-on", choices=("warning", "critical", "never"), help="as contract.drift.fail_on")
 
@@ -165,15 +166,17 @@ def _gc(command: argparse.ArgumentParser) -> None:
 
 
 def _contract(command: argparse.ArgumentParser) -> None:
-    help_ = "infer: write a suite from data; explain: say what a suite expects; diff: compare two reports"
-    command.add_argument("action", choices=("infer", "explain", "diff"), help=help_)
     help_ = (
-        "infer: a file, glob or s3:// address; explain: a suite or a spec; diff: two reports (files, runs or addresses)"
+        "infer: write a suite from data; explain: say what a suite expects; diff: compare two reports; docs: write a "
+        "run's report as a page of Great Expectations' Data Docs"
+    )
+    command.add_argument("action", choices=("infer", "explain", "diff", "docs"), help=help_)
+    help_ = (
+        "infer: a file, glob or s3:// address; explain: a suite or a spec; diff: two reports (files, runs or "
+        "addresses); docs: a run"
     )
     command.add_argument("names", nargs="+", metavar="NAME", help=help_)
-    command.add_argument(
-        "--out", metavar="DIR", help="infer: write the files to DIR; existing files are never replaced"
-    )
+    command.add_argument("--out", metavar="DIR", help="infer, docs: write to DIR; existing files are never replaced")
     _store(command)
 
 

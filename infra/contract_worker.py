@@ -32,6 +32,7 @@ from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.profiles import profiled
 from infra.quarantine import FILE, write_quarantine
+from infra.row_places import with_places
 from infra.sources import Selection, Window, parquet_in_place, read_batches
 
 # Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
@@ -82,11 +83,12 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         judged = _judged(request, read, judge)
         profile = None if parts is None else parts.profile()
     outcome = judged.outcome
-    return ContractOutcome(
+    found = ContractOutcome(
         **{name: getattr(outcome, name) for name in ("accepted", "rows", "expectations", "failures")},
         quarantine=judged.quarantine,
         profile=profile or _profile(request, every, moved),
     )
+    return with_places(request, found)
 
 
 def _profile(request: ContractRequest, selection: Selection, moved: Callable[[], None]) -> Profile | None:

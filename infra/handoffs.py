@@ -19,6 +19,15 @@ def put_handoff(writer: Writer, fields: dict[str, Any]) -> FileEntry:
     return writer.put(FILE, canonical(fields))
 
 
+def newest_handoff(store: Store, area: str, key: str, kind: type[T]) -> T | None:
+    """The hand-off of the newest attempt under a reuse key in an area of the store; None if there is none.
+
+    Raises as `read_handoff`.
+    """
+    ref = store.newest(area, key)
+    return None if ref is None else read_handoff(store, ref, kind)
+
+
 def read_handoff(store: Store, ref: Ref, kind: type[T]) -> T:
     """The hand-off of a sealed directory, with its `ref`; shards in the directory itself get its URI.
 

@@ -17,7 +17,6 @@ from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.profile.collect import profile_of
 from data_contracts.profile.merge import Merger
 from data_contracts.profile.record import Profile
-from infra import scratch
 from infra.sources import Selection, read_ahead, read_batches
 from infra.store import Store, Writer
 
@@ -72,11 +71,11 @@ def profiled(
 
 
 def put_profile(writer: Writer, profile: Profile) -> FileEntry:
-    """Write a profile, which holds values of the data, into a contract's directory that is about to be sealed."""
-    with scratch.make("profile") as folder:  # only a file can be put as a private one
-        path = folder.path / FILE
-        path.write_bytes(canonical(profile.to_json()))
-        return writer.put(FILE, path, private=True)
+    """Write a profile into a contract's directory that is about to be sealed.
+
+    Whoever may read the store's shards may read it, so that others' runs can compare their data with it.
+    """
+    return writer.put(FILE, canonical(profile.to_json()))
 
 
 def read_profile(store: Store, contract: Ref) -> Profile | None:

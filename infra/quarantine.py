@@ -6,7 +6,6 @@ row's place in its file counts rows before the window's filter, so that any read
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data_contracts.contract.findings import Judged
-from data_contracts.contract.row_numbers import Numbers, among
-from data_contracts.handoffs import Ref, SourceFile
+from data_contracts.contract.row_numbers import Numbers
+from data_contracts.handoffs import Ref
 from data_contracts.messages.raw_data import ContractRequest
-from infra.sources import Selection, Window, file_facts, in_window, merged_schema, read_batches
+from infra.row_places import Located, named
 from infra.store import Store
 
 FILE = "quarantine.parquet"
@@ -61,79 +60,18 @@ def read_left_out(store: Store, report: Ref) -> LeftOut:
 
 def write_quarantine(path: Path, request: ContractRequest, judged: Judged) -> None:
     """Write the rows that were set aside, which are read once more from their files."""
-    reader = _Located(request)
+    reader = Located(request)
     shown = [one for one in reader.schema if one.name not in request.sensitive and _storable(one.type)]
     fields = [*_OURS, *([pa.field("data", pa.struct(shown))] if shown else [])]
     names = [one.name for one in shown]
     with pq.ParquetWriter(path, pa.schema(fields), compression="zstd") as writer:
         for numbers, file, places, batch in reader.rows(judged.rows, names):
-            uris = [_named(request.files[file], Path(request.root))] * len(numbers)
+            uris = [named(request.files[file], Path(request.root))] * len(numbers)
             of_file = pa.array(np.full(len(numbers), file, np.int64))
             columns = [pa.array(numbers), pa.array(uris), of_file, pa.array(places), _broken(numbers, judged.broken)]
             if shown:
                 columns.append(pa.StructArray.from_arrays([batch.column(name) for name in names], fields=shown))
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields)))
-
-
-class _Located:
-    """Reads rows by their numbers over all files, and says where they are."""
-
-    def __init__(self, request: ContractRequest) -> None:
-        self._request, self._root = request, Path(request.root)
-        self._window = Window.from_iso(*request.window) if request.window and request.window_column else None
-        self._facts = [file_facts(file, request.sources, self._root) for file in request.files]
-        self.schema = merged_schema(request.files, self._facts)
-
-    def rows(self, wanted: Numbers, columns: Sequence[str]) -> Iterator[tuple[Numbers, int, Numbers, pa.RecordBatch]]:
-        """Rows in order: their numbers, the position of their file, their numbers in it, and their values."""
-        at = 0
-        for file in range(len(self._request.files)):
-            sizes = self._sizes(file)
-            mine = wanted[np.searchsorted(wanted, at) :] if sizes is None else among(wanted, at, sum(sizes))
-            end = None if sizes is None else at + sum(sizes)
-            if len(mine):
-                groups, place = _groups(sizes, mine) if sizes and len(sizes) > 1 else (None, 0)
-                at += place
-                for batch in self._read(file, columns, groups):
-                    inside = self._inside(batch)
-                    here = among(wanted, at, len(inside))
-                    if len(here):
-                        yield here + at, file, inside[here] + place, batch.take(pa.array(inside[here]))
-                    at, place = at + len(inside), place + batch.num_rows
-            at = at if end is None else end
-
-    def _sizes(self, file: int) -> list[int] | None:
-        """The rows of a file, by row group, if they are known without reading it."""
-        if self._window is not None:
-            return None
-        if self._request.files[file].format == "files":
-            return [1]
-        return [rows for rows, _ in self._facts[file].row_groups] or None
-
-    def _read(self, file: int, columns: Sequence[str], groups: tuple[int, int] | None) -> Iterator[pa.RecordBatch]:
-        named = [*columns, *([self._request.window_column] if self._window is not None else [])]
-        selection = Selection(
-            columns=list(dict.fromkeys(name for name in named if name)) or self.schema.names[:1],
-            schema=self.schema,
-            row_groups=groups,
-            stamp=self._facts[file].stamp,
-        )
-        return read_batches([self._request.files[file]], self._request.sources, root=self._root, selection=selection)
-
-    def _inside(self, batch: pa.RecordBatch) -> Numbers:
-        """The rows of a batch that lie in the window."""
-        if self._window is None or self._request.window_column is None:
-            return np.arange(batch.num_rows)
-        return np.flatnonzero(
-            in_window(batch, self._window, self._request.window_column).to_numpy(zero_copy_only=False)
-        )
-
-
-def _groups(sizes: list[int], mine: Numbers) -> tuple[tuple[int, int], int]:
-    """The row groups that hold these rows of a file, START and STOP, and the number of the first row in them."""
-    ends = np.cumsum(sizes)
-    start, last = np.searchsorted(ends, mine[[0, -1]], "right").tolist()
-    return (start, last + 1), int(ends[start] - sizes[start])
 
 
 def _broken(numbers: Numbers, labels: list[tuple[str, Numbers]]) -> pa.Array:
@@ -150,8 +88,3 @@ def _storable(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind) and not kind.num_fields:
         return False
     return all(_storable(kind.field(index).type) for index in range(kind.num_fields))
-
-
-def _named(file: SourceFile, root: Path) -> str:
-    """A file's path from the spec's folder, so that it is the same on every machine; elsewhere its address."""
-    return str(Path(file.uri).relative_to(root)) if Path(file.uri).is_relative_to(root) else file.uri

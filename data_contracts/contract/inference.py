@@ -16,6 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from data_contracts.errors import UsageError
+
 # A column with at most so many values, each in VALUE_ROWS rows on average, is a category; fewer if they are numbers.
 CATEGORIES, NUMBERS, VALUE_ROWS = 20, 10, 5
 # The room beyond the smallest and the largest value, as a share of their difference.
@@ -59,7 +61,9 @@ class Column:
     sample: list[Any] = field(default_factory=list)
 
     def see(self, column: pa.Array) -> None:
-        """Look at a batch's values."""
+        """Look at a batch's values; UsageError for a text that is not UTF-8."""
+        if self.is_text:
+            self._refuse_other_texts(column)
         self.rows += len(column)
         if pa.types.is_floating(self.kind):
             column = pc.if_else(pc.is_nan(column), pa.scalar(None, self.kind), column)
@@ -75,6 +79,18 @@ class Column:
         if self.values is not None:
             self.values |= set(pc.unique(column).to_pylist())
             self.values = self.values if len(self.values) <= CATEGORIES else None
+
+    def _refuse_other_texts(self, column: pa.Array) -> None:
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            row = next(
+                at for at, text in enumerate(column.cast(pa.large_binary()).to_pylist()) if not _is_utf8(text or b"")
+            )
+            raise UsageError(
+                f"Column {self.name!r} has a text that is not UTF-8, in row {self.rows + row}.",
+                remedy="Convert the data to UTF-8, or write the column as bytes.",
+            ) from error
 
     def _measure(self, numbers: pa.Array) -> None:
         found = pc.min_max(numbers)
@@ -183,20 +199,40 @@ def _of_values(made: Draft, column: Column) -> None:
         made.expect("column_values_to_be_in_set", column=name, value_set=values)
         if len(values) > 2:
             made.unsure.append((name, f"only the {len(values)} values seen are allowed; may there be others?"))
-    elif column.is_number and column.low is not None and not column.finite:
-        made.unsure.append((name, "it has infinite values, so no range is expected"))
-    elif column.is_number and column.low is not None and name not in made.keys:
-        low, high = widened(column.low, column.high, whole=pa.types.is_integer(column.kind))
-        made.expect("column_values_to_be_between", column=name, min_value=low, max_value=high)
-        made.unsure.append((name, f"a tenth of its range is allowed beyond it: {low:g} to {high:g}"))
-    elif column.is_text and column.low is not None:
-        made.expect(
-            "column_value_lengths_to_be_between",
-            "warning",
-            column=name,
-            min_value=column.low // 2,
-            max_value=2 * column.high,
-        )
+    elif name not in made.keys:
+        expect_range(made, column)
+    if column.is_text and not column.is_category and column.low is not None:
+        _expect_lengths(made, column)
+
+
+def expect_range(made: Draft, column: Column) -> None:
+    """Expect a range of a number; nothing of other columns."""
+    if not column.is_number or column.low is None:
+        return
+    if not column.finite:
+        made.unsure.append((column.name, "it has infinite values, so no range is expected"))
+        return
+    low, high = widened(column.low, column.high, whole=pa.types.is_integer(column.kind))
+    made.expect("column_values_to_be_between", column=column.name, min_value=low, max_value=high)
+    made.unsure.append((column.name, f"a tenth of its range is allowed beyond it: {low:g} to {high:g}"))
+
+
+def _expect_lengths(made: Draft, column: Column) -> None:
+    made.expect(
+        "column_value_lengths_to_be_between",
+        "warning",
+        column=column.name,
+        min_value=column.low // 2,
+        max_value=2 * column.high,
+    )
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def widened(low: float, high: float, *, whole: bool) -> tuple[float, float]:

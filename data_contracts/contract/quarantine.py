@@ -21,7 +21,7 @@ from data_contracts.contract.rows import Read
 from data_contracts.handoffs import Failure, Quarantine
 
 # Expectations of Great Expectations that judge rows; every other one is about a column or the table as a whole.
-_ABOUT_ROWS = (
+ABOUT_ROWS = (
     "expect_column_value", "expect_column_pair_values", "expect_compound_columns", "expect_multicolumn",
     "expect_select_column_values",
 )  # fmt: skip
@@ -85,7 +85,7 @@ def _on_the_rest(
 ) -> dict[int, Failure]:
     """What does not hold in the end: aggregates on the rows that are left, and findings on all rows that stay."""
     entries = suite["expectations"]
-    again = [index for index, one in enumerate(entries) if index in exact or not one["type"].startswith(_ABOUT_ROWS)]
+    again = [index for index, one in enumerate(entries) if index in exact or not one["type"].startswith(ABOUT_ROWS)]
 
     def rest(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
         first = 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from data_contracts.drift_report import ColumnDrift
 from data_contracts.handoffs import ContractReport, Failure
 
 Key = tuple[str, str | None, int]
@@ -17,7 +18,8 @@ class Change:
     """An expectation that is broken in one report or in both.
 
     Attributes:
-        before, after: the rows that broke it; None where it holds. 0 if it is about a whole column or table.
+        before, after: the rows that broke it, those that were set aside included; None where it holds. 0 if it is about
+            a whole column or table.
     """
 
     expectation: str
@@ -42,12 +44,51 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """A column that had moved against earlier data: what each report says of it, None where it had not."""
+
+    column: str
+    before: ColumnDrift | None
+    after: ColumnDrift | None
+
+    @property
+    def kind(self) -> str:
+        """`broken` (newly moved), `healed` (no longer) or `same`."""
+        return "broken" if self.before is None else "healed" if self.after is None else "same"
+
+    @property
+    def sentence(self) -> str:
+        """What moved, as the later report that has it says."""
+        found = self.after or self.before
+        assert found is not None
+        return found.sentence
+
+    def to_json(self) -> dict[str, Any]:
+        """The change as objects that JSON can hold."""
+        verdicts = [None if one is None else one.verdict for one in (self.before, self.after)]
+        return {"column": self.column, "kind": self.kind, "verdicts": verdicts, "sentence": self.sentence}
+
+
+@dataclass(frozen=True)
 class Difference:
     """Two reports side by side: the rows of both, whether the suite is another one, and the changes, new ones first."""
 
     before: ContractReport
     after: ContractReport
     changes: list[Change]
+
+    @property
+    def set_aside(self) -> tuple[int, int]:
+        """Rows that were set aside, in each report."""
+        before, after = (0 if one.quarantine is None else one.quarantine.rows for one in (self.before, self.after))
+        return before, after
+
+    @property
+    def moved(self) -> list[Moved]:
+        """Columns that had moved against earlier data in one report or in both, new ones first."""
+        old, new = _by_column(self.before), _by_column(self.after)
+        found = [Moved(name, old.get(name), new.get(name)) for name in dict.fromkeys([*new, *old])]
+        return sorted(found, key=lambda one: _ORDER.index(one.kind))
 
     @property
     def other_suite(self) -> bool:
@@ -60,23 +101,32 @@ _ORDER = ("broken", "worse", "same", "better", "healed")
 
 def difference(before: ContractReport, after: ContractReport) -> Difference:
     """What changed from one report to the other. The same expectation twice on a column is told apart by its order."""
-    old, new = _by_key(before.failures), _by_key(after.failures)
+    old, new = _by_key(_broken(before)), _by_key(_broken(after))
     changes = []
     for key in dict.fromkeys([*new, *old]):
         was, now = old.get(key), new.get(key)
-        told = now or was
-        assert told is not None
+        shown = now or was
+        assert shown is not None
         changes.append(
             Change(
-                expectation=told.expectation,
-                column=told.column,
-                severity=told.severity,
+                expectation=shown.expectation,
+                column=shown.column,
+                severity=shown.severity,
                 before=None if was is None else was.rows,
                 after=None if now is None else now.rows,
-                sentence=told.sentence,
+                sentence=shown.sentence,
             )
         )
     return Difference(before, after, sorted(changes, key=lambda change: _ORDER.index(change.kind)))
+
+
+def _broken(report: ContractReport) -> list[Failure]:
+    """What did not hold, and what only the rows broke that were set aside."""
+    return [*report.failures, *(report.quarantine.broken if report.quarantine is not None else [])]
+
+
+def _by_column(report: ContractReport) -> dict[str, ColumnDrift]:
+    return {one.column: one for one in (report.drift.moved if report.drift is not None else [])}
 
 
 def _by_key(failures: Sequence[Failure]) -> dict[Key, Failure]:

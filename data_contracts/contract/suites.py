@@ -7,7 +7,7 @@ expectations.json, and a test compares the list with the installed version.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -74,7 +74,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _open(suite: str | dict[str, Any], root: Path, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], SuiteText]:
+def _open(
+    suite: str | dict[str, Any], root: Path, parameters: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], SuiteText]:
     """The suite without ids and versions, and its text for error messages.
 
     Args:
@@ -111,13 +113,13 @@ def _open(suite: str | dict[str, Any], root: Path, parameters: Mapping[str, Any]
 
 
 def load_suite(
-    suite: str | dict[str, Any], root: Path, parameters: Mapping[str, Any] = MappingProxyType({})
+    suite: str | dict[str, Any], root: Path, parameters: Mapping[str, Any] | None = MappingProxyType({})
 ) -> dict[str, Any]:
     """The suite, checked without loading Great Expectations, and without the ids and versions that GX writes.
 
     Args:
         suite: path of its JSON from `root` (the spec's folder), or the suite itself.
-        parameters: the values for each `{"$PARAMETER": name}` in it, which they replace.
+        parameters: the values for each `{"$PARAMETER": name}` in it, which they replace; None: they stay as they are.
 
     Raises:
         SpecError: no file, not JSON, an expectation or argument that Great Expectations does not have, or a parameter
@@ -143,6 +145,19 @@ def load_suite(
             if argument not in expectation["kwargs"]:
                 text.refuse([*here, "kwargs"], f"{name} needs the argument {argument}.")
     return plain
+
+
+def parameters_of(suite: str | dict[str, Any], root: Path) -> set[str]:
+    """The names of the parameters that a suite uses; SpecError as `load_suite`."""
+    return {name for one in _open(suite, root, None)[0]["expectations"] for name in _names(one["kwargs"])}
+
+
+def _names(value: Any) -> Iterator[str]:
+    if isinstance(value, dict) and "$PARAMETER" in value:
+        yield str(value["$PARAMETER"])
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _names(one)
 
 
 @cache
@@ -179,7 +194,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     here: list[str | int] = ["expectations", index]
     if not isinstance(raw, dict):
         text.refuse(here, "an expectation is an object with type and kwargs.")
@@ -193,7 +208,8 @@ def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str,
     kwargs = raw.get("kwargs", {})
     if not isinstance(kwargs, dict):
         text.refuse([*here, "kwargs"], 'the arguments are an object, such as {"column": "price"}.')
-    for key, value in kwargs.items():
+    for key, value in kwargs.items() if parameters is not None else ():
+        assert parameters is not None
         try:
             kwargs = {**kwargs, key: _filled(value, parameters)}
         except _WithoutValue as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 from data_contracts.handoffs import Dataset, HandOff, Record, Ref
@@ -10,7 +11,9 @@ from data_contracts.messages.message import Message
 from data_contracts.pipeline_spec import ContaminationSpec
 
 # What a side's rows are used for. A row must not be used earlier than where it is scored.
-TRAINED, HELD, SCORED = 0, 1, 2
+TRAINED, HELD_OUT, SCORED = 0, 1, 2
+# Near duplicates are noted as one bit for each side.
+MOST_NEAR_SIDES = 64
 
 
 class Side(Record):
@@ -18,7 +21,7 @@ class Side(Record):
 
     Attributes:
         name: of the split, or of the dataset among those that are mixed, or of the evaluation set.
-        use: TRAINED on, HELD out for other decisions, or SCORED.
+        use: TRAINED on, HELD_OUT out for other decisions, or SCORED.
         own: whether it is a split of the run's dataset, from which rows can be dropped.
     """
 
@@ -99,7 +102,7 @@ class ContaminationRequest(Message):
 
     Attributes:
         uri: the report's directory.
-        dataset_uri: the directory of the dataset without training copies, if rows are dropped.
+        dataset_uri: the directory of the dataset without the copies, if rows are dropped.
         columns: that are compared; every side has them.
         label: columns with the truth, in every side.
         dataset: the run's, of which the sides that are `own` are splits.
@@ -116,6 +119,19 @@ class ContaminationRequest(Message):
     label: list[str]
     asked: ContaminationSpec
     provenance: dict[str, Any]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The field of the spec that asks for each column that is read."""
+        return asking_fields(self.asked, self.columns, self.label)
+
+
+def asking_fields(asked: ContaminationSpec, columns: Sequence[str], label: Sequence[str]) -> dict[str, str]:
+    """The field of the spec that asks for each column; of columns that it does not name, the section."""
+    section = "contract.contamination"
+    found = {asked.near.column: f"{section}.near"} if asked.near else {}
+    found |= dict.fromkeys(label, section if asked.label is None else f"{section}.label")
+    return found | dict.fromkeys(columns, section if asked.columns is None else f"{section}.columns")
 
 
 CONTAMINATION: Final = Child("training.contamination.worker", ContaminationRequest, ContaminationReport)

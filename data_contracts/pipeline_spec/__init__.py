@@ -163,6 +163,7 @@ class PipelineSpec(Section):
             raise FieldError(("contract", "quarantine"), f"{sentence} new rows; leave one out")
         if self.contract is not None and self.contract.features and self.shards and self.shards.format != "parquet":
             raise FieldError(("contract", "features"), "needs shards.format: parquet; use it, or leave features out")
+        self._check_arrival()
         self._check_splits()
         for index, gate in enumerate(self.promote.gates):
             of_set, _, metric = gate.metric.rpartition("/")
@@ -175,6 +176,12 @@ class PipelineSpec(Section):
                 known = f"it has {_listed(self.evaluate.sets)}" if self.evaluate.sets else "it has none"
                 raise FieldError(field, f"{of_set!r} is not a set of evaluate.sets; {known}")
         return self
+
+    def _check_arrival(self) -> None:
+        if self.contract is None or self.contract.arrival is None or isinstance(self.data, str) or self.data.window:
+            return
+        for name in self.contract.arrival.of_windows:
+            raise FieldError(("contract", "arrival", name), "needs data.window; give it, or leave this setting out")
 
     def _check_splits(self) -> None:
         splits = None if self.shards is None else self.shards.split.names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -27,14 +27,25 @@ def _checked(text: str) -> str:
     return text
 
 
+def _daily(pattern: str) -> str:
+    day, at_noon, next_day = (datetime(2026, 1, at, hour).strftime(pattern) for at, hour in ((1, 0), (1, 12), (2, 0)))
+    if day != at_noon:
+        raise ValueError(f"{pattern!r} has a time of day, and files are looked up by day; leave the time out")
+    if day == next_day:
+        raise ValueError(f"{pattern!r} is the same for every day; write how a day is named, such as %Y-%m-%d")
+    return pattern
+
+
 class ArrivalSpec(Section):
     """Whether the raw data came: judged in every run, also if the report on the same data is reused."""
 
     column: str | None = None
-    """Column of times whose newest value `max_age` is about; default: none."""
+    """Column of times that `max_age` and `max_late` are about; default: none."""
     max_age: Annotated[str, AfterValidator(_checked)] | None = None
     """The largest age of the newest row, such as `26h`, at the end of the window or the start of the run."""
-    files: str | None = None
+    max_late: float | None = Field(default=None, ge=0, le=1)
+    """The largest share of rows whose time is before the window, so which belong to an earlier one; default: any."""
+    files: Annotated[str, AfterValidator(_daily)] | None = None
     """How a day is written in the files' paths, such as `%Y-%m-%d`: each day of the window must have a file; default:
     not checked."""
     min_share: float | None = Field(default=None, ge=0)
@@ -45,7 +56,28 @@ class ArrivalSpec(Section):
     """Severity of what is found; `contract.fail_on` says whether it rejects the data; default `critical`."""
 
     @model_validator(mode="after")
-    def _column_and_age(self) -> ArrivalSpec:
-        if (self.column is None) != (self.max_age is None):
-            raise FieldError("max_age", "max_age and column need each other; give both or neither")
+    def _consistent(self) -> ArrivalSpec:
+        asked = [
+            name
+            for name in ("max_age", "max_late", "files", "min_share", "max_share")
+            if getattr(self, name) is not None
+        ]
+        of_column = [name for name in asked if name in ("max_age", "max_late")]
+        if self.column is None and of_column:
+            raise FieldError(of_column[0], f"needs a column of times; give column beside {of_column[0]}")
+        if self.column is not None and not of_column:
+            raise FieldError("column", "has no effect without max_age or max_late; give one of them, or leave it out")
+        if not asked:
+            raise FieldError(
+                (), "judges nothing; give max_age, max_late, files, min_share or max_share, or leave arrival out"
+            )
+        if self.min_share is not None and self.max_share is not None and self.min_share > self.max_share:
+            raise FieldError(
+                "min_share", f"is {self.min_share:g}, more than max_share, {self.max_share:g}; no data fits"
+            )
         return self
+
+    @property
+    def of_windows(self) -> list[str]:
+        """The settings that have a meaning only if each run reads a window."""
+        return [name for name in ("max_late", "files") if getattr(self, name) is not None]

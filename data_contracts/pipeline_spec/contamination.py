@@ -28,8 +28,8 @@ class ContaminationSpec(Shorthand):
     short_for: ClassVar[str] = "on_found"
 
     on_found: Literal["reject", "drop", "warn"] = "reject"
-    """What a row in two splits does: `reject` (default) ends the run, `drop` leaves out the training copy and counts
-    it, `warn` reports it."""
+    """What a row in two splits does: `reject` (default) ends the run, `drop` leaves out the copy in the split that is
+    used earlier (train before val, val before test) and counts it, `warn` reports it."""
     columns: list[str] | None = Field(default=None, min_length=1)
     """Columns that make two rows the same; default: all but those of `label`, `ignore`, and `shards.split`."""
     ignore: list[str] = Field(default_factory=list)

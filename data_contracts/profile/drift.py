@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from data_contracts.drift_report import VERDICTS, ColumnDrift, DriftReport, Verdict
 from data_contracts.profile import bins, measures
@@ -31,19 +32,37 @@ _FEW = 50
 # With this share of different values, a column of whole numbers or texts names its rows.
 _NAMES = 0.7
 _NEW_SHOWN = 5
+# What the measures of a distribution are about.
+_DISTRIBUTION, _LENGTHS, _VALUES = "its distribution", "its lengths", "its values"
+
+
+@dataclass(frozen=True)
+class _Test:
+    """A test of a column.
+
+    Attributes:
+        p: its p-value.
+        effect: a name of EFFECTS; size: how large it is.
+        of: what a measure of a whole distribution is about, for a sentence; "" for other effects.
+    """
+
+    p: float
+    effect: str
+    size: float
+    of: str = ""
 
 
 @dataclass
 class _Column:
-    """A column's tests (p-value and effect by the effect's name), and what is told."""
+    """A column's tests, and the figures of its `ColumnDrift`."""
 
     then: ColumnProfile
     now: ColumnProfile
-    tests: list[tuple[float, str, float]] = field(default_factory=list)
-    told: dict[str, object] = field(default_factory=dict)
+    tests: list[_Test] = field(default_factory=list)
+    figures: dict[str, object] = field(default_factory=dict)
 
-    def test(self, p: float, effect: str, size: float) -> None:
-        self.tests.append((p, effect, size))
+    def test(self, p: float, effect: str, size: float, of: str = "") -> None:
+        self.tests.append(_Test(p, effect, size, of))
 
 
 def compared(
@@ -60,7 +79,7 @@ def compared(
     changed = [lost for one in wanted if (lost := _lost(one, now.column(one.name)))]
     gone = {one.column for one in changed}
     columns = [_tested(one, now.column(one.name)) for one in wanted if one.name not in gone]
-    adjusted = iter(holm([p for column in columns for p, _, _ in column.tests]))
+    adjusted = iter(holm([one.p for column in columns for one in column.tests]))
     found = [_judged(column, [next(adjusted) for _ in column.tests]) for column in columns]
     ranked = sorted(
         [*changed, *found], key=lambda one: (-VERDICTS.index(one.verdict), -max(one.psi, one.ks), one.column)
@@ -118,10 +137,11 @@ def _shape(column: _Column) -> None:
         return
     groups = measures.grouped(counts)
     ks, psi = measures.distance(counts), measures.psi(groups)
-    column.test(kolmogorov_p(ks, *counts.sizes), "ks", ks)
-    column.test(chi_square_p(*groups), "psi", psi)
-    column.told |= {"ks": ks, "psi": psi, "js": measures.jensen_shannon(groups)}
-    column.told |= {"largest": measures.largest_change(groups), "bars": bars_of_bins(keys, shift, counts)}
+    of = _LENGTHS if then.kind in ("text", "bytes") else _DISTRIBUTION
+    column.test(kolmogorov_p(ks, *counts.sizes), "ks", ks, of)
+    column.test(chi_square_p(*groups), "psi", psi, of)
+    column.figures |= {"ks": ks, "psi": psi, "js": measures.jensen_shannon(groups)}
+    column.figures |= {"largest": measures.largest_change(groups), "bars": bars_of_bins(keys, shift, counts)}
 
 
 def _label(value: float) -> str:
@@ -139,7 +159,7 @@ def _categories(column: _Column, labels: list[str], counts: Counts, known: bool)
     sizes = counts.sizes
     together = measures.lumped(counts)
     psi = measures.psi(together)
-    column.test(chi_square_p(*together), "psi", psi)
+    column.test(chi_square_p(*together), "psi", psi, _VALUES if column.then.kind == "text" else _DISTRIBUTION)
     pairs = list(zip(labels, counts.then, counts.now, strict=True))
     ps = {label: min(1.0, share_p(one, sizes[0], two, sizes[1]) * len(pairs)) for label, one, two in pairs}
     largest = measures.largest_change(counts)
@@ -148,9 +168,12 @@ def _categories(column: _Column, labels: list[str], counts: Counts, known: bool)
     if new:
         column.test(min(ps[label] for _, label in new), "new", sum(two for two, _ in new) / sizes[1])
     said = {"psi": psi, "js": measures.jensen_shannon(together), "largest": largest}
-    column.told |= {name: max(value, float(str(column.told.get(name, 0)))) for name, value in said.items()}
-    column.told |= {"new_share": sum(two for two, _ in new) / sizes[1], "new": [name for _, name in new[:_NEW_SHOWN]]}
-    column.told["bars"] = bars_of_values(pairs, sizes)
+    column.figures |= {name: max(value, float(str(column.figures.get(name, 0)))) for name, value in said.items()}
+    column.figures |= {
+        "new_share": sum(two for two, _ in new) / sizes[1],
+        "new": [name for _, name in new[:_NEW_SHOWN]],
+    }
+    column.figures["bars"] = bars_of_values(pairs, sizes)
 
 
 def _by_label(then: ColumnProfile, now: ColumnProfile) -> tuple[list[str], Counts, bool]:
@@ -174,47 +197,53 @@ def _within(sample: Sample, bound: int) -> dict[str, int]:
 
 def _judged(column: _Column, adjusted: list[float]) -> ColumnDrift:
     then, now = column.then, column.now
-    verdicts: list[tuple[Verdict, str, float]] = []
-    for p, (_, effect, size) in zip(adjusted, column.tests, strict=True):
-        moved, far = EFFECTS[effect]
-        level: Verdict = "critical" if size >= far else "warning" if size >= moved else "negligible"
-        verdicts.append((level if p <= ALPHA else "same", effect, size))
-    verdict = max((one for one, _, _ in verdicts), key=VERDICTS.index, default="same")
-    told = dict(column.told)
+    levels = [_level(test, p) for test, p in zip(column.tests, adjusted, strict=True)]
+    verdict = max(levels, key=VERDICTS.index, default="same")
+    figures = dict(column.figures)
     if verdict in ("same", "negligible"):
-        told.pop("bars", None)
-    said = [_in_words(column, effect, size) for level, effect, size in verdicts if level in ("warning", "critical")]
+        figures.pop("bars", None)
+    moved = [test for test, level in zip(column.tests, levels, strict=True) if level in ("warning", "critical")]
     words = {"same": "no change beyond chance", "negligible": "a change that is certain but negligible"}
     means = (then.mean, now.mean) if then.mean is not None and now.mean is not None else None
-    shares = (then.nulls / max(then.rows, 1), now.nulls / max(now.rows, 1))
-    sentence = f"{then.name}: {', '.join(dict.fromkeys(said)) or words[verdict]}"
-    lowest = min(adjusted, default=1.0)
     return ColumnDrift.model_validate(
         {
             "column": then.name,
             "verdict": verdict,
-            "p": lowest,
-            "nulls": shares,
+            "p": min(adjusted, default=1.0),
+            "nulls": (then.nulls / max(then.rows, 1), now.nulls / max(now.rows, 1)),
             "means": means,
-            "sentence": sentence,
-            **told,
+            "sentence": f"{then.name}: {'; '.join(_in_words(column, moved, means)) or words[verdict]}",
+            **figures,
         }
     )
 
 
-def _in_words(column: _Column, effect: str, size: float) -> str:
+def _level(test: _Test, adjusted: float) -> Verdict:
+    if adjusted > ALPHA:
+        return "same"
+    moved, far = EFFECTS[test.effect]
+    return "critical" if test.size >= far else "warning" if test.size >= moved else "negligible"
+
+
+def _in_words(column: _Column, moved: list[_Test], means: tuple[float, float] | None) -> list[str]:
+    """What moved: each distribution with all of its measures, its means if they are known, and shares."""
+    said = []
+    for of, tests in groupby(moved, key=lambda test: test.of):
+        if not of:
+            said += [_share_in_words(column, test) for test in tests]
+            continue
+        said.append(f"{of} moved: {', '.join(f'{test.effect.upper()} {test.size:.3f}' for test in tests)}")
+        if means is not None and of != _VALUES:
+            said.append(f"mean{' length' if of == _LENGTHS else ''} {means[1]:.4g} (was {means[0]:.4g})")
+    return said
+
+
+def _share_in_words(column: _Column, test: _Test) -> str:
     then, now = column.then, column.now
-    match effect:
-        case "nulls":
-            return f"missing in {now.nulls / now.rows:.2%} of the rows (was {then.nulls / then.rows:.2%})"
-        case "new":
-            new = column.told.get("new", [])
-            assert isinstance(new, list)
-            return f"{size:.2%} of the values are new, such as {new[0]!r}"
-        case "largest":
-            return f"the share of one value changed by {size:.2%}"
-    of = "its lengths" if then.kind in ("text", "bytes") else "its distribution"
-    if then.mean is not None and now.mean is not None and effect == "ks":
-        mean = "mean length" if then.kind in ("text", "bytes") else "mean"
-        return f"KS {size:.3f}, {mean} {now.mean:.4g} (was {then.mean:.4g})"
-    return f"{of} moved, {effect.upper()} {size:.3f}"
+    if test.effect == "nulls":
+        return f"missing in {now.nulls / now.rows:.2%} of the rows (was {then.nulls / then.rows:.2%})"
+    if test.effect == "new":
+        new = column.figures.get("new", [])
+        assert isinstance(new, list)
+        return f"{test.size:.2%} of the values are new, such as {new[0]!r}"
+    return f"the share of one value changed by {test.size:.2%}"

@@ -72,11 +72,13 @@ def deploy(arguments: argparse.Namespace) -> Answer:
 
 
 def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec) -> None:
-    """Make the automation that `contract.drift.retrain` asks for."""
-    from infra.orchestrator.drift_events import retrain_when_drifted
+    """Make the automation that `contract.drift.retrain` asks for, or delete it if the spec no longer asks."""
+    from infra.orchestrator.drift_events import retrain_when_drifted, stop_retraining
 
     if spec.contract and spec.contract.drift and spec.contract.drift.retrain:
         log.info("automation: %s", retrain_when_drifted(client, title, spec.name))
+    elif deleted := stop_retraining(client, title):
+        log.info("automation deleted, because contract.drift.retrain is no longer set: %s", deleted)
 
 
 def _refuse_never(spec: PipelineSpec) -> None:

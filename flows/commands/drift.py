@@ -6,19 +6,18 @@ import argparse
 import json
 from pathlib import Path
 
-from data_contracts.drift_report import ColumnDrift, DriftReport
+from data_contracts.drift_report import DriftReport
 from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.load import load_spec
 from flows.commands.guard import Answer
 from flows.commands.stages import opened, write
 from flows.commands.tables import table
 from tasks.stages import drift_check
+from tasks.stages.drift_pages import HEAD, cells
 from tasks.stages.validate import contract_key, find_report, make_report
 
 # Columns that did not move are counted, not listed; of the others at most so many.
 SHOWN = 20
-_WORDS = {"critical": "moved far", "warning": "moved", "negligible": "negligible", "same": "same"}
-_HEAD = ("column", "verdict", "PSI", "KS", "missing", "what moved")
 
 
 def drift(arguments: argparse.Namespace) -> Answer:
@@ -46,26 +45,16 @@ def drift(arguments: argparse.Namespace) -> Answer:
 def as_text(report: DriftReport) -> str:
     """The comparison for a person: one sentence, and a table of the columns that moved most."""
     moved = [one for one in report.columns if one.verdict != "same"]
-    rows = [_row(one) for one in moved[:SHOWN]]
+    rows = [cells(one) for one in moved[:SHOWN]]
     lines = [_line(report)]
     if report.columns:
         lines.append(f"rows then {report.rows[0]:,}, now {report.rows[1]:,}")
     if rows:
-        lines += ["", table(_HEAD, rows, ("PSI", "KS"))]
+        lines += ["", table(HEAD, rows, ("PSI", "KS"))]
     if len(moved) > SHOWN:
         lines.append(f"… and {len(moved) - SHOWN} more (all of them with --json)")
     return "\n".join(lines)
 
 
 def _line(report: DriftReport) -> str:
-    if report.note or not report.moved:
-        sentence = report.sentence
-    else:
-        sentence = f"{len(report.moved)} of {len(report.columns)} columns moved against {report.against}"
-    return f"{sentence[0].upper()}{sentence[1:]}."
-
-
-def _row(one: ColumnDrift) -> tuple[str, ...]:
-    missing = f"{one.nulls[0]:.1%} → {one.nulls[1]:.1%}" if any(one.nulls) else ""
-    what = one.sentence.removeprefix(f"{one.column}: ").removeprefix(f"{one.column} ")
-    return one.column, _WORDS[one.verdict], f"{one.psi:.3f}", f"{one.ks:.3f}", missing, what
+    return f"{report.head[0].upper()}{report.head[1:]}."

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 EVENT = "trainwright.data.drifted"
 _REJECTED = "trainwright.rejected"
+_DEPLOYMENT = "trainwright.deployment"
 # The run that the automation starts trains on the data that was rejected, so no event can follow from it.
 ACCEPTS = "contract.drift.fail_on=never"
 
@@ -26,6 +27,7 @@ def announce(pipeline: str, run_id: str, report: DriftReport, rejected: bool) ->
         rejected: whether the run ends because of it, so that the data is not trained on.
     """
     from prefect.events import emit_event
+    from prefect.runtime import deployment as own_deployment
 
     payload = {
         "run_id": run_id,
@@ -36,13 +38,16 @@ def announce(pipeline: str, run_id: str, report: DriftReport, rejected: bool) ->
     }
     labels = {"prefect.resource.name": pipeline, _REJECTED: str(rejected).lower()}
     try:
+        labels[_DEPLOYMENT] = str(own_deployment.id or "none")  # of a run by hand
         emit_event(event=EVENT, resource={"prefect.resource.id": _resource(pipeline), **labels}, payload=payload)
     except Exception as error:  # such as a payload that is too large
         log.warning("Prefect did not take the event %s; the run continues: %s", EVENT, error)
 
 
 def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: str) -> str:
-    """Make the automation, or change it: a run that drift rejected starts the deployment, which accepts the data.
+    """Make the automation, or change it: if drift rejects a run of the deployment, another one accepts the data.
+
+    Runs by hand and runs of other deployments start nothing: their settings may be others.
 
     Args:
         deployment: its name, `retrain/NAME`.
@@ -56,13 +61,13 @@ def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: s
     known = client.read_deployment_by_name(deployment)
     settings = shlex.split(str(known.parameters.get("set") or ""))
     parameters: dict[str, Any] = {"set": shlex.join([*settings, ACCEPTS])}
-    name = f"{deployment} when its data drifted"
+    name = _name(deployment)
     wanted = AutomationCore(
         name=name,
         description=f"Retrains on data that {deployment} rejected because of drift.",
         trigger=EventTrigger(
             expect={EVENT},
-            match={"prefect.resource.id": _resource(pipeline), _REJECTED: "true"},
+            match={"prefect.resource.id": _resource(pipeline), _REJECTED: "true", _DEPLOYMENT: str(known.id)},
             posture=Posture.Reactive,
             threshold=1,
         ),
@@ -74,6 +79,25 @@ def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: s
     else:
         client.create_automation(wanted)
     return name
+
+
+def stop_retraining(client: SyncPrefectClient, deployment: str) -> str | None:
+    """Delete the automation that an earlier deploy made; returns its name, or None if there is none."""
+    from prefect.events.schemas.automations import EventTrigger
+
+    name = _name(deployment)
+    ours = [
+        one
+        for one in client.read_automations_by_name(name)
+        if isinstance(one.trigger, EventTrigger) and EVENT in one.trigger.expect
+    ]
+    for one in ours:
+        client.delete_automation(one.id)
+    return name if ours else None
+
+
+def _name(deployment: str) -> str:
+    return f"{deployment} when its data drifted"
 
 
 def _resource(pipeline: str) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import digest
-from data_contracts.contract.suites import load_suite
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Dataset, Ref, SourceFile
 from data_contracts.lightning_config import check_lightning, inline_lightning
@@ -35,6 +34,7 @@ from tasks.run.init_from import resolve_init
 from tasks.run.layout_check import check_layouts
 from tasks.run.options import RunOptions
 from tasks.run.spec_check import (
+    data_suite,
     features_suite,
     named_code,
     predictions_suite,
@@ -80,7 +80,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
             for name, one in spec.evaluate.sets.items()
             if one.source is not None
         },
-        suite=None if spec.contract is None else load_suite(spec.contract.suite, root, spec.contract.parameters),
+        suite=data_suite(spec, root),
         set_suites=set_suites(spec, root),
         features=features_suite(spec, root),
         predictions=predictions_suite(spec, root),

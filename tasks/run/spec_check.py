@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.contract.suites import load_suite
+from data_contracts.contract.suites import load_suite, nearest, parameters_of
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
@@ -34,13 +34,44 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     spec, root = load_spec(path, overrides), path.parent
     run_window(spec, path, window, datetime.now(UTC))
     lightning = inline_lightning(spec, root)
-    if spec.contract is not None:
-        load_suite(spec.contract.suite, root, spec.contract.parameters)
+    data_suite(spec, root)
     set_suites(spec, root)
     features_suite(spec, root)
     predictions_suite(spec, root)
     read_spec_requirements(spec, path)
     refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
+
+
+def data_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
+    """The suite of the raw data, loaded; SpecError as `load_suite`, and for parameters that no suite uses."""
+    if spec.contract is None:
+        return None
+    suite = load_suite(spec.contract.suite, root, spec.contract.parameters)
+    _refuse_unused_parameters(spec.contract, spec, root)
+    return suite
+
+
+def _refuse_unused_parameters(contract: ContractSpec, spec: PipelineSpec, root: Path) -> None:
+    if not contract.parameters:
+        return
+    suites = {"contract.suite": contract.suite}
+    if contract.features is not None:
+        suites[FEATURES] = contract.features.suite
+    of_sets = {name: one.contract for name, one in spec.evaluate.sets.items()}
+    suites |= {set_contract_field(name): one.suite for name, one in of_sets.items() if isinstance(one, SuiteSpec)}
+    used = set()
+    for field, suite in suites.items():
+        with suite_called(field):
+            used |= parameters_of(suite, root)
+    unused = next((name for name in contract.parameters if name not in used), None)
+    if unused is not None:
+        hint = nearest(unused, sorted(used)) or (
+            f"; they use {', '.join(sorted(used))}." if used else "; they use none."
+        )
+        raise SpecError(
+            f"contract.parameters.{unused}: no suite uses this parameter{hint}",
+            remedy="Correct the name, or leave it out.",
+        )
 
 
 def set_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:

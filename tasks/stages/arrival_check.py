@@ -11,12 +11,17 @@ from datetime import UTC, datetime, timedelta
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.pipeline_spec.arrival import ArrivalSpec, length_of
-from infra.handoffs import read_handoff
+from data_contracts.profile.bins import edges
+from data_contracts.profile.record import ColumnProfile
+from infra.handoffs import newest_handoff
 from infra.profiles import read_profile
+from infra.store import layout
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 
 _LISTED = 5
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_HOUR = 3_600_000_000
 
 
 def arrival_failures(run: Run, report: ContractReport, key_of: Callable[[Run], str | None]) -> list[Failure]:
@@ -27,90 +32,146 @@ def arrival_failures(run: Run, report: ContractReport, key_of: Callable[[Run], s
 
     UsageError if the column is not one of times whose values are known.
     """
-    asked = None if run.spec.contract is None else run.spec.contract.arrival
-    if asked is None or not report.rows:
+    section = None if run.spec.contract is None else run.spec.contract.arrival
+    if section is None or not report.rows:
         return []
-    found = [*_old(run, report, asked), *_missing_days(run, asked), *_other_volume(run, report, asked, key_of)]
+    found = [
+        *_of_times(run, report, section),
+        *_missing_days(run, section),
+        *_other_volume(run, report, section, key_of),
+    ]
     return [
-        Failure(expectation=f"arrival.{name}", column=column, severity=asked.severity, rows=0, sentence=sentence)
-        for name, column, sentence in found
+        Failure(expectation=f"arrival.{name}", column=column, severity=section.severity, rows=rows, sentence=sentence)
+        for name, column, rows, sentence in found
     ]
 
 
-Finding = tuple[str, str | None, str]
+# Name, column, rows that it is about, sentence.
+Finding = tuple[str, str | None, int, str]
 
 
-def _old(run: Run, report: ContractReport, asked: ArrivalSpec) -> Iterator[Finding]:
-    if asked.column is None or asked.max_age is None:
+def _of_times(run: Run, report: ContractReport, section: ArrivalSpec) -> Iterator[Finding]:
+    """What the column of times shows."""
+    if section.column is None:
         return
     assert report.ref is not None
     profile = read_profile(run.store, report.ref)
     if profile is None:  # an earlier version of Trainwright made the report
         return
-    column = profile.column(asked.column)
+    column = profile.column(section.column)
     if column is None or column.kind != "time":
-        why = "is sensitive" if column is not None and column.kind == "sensitive" else "is not a column of times"
-        raise UsageError(f"contract.arrival.column: {asked.column} {why}.", remedy="Name a column of dates or times.")
+        kind = "is not a column of times" if column is None or column.kind != "sensitive" else "is sensitive"
+        why = "is not in the data" if column is None else kind
+        raise UsageError(f"contract.arrival.column: {section.column} {why}.", remedy="Name a column of dates or times.")
+    yield from _old(run, column, section)
+    yield from _late(run, column, section)
+
+
+def _old(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Finding]:
+    if section.max_age is None:
+        return
+    if column.maximum is None:
+        yield "max_age", section.column, 0, f"no row has a time in {section.column}"
+        return
     window = run.resolved.window
     by = datetime.fromisoformat(window[1] if window else run.resolved.started)
-    if column.maximum is None:
-        yield "max_age", asked.column, f"no row has a time in {asked.column}"
-        return
-    newest = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=column.maximum)
-    age = by - newest
-    if age > length_of(asked.max_age):
-        hours = age.total_seconds() / 3600
-        sentence = f"the newest {asked.column} is {newest:%Y-%m-%d %H:%M} UTC, {hours:,.1f} hours before"
-        yield "max_age", asked.column, f"{sentence} {by:%Y-%m-%d %H:%M}, and max_age is {asked.max_age}"
+    # Whole microseconds: a column may hold times that datetime cannot.
+    age = _microseconds(by) - int(column.maximum)
+    if age > length_of(section.max_age) // timedelta(microseconds=1):
+        newest = f"the newest {section.column} is {_shown(int(column.maximum))}, {age / _HOUR:,.1f} hours before"
+        yield "max_age", section.column, 0, f"{newest} {by:%Y-%m-%d %H:%M}, and max_age is {section.max_age}"
 
 
-def _missing_days(run: Run, asked: ArrivalSpec) -> Iterator[Finding]:
+def _late(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Finding]:
+    """Rows that belong to an earlier window than the one that was delivered, counted in the profile's bins."""
     window = run.resolved.window
-    if asked.files is None or window is None:
+    if section.max_late is None or window is None:
+        return
+    rows, exact = late_rows(column, datetime.fromisoformat(window[0]))
+    if rows > section.max_late * column.rows:
+        share = f"{'' if exact else 'at least '}{rows:,} of {column.rows:,} rows ({rows / column.rows:.3%})"
+        begins = f"the window, which begins at {window[0]}, and max_late is {section.max_late:g}"
+        yield "max_late", section.column, rows, f"{share} have a time in {section.column} before {begins}"
+
+
+def late_rows(column: ColumnProfile, start: datetime) -> tuple[int, bool]:
+    """How many rows have a time before `start`, and whether these are all: a bin that begins earlier may hold more."""
+    begins, binned = _microseconds(start), column.bins
+    if column.minimum is None or binned is None or column.minimum >= begins:
+        return 0, True
+    counted = [(*edges(binned, key), count) for key, count in zip(binned.keys, binned.counts, strict=True)]
+    certain = sum(count for low, high, count in counted if high <= begins and low < begins)
+    # The earliest time is exact, so one row before the window is never missed.
+    return max(certain, 1), not any(low < begins < high for low, high, _ in counted)
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _shown(microseconds: int) -> str:
+    """A time as people read it."""
+    try:
+        return f"{_EPOCH + timedelta(microseconds=microseconds):%Y-%m-%d %H:%M} UTC"
+    except OverflowError:
+        return "after the year 9999" if microseconds > 0 else "before the year 1"
+
+
+def _missing_days(run: Run, section: ArrivalSpec) -> Iterator[Finding]:
+    window = run.resolved.window
+    if section.files is None or window is None:
         return
     start, end = map(datetime.fromisoformat, window)
+    day = start.replace(hour=0, minute=0, second=0, microsecond=0)
     names = [file.uri for file in run.resolved.files]
     missing = []
-    while start < end:
-        if not any(start.strftime(asked.files) in name for name in names):
-            missing.append(start.strftime("%Y-%m-%d"))
-        start += timedelta(days=1)
+    while day < end:  # a day that is in the window in part counts
+        if not any(day.strftime(section.files) in name for name in names):
+            missing.append(day.strftime("%Y-%m-%d"))
+        day += timedelta(days=1)
     if missing:
         more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
         days = "day has" if len(missing) == 1 else "days have"
-        yield "files", None, f"{len(missing)} {days} no file ({', '.join(missing[:_LISTED])}{more})"
+        yield "files", None, 0, f"{len(missing)} {days} no file ({', '.join(missing[:_LISTED])}{more})"
 
 
 def _other_volume(
-    run: Run, report: ContractReport, asked: ArrivalSpec, key_of: Callable[[Run], str | None]
+    run: Run, report: ContractReport, section: ArrivalSpec, key_of: Callable[[Run], str | None]
 ) -> Iterator[Finding]:
-    if asked.min_share is None and asked.max_share is None:
+    if section.min_share is None and section.max_share is None:
         return
     before = _rows_before(run, key_of)
     if not before:
         return
     share = report.rows / before
-    less = asked.min_share is not None and share < asked.min_share
-    more = asked.max_share is not None and share > asked.max_share
+    less = section.min_share is not None and share < section.min_share
+    more = section.max_share is not None and share > section.max_share
     if less or more:
-        bound = f"min_share is {asked.min_share:g}" if less else f"max_share is {asked.max_share:g}"
+        bound = f"min_share is {section.min_share:g}" if less else f"max_share is {section.max_share:g}"
         where = "the window before" if run.resolved.window else "the run before"
-        yield "volume", None, f"{report.rows:,} rows are {share:.3g} times the {before:,} of {where}, and {bound}"
+        yield "volume", None, 0, f"{report.rows:,} rows are {share:.3g} times the {before:,} of {where}, and {bound}"
 
 
 def _rows_before(run: Run, key_of: Callable[[Run], str | None]) -> int | None:
-    """Rows of the window of the same length that ends where this one begins; without windows, of the run before."""
+    """Rows of the window of the same length that ends where this one begins; without windows, of the run before.
+
+    A run whose data was rejected, be it by the suite or by how it arrived, says nothing about the usual volume.
+    """
     window, own = run.resolved.window, key_of(run)
     wanted = None if window is None else _before(*window)
     for resolved in resolved_runs(run.store, run.spec.name):
         mine = resolved.window if resolved.window is None else tuple(map(datetime.fromisoformat, resolved.window))
         if mine != wanted or resolved.run_id == run.run_id or resolved.started > run.resolved.started:
             continue
+        if not run.store.exists(layout.stage(resolved.run_id, "validate")):  # which a rejection does not write
+            continue
         earlier = Run(resolved, run.store)
         key = None if earlier.spec.contract is None else key_of(earlier)
-        ref = None if key is None or key == own else run.store.newest("contracts", key)
-        if ref is not None:
-            return read_handoff(run.store, ref, ContractReport).rows
+        if key is None or key == own:
+            continue
+        report = newest_handoff(run.store, "contracts", key, ContractReport)
+        if report is not None:
+            return report.rows
     return None
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from data_contracts.drift_report import DriftReport
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Failure, GateResult, Receipt
 from data_contracts.run_report import RunReport
 from infra.gang.checkpoints.participants import Seat
 from infra.orchestrator.artifacts import as_code, as_code_block, as_text
-from infra.quarantine import FILE as QUARANTINE
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run, slug
-from tasks.stages.drift_pages import drift_section
+from tasks.stages.contract_pages import contract_section, failure_lines
 from tasks.stages.shard import in_order
 
 _SEAT = ("rank", "node", "host (address)", "device", "joined", "restarts", "last step", "ended")
@@ -32,22 +31,33 @@ def stage_page(run: Run, stage: str, *, handoff: Any = None, error: TrainwrightE
     lines = [f"# {stage}: {status}", "", as_text(sentence)]
     if error is not None:
         lines += ["", as_text(error.remedy)]
-        if error.details.get("failures"):
-            lines += ["", *_failures([Failure.model_validate(one) for one in error.details["failures"]])]
-        if error.details.get("gates"):
-            lines += ["", *_gates([GateResult.model_validate(one) for one in error.details["gates"]])]
-        if error.details.get("drift"):
-            lines += drift_section(DriftReport.model_validate(error.details["drift"]))
+        lines += _of_rejection(run, error)
         if error.user_traceback:
             lines += ["", as_code_block(error.user_traceback)]
-    lines += ["", *_facts(handoff)]
+    lines += ["", *_facts(run, handoff)]
     reused = f" Reused from {as_code(result.reused_from)}." if result and result.reused_from else ""
     seconds = f"{result.seconds:.1f} s" if result else ""
     return "\n".join([*lines, "", f"Run {as_code(run.run_id)}, {seconds}.{reused}"])
 
 
-def run_page(report: RunReport) -> str:
-    """The page of a run."""
+def _of_rejection(run: Run, error: TrainwrightError) -> list[str]:
+    """What an error's details have: a contract report, failures alone, or gates."""
+    details, lines = error.details, []
+    if "suite_digest" in details and "failures" in details:
+        lines += ["", *contract_section(run, ContractReport.model_validate(details))]
+    elif details.get("failures"):
+        lines += ["", *failure_lines([Failure.model_validate(one) for one in details["failures"]])]
+    if details.get("gates"):
+        lines += ["", *_gates([GateResult.model_validate(one) for one in details["gates"]])]
+    return lines
+
+
+def run_page(report: RunReport, data: Sequence[str] = ()) -> str:
+    """The page of a run.
+
+    Args:
+        data: Markdown lines about its data (tasks/stages/contract_pages.py).
+    """
     stages = [(stage.name, f"{stage.status}, {stage.seconds:.1f} s: {stage.sentence}") for stage in report.stages]
     metrics = [(name, f"{value:.4f}") for name, value in report.metrics.items()]
     return "\n".join(
@@ -61,6 +71,7 @@ def run_page(report: RunReport) -> str:
             *(_rows("Metric", "Value", metrics) if metrics else []),
             "",
             f"Cost: {as_text(cost_sentence(report.cost))}.",
+            *data,
             "",
             f"Run {as_code(report.run_id)} of {as_code(report.pipeline)}, "
             f"by {as_text(report.actor)} ({as_text(report.trigger)}).",
@@ -92,10 +103,10 @@ def gang_page(seats: list[Seat]) -> str:
     return "\n".join(lines)
 
 
-def _facts(handoff: Any) -> list[str]:
+def _facts(run: Run, handoff: Any) -> list[str]:
     match handoff:
         case ContractReport():
-            return [*_failures(handoff.failures), *_set_aside(handoff), *drift_section(handoff.drift)]
+            return contract_section(run, handoff)
         case Dataset():
             splits = handoff.splits
             rows = [(name, f"{handoff.rows(name):,} rows in {len(splits[name])} shards") for name in in_order(handoff)]
@@ -117,25 +128,6 @@ def _facts(handoff: Any) -> list[str]:
 
 def _gates(gates: list[GateResult]) -> list[str]:
     return _rows("Gate", "Met", [(gate.sentence, "yes" if gate.met else "no") for gate in gates])
-
-
-def _failures(failures: list[Failure]) -> list[str]:
-    lines = []
-    for failure in failures:
-        lines.append(f"- **{failure.severity}** {as_text(failure.sentence)}")
-        if failure.row_numbers:
-            examples = zip(failure.row_numbers, failure.values, strict=False)
-            shown = ", ".join(f"row {row}: {as_code(value)}" for row, value in examples)
-            lines.append(f"  - {shown}")
-    return lines
-
-
-def _set_aside(report: ContractReport) -> list[str]:
-    aside = report.quarantine
-    if aside is None or report.ref is None or not aside.rows:
-        return []
-    place = as_code(f"{report.ref.uri}/{QUARANTINE}")
-    return ["", f"Set aside: {aside.rows:,} of {report.rows:,} rows, in {place}.", "", *_failures(aside.broken)]
 
 
 def _rows(left: str, right: str, rows: list[tuple[str, str]]) -> list[str]:

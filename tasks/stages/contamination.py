@@ -10,30 +10,32 @@ from dataclasses import replace
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import nearest
-from data_contracts.errors import ContractRejected, UsageError
+from data_contracts.errors import UsageError
 from data_contracts.handoffs import ContractReport, Dataset, Ref
 from data_contracts.messages.contamination import (
     CONTAMINATION,
-    HELD,
+    HELD_OUT,
+    MOST_NEAR_SIDES,
     SCORED,
     TRAINED,
     ContaminationReport,
     ContaminationRequest,
     Side,
+    asking_fields,
 )
 from data_contracts.pipeline_spec import ContaminationSpec
 from data_contracts.quoting import columns_shown
 from infra.datasets import newest_dataset
-from infra.handoffs import read_handoff
+from infra.handoffs import newest_handoff, read_handoff
 from infra.sources.texts import PLACE
 from tasks.run.run import Run
 from tasks.stages.placement import run_here
-from tasks.stages.stage import Done
+from tasks.stages.stage import Done, rejected
 
 VERSION = 1
 REMEDY = (
-    "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the "
-    "training copies; warn keeps them."
+    "Look at the rows that are named, and at shards.split. contract.contamination.on_found: drop leaves out the copies "
+    "in the split that is used earlier; warn keeps them."
 )
 # Field of the request → area of the store.
 _PLACES = {"uri": "contracts", "dataset_uri": "datasets"}
@@ -41,22 +43,24 @@ Sets = Mapping[str, Dataset]
 Sharded = Done[Dataset | None]
 
 
-def asked_of(run: Run) -> ContaminationSpec | None:
+def section_of(run: Run) -> ContaminationSpec | None:
     """What the spec asks; None if rows are not compared."""
     return run.spec.contract.contamination if run.spec.contract is not None else None
 
 
-def apart(run: Run, done: Sharded, sets: Sets, contract: ContractReport | None, *, make: bool) -> Sharded:
+def with_splits_compared(
+    run: Run, done: Sharded, sets: Sets, contract: ContractReport | None, *, make: bool
+) -> Sharded:
     """The shard stage's answer after the rows were compared: with the rejection, or the dataset without copies.
 
     Args:
         done: the answer, with the dataset; sets: the datasets of evaluation sets that have raw files of their own.
         make: compare if there is no report yet; otherwise `lacks` says so.
     """
-    asked, dataset = asked_of(run), done.handoff
-    if asked is None or dataset is None or done.lacks or done.error is not None:
+    section, dataset = section_of(run), done.handoff
+    if section is None or dataset is None or done.lacks or done.error is not None:
         return done
-    request = _request(run, asked, dataset, sets, contract)
+    request = _request(run, section, dataset, sets, contract)
     found, report = _find(run, request), None
     if found is None and not make:
         return replace(done, lacks="its rows are not compared with those of other splits yet")
@@ -69,30 +73,27 @@ def apart(run: Run, done: Sharded, sets: Sets, contract: ContractReport | None, 
     done = replace(done, status=status, reused_from=done.reused_from if status == "reused" else None)
     if not report.accepted:
         sentence = f"The contract rejects the split: {report.sentence}."
-        error = ContractRejected(sentence, remedy=_remedy(report, asked), details=report.to_json())
-        where = report.ref.uri if report.ref else ""
-        return replace(done, sentence=sentence, in_plan=f"{where}: {sentence}", error=error)
-    told = f"{done.sentence}; {report.sentence or 'no row is in two splits'}"
+        return rejected(done, sentence, report, report.ref.uri if report.ref else "", _remedy(report, section))
+    sentence = f"{done.sentence}; {report.sentence or 'no row is in two splits'}"
     if kept.ref == dataset.ref:
-        return replace(done, sentence=told)
+        return replace(done, sentence=sentence)
     reused_from = kept.ref.uri if done.reused_from else None
-    return replace(done, handoff=kept, sentence=told, ref=kept.ref, reused_from=reused_from)
+    return replace(done, handoff=kept, sentence=sentence, ref=kept.ref, reused_from=reused_from)
 
 
 def report_of(run: Run, dataset: Dataset | None, sets: Sets) -> Ref | None:
     """The sealed report about a dataset of this run before copies were dropped; None if rows are not compared."""
-    asked = asked_of(run)
-    if asked is None or dataset is None:
+    section = section_of(run)
+    if section is None or dataset is None:
         return None
-    return run.store.newest("contracts", _request(run, asked, dataset, sets, None).key)
+    return run.store.newest("contracts", _request(run, section, dataset, sets, None).key)
 
 
 def _find(run: Run, request: ContaminationRequest) -> tuple[ContaminationReport, Dataset] | None:
     """The report under this key, and the dataset that it leads to; None if either is missing."""
-    ref = run.store.newest("contracts", request.key)
-    if ref is None:
+    report = newest_handoff(run.store, "contracts", request.key, ContaminationReport)
+    if report is None:
         return None
-    report = read_handoff(run.store, ref, ContaminationReport)
     if report.dataset is None:
         return report, request.dataset
     kept = newest_dataset(run.store, request.key)
@@ -104,16 +105,21 @@ def _dataset(run: Run, request: ContaminationRequest, report: ContaminationRepor
 
 
 def _request(
-    run: Run, asked: ContaminationSpec, dataset: Dataset, sets: Sets, contract: ContractReport | None
+    run: Run, section: ContaminationSpec, dataset: Dataset, sets: Sets, contract: ContractReport | None
 ) -> ContaminationRequest:
     sides = _sides(run, dataset, sets)
-    label = _labels(run, asked, dataset)
-    columns = _columns(run, asked, dataset, label)
+    label = _labels(run, section, dataset)
+    columns = _columns(run, section, dataset, label)
     for side in sides:
-        near = [asked.near.column] if asked.near else []
-        _refuse_unknown([*columns, *label, *near], side, sensitive=run.withholds)
+        _refuse_unknown(asking_fields(section, columns, label), side, sensitive=run.withholds)
+    if section.near is not None and len(sides) > MOST_NEAR_SIDES:
+        raise UsageError(
+            f"contract.contamination.near: {len(sides)} splits, mixed datasets and evaluation sets would be compared, "
+            f"and at most {MOST_NEAR_SIDES} can be.",
+            remedy="Leave near out, or compare fewer evaluation sets in one run.",
+        )
     settings = {
-        "asked": asked.model_dump(mode="json"),
+        "asked": section.model_dump(mode="json"),
         "columns": columns,
         "label": label,
         "sides": [[side.name, side.split, side.use, side.own] for side in sides],
@@ -130,7 +136,7 @@ def _request(
         sides=sides,
         columns=columns,
         label=label,
-        asked=asked,
+        asked=section,
         provenance=run.provenance(*parents.values(), contract.ref if contract else None),
     )
 
@@ -141,7 +147,7 @@ def _sides(run: Run, dataset: Dataset, sets: Sets) -> list[Side]:
     scored = {evaluate.split, *(one.split for one in evaluate.sets.values() if one.split is not None)}
 
     def use(split: str) -> int:
-        return SCORED if split in scored else TRAINED if split == "train" else HELD
+        return SCORED if split in scored else TRAINED if split == "train" else HELD_OUT
 
     own = [
         Side(name=split, dataset=dataset, split=split, use=use(split), own=True)
@@ -162,10 +168,10 @@ def _sides(run: Run, dataset: Dataset, sets: Sets) -> list[Side]:
     return [*own, *mixed, *named]
 
 
-def _labels(run: Run, asked: ContaminationSpec, dataset: Dataset) -> list[str]:
+def _labels(run: Run, section: ContaminationSpec, dataset: Dataset) -> list[str]:
     """The columns with the truth: those that the spec names, or the metrics' targets that are columns."""
-    if asked.labels is not None:
-        return asked.labels
+    if section.labels is not None:
+        return section.labels
     batch, found = run.spec.train.batch, []
     for metric in run.spec.evaluate.metrics.values():
         entry = metric.target
@@ -176,7 +182,7 @@ def _labels(run: Run, asked: ContaminationSpec, dataset: Dataset) -> list[str]:
             entry = _column(batch[at]) if -len(batch) <= at < len(batch) else None
         if entry in dataset.columns and entry is not None:
             found.append(entry)
-    return [name for name in dict.fromkeys(found) if name not in (asked.columns or [])]
+    return [name for name in dict.fromkeys(found) if name not in (section.columns or [])]
 
 
 def _column(part: str | list[str]) -> str | None:
@@ -184,18 +190,18 @@ def _column(part: str | list[str]) -> str | None:
     return part if isinstance(part, str) else None
 
 
-def _columns(run: Run, asked: ContaminationSpec, dataset: Dataset, label: list[str]) -> list[str]:
+def _columns(run: Run, section: ContaminationSpec, dataset: Dataset, label: list[str]) -> list[str]:
     """The columns that make two rows the same."""
-    if asked.columns is not None:
-        return asked.columns
+    if section.columns is not None:
+        return section.columns
     assert run.spec.shards is not None
     split = run.spec.shards.split
     keys = [split.key] if isinstance(split.key, str) else split.key or []
     texts = not isinstance(run.spec.data, str) and any(one.format == "text" for one in run.spec.data.source)
-    out = {*label, *keys, split.time, split.column, *asked.ignore, *(PLACE if texts else ())}
-    unknown = [name for name in asked.ignore if name not in dataset.columns]
+    out = {*label, *keys, split.time, split.column, *section.ignore, *(PLACE if texts else ())}
+    unknown = [name for name in section.ignore if name not in dataset.columns]
     if unknown:
-        raise _unknown("ignore", unknown[0], dataset, "the dataset", sensitive=run.withholds)
+        raise _unknown("contract.contamination.ignore", unknown[0], dataset, "the dataset", sensitive=run.withholds)
     columns = sorted(name for name in dataset.columns if name not in out)
     if not columns:
         raise UsageError(
@@ -205,24 +211,24 @@ def _columns(run: Run, asked: ContaminationSpec, dataset: Dataset, label: list[s
     return columns
 
 
-def _refuse_unknown(columns: list[str], side: Side, *, sensitive: bool) -> None:
-    for name in columns:
+def _refuse_unknown(fields: Mapping[str, str], side: Side, *, sensitive: bool) -> None:
+    for name, field in fields.items():
         if name not in side.dataset.columns:
-            raise _unknown("columns", name, side.dataset, side.name, sensitive=sensitive)
+            raise _unknown(field, name, side.dataset, side.name, sensitive=sensitive)
 
 
 def _unknown(field: str, name: str, dataset: Dataset, where: str, *, sensitive: bool) -> UsageError:
     hint = nearest(name, [] if sensitive else dataset.columns) or "."
     return UsageError(
-        f"contract.contamination.{field}: {where} has no column {name!r}{hint}",
+        f"{field}: {where} has no column {name!r}{hint}",
         remedy=f"It has {columns_shown(dataset.columns, sensitive)}.",
     )
 
 
-def _remedy(report: ContaminationReport, asked: ContaminationSpec) -> str:
+def _remedy(report: ContaminationReport, section: ContaminationSpec) -> str:
     others = [one.earlier for one in report.overlaps if one.earlier.startswith("train of ")]
-    if asked.on_found == "drop" and others:
+    if section.on_found == "drop" and others:
         return f"Rows of {others[0]} cannot be dropped here; drop them in the pipeline that made that dataset."
-    if not report.overlaps or asked.on_found != "reject":
+    if not report.overlaps or section.on_found != "reject":
         return "Correct the labels of these rows in the data, or set contract.contamination.on_conflict: warn."
     return REMEDY

@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from data_contracts.canonical import reuse_key
-from data_contracts.contract.suites import suite_digest
 from data_contracts.handoffs import ContractReport, Dataset, SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from infra.datasets import local_dataset
-from infra.handoffs import read_handoff
+from infra.handoffs import newest_handoff
 from tasks.run.run import Run
+from tasks.stages.raw_rows import suite_settings
 
 VERSION = 1
 
@@ -24,18 +24,13 @@ def features_key(run: Run, dataset: Dataset) -> str | None:
     contract, suite = run.spec.contract, run.resolved.features
     if contract is None or contract.features is None or suite is None or isinstance(run.spec.data, str):
         return None
-    settings = {
-        "suite": suite_digest(suite),
-        "fail_on": contract.features.fail_on,
-        "sensitive": sorted(run.spec.data.sensitive),
-    }
+    settings = suite_settings(suite, contract.features.fail_on, run.spec.data.sensitive)
     return reuse_key("features", VERSION, settings, [dataset.ref.id], None)
 
 
 def features_report(run: Run, key: str) -> ContractReport | None:
     """The report under this key, accepted or not; None if there is none yet."""
-    ref = run.store.newest("contracts", key)
-    return None if ref is None else read_handoff(run.store, ref, ContractReport)
+    return newest_handoff(run.store, "contracts", key, ContractReport)
 
 
 def features_request(run: Run, dataset: Dataset, splits: list[str]) -> ContractRequest:

@@ -17,7 +17,7 @@ from infra import scratch
 from infra.contract_parts import KNOWN, NEW, part_name
 from infra.store import Store, layout
 from tasks.run.run import Run
-from tasks.stages.raw_rows import ways
+from tasks.stages.raw_rows import reading_settings
 
 # Raised when a measure or a profile changes its meaning.
 VERSION = 1
@@ -58,7 +58,7 @@ def parts_key(request: ContractRequest) -> str:
     settings = {
         "suite": suite_digest(request.suite),
         "sensitive": sorted(request.sensitive),
-        "sources": ways(request.sources),
+        "sources": reading_settings(request.sources),
     }
     return reuse_key("validate-parts", VERSION, settings, [], None)
 

@@ -1,14 +1,21 @@
-"""What decides the rows that raw files give, as parts of reuse keys."""
+"""Parts of reuse keys: what decides the rows that raw files give, and what a suite says of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+from data_contracts.contract.suites import suite_digest
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 
 
-def ways(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
+def suite_settings(suite: dict[str, Any], fail_on: str, sensitive: Iterable[str]) -> dict[str, Any]:
+    """What decides a check's verdict on given rows: the suite, what it fails on, and what is masked."""
+    return {"suite": suite_digest(suite), "fail_on": fail_on, "sensitive": sorted(sensitive)}
+
+
+def reading_settings(sources: Iterable[SourceSpec]) -> list[dict[str, object]]:
     """How each source is read: the settings that decide its rows."""
     return [
         {"pattern": one.pattern, "columns": one.columns, **({"pieces": one.pieces.model_dump()} if one.pieces else {})}

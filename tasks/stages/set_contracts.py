@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from data_contracts.canonical import reuse_key
-from data_contracts.contract.suites import suite_digest
 from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SuiteSpec
-from infra.handoffs import read_handoff
+from infra.handoffs import newest_handoff
 from tasks.run.run import Run
-from tasks.stages.raw_rows import raw_inputs, ways
+from tasks.stages.raw_rows import raw_inputs, reading_settings, suite_settings
 
 VERSION = 1
 
@@ -43,10 +42,8 @@ def set_requests(run: Run) -> dict[str, ContractRequest]:
 def set_key(request: ContractRequest) -> str:
     """Reuse key of a set's report: the suite, what it fails on, what is masked, and the raw bytes."""
     settings = {
-        "suite": suite_digest(request.suite),
-        "fail_on": request.fail_on,
-        "sensitive": sorted(request.sensitive),
-        "sources": ways(request.sources),
+        **suite_settings(request.suite, request.fail_on, request.sensitive),
+        "sources": reading_settings(request.sources),
         "evaluation_set": True,
     }
     return reuse_key("validate", VERSION, settings, raw_inputs(request.files), None)
@@ -54,5 +51,4 @@ def set_key(request: ContractRequest) -> str:
 
 def set_report(run: Run, request: ContractRequest) -> ContractReport | None:
     """The report of a set's check, accepted or not; None if there is none yet."""
-    ref = run.store.newest("contracts", set_key(request))
-    return None if ref is None else read_handoff(run.store, ref, ContractReport)
+    return newest_handoff(run.store, "contracts", set_key(request), ContractReport)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from data_contracts.canonical import canonical, reuse_key
-from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Dataset, Ref, SourceFile
 from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
 from data_contracts.pipeline_spec import SourceSpec
@@ -15,12 +14,12 @@ from infra.datasets import dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.run.spec_check import FEATURES, suite_called
-from tasks.stages.contamination import apart, asked_of, report_of
+from tasks.stages.contamination import report_of, section_of, with_splits_compared
 from tasks.stages.contract_check import checked
 from tasks.stages.features import features_key, features_report, features_request
-from tasks.stages.raw_rows import raw_inputs, ways
+from tasks.stages.raw_rows import raw_inputs, reading_settings
 from tasks.stages.set_contracts import set_report, set_requests
-from tasks.stages.stage import Done, Stage
+from tasks.stages.stage import Done, Stage, rejected
 from tasks.stages.validate import accepted, contract_key, reading, rejection, validate
 
 VERSION = 2
@@ -60,7 +59,9 @@ def find_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
     if lacking is not None:
         return _told(dataset, dataset.ref.uri, unmade(lacking))
     done = _with_features(run, dataset, _told(dataset, dataset.ref.uri), make=False)
-    return apart(run, done, {name: one for name, one in sets.items() if one is not None}, contract, make=False)
+    return with_splits_compared(
+        run, done, {name: one for name, one in sets.items() if one is not None}, contract, make=False
+    )
 
 
 def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[Dataset | None]:
@@ -74,7 +75,7 @@ def make_datasets(run: Run, key: str, contract: ContractReport | None) -> Done[D
     dataset = found or _make(run, contract)
     sets = {name: find_dataset(run, name) or _make(run, _set_contract(run, name), name) for name in run.resolved.sets}
     done = _with_features(run, dataset, _told(dataset, None if found is None else found.ref.uri), make=True)
-    return apart(run, done, sets, contract, make=True)
+    return with_splits_compared(run, done, sets, contract, make=True)
 
 
 def _with_features(run: Run, dataset: Dataset, done: Done[Dataset | None], *, make: bool) -> Done[Dataset | None]:
@@ -96,8 +97,7 @@ def _with_features(run: Run, dataset: Dataset, done: Done[Dataset | None], *, ma
     if report.accepted:
         return replace(done, sentence=f"{done.sentence}; contract.features: {accepted(report)}")
     sentence = f"contract.features: {rejection(report, run.spec.contract.features.fail_on, 'shards')}"
-    error = ContractRejected(sentence, details=report.to_json())
-    return replace(done, sentence=sentence, in_plan=f"{report.ref.uri}: {sentence}", error=error)
+    return rejected(done, sentence, report, report.ref.uri)
 
 
 shard = Stage(
@@ -120,7 +120,7 @@ def _set_contract(run: Run, name: str) -> ContractReport | None:
 
 def comparison(run: Run) -> Ref | None:
     """The sealed report that says how far this run's splits are apart; None if its spec does not ask."""
-    if asked_of(run) is None:
+    if section_of(run) is None:
         return None
     sets = {name: find_dataset(run, name) for name in run.resolved.sets}
     return report_of(run, find_dataset(run), {name: one for name, one in sets.items() if one is not None})
@@ -148,7 +148,7 @@ def _key(run: Run, inputs: list[Any], set_name: str | None = None) -> str:
     # Canonical JSON sorts keys, but the order of the shares decides which rows each split gets.
     for name in ("fractions", "boundaries"):
         settings["split"][name] = list(settings["split"][name].items())
-    sources = ways(_raw(run, set_name)[1])
+    sources = reading_settings(_raw(run, set_name)[1])
     how = reading(run) if set_name is None else {"window": None, "window_column": None, "sources": sources}
     settings = {**settings, **how, "all_rows_in_one_split": set_name is not None}
     if set_name is None and run.spec.contract is not None and run.spec.contract.quarantine is not None:

@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from data_contracts.errors import (
@@ -22,7 +22,7 @@ from data_contracts.errors import (
     TrainwrightError,
     UsageError,
 )
-from data_contracts.handoffs import Ref
+from data_contracts.handoffs import HandOff, Ref
 from data_contracts.run_report import StageResult, StageStatus
 from infra import stopping
 from infra.store import layout
@@ -57,6 +57,12 @@ class Done(Generic[T]):
     in_plan: str = ""
     lacks: str = ""
     error: TrainwrightError | None = None
+
+
+def rejected(done: Done[T], sentence: str, report: HandOff, uri: str, remedy: str | None = None) -> Done[T]:
+    """The answer of a stage whose sealed report, at `uri`, rejects the data."""
+    error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
+    return replace(done, sentence=sentence, in_plan=f"{uri}: {sentence}", error=error)
 
 
 _SKIPPED: Done[Any] = Done(None, "skipped", f"{EXTERNAL}: the user's data module reads it", in_plan=EXTERNAL)

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from data_contracts.canonical import reuse_key
-from data_contracts.contract.suites import SEVERITIES, suite_digest
+from data_contracts.contract.findings import is_grave
 from data_contracts.contract.translation import reason
-from data_contracts.errors import ContractRejected
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.run_report import StageStatus
-from infra.handoffs import read_handoff
+from infra.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.run.spec_check import set_contract_field, suite_called
 from tasks.stages import arrival_check, drift_check
 from tasks.stages.contract_check import checked, checked_and_compared, data_request
-from tasks.stages.raw_rows import raw_inputs, ways
+from tasks.stages.raw_rows import raw_inputs, reading_settings, suite_settings
 from tasks.stages.set_contracts import set_key, set_report, set_requests
-from tasks.stages.stage import Done, Stage
+from tasks.stages.stage import Done, Stage, rejected
 
 VERSION = 1
 SHOWN = 5
@@ -38,9 +37,7 @@ def contract_key(run: Run, *, drift: bool = True) -> str | None:
     assert not isinstance(spec.data, str)
     assert run.resolved.suite is not None
     settings = {
-        "suite": suite_digest(run.resolved.suite),
-        "fail_on": spec.contract.fail_on,
-        "sensitive": sorted(spec.data.sensitive),
+        **suite_settings(run.resolved.suite, spec.contract.fail_on, spec.data.sensitive),
         **reading(run),
         **(drift_check.keyed(run) if drift else {}),
     }
@@ -68,8 +65,8 @@ def _made(run: Run, key: str) -> ContractReport:
 
 
 def _own_report(run: Run, key: str) -> Done[ContractReport | None] | None:
-    ref = run.store.newest("contracts", key)
-    return None if ref is None else _judged(run, read_handoff(run.store, ref, ContractReport), "reused")
+    report = newest_handoff(run.store, "contracts", key, ContractReport)
+    return None if report is None else _judged(run, report, "reused")
 
 
 def _with_sets(run: Run, own: Done[ContractReport | None], *, make: bool) -> Done[ContractReport | None]:
@@ -88,8 +85,7 @@ def _with_sets(run: Run, own: Done[ContractReport | None], *, make: bool) -> Don
         sentence = f"{place}: {accepted(report) if report.accepted else rejection(report, request.fail_on)}"
         own = replace(own, sentence=f"{own.sentence}; {sentence}")
         if not report.accepted:
-            error = ContractRejected(sentence, details=report.to_json())
-            return replace(own, sentence=sentence, in_plan=f"{report.ref.uri}: {sentence}", error=error)
+            return rejected(own, sentence, report, report.ref.uri)
     return own
 
 
@@ -120,24 +116,21 @@ def _judged(run: Run, report: ContractReport, status: StageStatus) -> Done[Contr
     assert run.spec.contract is not None
     assert report.ref is not None
     reused_from = report.ref.uri if status == "reused" else None
+    done: Done[ContractReport | None] = Done(report, status, "", report.ref, reused_from)
     if not report.accepted:
         empty = _empty_window(run, report)
         sentence = empty or rejection(report, run.spec.contract.fail_on)
         remedy = "Check --window and data.window.column." if empty else None
         if drift_check.alone_rejects(run, report):
             remedy = DRIFTED
-        error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
-        in_plan = f"{report.ref.uri}: {sentence}"
-        return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
+        return rejected(done, sentence, report, report.ref.uri, remedy)
     arrival = arrival_check.arrival_failures(run, report, contract_key)
-    if any(SEVERITIES.index(one.severity) >= SEVERITIES.index(run.spec.contract.fail_on) for one in arrival):
+    if any(is_grave(one, run.spec.contract.fail_on) for one in arrival):
         sentence = f"The contract rejects the data: {_listed(arrival)}."
         judged = report.model_copy(update={"accepted": False, "failures": [*arrival, *report.failures]})
-        error = ContractRejected(sentence, remedy=LATE, details=judged.to_json())
-        in_plan = f"{report.ref.uri}: {sentence}"
-        return Done(report, status, sentence, report.ref, reused_from, in_plan=in_plan, error=error)
+        return rejected(done, sentence, judged, report.ref.uri, LATE)
     more = [*([report.drift.sentence] if report.drift else []), *([_listed(arrival)] if arrival else [])]
-    return Done(report, status, "; ".join([accepted(report), *more]), report.ref, reused_from)
+    return replace(done, sentence="; ".join([accepted(report), *more]))
 
 
 def accepted(report: ContractReport) -> str:
@@ -166,8 +159,7 @@ def _empty_window(run: Run, report: ContractReport) -> str:
 
 def rejection(report: ContractReport, fail_on: str, what: str = "data") -> str:
     """One sentence that says what broke, where and in how many rows; the failures that rejected it come first."""
-    bar = SEVERITIES.index(fail_on)
-    grave = [failure for failure in report.failures if SEVERITIES.index(failure.severity) >= bar]
+    grave = [failure for failure in report.failures if is_grave(failure, fail_on)]
     if not grave and report.drift is not None:
         milder = f" Milder than fail_on: {_listed(report.failures)}." if report.failures else ""
         return f"The contract rejects the data: {report.drift.sentence}.{milder}"
@@ -197,4 +189,4 @@ def reading(run: Run) -> dict[str, object]:
     assert not isinstance(spec.data, str)
     column = spec.data.window.column if spec.data.window else None
     window = {"window": run.resolved.window if column else None, "window_column": column}
-    return {**window, "sources": ways(spec.data.source)}
+    return {**window, "sources": reading_settings(spec.data.source)}

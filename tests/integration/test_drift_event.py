@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,17 @@ def test_a_rejection_because_of_drift_starts_one_retraining(site: Site, tmp_path
     def started() -> list[dict]:
         return site.ask("/flow_runs/filter", {"flow_runs": {"deployment_id": {"any_": [deployment["id"]]}}})
 
-    def emit(pipeline: str, rejected: str) -> None:
-        subprocess.run([sys.executable, "-c", EMIT, pipeline, rejected], env=site.environment, check=True)
+    def emit(pipeline: str, rejected: str, **of: str) -> None:
+        environment = {**site.environment, **{f"PREFECT__RUNTIME__DEPLOYMENT__{name}": one for name, one in of.items()}}
+        subprocess.run([sys.executable, "-c", EMIT, pipeline, rejected], env=environment, check=True)
 
-    emit("tiny", "false")
-    emit("another", "true")
-    emit("tiny", "true")
+    emit("tiny", "false", ID=deployment["id"])
+    emit("another", "true", ID=deployment["id"])
+    emit("tiny", "true")  # a run by hand
+    emit("tiny", "true", ID="00000000-0000-0000-0000-000000000000")  # another deployment of this pipeline
+    emit("tiny", "true", ID=deployment["id"])
     until(started, 60)
+    time.sleep(2)  # for those that must not start one
     [run] = started()
     assert run["parameters"]["set"].split() == [*set_[1::2], "contract.drift.fail_on=never"]
     assert run["parameters"]["spec"] == str(spec)
@@ -62,3 +67,5 @@ def test_a_rejection_because_of_drift_starts_one_retraining(site: Site, tmp_path
     assert (started_with.drift.fail_on, started_with.drift.retrain) == ("never", True)
     events = site.ask("/events/filter", {"filter": {"event": {"name": ["trainwright.data.drifted"]}}})["events"]
     assert json.loads(json.dumps(events[0]["payload"]))["columns"] == ["c"]
+    trainwright("deploy", str(spec), "--pool", "drifting", "--json", env=site.environment)
+    assert site.ask("/automations/filter", {}) == []

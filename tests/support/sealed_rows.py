@@ -43,4 +43,5 @@ def sealed(root: Path, name: str, splits: dict[str, pa.Table], shard_rows: int =
 
 def compared(root: Path, sides: list[Side], columns: list[str]) -> Compared:
     """The sides opened, with these columns."""
-    return open_sides(sides, [root / side.dataset.ref.uri for side in sides], columns)
+    fields = dict.fromkeys(columns, "contract.contamination")
+    return open_sides(sides, [root / side.dataset.ref.uri for side in sides], fields)

@@ -2,7 +2,8 @@
 
 The bands of all texts are sorted on disk; texts of rows that share a band with a row of a side used at another time are
 kept in a file; their pairs are compared by their sets of shingles, so that no pair below the similarity is reported.
-Memory is bounded by one byte or a few for each row, the rows of one band, and CACHED_CHARS of shingles.
+Equal texts are found by their digests and compared once. Memory is bounded by one byte or a few for each row, 24 bytes
+for each candidate, the rows of one band, and CACHED_CHARS of shingles.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import mmap
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from blake3 import blake3
 from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.contamination import Overlap, Place
+from data_contracts.messages.contamination import MOST_NEAR_SIDES, Overlap, Place
 from data_contracts.pipeline_spec import NearSpec
 from data_contracts.quoting import column_shown
 from training.contamination.exact import CHECKED_ROWS, EXAMPLES, KEEP_BYTES, RUN_BYTES
@@ -30,6 +32,9 @@ from training.shard.spill import Spill, Spilled
 
 CACHED_CHARS = 2**20
 _SCHEMA = pa.schema([("key", pa.uint64()), ("row", pa.int64())])
+_DIGEST_BYTES = 16
+# Rows with the same text, by side, ascending.
+Same = dict[int, list[int]]
 
 
 @dataclass
@@ -51,6 +56,7 @@ class Near:
     def of(cls, sides: Sequence[OpenSide]) -> Near:
         """Nothing is found yet."""
         first_rows = np.cumsum([0, *(one.num_rows for one in sides)])
+        assert len(sides) <= MOST_NEAR_SIDES  # the stage refuses more
         width = next(bits for bits in (8, 16, 32, 64) if len(sides) <= bits)
         return cls(sides, first_rows, np.zeros(int(first_rows[-1]), f"u{width // 8}"))
 
@@ -58,20 +64,37 @@ class Near:
         """The number of each row's side."""
         return np.searchsorted(self.first_rows, rows, "right") - 1
 
-    def known(self, a: int, side_a: int, b: int, side_b: int) -> bool:
-        """Whether each row has a near duplicate in the other's side already."""
-        return bool(self.near_of[a] >> side_b & 1) and bool(self.near_of[b] >> side_a & 1)
+    def known(self, one: Same, other: Same) -> bool:
+        """Whether all rows of two texts have a near duplicate in the other's sides already, or need none.
 
-    def found(self, a: int, side_a: int, b: int, side_b: int) -> None:
-        """Note a pair."""
-        self.near_of[a] |= self.near_of.dtype.type(1 << side_b)
-        self.near_of[b] |= self.near_of.dtype.type(1 << side_a)
-        if self.sides[side_a].side.use > self.sides[side_b].side.use:
-            a, side_a, b, side_b = b, side_b, a, side_a
-        examples = self.examples.setdefault((side_a, side_b), {})
-        examples[b] = min(a, examples.get(b, a))
-        if len(examples) > EXAMPLES:
-            del examples[max(examples)]
+        Rows with the same text are in the same bands, so rows of one side know the same.
+        """
+        return all(
+            self.near_of[rows_a[0]] >> b & 1 and self.near_of[rows_b[0]] >> a & 1
+            for (a, rows_a), (b, rows_b) in product(one.items(), other.items())
+            if self._use(a) != self._use(b)
+        )
+
+    def found(self, one: Same, other: Same) -> None:
+        """Note that two texts are near each other, or that one is in several sides (`other` is `one` then)."""
+        for (a, rows_a), (b, rows_b) in product(one.items(), other.items()):
+            if self._use(a) == self._use(b):
+                continue
+            self.near_of[rows_a] |= self.near_of.dtype.type(1 << b)
+            self.near_of[rows_b] |= self.near_of.dtype.type(1 << a)
+            first, second = (a, rows_a), (b, rows_b)
+            self._example(*((first, second) if self._use(a) < self._use(b) else (second, first)))
+
+    def _example(self, earlier: tuple[int, list[int]], later: tuple[int, list[int]]) -> None:
+        examples = self.examples.setdefault((earlier[0], later[0]), {})
+        first = earlier[1][0]
+        for row in later[1][:EXAMPLES]:
+            examples[row] = min(first, examples.get(row, first))
+        for row in sorted(examples)[EXAMPLES:]:
+            del examples[row]
+
+    def _use(self, side: int) -> int:
+        return self.sides[side].side.use
 
     def mask(self, side: int) -> NDArray[np.bool_]:
         """Rows of a side that are near a row of a side which is used later."""
@@ -110,7 +133,7 @@ def find_near(compared: Compared, asked: NearSpec, folder: Path) -> Near:
         return near
     with _Texts(compared, asked, wanted, near, folder / "candidates.utf8") as texts:
         for rows, sides in _buckets(banded, near):
-            _verify(rows.tolist(), sides.tolist(), texts, near, asked.similarity)
+            _verify(texts.same(rows, sides), texts, near, asked.similarity)
             compared.advanced()
     return near
 
@@ -157,45 +180,64 @@ def _buckets(banded: Spilled, near: Near) -> Iterator[tuple[NDArray[np.int64], N
             yield row[inside], side[inside]
 
 
-def _verify(rows: list[int], sides: list[int], texts: _Texts, near: Near, similarity: float) -> None:
-    """Compare the pairs of a bucket whose sides are used at different times, until every row has what can be found."""
-    uses = [near.sides[side].side.use for side in sides]
-    for i, j in combinations(range(len(rows)), 2):
-        if uses[i] == uses[j] or near.known(rows[i], sides[i], rows[j], sides[j]):
-            continue
-        one, other = texts.shingles(rows[i]), texts.shingles(rows[j])
-        small, large = sorted((len(one), len(other)))
-        if small < similarity * large:
-            continue
-        shared = len(one & other)
-        if shared >= similarity * (small + large - shared):
-            near.found(rows[i], sides[i], rows[j], sides[j])
+def _verify(same: list[Same], texts: _Texts, near: Near, similarity: float) -> None:
+    """Compare the texts of a bucket whose sides are used at different times, until every row has what can be found."""
+    for i, one in enumerate(same):
+        texts.advanced()
+        if not near.known(one, one):
+            near.found(one, one)
+        for other in same[i + 1 :]:
+            if not near.known(one, other) and texts.similar(_row(one), _row(other), similarity):
+                near.found(one, other)
+
+
+def _row(same: Same) -> int:
+    return next(iter(same.values()))[0]
 
 
 class _Texts:
     """The texts of candidate rows, in a file; a context."""
 
     def __init__(self, compared: Compared, asked: NearSpec, wanted: NDArray[np.int64], near: Near, path: Path) -> None:
-        self._rows, self._size, self._advanced = wanted, asked.shingle, compared.advanced
-        lengths = []
+        self._rows, self._size, self.advanced = wanted, asked.shingle, compared.advanced
+        lengths, digests = [], bytearray()
         with path.open("wb") as file:
             for side, first, texts in _texts(compared, asked.column, near):
                 start = int(near.first_rows[side.number]) + first
                 low, high = np.searchsorted(wanted, [start, start + len(texts)])
                 for text in texts.take(pa.array(wanted[low:high] - start)).to_pylist():
-                    lengths.append(file.write(text[:LONGEST].encode("utf-8", "surrogatepass")))
+                    written = text[:LONGEST].encode("utf-8", "surrogatepass")
+                    lengths.append(file.write(written))
+                    digests += blake3(written).digest(_DIGEST_BYTES)
+        self._digests = np.frombuffer(digests, f"V{_DIGEST_BYTES}")
         self._ends = np.cumsum(lengths)
         self._file = path.open("rb")
         self._bytes = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         self._cached: OrderedDict[int, frozenset[str]] = OrderedDict()
         self._chars = 0
 
-    def shingles(self, row: int) -> frozenset[str]:
+    def same(self, rows: NDArray[np.int64], sides: NDArray[np.int64]) -> list[Same]:
+        """Ascending rows, and their sides, by their texts."""
+        digests = self._digests[np.searchsorted(self._rows, rows)]
+        found: dict[bytes, Same] = {}
+        for digest, row, side in zip(digests.tolist(), rows.tolist(), sides.tolist(), strict=True):
+            found.setdefault(digest, {}).setdefault(side, []).append(row)
+        return list(found.values())
+
+    def similar(self, row: int, other_row: int, similarity: float) -> bool:
+        """Whether two rows' sets of shingles have at least this Jaccard similarity."""
+        one, other = self._shingles(row), self._shingles(other_row)
+        small, large = sorted((len(one), len(other)))
+        if small < similarity * large:
+            return False
+        shared = len(one & other)
+        return shared >= similarity * (small + large - shared)
+
+    def _shingles(self, row: int) -> frozenset[str]:
         """The set of a row's shingles."""
         if row in self._cached:
             self._cached.move_to_end(row)
             return self._cached[row]
-        self._advanced()
         at = int(np.searchsorted(self._rows, row))
         start = int(self._ends[at - 1]) if at else 0
         text = self._bytes[start : int(self._ends[at])].decode("utf-8", "surrogatepass")

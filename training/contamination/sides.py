@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,11 +57,13 @@ class Compared:
     """All sides, and the common types of the columns in which they are compared.
 
     Attributes:
+        fields: the field of the spec that asks for each column, for a message.
         advanced: called after each piece of work.
     """
 
     sides: Sequence[OpenSide]
     types: dict[str, pa.DataType]
+    fields: Mapping[str, str]
     advanced: Advance = no_report
 
     def blocks(self, side: OpenSide, names: Sequence[str]) -> Iterator[tuple[int, list[pa.ChunkedArray]]]:
@@ -70,30 +72,59 @@ class Compared:
             for table in side.shards.tables(number, list(dict.fromkeys(names))):
                 for start in range(0, table.num_rows, BLOCK_ROWS):
                     block = table.slice(start, BLOCK_ROWS)
-                    yield first + start, [block.column(name).cast(self.types[name]) for name in names]
+                    yield first + start, [self._common(block, side, name) for name in names]
                     self.advanced()
                 first += table.num_rows
 
+    def _common(self, block: pa.Table, side: OpenSide, name: str) -> pa.ChunkedArray:
+        """A block's column in the common type; UsageError, without the value, for one that this type cannot hold."""
+        values = block.column(name)
+        try:
+            return values.cast(self.types[name])
+        except pa.ArrowException as error:
+            raise UsageError(
+                f"{self.fields[name]}: column {column_shown(repr(name))} is {values.type} in {side.side.name} and "
+                f"{self.types[name]} beside it, which cannot hold all of its values exactly.",
+                remedy="Give both the same type, or leave the column out.",
+            ) from error
+
 
 def open_sides(
-    sides: Sequence[Side], folders: Sequence[Path], columns: Sequence[str], advanced: Advance = no_report
+    sides: Sequence[Side], folders: Sequence[Path], columns: Mapping[str, str], advanced: Advance = no_report
 ) -> Compared:
-    """The sides' shards in these folders; UsageError if a column has types that do not compare."""
+    """The sides' shards in these folders; UsageError if a column has types that do not compare.
+
+    Args:
+        columns: the columns, each with the field of the spec that asks for it.
+    """
     opened = [
         OpenSide(number, side, Shards(folder, side.dataset, side.split))
         for number, (side, folder) in enumerate(zip(sides, folders, strict=True))
     ]
-    return Compared(opened, {name: _common(opened, name) for name in columns}, advanced)
+    return Compared(opened, {name: _common(opened, name, field) for name, field in columns.items()}, columns, advanced)
 
 
-def _common(opened: Sequence[OpenSide], name: str) -> pa.DataType:
+def _common(opened: Sequence[OpenSide], name: str, field: str) -> pa.DataType:
     fields = [one.shards.schema.field(name).remove_metadata() for one in opened]
+    nested = next((one.type for one in fields if _is_nested(one.type)), None)
+    if nested is not None:
+        raise UsageError(
+            f"{field}: column {column_shown(repr(name))} is {nested}, which cannot be compared.",
+            remedy="Leave the column out with contract.contamination.ignore, or flatten it in shards.transform.",
+        )
     try:
         return pa.unify_schemas([pa.schema([one]) for one in fields], promote_options="permissive").field(0).type
     except pa.ArrowException as error:
         other = next(index for index, one in enumerate(fields) if one.type != fields[0].type)
         raise UsageError(
-            f"contract.contamination: column {column_shown(repr(name))} is {fields[0].type} in {opened[0].side.name} "
+            f"{field}: column {column_shown(repr(name))} is {fields[0].type} in {opened[0].side.name} "
             f"and {fields[other].type} in {opened[other].side.name}, which cannot be compared.",
             remedy="Give both the same type, or leave the column out with contract.contamination.ignore.",
         ) from error
+
+
+def _is_nested(type_: pa.DataType) -> bool:
+    """Whether values have parts other than those of a list."""
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return _is_nested(type_.value_type)
+    return bool(pa.types.is_nested(type_))

@@ -40,9 +40,7 @@ def main(request: ContaminationRequest, report: Report) -> ContaminationReport:
     """
     store, asked = open_at(request.store), request.asked
     folders = [local_dataset(store, side.dataset) for side in request.sides]
-    near_column = [asked.near.column] if asked.near else []
-    names = [*request.columns, *request.label, *near_column]
-    compared = open_sides(request.sides, folders, list(dict.fromkeys(names)), _advance(report))
+    compared = open_sides(request.sides, folders, request.fields, _advance(report))
     with scratch.make("contamination") as folder:
         noted = record(compared, request.columns, request.label, folder.path)
         shared = find_shared(noted, compared.sides, folder.path, compared.advanced)

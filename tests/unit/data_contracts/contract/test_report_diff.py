@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from data_contracts.contract.report_diff import difference
-from data_contracts.handoffs import ContractReport, Failure
+from data_contracts.drift_report import ColumnDrift, DriftReport
+from data_contracts.handoffs import ContractReport, Failure, Quarantine
 
 
 def report(*failures: tuple[str, str, int], suite: str = "s") -> ContractReport:
@@ -29,3 +30,23 @@ def test_each_change_has_its_kind_and_new_ones_come_first() -> None:
     assert found.changes[-1].sentence == "null 3"
     assert not found.other_suite
     assert difference(report(), report(suite="t")).other_suite
+
+
+def test_rows_that_were_set_aside_are_still_broken() -> None:
+    before, after = report(("null", "a", 3)), report(("null", "a", 5))
+    aside = Quarantine(rows=5, broken=after.failures)
+    after = after.model_copy(update={"accepted": True, "failures": [], "quarantine": aside})
+    found = difference(before, after)
+    assert [(one.kind, one.before, one.after) for one in found.changes] == [("worse", 3, 5)]
+    assert found.set_aside == (0, 5)
+
+
+def test_columns_that_moved_in_one_or_both() -> None:
+    def moved(*names: str) -> ContractReport:
+        columns = [ColumnDrift(column=name, verdict="warning", p=0, nulls=(0, 0), sentence=name) for name in names]
+        columns.append(ColumnDrift(column="still", verdict="same", p=1, nulls=(0, 0), sentence="still"))
+        return report().model_copy(update={"drift": DriftReport(against="x", columns=columns)})
+
+    found = difference(moved("a", "b"), moved("b", "c")).moved
+    assert [(one.column, one.kind) for one in found] == [("c", "broken"), ("b", "same"), ("a", "healed")]
+    assert difference(report(), report()).moved == []

@@ -92,8 +92,9 @@ def test_what_is_told_of_columns() -> None:
     said = {one.column: (one.verdict, one.sentence) for one in report.columns}
     assert said["gone"] == ("critical", "gone is gone")
     assert said["secret"] == ("same", "secret: no change beyond chance")
-    assert said["a"][1].startswith("a: KS 0.3")
-    assert "mean 0.9936 (was -0.006443)" in said["a"][1]
+    assert said["a"][1].startswith("a: its distribution moved: KS 0.3")
+    assert ", PSI " in said["a"][1]
+    assert "; mean 0.9936 (was -0.006443)" in said["a"][1]
     assert said["c"][1].endswith("50.00% of the values are new, such as 'y<&'")
     assert set(said) == {"a", "gone", "secret", "c"}
     assert report.sentence.startswith("3 of 4 columns moved against before: ")

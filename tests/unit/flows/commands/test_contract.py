@@ -1,4 +1,4 @@
-"""`contract`: what infer writes holds for its data and replaces nothing; explain and diff read what others wrote."""
+"""`contract`: explain and diff read what others wrote, and what cannot be done is one sentence."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
-from data_contracts.contract.inference import Draft
-from data_contracts.contract.suites import load_suite
 from flows import cli
-from flows.commands.contract import _section
 from tasks.run.run import open_run
 from tasks.stages.validate import validate
-from tests.support.tiny import write_project, write_rows
+from tests.support.tiny import SPEC, write_project
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -31,53 +27,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return capsys.readouterr().err
 
 
-def test_what_infer_writes_is_a_contract_that_its_data_keeps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_rows(tmp_path / "rows.csv")
-    lines = (tmp_path / "rows.csv").read_text().splitlines()
-    # An id that is unique in the sample of the draft, and not in all rows; and e-mail addresses.
-    many = [f"{line},{i if i < 11_000 else 7},p{i}@example.org" for i, line in enumerate(lines[1:] * 20)]
-    (tmp_path / "rows.csv").write_text("\n".join([f"{lines[0]},nearly,contact", *many]) + "\n")
-    found = command(capsys, "infer", "rows.csv", "--out", "made")
-    section = yaml.safe_load((tmp_path / "made/contract.yaml").read_text())
-    assert section == {
-        "data": {"source": "../rows.csv", "sensitive": ["contact"]},
-        "contract": {"suite": "suite.json"},
-    }
-    suite = load_suite("suite.json", tmp_path / "made")
-    expectations = [(one["type"], one["kwargs"].get("column")) for one in suite["expectations"]]
-    kept = {(name.removeprefix("expect_column_values_to_"), column) for name, column in expectations}
-    assert ("be_between", "a") in kept
-    assert ("be_in_set", "label") in kept
-    assert ("be_unique", "nearly") not in kept
-    assert "example.org" not in json.dumps(found) + (tmp_path / "made/contract.yaml").read_text()
-    write_project(tmp_path / "line", {**section, "data": {**section["data"], "source": "../rows.csv"}})
-    (tmp_path / "line/suite.json").write_text((tmp_path / "made/suite.json").read_text())
-    run = open_run(tmp_path / "line/pipeline.yaml", recorded=False)
-    done = validate.done(run)
-    assert done.handoff.accepted
-    assert done.handoff.failures == []
-    assert "made/suite.json exists already." in refused(capsys, "infer", "rows.csv", "--out", "made")
-    (tmp_path / "made/suite.json").unlink()
-    assert "made/contract.yaml exists already." in refused(capsys, "infer", "rows.csv", "--out", "made")
-    assert not (tmp_path / "made/suite.json").exists()
-
-
-@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\n\n"])
-def test_no_name_of_a_column_is_read_as_yaml(end: str) -> None:
-    name = f"x{end}evaluate: {{}} # \U0001f600"
-    made = Draft(rows=3, sensitive={f"email{name}": "its name looks like personal data"}, keys=[name, "id"])
-    made.unsure.append((name, "it has infinite values"))
-    section = _section(made, f"a{end}b: c.csv", f"a{end}b: c.csv")
-    assert yaml.safe_load(section) == {
-        "data": {"source": f"a{end}b: c.csv", "sensitive": [f"email{name}"]},
-        "contract": {"suite": "suite.json"},
-    }
-    assert len(section.splitlines()) == 9
-
-
 def test_explain_reads_a_suite_and_a_spec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     spec = write_project(tmp_path)
     of_suite = command(capsys, "explain", tmp_path / "suite.json")
@@ -90,6 +39,63 @@ def test_explain_reads_a_suite_and_a_spec(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["contract", "explain", str(spec)]) == 0
     head = "tiny: 3 expectations; the mildest severity that rejects is critical\n- `a` is"
     assert capsys.readouterr().out.startswith(head)
+
+
+def test_explain_leaves_a_parameter_as_it_is_and_reads_all_suites_of_a_spec(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    least = {
+        "type": "expect_column_values_to_be_between",
+        "kwargs": {"column": "a", "min_value": {"$PARAMETER": "low"}},
+    }
+    suite = {"name": "p", "expectations": [least]}
+    rare = {"name": "rare", "expectations": [{**least, "kwargs": {"column": "b", "max_value": {"$PARAMETER": "high"}}}]}
+    evaluate = {
+        **SPEC["evaluate"],
+        "sets": {"hard": {"source": "rows.csv", "contract": {"suite": rare}}, "same": {"source": "rows.csv"}},
+    }
+    contract = {"suite": "p.json", "parameters": {"low": 0, "high": 9}, "features": {"suite": suite, "fail_on": "info"}}
+    spec = write_project(tmp_path, {"contract": contract, "evaluate": evaluate})
+    (tmp_path / "p.json").write_text(json.dumps(suite))
+    of_suite = command(capsys, "explain", tmp_path / "p.json")
+    assert of_suite["expectations"][0]["sentence"] == "`a` is at least the parameter low in every row."
+    found = command(capsys, "explain", spec)
+    assert found["expectations"][0]["sentence"] == "`a` is at least 0 in every row."
+    others = {one["field"]: one["expectations"][0]["sentence"] for one in found["others"]}
+    assert others == {
+        "contract.features.suite": "`a` is at least 0 in every row.",
+        "evaluate.sets.hard.contract.suite": "`b` is at most 9 in every row.",
+    }
+    assert cli.main(["contract", "explain", str(spec)]) == 0
+    printed = capsys.readouterr().out
+    assert "contract.features.suite: p: 1 expectation; the mildest severity that rejects is info\n- `a`" in printed
+    assert printed.endswith("The rows of evaluate.sets.same must meet the suite of contract, too.\n")
+
+
+def test_diff_reads_the_report_of_a_rejected_run_that_an_earlier_run_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own newest one: with the comparison that it asked for, and not the one without that lies beside it."""
+    spec = write_project(tmp_path)
+    good = validate.done(open_run(spec, recorded=False)).handoff
+    rows = (tmp_path / "rows.csv").read_text().splitlines()
+    moved = [",".join([*row.split(",")[:3], "0.9", row.split(",")[4]]) for row in rows[1:]]
+    (tmp_path / "rows.csv").write_text("\n".join([rows[0], *moved]) + "\n")
+    asked = [f"contract.drift.against={good.ref.uri}", "contract.drift.fail_on=critical"]
+    rejected = []
+    for _ in range(2):  # the second run reuses the first's report
+        run = open_run(spec, overrides=asked)
+        assert not validate.done(run).handoff.accepted
+        rejected.append(run.run_id)
+    store = tmp_path / ".trainwright"
+    for run_id in rejected:
+        found = command(capsys, "diff", good.ref.uri, run_id, "--store", store)
+        assert (found["accepted"], found["drift"]) == ([True, False], [None, "critical"])
+        assert [(one["column"], one["kind"]) for one in found["moved"]] == [("c", "broken")]
+    assert cli.main(["contract", "diff", good.ref.uri, run_id, "--store", str(store)]) == 0
+    printed = capsys.readouterr().out
+    assert "Drift: not compared -> 1 of 5 columns moved against contracts/" in printed
+    assert "- newly moved: c: its distribution moved: KS " in printed
 
 
 def test_diff_reads_files_addresses_and_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

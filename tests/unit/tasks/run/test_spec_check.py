@@ -47,3 +47,30 @@ def test_code_that_does_not_exist_is_named_with_its_place(case: str, tmp_path: P
 def test_a_spec_that_is_right_passes(tmp_path: Path) -> None:
     check_spec(write_project(tmp_path), [], None)
     assert not (tmp_path / ".trainwright").exists()
+
+
+def test_a_parameter_that_no_suite_uses_is_refused(tmp_path: Path) -> None:
+    """Those of the suites of features and of evaluation sets count as used."""
+
+    def suite(name: str) -> dict[str, Any]:
+        kwargs = {"column": "a", "value_set": [{"deep": [{"$PARAMETER": name}]}]}
+        return {"name": "s", "expectations": [{"type": "expect_column_values_to_be_in_set", "kwargs": kwargs}]}
+
+    sets = {"hard": {"source": "rows.csv", "contract": {"suite": suite("of_set")}}}
+    evaluate = {**SPEC["evaluate"], "sets": sets}
+    contract = {"suite": suite("of_data"), "features": {"suite": suite("of_features")}}
+    values = {"of_data": 1, "of_features": 2, "of_set": 3}
+    check_spec(
+        write_project(tmp_path, {"contract": {**contract, "parameters": values}, "evaluate": evaluate}), [], None
+    )
+    for more, hint in (("of_dat", "; did you mean of_data?"), ("zzz", "; they use of_data, of_features, of_set.")):
+        spec = write_project(
+            tmp_path, {"contract": {**contract, "parameters": {**values, more: 1}}, "evaluate": evaluate}
+        )
+        with pytest.raises(SpecError) as error:
+            check_spec(spec, [], None)
+        assert error.value.message == f"contract.parameters.{more}: no suite uses this parameter{hint}"
+    with pytest.raises(SpecError, match="no suite uses this parameter; they use none"):
+        check_spec(
+            write_project(tmp_path / "none", {"contract": {"suite": "suite.json", "parameters": {"x": 1}}}), [], None
+        )

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import ContractRejected, SpecError, UsageError
+from data_contracts.profile.collect import profile_of
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
+from tasks.stages.arrival_check import late_rows
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import write_project
 
@@ -70,6 +76,55 @@ def test_fewer_rows_than_in_the_window_before(spec: Path) -> None:
     validate(run_of(spec, "2026-06-01..2026-06-03", asked))  # no window of this length before it
 
 
+def test_a_rejected_run_is_not_the_volume_before(spec: Path) -> None:
+    def run_with(rows: int) -> Run:
+        (spec.parent / "rows.csv").write_text("t,id\n" + "2026-06-01,1\n" * rows)
+        return open_run(spec, overrides=[ALWAYS[0], "contract.arrival.min_share=0.5"])
+
+    validate(run_with(100))
+    for rows in (2, 3, 0, 1):  # the second would be enough beside the first, and none beside none
+        with pytest.raises(
+            ContractRejected, match="no rows" if not rows else f"{rows} rows are 0.0{rows} times the 100"
+        ):
+            validate(run_with(rows))
+
+
+def test_rows_of_an_earlier_window(spec: Path) -> None:
+    """A file that was delivered for the second day holds rows of the first."""
+    (spec.parent / "d-2026-06-02.csv").write_text((spec.parent / "rows.csv").read_text())
+    delivered = ["data.source=d-{{ start }}.csv", 'data.window={"path": "%Y-%m-%d"}', "contract.arrival.column=t"]
+    with pytest.raises(ContractRejected) as raised:
+        validate(run_of(spec, SECOND, *delivered, "contract.arrival.max_late=0.7"))
+    [failure] = raised.value.details["failures"]
+    assert (failure["expectation"], failure["column"], failure["rows"]) == ("arrival.max_late", "t", 10)
+    assert (
+        "10 of 14 rows (71.429%) have a time in t before the window, which begins at 2026-06-02" in failure["sentence"]
+    )
+    assert validate(run_of(spec, SECOND, *delivered, "contract.arrival.max_late=0.72")) is not None
+
+
+def test_rows_of_an_earlier_window_among_wide_bins() -> None:
+    """The window begins inside a bin: its rows are not counted, but the earliest of all is known."""
+    start = datetime(2026, 6, 2, tzinfo=UTC)
+    for earlier, least in ((0, 0), (1, 1), (3000, 2900)):
+        seconds = np.arange(-earlier, 40_000, dtype=np.int64)
+        times = pa.array(int(start.timestamp()) * 10**6 + seconds * 10**6, pa.timestamp("us"))
+        [column] = profile_of([pa.record_batch({"t": times})], pa.schema({"t": times.type}), ()).columns
+        rows, exact = late_rows(column, start)
+        assert least <= rows <= earlier
+        assert exact == (earlier == 0)
+
+
+def test_times_that_datetime_does_not_have(spec: Path) -> None:
+    times = pa.array([10**18, 4 * 10**17], pa.timestamp("us"))
+    pq.write_table(pa.table({"t": times, "id": [1, 2]}), spec.parent / "far.parquet")
+    asked = ["data.source=far.parquet", "contract.arrival.column=t", "contract.arrival.max_age=6h"]
+    assert validate(open_run(spec, overrides=[ALWAYS[0], *asked])) is not None
+    pq.write_table(pa.table({"t": pa.array([-(10**18)], times.type), "id": [1]}), spec.parent / "far.parquet")
+    with pytest.raises(ContractRejected, match="the newest t is before the year 1, "):
+        validate(open_run(spec, overrides=[ALWAYS[0], *asked]))
+
+
 def test_days_without_a_file(spec: Path) -> None:
     rows = (spec.parent / "rows.csv").read_text()
     for day in (1, 2, 4):
@@ -78,13 +133,27 @@ def test_days_without_a_file(spec: Path) -> None:
     validate(run_of(spec, "2026-06-01..2026-06-03", *asked))
     with pytest.raises(ContractRejected, match=r"1 day has no file \(2026-06-03\)"):
         validate(run_of(spec, "2026-06-01..2026-06-05", *asked))
+    with pytest.raises(ContractRejected, match=r"1 day has no file \(2026-06-03\)"):
+        validate(run_of(spec, "2026-06-01T12:00..2026-06-03T06:00", *asked))  # a part of the last day
 
 
 def test_a_setting_that_cannot_be_judged_is_refused(spec: Path) -> None:
     with pytest.raises(SpecError, match=r"contract.arrival.max_age: '6 hours' is not a length of time"):
         run_of(spec, SECOND, "contract.arrival.column=t", "contract.arrival.max_age=6 hours")
-    with pytest.raises(SpecError, match="max_age and column need each other"):
-        run_of(spec, SECOND, "contract.arrival.column=t")
-    for name, why in (("id", "is not a column of times"), ("u", "is not a column of times")):
+    for settings, why in (
+        ({}, "contract.arrival: judges nothing; give max_age"),
+        ({"column": "t"}, "contract.arrival.column: has no effect without max_age or max_late"),
+        ({"max_age": "6h"}, "contract.arrival.max_age: needs a column of times"),
+        ({"max_late": 0.1}, "contract.arrival.max_late: needs a column of times"),
+        ({"min_share": 2, "max_share": 1}, "contract.arrival.min_share: is 2, more than max_share, 1; no data fits"),
+        ({"files": "daily"}, "contract.arrival.files: 'daily' is the same for every day"),
+        ({"files": "%H"}, "contract.arrival.files: '%H' has a time of day"),
+    ):
+        with pytest.raises(SpecError, match=why):
+            run_of(spec, SECOND, f"contract.arrival={json.dumps(settings)}")
+    for settings in ({"files": "%d"}, {"column": "t", "max_late": 0}):
+        with pytest.raises(SpecError, match=r"contract.arrival.\w+: needs data.window"):
+            open_run(spec, overrides=[ALWAYS[0], f"contract.arrival={json.dumps(settings)}"])
+    for name, why in (("id", "is not a column of times"), ("u", "is not in the data")):
         with pytest.raises(UsageError, match=rf"contract.arrival.column: {name} {why}"):
             validate(run_of(spec, SECOND, f"contract.arrival.column={name}", "contract.arrival.max_age=6h"))

@@ -181,10 +181,19 @@ def test_a_long_comparison_reports_that_it_goes_on(tmp_path: Path, monkeypatch: 
 WRONG = {
     "a column that is not there": ({"columns": ["a", "bb"]}, "the dataset has no column|train has no column 'bb'"),
     "an ignored column that is not there": ({"ignore": ["idd"]}, "ignore: the dataset has no column 'idd'; did you"),
+    "a text column that is not there": ({"near": "txt"}, r"^contract.contamination.near: \w+ has no column 'txt'"),
+    "a label that is not there": ({"label": "lable"}, r"^contract.contamination.label: \w+ has no column 'lable'; did"),
     "nothing left": ({"ignore": ["id", "a", "b", "c"]}, "no column is left"),
     "near on numbers": ({"columns": ["a"], "near": "b"}, "near: column 'b' is double, not text"),
     "all rows": ({"columns": ["b"], "on_found": "drop"}, "drops all rows of 'train'"),
 }
+
+
+def test_more_sides_than_near_can_note_are_refused(tmp_path: Path, here: list[str], monkeypatch) -> None:
+    monkeypatch.setattr(stage, "MOST_NEAR_SIDES", 2)
+    with pytest.raises(UsageError, match="contamination.near: 3 splits, .* would be compared, and at most 2 can be"):
+        shard.done(opened(tmp_path / "tiny", {"near": "a"}), None)
+    assert here == []
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -215,7 +224,7 @@ def test_the_labels_are_the_columns_of_the_metrics_targets(tmp_path: Path, batch
     columns = dict.fromkeys(("part", "id", "a", "b", "c", "label"), "float64")
     ref = {"uri": "datasets/x-0", "id": "x", "seal": "x"}
     dataset = Dataset.from_json({"ref": ref, "key": "x", "format": "parquet", "splits": {}, "columns": columns})
-    assert stage._labels(run, stage.asked_of(run), dataset) == label
+    assert stage._labels(run, stage.section_of(run), dataset) == label
 
 
 def test_pieces_of_documents_are_checked_and_compared_by_their_text_not_by_their_place(

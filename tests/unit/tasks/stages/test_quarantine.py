@@ -73,7 +73,7 @@ def test_rows_are_set_aside_counted_everywhere_and_not_made_again(spec: Path) ->
     assert pq.read_table(stored)["row"].to_pylist() == [7, 8, 599]
     page = artifact_pages.stage_page(run, "validate", handoff=report)
     assert f"Set aside: 3 of 600 rows, in `{report.ref.uri}/{FILE}`." in page
-    assert "row 7: `7.5`" in page
+    assert "row 7 of `rows.csv`: `7.5`" in page
 
     again = opened(spec, ON)
     assert [(one.name, one.action) for one in plan(again, [validate, shard])] == [

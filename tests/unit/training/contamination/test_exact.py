@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data_contracts.messages.contamination import HELD, SCORED, TRAINED, Side
+from data_contracts.messages.contamination import HELD_OUT, SCORED, TRAINED, Side
 from tests.support.sealed_rows import compared, sealed
 from tests.support.sharding import small_runs
 from training.contamination import exact
 from training.contamination.drop import copies
 
-USES = {"train": TRAINED, "val": HELD, "test": SCORED}
+USES = {"train": TRAINED, "val": HELD_OUT, "test": SCORED}
 rows = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), min_size=1, max_size=12)
 
 

@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.messages.contamination import SCORED, TRAINED, Side
 from data_contracts.pipeline_spec import NearSpec
 from tests.support.sealed_rows import compared, sealed
-from training.contamination.near import find_near
+from training.contamination.near import Near, _Texts, _verify, find_near
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmnprst" for b in "aeiou" for c in ("", "n", "r", "st")]
 
@@ -78,11 +78,47 @@ def test_edges(tmp_path: Path, train, test, found) -> None:
     assert near_of(tmp_path, train, test).mask(0).tolist() == found
 
 
-def test_many_equal_texts_take_time_in_proportion(tmp_path: Path) -> None:
-    near = near_of(tmp_path, ["the same text"] * 3000, ["the same text"] * 200)
-    assert near.mask(0).all()
+def test_many_equal_texts_take_time_in_proportion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two texts, each often on both sides, and near each other: one pair of texts is compared in each band."""
+    compared_texts: list[tuple[int, int]] = []
+    similar = _Texts.similar
+
+    def counted(texts: _Texts, row: int, other: int, similarity: float) -> bool:
+        compared_texts.append((row, other))
+        return similar(texts, row, other, similarity)
+
+    monkeypatch.setattr(_Texts, "similar", counted)
+    one, other = "a text that is here and there, time and again", "a text that is here and there, time and again!"
+    near = near_of(tmp_path, [one, other] * 1500 + ["else"], [other, one] * 100, similarity=0.9)
+    assert near.mask(0).tolist() == [True] * 3000 + [False]
+    assert len(compared_texts) == 1
     [overlap] = near.overlaps()
     assert (overlap.earlier_rows, overlap.later_rows) == (3000, 200)
+    assert [later.row for later, _ in overlap.examples] == list(range(10))
+    assert {earlier.row for _, earlier in overlap.examples} == {0}
+
+
+class FarApart:
+    """Texts of which no two are near each other; `reported` counts the reports."""
+
+    reported = 0
+
+    def advanced(self) -> None:
+        self.reported += 1
+
+    def similar(self, row: int, other: int, similarity: float) -> bool:
+        return False
+
+
+def test_a_long_verification_reports_that_it_goes_on(tmp_path: Path) -> None:
+    """One band that very many different texts share: the child must not be taken for a hung one."""
+    tables = {name: pa.table({"text": list("abcdef")}) for name in ("train", "test")}
+    dataset = sealed(tmp_path, "texts", tables, 500)
+    sides = [Side(name=name, dataset=dataset, split=name, use=use, own=True) for use, name in enumerate(tables)]
+    texts = FarApart()
+    same = [{row // 6: [row]} for row in range(12)]
+    _verify(same, texts, Near.of(compared(tmp_path, sides, ["text"]).sides), 0.8)
+    assert texts.reported == 12
 
 
 def test_a_column_of_numbers_is_refused(tmp_path: Path) -> None:

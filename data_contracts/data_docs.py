@@ -1,0 +1,148 @@
+"""A contract report as a page of Great Expectations' Data Docs, rendered by Great Expectations from our results.
+
+Its own pages load styles, scripts and pictures from eight hosts. Here they are taken out, a small style is written into
+the page, and a content security policy forbids the browser to load or run anything. So the page opens offline, and
+nothing of the data leaves the machine.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from data_contracts.contract.great_expectations_engine import load_great_expectations
+from data_contracts.contract.quarantine import ABOUT_ROWS
+from data_contracts.contract_results import Result
+from data_contracts.handoffs import ContractReport
+from data_contracts.quoting import MASK
+
+_LOADED = re.compile(r"<script\b.*?</script>|<link\b[^>]*>|<img\b[^>]*>", re.DOTALL | re.IGNORECASE)
+# Links to pages that are not there, or elsewhere.
+_LINKS = re.compile(r"""\shref=(?:"(?!#)[^"]*"|'(?!#)[^']*')""")
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+_STYLE = """
+body{font-family:sans-serif;margin:0 auto;max-width:80rem;padding:1rem;color:#212529}
+table{border-collapse:collapse;width:100%;margin:.5rem 0}
+td,th{border:1px solid #dee2e6;padding:.4rem;text-align:left;vertical-align:top}
+.badge{background:#e9ecef;border-radius:.25rem;padding:0 .3rem}
+.text-success::before{content:"\\2713";color:#2b8a3e}
+.text-danger::before{content:"\\2717";color:#c92a2a}
+.btn-group,nav .btn,.breadcrumb,footer{display:none}
+ul{padding-left:1.2rem}
+a{color:#1864ab}
+h5,.card-header{font-weight:bold;font-size:1.1rem}
+"""
+# What stands for the arguments of a masked expectation; Great Expectations checks their types.
+_HIDDEN: dict[type, Any] = {int: 0, float: 0.0, str: MASK, list: [MASK], dict: {}}
+
+
+def data_docs(results: Sequence[Result], report: ContractReport, name: str, run_id: str, started: str) -> str:
+    """The page's HTML.
+
+    Args:
+        results: of all expectations of the suite.
+        name: of the suite.
+        run_id, started: of the run, for the page's foot.
+    """
+    validation = _validation(results, report, name, run_id, started)
+    page = _LINKS.sub("", _LOADED.sub("", _rendered(validation)))
+    head = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><style>{_STYLE}</style>'
+    return re.sub(r"<head[^>]*>", lambda found: f"{found[0]}{head}", page, count=1)
+
+
+def _validation(
+    results: Sequence[Result], report: ContractReport, name: str, run_id: str, started: str
+) -> dict[str, Any]:
+    """Our results as Great Expectations' validation result."""
+    held = sum(one.failure is None and not one.unclear for one in results)
+    return {
+        "success": report.accepted,
+        "suite_name": _text(name),
+        "results": [_result(one, report) for one in results],
+        "statistics": {
+            "evaluated_expectations": len(results),
+            "successful_expectations": held,
+            "unsuccessful_expectations": len(results) - held,
+            "success_percent": 100 * held / len(results) if results else None,
+        },
+        "meta": {"run_id": {"run_name": _text(run_id), "run_time": started}, "active_batch_definition": {}},
+    }
+
+
+def _rendered(validation: dict[str, Any]) -> str:
+    """The page as Great Expectations renders it."""
+    load_great_expectations()
+    from great_expectations.core import ExpectationSuiteValidationResult, ExpectationValidationResult
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+    from great_expectations.render.renderer import ValidationResultsPageRenderer
+    from great_expectations.render.view import DefaultJinjaPageView
+
+    nothing = {"raised_exception": False, "exception_message": None, "exception_traceback": None}
+    results = [
+        ExpectationValidationResult(
+            success=one["success"],
+            expectation_config=ExpectationConfiguration(
+                **{name: one[name] for name in ("type", "kwargs", "severity", "description")}
+            ),
+            result=one["result"],
+            exception_info=nothing,
+        )
+        for one in validation["results"]
+    ]
+    whole = ExpectationSuiteValidationResult(**{**validation, "results": results})
+    page: str = DefaultJinjaPageView().render(ValidationResultsPageRenderer(run_info_at_end=True).render(whole))
+    return page
+
+
+def _result(one: Result, report: ContractReport) -> dict[str, Any]:
+    entry, success = one.entry, one.failure is None and not one.unclear
+    found: dict[str, Any] = {}
+    if one.failure is not None and one.failure.rows:
+        found = {
+            "element_count": report.rows,
+            "unexpected_count": one.failure.rows,
+            "unexpected_percent": 100 * one.failure.rows / max(report.rows, 1),
+            "partial_unexpected_list": [_text(value) for value in _with_places(one)],
+        }
+    elif one.observed or one.unclear:
+        found = {"observed_value": _text(one.observed or one.unclear)}
+    if success and entry["type"].startswith(ABOUT_ROWS):
+        found |= {"element_count": report.rows, "unexpected_count": 0, "unexpected_percent": 0.0}
+    kwargs = {key: _hidden(key, value) for key, value in entry["kwargs"].items()} if one.masked else entry["kwargs"]
+    description = f"{one.text}: its arguments are not shown, because a column is sensitive" if one.masked else one.text
+    return {
+        "success": success,
+        "type": entry["type"],
+        "kwargs": _texts(kwargs),
+        "severity": entry["severity"],
+        # Great Expectations fills in $names.
+        "description": _text(description).replace("$", "&#36;"),
+        "result": found,
+    }
+
+
+def _with_places(one: Result) -> list[str]:
+    """The values that broke it, with their rows."""
+    assert one.failure is not None
+    places = [f" (row {place.row} of {place.file})" for place in one.failure.places]
+    places = places or [f" (row {row})" for row in one.failure.row_numbers]
+    return [f"{value}{place}" for value, place in zip(one.failure.values, places, strict=False)]
+
+
+def _hidden(key: str, value: Any) -> Any:
+    return value if key.startswith("column") or isinstance(value, bool) else _HIDDEN.get(type(value), MASK)
+
+
+def _texts(value: Any) -> Any:
+    """The same with every text escaped: Great Expectations writes them into the page as they are."""
+    if isinstance(value, dict):
+        return {_text(key): _texts(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_texts(one) for one in value]
+    return _text(value) if isinstance(value, str) else value
+
+
+def _text(text: Any) -> str:
+    return html.escape(str(text))

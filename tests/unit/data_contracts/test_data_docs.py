@@ -1,0 +1,51 @@
+"""A page of Data Docs loads nothing from anywhere, runs nothing, and shows nothing of a sensitive column."""
+
+from __future__ import annotations
+
+import re
+
+from data_contracts.contract_results import results_of
+from data_contracts.data_docs import data_docs
+from data_contracts.handoffs import ContractReport, Failure, RowPlace
+
+FORGED = "<script>alert(1)</script><img src=https://evil.example/x.png> $a {{ 7*7 }}"
+SUITE = {
+    "name": FORGED,
+    "expectations": [
+        {"type": f"expect_{name}", "kwargs": kwargs, "severity": severity}
+        for name, kwargs, severity in (
+            ("column_values_to_be_in_set", {"column": "a", "value_set": [FORGED, 1]}, "critical"),
+            ("column_values_to_be_between", {"column": "secret", "min_value": 98765, "max_value": 98766}, "critical"),
+            ("column_values_to_match_regex", {"column": "secret", "regex": "98765"}, "critical"),
+            ("column_quantile_values_to_be_between",
+             {"column": "secret", "quantile_ranges": {"quantiles": [0.5], "value_ranges": [[98765, 98766]]}}, "info"),
+            ("column_mean_to_be_between", {"column": "b", "min_value": 5}, "warning"),
+            ("table_row_count_to_be_between", {"min_value": 1}, "critical"),
+        )
+    ],
+}  # fmt: skip
+
+
+def failure(at: int, **fields: object) -> Failure:
+    entry = SUITE["expectations"][at]
+    known = {"expectation": entry["type"], "column": entry["kwargs"].get("column"), "severity": entry["severity"]}
+    return Failure.model_validate({"rows": 0, "sentence": "s", **known, **fields})
+
+
+def test_what_a_page_holds_and_what_it_does_not() -> None:
+    rows = {"rows": 2, "row_numbers": [3], "values": [FORGED], "places": [RowPlace(file="d/x.csv", row=3)]}
+    masked = {"rows": 1, "row_numbers": [4], "values": ["•••"]}
+    found = [failure(0, **rows), failure(1, **masked), failure(4, observed="0.25")]
+    report = ContractReport(key="k", accepted=False, rows=600, expectations=6, failures=found, suite_digest="x")
+    page = data_docs(
+        results_of(SUITE, report, None, ["secret"]), report, SUITE["name"], "run-1", "2026-11-23T00:00:00Z"
+    )
+    assert re.findall(r"<(?:script|link|img|iframe|object)\b", page, re.IGNORECASE) == []
+    assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "{{ 7*7 }} (row 3 of d/x.csv)" in page
+    assert re.findall(r"""href=["'](?!#)[^"']*""", page) == []
+    assert "98765" not in page
+    assert "•••" in page
+    assert "0.25" in page
+    assert page.count("its arguments are not shown, because a column is sensitive") == 3

@@ -1,0 +1,52 @@
+"""`contract docs`: the page of a run's report opens in a browser without a network."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import ContractRejected
+from flows import cli
+from tasks.run.run import open_run
+from tasks.stages.validate import validate
+from tests.support.tiny import write_project
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def shown(profile: Path, page: Path) -> str:
+    """What a browser shows in the end; no name leads to a host."""
+    browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    offline = ["--host-resolver-rules=MAP * ~NOTFOUND", "--virtual-time-budget=5000", f"--user-data-dir={profile}"]
+    done = subprocess.run(
+        [*browser, *offline, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.apt("chromium")
+def test_the_page_of_a_rejected_run_opens_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = write_project(tmp_path / "tiny")
+    with (spec.parent / "rows.csv").open("a") as rows:
+        rows.write("9000,7,0,0,1\n")
+    run = open_run(spec)
+    with pytest.raises(ContractRejected):
+        validate(run)
+    out = tmp_path / "docs"
+    wanted = ["contract", "docs", run.run_id, "--store", str(spec.parent / ".trainwright")]
+    assert cli.main([*wanted, "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"page": str(out / "index.html"), "accepted": False}
+    page = shown(tmp_path / "profile", out / "index.html")
+    assert "is at least -1 and at most 1 in every row" in page
+    assert "(row 600 of rows.csv)" in page
+    assert cli.main([*wanted, "--out", str(out)]) == 2
+    assert "index.html exists already." in capsys.readouterr().err
+    assert cli.main(wanted) == 2
+    assert "contract docs needs a folder to write to. Name it: --out DIR." in capsys.readouterr().err
+    plain = open_run(spec, overrides=["contract.fail_on=info"])
+    assert cli.main(["contract", "docs", plain.run_id, *wanted[3:], "--out", str(tmp_path / "none")]) == 2
+    assert "has no contract report. Name a run that got as far as validate." in capsys.readouterr().err

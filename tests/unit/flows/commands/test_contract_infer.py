@@ -1,0 +1,94 @@
+"""`contract infer`: what it writes holds for its data, replaces nothing, and no name is read as YAML."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from data_contracts.contract.inference import Draft
+from data_contracts.contract.suites import load_suite
+from flows import cli
+from flows.commands.contract_infer import _section
+from tasks.run.run import open_run
+from tasks.stages.validate import validate
+from tests.support.tiny import write_project, write_rows
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict:
+    code = cli.main(["contract", *map(str, arguments), "--json"])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    return json.loads(printed.out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert cli.main(["contract", *map(str, arguments)]) == 2
+    return capsys.readouterr().err
+
+
+def test_what_infer_writes_is_a_contract_that_its_data_keeps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "rows.csv")
+    lines = (tmp_path / "rows.csv").read_text().splitlines()
+    # An id that is unique in the sample of the draft, and not in all rows; and e-mail addresses.
+    many = [f"{line},{i if i < 11_000 else 7},p{i}@example.org" for i, line in enumerate(lines[1:] * 20)]
+    (tmp_path / "rows.csv").write_text("\n".join([f"{lines[0]},nearly,contact", *many]) + "\n")
+    found = command(capsys, "infer", "rows.csv", "--out", "made")
+    section = yaml.safe_load((tmp_path / "made/contract.yaml").read_text())
+    assert section == {
+        "data": {"source": "../rows.csv", "sensitive": ["contact"]},
+        "contract": {"suite": "suite.json"},
+    }
+    suite = load_suite("suite.json", tmp_path / "made")
+    expectations = [(one["type"], one["kwargs"].get("column")) for one in suite["expectations"]]
+    kept = {(name.removeprefix("expect_column_values_to_"), column) for name, column in expectations}
+    assert ("be_between", "a") in kept
+    assert ("be_in_set", "label") in kept
+    assert ("be_unique", "nearly") not in kept
+    assert ("be_between", "nearly") in kept  # which only seemed to name its rows
+    assert ("be_unique", "id") not in kept
+    assert ("be_between", "id") in kept
+    assert "example.org" not in json.dumps(found) + (tmp_path / "made/contract.yaml").read_text()
+    write_project(tmp_path / "line", {**section, "data": {**section["data"], "source": "../rows.csv"}})
+    (tmp_path / "line/suite.json").write_text((tmp_path / "made/suite.json").read_text())
+    run = open_run(tmp_path / "line/pipeline.yaml", recorded=False)
+    done = validate.done(run)
+    assert done.handoff.accepted
+    assert done.handoff.failures == []
+    assert "made/suite.json exists already." in refused(capsys, "infer", "rows.csv", "--out", "made")
+    (tmp_path / "made/suite.json").unlink()
+    assert "made/contract.yaml exists already." in refused(capsys, "infer", "rows.csv", "--out", "made")
+    assert not (tmp_path / "made/suite.json").exists()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\x85", "\u2028", "\n\n"])
+def test_no_name_of_a_column_is_read_as_yaml(end: str) -> None:
+    name = f"x{end}evaluate: {{}} # \U0001f600"
+    made = Draft(rows=3, sensitive={f"email{name}": "its name looks like personal data"}, keys=[name, "id"])
+    made.unsure.append((name, "it has infinite values"))
+    section = _section(made, f"a{end}b: c.csv", f"a{end}b: c.csv")
+    assert yaml.safe_load(section) == {
+        "data": {"source": f"a{end}b: c.csv", "sensitive": [f"email{name}"]},
+        "contract": {"suite": "suite.json"},
+    }
+    assert len(section.splitlines()) == 9
+
+
+def test_a_text_that_is_not_utf8_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    offsets, text = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0])), pa.py_buffer(b"x\xe9")
+    pq.write_table(pa.table({"b": pa.Array.from_buffers(pa.string(), 2, [None, offsets, text])}), "bad.parquet")
+    assert "Column 'b' has a text that is not UTF-8, in row 1. Convert" in refused(capsys, "infer", "bad.parquet")
+    (tmp_path / "bad.jsonl").write_bytes(b'{"a": 1, "b": "x"}\n{"a": 1, "b": "caf\xe9"}\n')
+    assert "that is not UTF-8" in refused(capsys, "infer", "bad.jsonl")
