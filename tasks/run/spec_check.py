@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.contract.suites import load_suite
+from data_contracts.contract.suites import load_suite, own_classes
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
@@ -34,12 +34,11 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     spec, root = load_spec(path, overrides), path.parent
     run_window(spec, path, window, datetime.now(UTC))
     lightning = inline_lightning(spec, root)
-    if spec.contract is not None:
-        load_suite(spec.contract.suite, root, spec.contract.parameters)
-    set_suites(spec, root)
-    features_suite(spec, root)
+    named_suites(spec, root)
     read_spec_requirements(spec, path)
-    refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
+    project = code_bundle.project_root(root)
+    refuse_unknown_code(spec, path, lightning, project)
+    refuse_unknown_expectations(spec, root, project)
 
 
 def set_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
@@ -64,6 +63,34 @@ def features_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
 def set_contract_field(name: str) -> str:
     """The field with the suite of an evaluation set."""
     return f"evaluate.sets.{name}.contract.suite"
+
+
+def named_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
+    """Every suite of a spec, loaded, by its field; SpecError as `load_suite`."""
+    found = {}
+    if spec.contract is not None:
+        found["contract.suite"] = load_suite(spec.contract.suite, root, spec.contract.parameters)
+    found |= {set_contract_field(name): suite for name, suite in set_suites(spec, root).items()}
+    features = features_suite(spec, root)
+    return found if features is None else {**found, FEATURES: features}
+
+
+def refuse_unknown_expectations(spec: PipelineSpec, root: Path, project: Path, installed: Path | None = None) -> None:
+    """SpecError, with field, if a class that a suite names does not exist.
+
+    Args:
+        root: the spec's folder.
+        installed: as in `refuse_unknown_code`.
+    """
+    for field, suite in named_suites(spec, root).items():
+        for index, name in own_classes(suite).items():
+            if spec.environment is not None and installed is None and not is_in_project(project, name):
+                continue
+            try:
+                require_class(project, name, installed)
+            except UsageError as error:
+                where = f"{field}: expectations.{index}.class_path"
+                raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from infra.datasets import local_dataset
 from infra.handoffs import read_handoff
 from tasks.run.run import Run
+from tasks.stages.contract_check import code_of
 
 VERSION = 1
 
@@ -29,7 +30,7 @@ def features_key(run: Run, dataset: Dataset) -> str | None:
         "fail_on": contract.features.fail_on,
         "sensitive": sorted(run.spec.data.sensitive),
     }
-    return reuse_key("features", VERSION, settings, [dataset.ref.id], None)
+    return reuse_key("features", VERSION, settings, [dataset.ref.id], code_of(run, suite))
 
 
 def features_report(run: Run, key: str) -> ContractReport | None:
