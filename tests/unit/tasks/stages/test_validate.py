@@ -64,8 +64,8 @@ def test_a_plan_names_what_runs_on_great_expectations_and_why(tmp_path: Path) ->
     spec = write_project(tmp_path / "tiny")
     listed = [
         {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "t"}},
-        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "t", "regex": "."}},
-        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id", "row_condition": "id > 0"}},
+        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "t", "regex": r"\d"}},
+        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id", "row_condition": "id > id.mean()"}},
     ]
 
     def remark(count: int) -> str:
@@ -76,8 +76,9 @@ def test_a_plan_names_what_runs_on_great_expectations_and_why(tmp_path: Path) ->
 
     assert remark(1) == "there is no accepted contract report for this data and suite"
     assert remark(3).endswith(
-        "; 2 of 3 expectations run on Great Expectations: expect_column_values_to_match_regex on t (it has no exact"
-        " translation), expect_column_values_to_be_unique on id (it has a row_condition)"
+        "; 2 of 3 expectations run on Great Expectations: expect_column_values_to_match_regex on t (its argument"
+        " regex has no exact translation), expect_column_values_to_be_unique on id (its row_condition has no exact"
+        " translation)"
     )
 
 
