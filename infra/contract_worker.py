@@ -35,6 +35,8 @@ from infra.sources import Selection, Window, parquet_in_place, read_batches
 
 # Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
 MEMORY_BYTES = 512 * 2**20
+# Of all columns, only a first batch is read, to see their types.
+_FIRST_ROWS = 1024
 Load = Callable[[], Classes]
 
 
@@ -63,7 +65,7 @@ def main(request: ContractRequest, report: Report, load: Load = _load) -> Contra
         report(Advanced(done=done, long=True))
 
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
-        for batch in read_batches(files, sources, root=root, selection=replace(every, columns=columns)):
+        for batch in read_batches(files, sources, root=root, selection=_of(every, columns)):
             moved()
             yield batch
 
@@ -93,6 +95,10 @@ def main(request: ContractRequest, report: Report, load: Load = _load) -> Contra
         quarantine=judged.quarantine,
         profile=_profile(request, every, moved),
     )
+
+
+def _of(every: Selection, columns: list[str] | None) -> Selection:
+    return replace(every, batch_rows=_FIRST_ROWS) if columns is None else replace(every, columns=columns)
 
 
 def _profile(request: ContractRequest, selection: Selection, moved: Callable[[], None]) -> Profile | None:
