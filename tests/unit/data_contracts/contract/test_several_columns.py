@@ -68,4 +68,5 @@ def test_what_pandas_would_round_or_turn_into_another_type_is_left() -> None:
         return {}
 
     run(large, E("column_pair_values_to_be_equal", **AB, ignore_row_if="either_value_is_missing"), load=load)
-    assert loaded
+    run(large, E("select_column_values_to_be_unique_within_record", column_list=["a", "b"]), load=load)
+    assert loaded == [None, None]

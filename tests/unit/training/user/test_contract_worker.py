@@ -53,7 +53,7 @@ class ExpectFewRows(BatchExpectation):
     metric_dependencies = ("table.row_count",)
 
     def _validate(self, metrics, runtime_configuration=None, execution_engine=None):
-        return {"success": metrics["table.row_count"] < 3, "result": {"observed_value": "SECRET"}}
+        return {"success": metrics["table.row_count"] < 3, "result": {"observed_value": 4711}}
 
 
 class ExpectWrong(ExpectFewRows):
@@ -133,7 +133,7 @@ def test_rows_that_break_one_are_set_aside(project: Path, tmp_path: Path) -> Non
 
 def test_what_is_about_the_data_sees_all_of_it_and_says_nothing_beside_sensitive_columns(project: Path) -> None:
     (plain,) = asked(project, own("ExpectFewRows")).failures
-    assert plain.observed == "SECRET"
+    assert plain.observed == "4711"
     (masked,) = asked(project, own("ExpectFewRows"), sensitive=["name"]).failures
     assert masked.sentence == "checks_of_a_test.ExpectFewRows: what was observed broke it"
 
