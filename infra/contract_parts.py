@@ -104,7 +104,7 @@ class FileParts:
                 resources.moved()
                 yield batch
 
-        columns = sorted({one.column for one in wanted if one.column is not None}) or schema.names[:1]
+        columns = sorted({name for one in wanted for name in one.columns}) or schema.names[:1]
         data = Data(schema, read, lambda: parquet_in_place([file], sources, root))
         values = scanned(wanted, data, columns, resources)
         profile = profiled(

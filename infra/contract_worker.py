@@ -19,6 +19,7 @@ import pyarrow as pa
 from data_contracts.contract.engine import Outcome, Resources, check
 from data_contracts.contract.findings import Judged
 from data_contracts.contract.great_expectations_engine import load_great_expectations
+from data_contracts.contract.own_expectations import Classes
 from data_contracts.contract.quarantine import check_and_set_aside
 from data_contracts.contract.rows import ParquetFiles, Read, no_files
 from data_contracts.errors import UsageError
@@ -37,10 +38,18 @@ from infra.sources import Selection, Window, parquet_in_place, read_batches
 
 # Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
 MEMORY_BYTES = 512 * 2**20
+# Of all columns, only a first batch is read, to see their types.
+_FIRST_ROWS = 1024
+Load = Callable[[], Classes]
 
 
-def main(request: ContractRequest, report: Report) -> ContractOutcome:
-    """The outcome of a check.
+def _load() -> Classes:
+    with light_imports():  # it takes four seconds otherwise
+        return load_great_expectations()
+
+
+def main(request: ContractRequest, report: Report, load: Load = _load) -> ContractOutcome:
+    """The outcome of a check; `load` imports Great Expectations and gives the user's own classes that the suite names.
 
     Raises:
         UsageError: the data cannot be read, or lacks a column that `sensitive` names.
@@ -60,7 +69,7 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         report(Advanced(done=done, long=True))
 
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
-        for batch in read_batches(files, sources, root=root, selection=replace(every, columns=columns)):
+        for batch in read_batches(files, sources, root=root, selection=_of(every, columns)):
             moved()
             yield batch
 
@@ -78,9 +87,9 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
         def judge(suite: dict[str, Any], rows: Read) -> Outcome:
             in_place = opened if rows is read else no_files  # what is left of the rows is in no file
             at, masked = request.fail_on, request.sensitive
-            return check(suite, rows, fail_on=at, sensitive=masked, resources=resources, load=_load, files=in_place)
+            return check(suite, rows, fail_on=at, sensitive=masked, resources=resources, load=load, files=in_place)
 
-        judged = _judged(request, read, judge)
+        judged = _judged(request, read, judge, load)
         profile = None if parts is None else parts.profile()
     outcome = judged.outcome
     found = ContractOutcome(
@@ -91,6 +100,10 @@ def main(request: ContractRequest, report: Report) -> ContractOutcome:
     return with_places(request, found)
 
 
+def _of(every: Selection, columns: list[str] | None) -> Selection:
+    return replace(every, batch_rows=_FIRST_ROWS) if columns is None else replace(every, columns=columns)
+
+
 def _profile(request: ContractRequest, selection: Selection, moved: Callable[[], None]) -> Profile | None:
     if not request.profile:
         return None
@@ -98,7 +111,9 @@ def _profile(request: ContractRequest, selection: Selection, moved: Callable[[],
     return profiled(files, sources, root, selection=selection, sensitive=request.sensitive, on_batch=moved)
 
 
-def _judged(request: ContractRequest, read: Read, judge: Callable[[dict[str, Any], Read], Outcome]) -> Judged:
+def _judged(
+    request: ContractRequest, read: Read, judge: Callable[[dict[str, Any], Read], Outcome], load: Load
+) -> Judged:
     """The outcome; with `quarantine`, the rows that were set aside are written to `folder`."""
     if request.quarantine is None:
         return Judged(judge(request.suite, read))
@@ -109,7 +124,7 @@ def _judged(request: ContractRequest, read: Read, judge: Callable[[dict[str, Any
         max_share=request.quarantine.max_share,
         fail_on=request.fail_on,
         sensitive=request.sensitive,
-        load=_load,
+        load=load,
     )
     if len(judged.rows):
         assert request.folder is not None
@@ -129,11 +144,6 @@ def _cores() -> int:
 def _memory_bytes() -> int:
     """Half of what this process may use, as the rest of it needs some 200 MB, and decoding some for each thread."""
     return min(MEMORY_BYTES, (group_limit_bytes() or 2 * MEMORY_BYTES) // 2)
-
-
-def _load() -> None:
-    with light_imports():  # it takes four seconds otherwise
-        load_great_expectations()
 
 
 def _refuse_unknown(sensitive: list[str], batch: pa.RecordBatch | None) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from data_contracts.contract.great_expectations_engine import Check, on_whole, row_by_row
+from data_contracts.contract.own_expectations import Classes
 from data_contracts.contract.row_numbers import Numbers
 from data_contracts.contract.rows import Read
 
@@ -18,7 +20,12 @@ _EVERY = {"result_format": {"result_format": "COMPLETE", "partial_unexpected_cou
 
 
 def broken_rows(
-    entries: Mapping[int, dict[str, Any]], read: Read, rows: int, schema: pa.Schema, sensitive: Collection[str]
+    entries: Mapping[int, dict[str, Any]],
+    read: Read,
+    rows: int,
+    schema: pa.Schema,
+    sensitive: Collection[str],
+    classes: Classes = MappingProxyType({}),
 ) -> dict[int, Numbers]:
     """The sorted numbers of all rows that break each expectation, by its index in the suite.
 
@@ -27,10 +34,11 @@ def broken_rows(
     Args:
         entries: entries of the suite by their index; each names rows that break it.
         rows: the number of rows.
+        classes: those that the entries name.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as in the check: GX and pandas warn once for each block
-        checks = [_Rows(index, asked, schema, sensitive) for index, asked in entries.items()]
+        checks = [_Rows(index, asked, schema, sensitive, classes) for index, asked in entries.items()]
         row_by_row([one for one in checks if one.scope.row_wise], read, schema)
         on_whole([one for one in checks if not one.scope.row_wise], read, rows, schema)
     found = zip(entries, checks, strict=True)
@@ -44,8 +52,8 @@ class _Rows(Check):
         numbers: the rows' numbers, a piece for each block.
     """
 
-    def __init__(self, index: int, asked: dict[str, Any], schema: pa.Schema, sensitive: Collection[str]) -> None:
-        super().__init__(index, asked, schema, sensitive)
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
         self.numbers: list[Numbers] = []
 
     def needs(self, engine: Any) -> dict[str, Any]:

@@ -115,8 +115,9 @@ def connected(resources: Resources, paths: Sequence[str] = ()) -> duckdb.DuckDBP
         listed = ", ".join(f"'{path}'" for path in paths)
         assert listed.count("'") == 2 * len(paths)
         connection.execute(f"SET allowed_paths = [{listed}]")
-    # A minimum or a number of nulls in a footer is what the writer claimed, not what the pages hold.
-    connection.execute("SET disabled_optimizers = 'statistics_propagation'")
+    # A minimum or a number of nulls in a footer is what the writer claimed, not what the pages hold. A filter that is
+    # pushed down would use them, or be Arrow's; and rows that no condition can keep would not be read, nor counted.
+    connection.execute("SET disabled_optimizers = 'statistics_propagation,filter_pushdown'")
     connection.execute("SET enable_progress_bar = true")  # it is computed, not printed
     connection.execute("SET enable_progress_bar_print = false")
     connection.execute("SET enable_external_access = false")

@@ -16,6 +16,7 @@ from data_contracts.contract.duck import Resources
 from data_contracts.contract.findings import Outcome, outcome, rejected
 from data_contracts.contract.great_expectations_engine import Check, load_great_expectations, on_whole, row_by_row
 from data_contracts.contract.measures import Question
+from data_contracts.contract.own_expectations import Classes
 from data_contracts.contract.rows import Data, Files, Read, no_files
 from data_contracts.contract.suites import load_suite, suite_digest
 from data_contracts.contract.translation import translated
@@ -33,7 +34,7 @@ def check(
     fail_on: str,
     sensitive: Collection[str],
     resources: Resources | None,
-    load: Callable[[], None] = load_great_expectations,
+    load: Callable[[], Classes] = load_great_expectations,
     files: Files = no_files,
 ) -> Outcome:
     """Run a suite over the data.
@@ -44,7 +45,8 @@ def check(
         fail_on: the mildest severity that rejects: `critical`, `warning` or `info`.
         sensitive: columns whose values never appear in the outcome.
         resources: what the scan may use; None: Great Expectations decides everything.
-        load: imports Great Expectations; called only when an expectation needs it.
+        load: imports Great Expectations and gives the classes that the suite names; called only when an expectation
+            needs it.
         files: opens the same rows for the scan to read by itself, if they are Parquet files.
 
     Raises:
@@ -59,9 +61,8 @@ def check(
         return rejected(0, count, "rows", "the data has no rows")
 
     def checks(some: Collection[int]) -> dict[int, Check]:
-        if some:
-            load()
-        return {index: Check(index, entries[index], schema, sensitive) for index in some}
+        classes = load() if some else {}
+        return {index: Check(index, entries[index], schema, sensitive, classes) for index in some}
 
     plans = {index: translated(entry, schema) for index, entry in entries.items()} if resources else {}
     questions = {index: plan for index, plan in plans.items() if isinstance(plan, Question)}

@@ -11,6 +11,7 @@ import copy
 import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pyarrow as pa
 from data_contracts.contract.expectation_scope import narrowest, packed, scope_of
 from data_contracts.contract.findings import EXAMPLES, Finding
 from data_contracts.contract.frames import Layout, blocks, frame, is_text
+from data_contracts.contract.own_expectations import Classes, own_expectation, own_scope
 from data_contracts.contract.rows import Read
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Failure
@@ -31,10 +33,12 @@ _NOT_ARGUMENTS = {
 }  # fmt: skip
 
 
-def load_great_expectations() -> None:
-    """Import what `check` needs of Great Expectations, which takes some seconds."""
+def load_great_expectations() -> Classes:
+    """Import what `check` needs of Great Expectations, which takes some seconds; there are no classes of a user."""
     import great_expectations.expectations.expectation_configuration
     import great_expectations.validator.metrics_calculator  # noqa: F401
+
+    return {}
 
 
 class Check:
@@ -46,12 +50,25 @@ class Check:
         error: why it could not be measured or judged, or "".
     """
 
-    def __init__(self, index: int, asked: dict[str, Any], schema: pa.Schema, sensitive: Collection[str]) -> None:
+    def __init__(
+        self,
+        index: int,
+        asked: dict[str, Any],
+        schema: pa.Schema,
+        sensitive: Collection[str],
+        classes: Classes = MappingProxyType({}),
+    ) -> None:
         self.schema = schema
-        self.scope = scope_of(asked, schema)
+        if own := asked.get("class_path"):
+            self.expectation = own_expectation(index, asked, classes[own])
+            self.scope = own_scope(self.expectation, asked, schema)
+        else:
+            self.scope = scope_of(asked, schema)
+            self.expectation = _domain(index, asked, self.scope.kwargs)
         whole = [field.name for field in schema if pa.types.is_integer(field.type)]
         self.finding = Finding(asked, self.scope.columns, sensitive, whole)
-        self.expectation = _domain(index, asked, self.scope.kwargs)
+        # It may have read every column, whatever it says it observed.
+        self.finding.masked |= bool(own and sensitive and not self.scope.columns)
         self.metrics: dict[Any, Any] = {}
         self.judged: Any = None
         self.error = ""
@@ -94,8 +111,8 @@ class Check:
         unnamed = [name for name in self.scope.columns if name not in self.schema.names]
         if unnamed:
             return self.finding.missing(unnamed[0], self.schema.names)
-        result = self.judged.result
-        if "partial_unexpected_index_list" not in result:
+        result = self.judged.result or {}
+        if not {"partial_unexpected_index_list", "element_count", "unexpected_count"} <= result.keys():
             return self.finding.observed(result.get("observed_value") or result.get("partial_unexpected_list"))
         asked_of = result["element_count"] - (result.get("missing_count") or 0)
         numbers = [int(number) for number in result["partial_unexpected_index_list"]]

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 ALL = "{rows}"
 DISTINCT = "count(DISTINCT {c})"
+
+
+class Where(NamedTuple):
+    """The rows that meet a condition.
+
+    Attributes:
+        sql: the condition, in which `{w0}`, `{w1}`, … stand for the columns; each `?` is one of `values`.
+    """
+
+    sql: str
+    columns: tuple[str, ...]
+    values: tuple[Any, ...]
 
 
 class Measure(NamedTuple):
@@ -19,12 +31,22 @@ class Measure(NamedTuple):
         column: the column's name; None if all rows are meant.
         values: what was written in the suite, bound as parameters.
         rows: the rows that it is over, where `{rows}`, the default, stands for all of them.
+        more: further columns, for which `{c1}`, `{c2}`, … stand.
+        where: the rows that `{rows}` stands for, if not all.
     """
 
     sql: str
     column: str | None = None
     values: tuple[Any, ...] = ()
     rows: str = ALL
+    more: tuple[str, ...] = ()
+    where: Where | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Every column that it reads."""
+        of_rows = () if self.where is None else self.where.columns
+        return (*(() if self.column is None else (self.column,)), *self.more, *of_rows)
 
     @property
     def distinct(self) -> bool:
@@ -41,14 +63,18 @@ class Broken(NamedTuple):
     """What tells of the rows that broke an expectation.
 
     Attributes:
-        counts: from the values of the question's measures: the rows it was checked on, and those of them that broke it.
-            None if the first measure of `examples` counts the latter, and the question's first the former.
+        counts: from the values of the question's measures: the rows it was checked on, and those of them that broke it;
+            None for values that show nothing. None if the first measure of `examples` counts the latter, and the
+            question's first the former.
         examples: further measures; the last has the first rows, as `{"n": numbers, "c": values}`, or None for
-            values that are all missing.
+            values that are all missing; or, of several columns, as `{"n": numbers, "v0": values, "m0": whether they
+            are missing, "v1": …}`.
+        enough: from the rows and those that broke it: whether it holds all the same.
     """
 
-    counts: Callable[..., tuple[int, int]] | None
+    counts: Callable[..., tuple[int, int] | None] | None
     examples: tuple[Measure, ...]
+    enough: Callable[[int, int], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +92,14 @@ class Question:
     holds: Callable[..., bool]
     broken: Broken | None = None
     observed: Callable[..., Any] | None = None
+
+    def among(self, where: Where) -> Question:
+        """The question about the rows that meet a condition."""
+        measures = tuple(one._replace(where=where) for one in self.measures)
+        if self.broken is None:
+            return replace(self, measures=measures)
+        examples = tuple(one._replace(where=where) for one in self.broken.examples)
+        return replace(self, measures=measures, broken=self.broken._replace(examples=examples))
 
 
 ROWS = Measure("count(*)")

@@ -21,7 +21,8 @@ Settle = Callable[[dict[int, Question], pa.Schema], Settled]
 
 def name_of(measure: Measure) -> str:
     """A name for a measure that quotes none of its values."""
-    return digest([measure.sql, measure.column, [repr(value) for value in measure.values], measure.rows])[:32]
+    values = [repr(value) for value in measure.values]
+    return digest([measure.sql, measure.column, values, measure.rows])[:32]
 
 
 def kept(measures: Iterable[Measure], sensitive: Collection[str]) -> list[Measure]:
@@ -46,7 +47,7 @@ def added(measure: Measure, values: Sequence[Any]) -> Any:
 def _rule(measure: Measure) -> Callable[[list[Any]], Any] | None:
     """How a measure's values add up; None if they do not. What is not known here is measured over all files."""
     sql = measure.sql
-    if measure.rows != ALL or "{n}" in sql:
+    if measure.rows != ALL or measure.where is not None or measure.more or "{n}" in sql:
         return None
     if sql in ("count(*)", "count({c})") or sql.startswith("count(CASE WHEN NOT ("):
         return sum

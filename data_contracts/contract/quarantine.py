@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from data_contracts.contract.broken_rows import broken_rows
 from data_contracts.contract.findings import Judged, Outcome, is_grave, outcome
+from data_contracts.contract.own_expectations import Classes
 from data_contracts.contract.row_numbers import Numbers, number_before, without_rows
 from data_contracts.contract.rows import Read
 from data_contracts.handoffs import Failure, Quarantine
@@ -35,14 +36,15 @@ def check_and_set_aside(
     max_share: float,
     fail_on: str,
     sensitive: Collection[str],
-    load: Callable[[], None],
+    load: Callable[[], Classes],
 ) -> Judged:
     """Run a suite over the data, and set rows aside where that keeps the data.
 
     Args:
         judge: runs a suite over data; `data_contracts.contract.engine.check` with the same arguments as here.
         max_share: the largest share of the rows that may be set aside.
-        load: imports Great Expectations; called only when rows are set aside.
+        load: imports Great Expectations and gives the classes that the suite names; called only when rows are set
+            aside.
     """
     first = judge(suite, read)
     failed = dict(zip(first.indices, first.failures, strict=False))
@@ -52,10 +54,10 @@ def check_and_set_aside(
     most = Fraction(str(max_share)) * first.rows
     if (worst := max(named.values(), key=lambda one: one.rows)).rows > most:
         return _refused(first, worst.rows, _what(worst), max_share)
-    load()
+    classes = load()
     schema = next(batch.schema for batch in read(None) if batch.num_rows)
     asked = {index: suite["expectations"][index] for index in named}
-    found = broken_rows(asked, read, first.rows, schema, sensitive)
+    found = broken_rows(asked, read, first.rows, schema, sensitive, classes)
     # What does not give exactly the rows of its finding cannot be mended by leaving rows out, and rejects as ever.
     exact = {index: rows for index, rows in found.items() if len(rows) == named[index].rows}
     if not exact:

@@ -40,19 +40,20 @@ def is_flag(value: Any) -> bool:
     return type(value) is bool
 
 
-def _mostly(kwargs: Arguments) -> Callable[[int, int], bool]:
+def mostly_of(kwargs: Arguments) -> Callable[[int, int], bool]:
     """GX's rule for rows: of so many rows, so many broke it."""
     mostly = float(kwargs.get("mostly", 1.0))
     return lambda of, broken: of == 0 or (float(of) - float(broken)) / float(of) >= mostly
 
 
-def _of_rows(kwargs: Arguments, condition: str, values: tuple[Any, ...]) -> Question:
+def of_rows(kwargs: Arguments, condition: str, values: tuple[Any, ...]) -> Question:
+    """The question whether the values that are there meet a condition on `{c}`, in enough rows."""
     column = kwargs["column"]
     # Not `FILTER`: DuckDB's memory and time for it grow with the square of the number of aggregates.
     broken = Measure(f"count(CASE WHEN NOT ({condition}) THEN 1 END)", column, values)
     examples = _first(column, f"NOT ({condition})", values)
     measures = (Measure("count({c})", column), broken)
-    return Question(measures, _mostly(kwargs), Broken(lambda of, broken: (of, broken), (examples,)))
+    return Question(measures, mostly_of(kwargs), Broken(lambda of, broken: (of, broken), (examples,)))
 
 
 def _first(column: str, condition: str, values: tuple[Any, ...] = ()) -> Measure:
@@ -65,7 +66,7 @@ def _first(column: str, condition: str, values: tuple[Any, ...] = ()) -> Measure
 
 def not_null(kwargs: Arguments, kind: Kind) -> Question:
     """Values are there."""
-    enough = _mostly(kwargs)
+    enough = mostly_of(kwargs)
     present = Measure("count({c})", kwargs["column"])
     broken = Broken(lambda rows, present: (rows, rows - present), (_first(kwargs["column"], "{c} IS NULL"),))
     return Question((ROWS, present), lambda rows, present: enough(rows, rows - present), broken)
@@ -75,9 +76,9 @@ def null(kwargs: Arguments, kind: Kind) -> Question:
     """Values are missing."""
     measures = (ROWS, Measure("count({c})", kwargs["column"]))
     if kind == "time":  # a scan only sees whether there is one
-        return Question(measures, _mostly(kwargs))
+        return Question(measures, mostly_of(kwargs))
     broken = Broken(lambda rows, present: (rows, present), (_first(kwargs["column"], "{c} IS NOT NULL"),))
-    return Question(measures, _mostly(kwargs), broken)
+    return Question(measures, mostly_of(kwargs), broken)
 
 
 def _bounds(kwargs: Arguments, value: str) -> tuple[str, tuple[float, ...]]:
@@ -92,32 +93,32 @@ def _bounds(kwargs: Arguments, value: str) -> tuple[str, tuple[float, ...]]:
 
 def between(kwargs: Arguments, kind: Kind) -> Question:
     """Values lie between two bounds."""
-    return _of_rows(kwargs, *_bounds(kwargs, "{c}::DOUBLE"))
+    return of_rows(kwargs, *_bounds(kwargs, "{c}::DOUBLE"))
 
 
 def lengths_between(kwargs: Arguments, kind: Kind) -> Question:
     """The code points of a text are between so many and so many."""
-    return _of_rows(kwargs, *_bounds(kwargs, "length({c})"))
+    return of_rows(kwargs, *_bounds(kwargs, "length({c})"))
 
 
 def lengths_equal(kwargs: Arguments, kind: Kind) -> Question:
     """A text has so many code points."""
-    return _of_rows(kwargs, "length({c}) = ?::BIGINT", (kwargs["value"],))
+    return of_rows(kwargs, "length({c}) = ?::BIGINT", (kwargs["value"],))
 
 
 def in_set(kwargs: Arguments, kind: Kind) -> Question | None:
     """Values are in a set; None if the set has other values than the column."""
-    contains = _contains(kwargs["value_set"], kind)
-    return None if contains is None else _of_rows(kwargs, contains, (tuple(kwargs["value_set"]),))
+    inside = contains(kwargs["value_set"], kind)
+    return None if inside is None else of_rows(kwargs, inside, (tuple(kwargs["value_set"]),))
 
 
 def not_in_set(kwargs: Arguments, kind: Kind) -> Question | None:
     """Values are not in a set; None if the set has other values than the column."""
-    contains = _contains(kwargs["value_set"], kind)
-    return None if contains is None else _of_rows(kwargs, f"NOT {contains}", (tuple(kwargs["value_set"]),))
+    inside = contains(kwargs["value_set"], kind)
+    return None if inside is None else of_rows(kwargs, f"NOT {inside}", (tuple(kwargs["value_set"]),))
 
 
-def _contains(values: list[Any], kind: Kind) -> str | None:
+def contains(values: list[Any], kind: Kind) -> str | None:
     """The condition that a set contains a value; None where pandas may see the set's values in another type."""
     if kind == "whole" and all(type(one) is int and -_INT64 <= one < _INT64 for one in values):
         return "list_contains(?::BIGINT[], {c}::BIGINT)"
@@ -129,13 +130,13 @@ def _contains(values: list[Any], kind: Kind) -> str | None:
 
 
 def unique(kwargs: Arguments, kind: Kind) -> Question:
-    """Enough values occur once; with a duplicate and `mostly`, it shows nothing."""
+    """Enough values occur once."""
     column = kwargs["column"]
     measures = (Measure("count({c})", column), Measure("count(DISTINCT {c})", column))
     # Every copy of a value that occurs twice.
     copies = "(SELECT {c}, {n}, count(*) OVER (PARTITION BY {c}) AS k FROM {rows} WHERE {c} IS NOT NULL) WHERE k > 1"
     examples = (Measure("count(*)", column, (), copies), _first(column, "true")._replace(rows=copies))
-    broken = Broken(None, examples) if kwargs.get("mostly", 1) == 1 else None
+    broken = Broken(None, examples, mostly_of(kwargs))
     return Question(measures, lambda count, distinct: bool(count == distinct), broken)
 
 
@@ -172,32 +173,46 @@ def extreme(function: str) -> Callable[[Arguments, Kind], Question]:
 
 
 def _sums(kwargs: Arguments, kind: Kind) -> tuple[Measure, ...]:
-    """The count, the sum and the sum of the absolute values."""
+    """The count, the sum, the sum of the absolute values, and the number of rows."""
     total = "sum({c}::HUGEINT)" if kind == "whole" else "kahan_sum({c})"
-    return tuple(Measure(sql, kwargs["column"]) for sql in ("count({c})", total, "sum(abs({c}::DOUBLE))"))
+    return (*(Measure(sql, kwargs["column"]) for sql in ("count({c})", total, "sum(abs({c}::DOUBLE))")), ROWS)
+
+
+def _is_exact(kind: Kind, total: float | None, size: float | None) -> bool:
+    """Whether every way of adding up gives this sum. A sum of float64 may have come down to EXACT itself."""
+    return kind == "whole" and total is not None and size is not None and size < EXACT
 
 
 def sum_of(kwargs: Arguments, kind: Kind) -> Question:
     """The sum lies between two bounds."""
 
-    def holds(count: int, total: float | None, size: float | None) -> bool:
+    def holds(count: int, total: float | None, size: float | None, rows: int) -> bool:
         if total is None or size is None or not size < _INT64 / 2:  # beyond that, a sum of int64 overflows
             return False
-        exact = kind == "whole" and size < EXACT  # a sum of float64 may have come down to EXACT itself
+        exact = _is_exact(kind, total, size)
         return _inside(kwargs, float(total), 0.0 if exact or not size else max(_BAND * size, 1e-300))
 
-    return Question(_sums(kwargs, kind), holds)
+    def observed(count: int, total: Any, size: float | None, rows: int) -> float | None:
+        if not _is_exact(kind, total, size):
+            return None
+        return float(total) if count < rows else int(total)  # as pandas has integers beside nulls
+
+    return Question(_sums(kwargs, kind), holds, None, observed)
 
 
 def mean(kwargs: Arguments, kind: Kind) -> Question:
     """The mean lies between two bounds."""
 
-    def holds(count: int, total: float | None, size: float | None) -> bool:
+    def holds(count: int, total: float | None, size: float | None, rows: int) -> bool:
         if total is None or size is None or not size < _INT64 / 2:
             return False
-        return _inside(kwargs, float(total) / count, max(_BAND * size / count, 1e-300) if size else 0.0)
+        exact = _is_exact(kind, total, size) or not size
+        return _inside(kwargs, float(total) / count, 0.0 if exact else max(_BAND * size / count, 1e-300))
 
-    return Question(_sums(kwargs, kind), holds)
+    def observed(count: int, total: Any, size: float | None, rows: int) -> float | None:
+        return float(total) / count if _is_exact(kind, total, size) else None
+
+    return Question(_sums(kwargs, kind), holds, None, observed)
 
 
 def deviation(kwargs: Arguments, kind: Kind) -> Question:
@@ -265,7 +280,9 @@ def typed(kwargs: Arguments, schema: pa.Schema) -> Question:
     """A column of int64 or float64 is of this type; of another type, it shows nothing."""
     column = kwargs["column"]
     kind = schema.field(column).type if column in schema.names else None
-    return Question((), lambda: (kwargs["type_"], kind) in (("int64", pa.int64()), ("float64", pa.float64())))
+    named = kwargs["type_list"] if "type_list" in kwargs else [kwargs["type_"]]
+    holds = any((name, kind) in (("int64", pa.int64()), ("float64", pa.float64())) for name in named)
+    return Question((), lambda: holds)
 
 
 def exists(kwargs: Arguments, schema: pa.Schema) -> Question:

@@ -59,7 +59,7 @@ def scanned(
     if found is not None:
         return found
     found = {}
-    for group in _grouped(wanted, lambda one: (one.rows, one.column if one.rows != ALL else None)):
+    for group in _grouped(wanted, lambda one: (one.where, one.rows, one.columns if one.rows != ALL else None)):
         row = _in_turn(group, data, columns, resources)
         if row is None:
             return None
@@ -71,7 +71,8 @@ def _in_turn(group: list[Measure], data: Data, columns: list[str], resources: Re
     """All measures in one pass; if memory is too small for that, distinct values in several passes of their own."""
 
     def measured(some: list[Measure]) -> Found | None:
-        return _of_batches(some, data, sorted({one.column for one in some if one.column}) or columns[:1], resources)
+        needed = sorted({name for one in some for name in one.columns}) or columns[:1]
+        return _of_batches(some, data, needed, resources)
 
     try:
         return measured(group)
@@ -136,8 +137,8 @@ def _of_files(
         passes = passes_for(
             sum(count for (count,) in connection.execute(_COUNTS.format(_listed(files))).fetchall()), resources
         )
-        for group in _grouped(measures, lambda one: (one.rows, one.column, one.distinct) if one.apart else None):
-            needed = [name for name in columns if any(one.column == name for one in group)]
+        for group in _grouped(measures, _apart):
+            needed = [name for name in columns if any(name in one.columns for one in group)]
             names = {name: f"c{number}" for number, name in enumerate(needed)}
             rows = _from_files(files, data.schema, names, numbered=any("{n}" in one.sql for one in group))
             measured = partial(_fitting_row, resources, connection, rows=rows, names=names)
@@ -170,9 +171,13 @@ def _grouped(measures: list[Measure], by: Callable[[Measure], object]) -> Iterab
 
 def _row(connection: duckdb.DuckDBPyConnection, measures: list[Measure], rows: str, names: dict[str, str]) -> Found:
     """What the measures, which are over the same rows, have as values."""
-    asked = [(one, {"c": names.get(one.column or "", ""), "n": "n", "rows": f"({rows})"}) for one in measures]
+    where = measures[0].where
+    if where is not None:
+        rows = f"SELECT * FROM ({rows}) WHERE {where.sql.format(**_words('w', where.columns, names))}"
+    asked = [(one, {"n": "n", "rows": f"({rows})", **_words_of(one, names)}) for one in measures]
     aggregates = ", ".join(one.sql.format(**words) for one, words in asked)
-    values = [list(value) if isinstance(value, tuple) else value for one in measures for value in one.values]
+    bound = [value for one in measures for value in one.values] + list(() if where is None else where.values)
+    values = [list(value) if isinstance(value, tuple) else value for value in bound]
     row = connection.execute(f"SELECT {aggregates} FROM {asked[0][0].rows.format(**asked[0][1])}", values).fetchone()
     assert row is not None
     return dict(zip(measures, row, strict=True))
@@ -191,6 +196,20 @@ def _fitting_row(
         return _row(connection, measures, rows, names)
     except duckdb.OutOfMemoryException:
         raise _no_room(resources) from None
+
+
+def _apart(one: Measure) -> object:
+    """Measures for which this is equal are measured by one query of Parquet files."""
+    return (one.where, *((one.rows, one.columns, one.distinct) if one.apart else ()))
+
+
+def _words_of(one: Measure, names: dict[str, str]) -> dict[str, str]:
+    """What stands for the columns of a measure."""
+    return {"c": names.get(one.column or "", ""), **_words("c", (one.column or "", *one.more), names)}
+
+
+def _words(letter: str, columns: Sequence[str], names: dict[str, str]) -> dict[str, str]:
+    return {f"{letter}{at}": names.get(name, "") for at, name in enumerate(columns)}
 
 
 def _from_files(files: ParquetFiles, schema: pa.Schema, names: dict[str, str], numbered: bool) -> str:

@@ -89,6 +89,8 @@ def sentence(expectation: Mapping[str, Any]) -> str:
     """The sentence of an expectation of a suite (`type`, `kwargs`, and perhaps `severity`, `description`)."""
     kind, kwargs = expectation["type"], dict(expectation.get("kwargs", {}))
     template = SENTENCES.get(kind)
+    if template is None and "class_path" in expectation:
+        template = f"`{kind}`, an expectation of your own, holds{' for {column}' if 'column' in kwargs else ''}"
     if template is None:
         on = " on {column}" if "column" in kwargs else ""
         template = f"{kind.removeprefix('expect_').replace('_', ' ').capitalize()}{on}"

@@ -20,7 +20,7 @@ from data_contracts.canonical import digest
 from data_contracts.errors import SpecError
 
 SEVERITIES = ("info", "warning", "critical")
-_KEYS = ("type", "kwargs", "severity", "description", "meta")
+_KEYS = ("type", "class_path", "kwargs", "severity", "description", "meta")
 _LISTED = f"{', '.join(_KEYS[:-1])} and {_KEYS[-1]}"
 # Written by GX beside the expectation; they differ from one save to the next and do not affect the result.
 _NOISE = ("id", "notes", "rendered_content", "expectation_context")
@@ -129,12 +129,15 @@ def load_suite(
     listed = _catalogue()
     known = listed["expectations"]
     for index, expectation in enumerate(plain["expectations"]):
+        if "class_path" in expectation:
+            continue  # only the child process that imports the class knows its arguments
         here: list[str | int] = ["expectations", index]
         name = expectation["type"]
         if name in listed["sql_only"]:
             text.refuse([*here, "type"], f"{name} needs a SQL database and cannot run on files; leave it out.")
         if name not in known:
             hint = nearest(name, known) or "; write an expectation of its gallery, or leave this one out."
+            hint = "; name a class of your own as class_path." if "." in name else hint
             text.refuse([*here, "type"], f"Great Expectations has no {name}{hint}")
         required, optional = known[name]["required"], known[name]["optional"]
         for argument in expectation["kwargs"]:
@@ -163,6 +166,11 @@ def _names(value: Any) -> Iterator[str]:
 @cache
 def _catalogue() -> dict[str, Any]:
     return json.loads(Path(__file__).with_name("expectations.json").read_text())
+
+
+def own_classes(suite: Mapping[str, Any]) -> dict[int, str]:
+    """The paths of the user's own classes that a suite names, by the expectation's index."""
+    return {index: one["class_path"] for index, one in enumerate(suite["expectations"]) if "class_path" in one}
 
 
 def suite_digest(suite: dict[str, Any]) -> str:
@@ -203,7 +211,8 @@ def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str,
     for key in raw:
         if key not in _KEYS and key not in _NOISE:
             text.refuse([*here, key], f"unknown key{nearest(key, _KEYS) or f'; an expectation has {_LISTED}.'}")
-    if not isinstance(raw.get("type"), str):
+    own = {"class_path": _own_class(text, here, raw)} if "class_path" in raw else {}
+    if not own and not isinstance(raw.get("type"), str):
         text.refuse(here, "the expectation has no type; give its name, such as expect_column_values_to_not_be_null.")
     kwargs = raw.get("kwargs", {})
     if not isinstance(kwargs, dict):
@@ -220,11 +229,21 @@ def _expectation(text: SuiteText, index: int, raw: Any, parameters: Mapping[str,
         text.refuse([*here, "severity"], f"{severity!r} is not a severity; use critical, warning or info.")
     plain = {key: raw[key] for key in ("description", "meta") if raw.get(key)}
     return {
-        "type": raw["type"],
+        "type": own.get("class_path", raw.get("type")),
+        **own,
         "kwargs": {key: value for key, value in kwargs.items() if key not in _RUNTIME},
         "severity": severity,
         **plain,
     }
+
+
+def _own_class(text: SuiteText, here: list[str | int], raw: dict[str, Any]) -> str:
+    path = raw["class_path"]
+    if "type" in raw:
+        text.refuse(here, "an expectation has a type or a class_path, not both; leave one of them out.")
+    if not isinstance(path, str) or "." not in path or not all(part.isidentifier() for part in path.split(".")):
+        text.refuse([*here, "class_path"], f"{path!r} is not the path of a class; write it as package.module.Class.")
+    return path
 
 
 class _WithoutValue(Exception):

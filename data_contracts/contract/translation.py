@@ -6,14 +6,19 @@ What is not translated runs on Great Expectations; `reason` and `translated` say
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from data_contracts.contract import questions
+from data_contracts.contract.conditions import Kinds, condition_sql, is_translatable
+from data_contracts.contract.distinct_values import distinct_values
 from data_contracts.contract.frames import is_text
 from data_contracts.contract.measures import Question
 from data_contracts.contract.questions import EXACT, Kind, is_flag, is_number
+from data_contracts.contract.regular_expressions import is_for_re2, matching
+from data_contracts.contract.several_columns import IGNORED, compound, different, pair, sum_equal
 
 # A larger set is looked up faster by the hash table of pandas than in a list, value by value.
 _SET = 100
@@ -38,13 +43,19 @@ def reason(asked: dict[str, Any]) -> str:
     Args:
         asked: one entry of the suite.
     """
+    if "class_path" in asked:
+        return "it is a class of your own"
     rule = _RULES.get(asked["type"])
     if rule is None:
         return "it has no exact translation"
     kwargs = _given(asked)
-    if "row_condition" in kwargs:
+    if "row_condition" in kwargs and not (rule.kinds or rule.several):
         return "it has a row_condition"
+    if "row_condition" in kwargs and not is_translatable(kwargs["row_condition"], kwargs.get("condition_parser")):
+        return "its row_condition has no exact translation"
     for name, value in kwargs.items():
+        if name in ("row_condition", "condition_parser"):
+            continue
         accepts = _ARGUMENTS.get(name) if name in rule.arguments else None
         if accepts is None or not accepts(value):
             return f"its argument {name} has no exact translation"
@@ -63,7 +74,22 @@ def translated(asked: dict[str, Any], schema: pa.Schema) -> Question | str:
     """What to measure for one expectation over data of this schema; or why it runs on Great Expectations."""
     if why := reason(asked):
         return why
+    kinds = {field.name: kind_of(field.type) for field in schema}
+    if "row_condition" not in asked["kwargs"] or asked["kwargs"]["row_condition"] is None:
+        return _of_all_rows(asked, schema, kinds)
+    condition = asked["kwargs"]["row_condition"]
+    where = condition_sql(condition, asked["kwargs"].get("condition_parser"), kinds)
+    if where is None:
+        return "its row_condition has no exact translation"
+    question = _of_all_rows(asked, schema, kinds)
+    # An aggregate's value looks as the types of all rows are, those without a value among them.
+    return question if isinstance(question, str) else replace(question.among(where), observed=None)
+
+
+def _of_all_rows(asked: dict[str, Any], schema: pa.Schema, kinds: Kinds) -> Question | str:
     rule, kwargs = _RULES[asked["type"]], _given(asked)
+    if rule.several:
+        return _of_several(rule, kwargs, schema, kinds)
     column = kwargs.get("column")
     if column is None or not rule.kinds:
         return rule.build(kwargs, schema)
@@ -75,6 +101,18 @@ def translated(asked: dict[str, Any], schema: pa.Schema) -> Question | str:
         return f"its column is {type_}"
     question = rule.build(kwargs, kind)
     return question or f"its values have no exact translation for a column of {type_}"
+
+
+def _of_several(rule: _Rule, kwargs: dict[str, Any], schema: pa.Schema, kinds: Kinds) -> Question | str:
+    names = kwargs["column_list"] if "column_list" in kwargs else [kwargs["column_A"], kwargs["column_B"]]
+    absent = [name for name in names if name not in kinds]
+    if absent:
+        return f"the data has no column {absent[0]}"
+    seen = [kinds[name] for name in names]
+    if len(set(names)) < max(len(names), 2) or None in seen or "time" in seen:
+        return f"its columns are {', '.join(str(schema.field(name).type) for name in names)}"
+    question = rule.build(kwargs, names, seen)
+    return question or f"its columns are {', '.join(str(schema.field(name).type) for name in names)}"
 
 
 def _given(asked: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +134,15 @@ _ARGUMENTS: dict[str, Callable[[Any], bool]] = {
     "column_set": lambda value: type(value) is list and bool(value) and all(map(questions.is_text, value)),
     "column_list": lambda value: type(value) is list and bool(value) and all(map(questions.is_text, value)),
     "exact_match": is_flag,
+    "column_A": lambda value: questions.is_text(value) and bool(value),
+    "column_B": lambda value: questions.is_text(value) and bool(value),
+    "or_equal": is_flag,
+    "sum_total": is_number,
+    "regex": is_for_re2,
+    "regex_list": lambda value: type(value) is list and bool(value) and all(map(is_for_re2, value)),
+    "match_on": lambda value: value in ("any", "all"),
+    "type_list": lambda value: type(value) is list and all(map(questions.is_text, value)),
+    "ignore_row_if": lambda value: isinstance(value, str) and value in IGNORED,
 }
 
 
@@ -103,12 +150,14 @@ class _Rule(NamedTuple):
     """How a type of expectation is translated: its arguments, the kinds of columns, what makes the question.
 
     Without kinds it is about the table, and gets the schema for the kind. With `counts`, its bounds are whole numbers.
+    With `several`, it is about several columns, and gets their names and kinds.
     """
 
     arguments: Collection[str]
     kinds: Collection[Kind]
     build: Callable[..., Any]
     counts: bool = False
+    several: bool = False
 
 
 _TEXT: tuple[Kind, ...] = ("text",)
@@ -137,6 +186,22 @@ def _rules() -> Iterator[tuple[str, _Rule]]:
     yield "column_unique_value_count_to_be_between", _Rule(_RANGE, _VALUES, questions.distinct_count, counts=True)
     yield "column_proportion_of_unique_values_to_be_between", _Rule(_RANGE, _VALUES, questions.proportion)
     yield "column_values_to_be_of_type", _Rule(("column", "type_"), (), questions.typed)
+    of_set = ("column", "value_set")
+    yield "column_distinct_values_to_be_in_set", _Rule(of_set, _VALUES, distinct_values(only=True, every=False))
+    yield "column_distinct_values_to_contain_set", _Rule(of_set, _VALUES, distinct_values(only=False, every=True))
+    yield "column_distinct_values_to_equal_set", _Rule(of_set, _VALUES, distinct_values(only=True, every=True))
+    expressions = ("regex", "regex_list", "match_on")
+    for at, names in enumerate((("match_regex", "not_match_regex"), ("match_regex_list", "not_match_regex_list"))):
+        of = (*_ONE, *((expressions[0],) if at == 0 else expressions[1:]))
+        yield f"column_values_to_{names[0]}", _Rule(of, _TEXT, matching(wanted=True))
+        yield f"column_values_to_{names[1]}", _Rule(of[:3], _TEXT, matching(wanted=False))
+    yield "column_values_to_be_in_type_list", _Rule(("column", "type_list"), (), questions.typed)
+    two, many = ("column_A", "column_B", "ignore_row_if", "mostly"), ("column_list", "ignore_row_if", "mostly")
+    yield "column_pair_values_to_be_equal", _Rule(two, (), pair("="), several=True)
+    yield "column_pair_values_a_to_be_greater_than_b", _Rule((*two, "or_equal"), (), pair(">"), several=True)
+    yield "compound_columns_to_be_unique", _Rule(many, (), compound, several=True)
+    yield "select_column_values_to_be_unique_within_record", _Rule(many, (), different, several=True)
+    yield "multicolumn_sum_to_equal", _Rule((*many, "sum_total"), (), sum_equal, several=True)
     yield "column_to_exist", _Rule(("column",), (), questions.exists)
     yield "table_row_count_to_be_between", _Rule(_RANGE[1:], (), questions.row_count, counts=True)
     yield "table_row_count_to_equal", _Rule(("value",), (), questions.row_count)

@@ -13,6 +13,7 @@ from data_contracts.contract.findings import Finding
 from data_contracts.contract.measures import ROWS, Measure, Question
 from data_contracts.contract.rows import Data
 from data_contracts.contract.scan import scanned
+from data_contracts.contract.several_columns import values_of
 from data_contracts.handoffs import Failure
 
 Entry = dict[str, Any]
@@ -44,7 +45,9 @@ def decided(
         if lacking:
             failure = finding.missing(lacking[0], data.schema.names)
         elif question.broken is not None and shown is not None:
-            failure = _of_rows(finding, question, answers[index], shown)
+            failure, enough = _of_rows(finding, question, answers[index], shown)
+            if enough:
+                verdicts[index] = None
         elif question.observed is not None and (value := question.observed(*answers[index])) is not None:
             failure = finding.observed(value or None)
         if failure is not None:
@@ -53,19 +56,29 @@ def decided(
 
 
 def _values(measures: list[Measure], data: Data, resources: Resources) -> dict[Measure, Any] | None:
-    columns = sorted({one.column for one in measures if one.column is not None})
+    columns = sorted({name for one in measures for name in one.columns})
     if columns:
         return scanned(measures, data, columns, resources)
     # Without a column there is nothing to scan, but to count the rows of the narrowest one.
     return {ROWS: sum(batch.num_rows for batch in data.read([narrowest(data.schema)]))}
 
 
-def _of_rows(finding: Finding, question: Question, answers: list[Any], shown: dict[Measure, Any]) -> Failure:
+def _of_rows(
+    finding: Finding, question: Question, answers: list[Any], shown: dict[Measure, Any]
+) -> tuple[Failure | None, bool]:
+    """The failure, if rows certainly break the expectation; and whether few enough do."""
     assert question.broken is not None
     more = [shown[one] for one in question.broken.examples]
-    of, count = question.broken.counts(*answers) if question.broken.counts else (answers[0], more[0])
-    numbers, values = more[-1]["n"], more[-1]["c"]
-    return finding.broken(count, of, numbers, values or [None] * len(numbers))
+    counts = question.broken.counts(*answers) if question.broken.counts else (answers[0], more[0])
+    if counts is None:
+        return None, False
+    of, count = counts
+    if question.broken.enough is not None and question.broken.enough(of, count):
+        return None, True
+    first = more[-1]
+    numbers = first["n"]
+    values = first["c"] if "c" in first else values_of(first, finding.columns)
+    return finding.broken(count, of, numbers, values or [None] * len(numbers)), False
 
 
 def _finding(asked: Entry, schema: pa.Schema, sensitive: Collection[str]) -> tuple[Finding, list[str]]:

@@ -24,6 +24,7 @@ class ContractRequest(Message):
         quarantine: how rows that break the contract are set aside.
         folder: an existing private folder, for the file of these rows.
         may_lack_sensitive: whether the files need not have every column that `sensitive` names.
+        project: folder of the user's code, if the suite names classes of it.
         profile: whether the data is profiled. Of files that may lack sensitive columns no profile is kept: it would
             show the values of such a column under another name.
         parts: an existing private folder, with what is known of files from earlier checks of this suite in `known`; of
@@ -43,6 +44,7 @@ class ContractRequest(Message):
     may_lack_sensitive: bool = Field(default=False, exclude_if=lambda may: not may)
     profile: bool = Field(default=True, exclude_if=lambda profile: profile)
     parts: str | None = Field(default=None, exclude_if=lambda parts: parts is None)
+    project: str | None = Field(default=None, exclude_if=lambda project: project is None)
 
 
 class ContractOutcome(Message):
@@ -153,5 +155,6 @@ class PieceOutcome(Message):
 
 
 CONTRACT: Final = Child("infra.contract_worker", ContractRequest, ContractOutcome)
+OWN_CONTRACT: Final = Child("training.user.contract_worker", ContractRequest, ContractOutcome)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
 PIECE: Final = Child("training.shard.piece_worker", PieceRequest, PieceDone)

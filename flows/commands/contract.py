@@ -24,7 +24,14 @@ from flows.commands.guard import Answer
 from infra.handoffs import read_handoff
 from infra.store import Store, layout
 from tasks.run.run import Run, known_store_list
-from tasks.run.spec_check import FEATURES, features_suite, set_contract_field, set_suites
+from tasks.run.spec_check import (
+    FEATURES,
+    PREDICTIONS,
+    features_suite,
+    predictions_suite,
+    set_contract_field,
+    set_suites,
+)
 from tasks.stages.validate import contract_key
 
 
@@ -89,6 +96,9 @@ def _other_suites(spec: PipelineSpec, root: Path) -> dict[str, tuple[dict[str, A
         assert spec.contract is not None
         assert spec.contract.features is not None
         found[FEATURES] = features, spec.contract.features.fail_on
+    predictions = predictions_suite(spec, root)
+    if predictions is not None and spec.contract is not None and spec.contract.predictions is not None:
+        found[PREDICTIONS] = predictions, spec.contract.predictions.fail_on
     for name, suite in set_suites(spec, root).items():
         one = spec.evaluate.sets[name].contract
         assert isinstance(one, SuiteSpec)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import digest
+from data_contracts.contract.suites import own_classes
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Dataset, Ref, SourceFile
 from data_contracts.lightning_config import check_lightning, inline_lightning
@@ -37,8 +38,10 @@ from tasks.run.spec_check import (
     data_suite,
     features_suite,
     named_code,
+    named_suites,
     predictions_suite,
     refuse_unknown_code,
+    refuse_unknown_expectations,
     run_window,
     set_suites,
 )
@@ -120,12 +123,15 @@ def _pack(
 ) -> code_bundle.CodeBundle:
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
     root = path.parent
-    settings = _packing(spec, root, lightning)
+    suites = list(named_suites(spec, root).values())
+    settings = _packing(spec, root, lightning, suites)
     bundle = code_bundle.pack(root, store, provenance=provenance, packages=packages, **settings)
     installed = None if packages is None else packages_in(packages)
     refuse_unknown_code(spec, path, lightning, bundle.root, installed)
+    refuse_unknown_expectations(spec, root, bundle.root, installed)
     file = None if spec.environment is None else spec.environment.file
-    refuse_incomplete(store, bundle, [name for _, name in named_code(spec, lightning)], file)
+    own = (name for suite in suites for name in own_classes(suite).values())
+    refuse_incomplete(store, bundle, [*(name for _, name in named_code(spec, lightning)), *dict.fromkeys(own)], file)
     return bundle
 
 
@@ -133,14 +139,15 @@ def chosen_code(run: Resolved, store: Store) -> ProjectFiles:
     """The project files that are packed for a run as they are now, and those that are left out."""
     root = Path(run.root)
     spec = run.pipeline()
-    settings = _packing(spec, root, run.lightning)
+    suites = [one for one in (run.suite, *run.set_suites.values(), run.features) if one is not None]
+    settings = _packing(spec, root, run.lightning, suites)
     named, environment = settings.pop("extra"), spec.environment is not None
     return choose(code_bundle.project_root(root), store, named=named, environment=environment, **settings)
 
 
-def _packing(spec: PipelineSpec, root: Path, lightning: dict) -> dict[str, Any]:
+def _packing(spec: PipelineSpec, root: Path, lightning: dict, suites: list[dict[str, Any]]) -> dict[str, Any]:
     """The settings that decide which files of a project are packed."""
-    extra = _named_files(spec, lightning, code_bundle.project_root(root))
+    extra = _named_files(spec, lightning, suites, code_bundle.project_root(root))
     return {"extra": extra, "include": spec.code.include, "sources": _local_sources(spec, root)}
 
 
@@ -232,10 +239,11 @@ def _newest_dataset(store: Store, pipeline: str) -> Dataset | None:
     return None
 
 
-def _named_files(spec: PipelineSpec, lightning: dict, project: Path) -> list[Path]:
+def _named_files(spec: PipelineSpec, lightning: dict, suites: list[dict[str, Any]], project: Path) -> list[Path]:
     """Files of the project that arguments name, such as a vocabulary: like the code, they decide the result."""
     calls = [spec.train.transform, spec.shards.transform if spec.shards else None]
-    texts = [*_texts(lightning), *(text for call in calls if call for text in _texts(call.args))]
+    own = [suite["expectations"][index]["kwargs"] for suite in suites for index in own_classes(suite)]
+    texts = [*_texts(lightning), *_texts(own), *(text for call in calls if call for text in _texts(call.args))]
     inside = [text for text in texts if text and len(text) < 256 and "\n" not in text and not text.startswith("/")]
     # A link out of the project is reported where files are chosen.
     paths = {Path(os.path.normpath(project / text)) for text in inside if (project / text).is_file()}

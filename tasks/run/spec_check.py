@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.contract.suites import load_suite, nearest, parameters_of
+from data_contracts.contract.suites import load_suite, nearest, own_classes, parameters_of
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
@@ -34,12 +34,11 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     spec, root = load_spec(path, overrides), path.parent
     run_window(spec, path, window, datetime.now(UTC))
     lightning = inline_lightning(spec, root)
-    data_suite(spec, root)
-    set_suites(spec, root)
-    features_suite(spec, root)
-    predictions_suite(spec, root)
+    named_suites(spec, root)
     read_spec_requirements(spec, path)
-    refuse_unknown_code(spec, path, lightning, code_bundle.project_root(root))
+    project = code_bundle.project_root(root)
+    refuse_unknown_code(spec, path, lightning, project)
+    refuse_unknown_expectations(spec, root, project)
 
 
 def data_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
@@ -57,6 +56,8 @@ def _refuse_unused_parameters(contract: ContractSpec, spec: PipelineSpec, root: 
     suites = {"contract.suite": contract.suite}
     if contract.features is not None:
         suites[FEATURES] = contract.features.suite
+    if contract.predictions is not None:
+        suites[PREDICTIONS] = contract.predictions.suite
     of_sets = {name: one.contract for name, one in spec.evaluate.sets.items()}
     suites |= {set_contract_field(name): one.suite for name, one in of_sets.items() if isinstance(one, SuiteSpec)}
     used = set()
@@ -105,6 +106,38 @@ def _suite(wanted: SuiteSpec | None, field: str, contract: ContractSpec, root: P
 def set_contract_field(name: str) -> str:
     """The field with the suite of an evaluation set."""
     return f"evaluate.sets.{name}.contract.suite"
+
+
+def named_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
+    """Every suite of a spec, loaded, by its field; SpecError as `load_suite`."""
+    found = {}
+    for field, suite in (
+        ("contract.suite", data_suite(spec, root)),
+        *((set_contract_field(name), suite) for name, suite in set_suites(spec, root).items()),
+        (FEATURES, features_suite(spec, root)),
+        (PREDICTIONS, predictions_suite(spec, root)),
+    ):
+        if suite is not None:
+            found[field] = suite
+    return found
+
+
+def refuse_unknown_expectations(spec: PipelineSpec, root: Path, project: Path, installed: Path | None = None) -> None:
+    """SpecError, with field, if a class that a suite names does not exist.
+
+    Args:
+        root: the spec's folder.
+        installed: as in `refuse_unknown_code`.
+    """
+    for field, suite in named_suites(spec, root).items():
+        for index, name in own_classes(suite).items():
+            if spec.environment is not None and installed is None and not is_in_project(project, name):
+                continue
+            try:
+                require_class(project, name, installed)
+            except UsageError as error:
+                where = f"{field}: expectations.{index}.class_path"
+                raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error
 
 
 @contextlib.contextmanager

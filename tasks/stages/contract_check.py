@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from data_contracts.contract.suites import suite_digest
+from data_contracts.contract.suites import own_classes, suite_digest
 from data_contracts.drift_report import DriftReport
 from data_contracts.handoffs import ContractReport, SourceFile
-from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
+from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractOutcome, ContractRequest
 from infra import contract_worker, scratch
 from infra.handoffs import put_handoff, read_handoff
 from infra.profiles import put_profile, read_profile
@@ -82,12 +82,21 @@ def _with_folder(request: ContractRequest) -> Iterator[ContractRequest]:
         yield request.model_copy(update={"folder": str(folder.path)})
 
 
+def code_of(run: Run, suite: dict[str, Any]) -> str | None:
+    """The digest of the user's code, if a suite names classes of it; part of the key of every report on the suite."""
+    return run.resolved.code_digest if own_classes(suite) else None
+
+
 def _outcome(run: Run, request: ContractRequest) -> ContractOutcome:
     with kept_parts(run, request) as request:
         return _checked(run, request)
 
 
 def _checked(run: Run, request: ContractRequest) -> ContractOutcome:
+    if own_classes(request.suite):
+        project = run.project()
+        with_code = request.model_copy(update={"project": str(project)})
+        return run_here(run, OWN_CONTRACT, with_code, project=project)
     if run.withholds or needs_child(request.files):
         return run_here(run, CONTRACT, request)
     return contract_worker.main(request, lambda report: None)

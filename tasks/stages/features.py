@@ -14,6 +14,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from infra.datasets import local_dataset
 from infra.handoffs import newest_handoff
 from tasks.run.run import Run
+from tasks.stages.contract_check import code_of
 from tasks.stages.raw_rows import suite_settings
 
 VERSION = 1
@@ -25,7 +26,7 @@ def features_key(run: Run, dataset: Dataset) -> str | None:
     if contract is None or contract.features is None or suite is None or isinstance(run.spec.data, str):
         return None
     settings = suite_settings(suite, contract.features.fail_on, run.spec.data.sensitive)
-    return reuse_key("features", VERSION, settings, [dataset.ref.id], None)
+    return reuse_key("features", VERSION, settings, [dataset.ref.id], code_of(run, suite))
 
 
 def features_report(run: Run, key: str) -> ContractReport | None:

@@ -13,10 +13,10 @@ from data_contracts.errors import ContractRejected, InsufficientEvidence, UsageE
 from data_contracts.handoffs import ContractReport, Evaluation, SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec, SuiteSpec
-from infra.handoffs import read_handoff
+from infra.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.run.spec_check import PREDICTIONS, suite_called
-from tasks.stages.contract_check import checked
+from tasks.stages.contract_check import checked, code_of
 from tasks.stages.stage import Done
 from tasks.stages.validate import accepted, rejection
 
@@ -41,13 +41,12 @@ def predictions_key(run: Run, evaluation: Evaluation, set_name: str) -> str:
         "masked": run.withholds,
         "set": set_name,
     }
-    return reuse_key("predictions", VERSION, settings, [evaluation.ref.id], None)
+    return reuse_key("predictions", VERSION, settings, [evaluation.ref.id], code_of(run, run.resolved.predictions))
 
 
 def predictions_report(run: Run, evaluation: Evaluation, set_name: str) -> ContractReport | None:
     """The report on a set's predictions, accepted or not; None if there is none yet."""
-    ref = run.store.newest("contracts", predictions_key(run, evaluation, set_name))
-    return None if ref is None else read_handoff(run.store, ref, ContractReport)
+    return newest_handoff(run.store, "contracts", predictions_key(run, evaluation, set_name), ContractReport)
 
 
 def predictions_request(run: Run, evaluation: Evaluation, set_name: str) -> ContractRequest:

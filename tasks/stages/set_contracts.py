@@ -8,6 +8,7 @@ from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SuiteSpec
 from infra.handoffs import newest_handoff
 from tasks.run.run import Run
+from tasks.stages.contract_check import code_of
 from tasks.stages.raw_rows import raw_inputs, reading_settings, suite_settings
 
 VERSION = 1
@@ -39,16 +40,16 @@ def set_requests(run: Run) -> dict[str, ContractRequest]:
     return found
 
 
-def set_key(request: ContractRequest) -> str:
+def set_key(run: Run, request: ContractRequest) -> str:
     """Reuse key of a set's report: the suite, what it fails on, what is masked, and the raw bytes."""
     settings = {
         **suite_settings(request.suite, request.fail_on, request.sensitive),
         "sources": reading_settings(request.sources),
         "evaluation_set": True,
     }
-    return reuse_key("validate", VERSION, settings, raw_inputs(request.files), None)
+    return reuse_key("validate", VERSION, settings, raw_inputs(request.files), code_of(run, request.suite))
 
 
 def set_report(run: Run, request: ContractRequest) -> ContractReport | None:
     """The report of a set's check, accepted or not; None if there is none yet."""
-    return newest_handoff(run.store, "contracts", set_key(request), ContractReport)
+    return newest_handoff(run.store, "contracts", set_key(run, request), ContractReport)

@@ -13,7 +13,7 @@ from infra.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.run.spec_check import set_contract_field, suite_called
 from tasks.stages import arrival_check, drift_check
-from tasks.stages.contract_check import checked, checked_and_compared, data_request
+from tasks.stages.contract_check import checked, checked_and_compared, code_of, data_request
 from tasks.stages.raw_rows import raw_inputs, reading_settings, suite_settings
 from tasks.stages.set_contracts import set_key, set_report, set_requests
 from tasks.stages.stage import Done, Stage, rejected
@@ -43,7 +43,7 @@ def contract_key(run: Run, *, drift: bool = True) -> str | None:
     }
     if spec.contract.quarantine is not None:
         settings["quarantine"] = spec.contract.quarantine.model_dump(mode="json")
-    return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), None)
+    return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), code_of(run, run.resolved.suite))
 
 
 def find_report(run: Run, key: str) -> Done[ContractReport | None] | None:
@@ -79,7 +79,7 @@ def _with_sets(run: Run, own: Done[ContractReport | None], *, make: bool) -> Don
             if not make:
                 return replace(own, lacks=f"the rows of {place} are not checked yet")
             with suite_called(set_contract_field(name)):
-                report = checked(run, set_key(request), request)
+                report = checked(run, set_key(run, request), request)
             own = replace(own, status="ran", reused_from=None)
         assert report.ref is not None
         sentence = f"{place}: {accepted(report) if report.accepted else rejection(report, request.fail_on)}"

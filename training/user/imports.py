@@ -59,7 +59,7 @@ def load_class(dotted: str, base: type, field: str, root: Path) -> type:
     loaded = _load(dotted, field, root)
     if not isinstance(loaded, type) or not issubclass(loaded, base):
         raise UsageError(
-            f"{field}: {dotted} is not a {base.__name__}.",
+            f"{field}: {dotted} is not {'an' if base.__name__[0] in 'AEIOU' else 'a'} {base.__name__}.",
             remedy=f"Name a class derived from {base.__module__.split('.')[0]}'s {base.__name__}.",
         )
     return loaded

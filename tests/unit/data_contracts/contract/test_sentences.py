@@ -96,3 +96,8 @@ def test_sentences(words: str) -> None:
 def test_severity_and_description_come_last() -> None:
     one = {"type": "expect_column_to_exist", "kwargs": {"column": "a"}, "severity": "warning", "description": "by law"}
     assert sentence(one) == "There is a column `a` (a warning). [by law]"
+
+
+def test_an_expectation_of_your_own_is_told_by_its_class_and_arguments() -> None:
+    own = {"type": "checks.Even", "class_path": "checks.Even", "kwargs": {"column": "a", "base": 2}}
+    assert sentence(own) == "`checks.Even`, an expectation of your own, holds for `a` (base: 2)."

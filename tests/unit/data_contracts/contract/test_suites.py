@@ -61,7 +61,16 @@ BAD = {
     ),
     "a key, with nothing like it": (
         saved({**NOT_NULL, "zzz": 0}),
-        r"expectations.0.zzz: unknown key; an expectation has type, kwargs, severity, description and meta\.$",
+        r"unknown key; an expectation has type, class_path, kwargs, severity, description and meta\.$",
+    ),
+    "a class as type": (saved({"type": "checks.Even"}), r"has no checks.Even; name a class of your own as class_path"),
+    "a class and a type": (
+        saved({**NOT_NULL, "class_path": "checks.Even"}),
+        r"expectations.0: an expectation has a type or a class_path, not both",
+    ),
+    "a class of no module": (
+        saved({"class_path": "Even"}),
+        r"expectations.0.class_path: 'Even' is not the path of a class; write it as package.module.Class\.$",
     ),
     "argument missing": (saved({**NOT_NULL, "kwargs": {}}), r"expectations.0.kwargs: .* needs the argument column"),
     "parameter": (

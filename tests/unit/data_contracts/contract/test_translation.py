@@ -24,10 +24,17 @@ SCHEMA = pa.schema(
 BETWEEN = {"column": "a", "min_value": 0}
 ARGUMENT = "its argument {} has no exact translation"
 VALUES = "its values have no exact translation for a column of {}"
-CONDITION = {"row_condition": "a>0", "condition_parser": "pandas"}
+CONDITION = {"row_condition": "a > a.mean()", "condition_parser": "pandas"}
+CONDITION_LEFT = "its row_condition has no exact translation"
 LEFT: list[tuple[dict[str, Any], str]] = [
-    (E("column_values_to_match_regex", column="s", regex="a"), "it has no exact translation"),
-    (E("column_values_to_be_between", **BETWEEN, **CONDITION), "it has a row_condition"),
+    (E("column_values_to_match_strftime_format", column="s", strftime_format="%Y"), "it has no exact translation"),
+    ({**E("x"), "class_path": "checks.X"}, "it is a class of your own"),
+    (E("column_values_to_match_regex", column="s", regex=r"\d"), ARGUMENT.format("regex")),
+    (E("column_values_to_be_between", **BETWEEN, **CONDITION), CONDITION_LEFT),
+    (E("column_values_to_be_between", **BETWEEN, row_condition="a == 'x'"), CONDITION_LEFT),
+    (E("table_row_count_to_equal", value=1, row_condition="a > 0"), "it has a row_condition"),
+    (E("column_pair_values_to_be_equal", column_A="a", column_B="f"), "its columns are int64, float"),
+    (E("compound_columns_to_be_unique", column_list=["a", "gone"]), "the data has no column gone"),
     (E("column_values_to_be_between", column="a"), "it has no bound"),
     (E("column_values_to_be_between", **BETWEEN, max_value=-1), "its min_value is greater than its max_value"),
     (E("column_values_to_be_between", column="d", min_value="2024-01-01"), ARGUMENT.format("min_value")),

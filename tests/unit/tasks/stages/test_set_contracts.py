@@ -125,7 +125,7 @@ def test_neither_the_data_s_keys_nor_the_scores_know_of_it(folder: Path) -> None
     assert contract_key(plain) == contract_key(own)
     assert plain.spec.evaluate.result == own.spec.evaluate.result
     assert "contract" not in json.dumps(plain.resolved.spec["evaluate"])
-    keys = {set_key(set_requests(run)["hard"]) for run in (plain, own, opened(folder, {**OWN, "fail_on": "info"}))}
+    keys = {set_key(run, set_requests(run)["hard"]) for run in (plain, own, opened(folder, {**OWN, "fail_on": "info"}))}
     assert len(keys) == 3
 
 

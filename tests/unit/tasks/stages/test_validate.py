@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from data_contracts.errors import SpecError
 from data_contracts.handoffs import ContractReport, SourceFile
 from flows.cli import main
 from infra import contract_worker
 from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
-from tasks.run.run import open_run
+from tasks.run.run import Run, open_run
 from tasks.stages.contract_check import IN_PROCESS_BYTES, needs_child
 from tasks.stages.validate import contract_key, make_report, validate
 from tests.support.tiny import write_project
 
+COLUMN = {"kwargs": {"column": "id"}}
 REJECTED = "The contract rejects the data:"
 YEAR = "2027-01-01T00:00:00+00:00..2028-01-01T00:00:00+00:00"
 SENTENCES = {
@@ -61,8 +64,8 @@ def test_a_plan_names_what_runs_on_great_expectations_and_why(tmp_path: Path) ->
     spec = write_project(tmp_path / "tiny")
     listed = [
         {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "t"}},
-        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "t", "regex": "."}},
-        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id", "row_condition": "id > 0"}},
+        {"type": "expect_column_values_to_match_regex", "kwargs": {"column": "t", "regex": r"\d"}},
+        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id", "row_condition": "id > id.mean()"}},
     ]
 
     def remark(count: int) -> str:
@@ -73,8 +76,9 @@ def test_a_plan_names_what_runs_on_great_expectations_and_why(tmp_path: Path) ->
 
     assert remark(1) == "there is no accepted contract report for this data and suite"
     assert remark(3).endswith(
-        "; 2 of 3 expectations run on Great Expectations: expect_column_values_to_match_regex on t (it has no exact"
-        " translation), expect_column_values_to_be_unique on id (it has a row_condition)"
+        "; 2 of 3 expectations run on Great Expectations: expect_column_values_to_match_regex on t (its argument"
+        " regex has no exact translation), expect_column_values_to_be_unique on id (its row_condition has no exact"
+        " translation)"
     )
 
 
@@ -100,3 +104,39 @@ def test_the_report_of_a_rejection_is_written_out_too(tmp_path: Path) -> None:
     assert main(["validate", str(spec), "--out", str(tmp_path / "report.json")]) == 3
     report = ContractReport.from_json(json.loads((tmp_path / "report.json").read_text()))
     assert (report.accepted, report.rows) == (False, 0)
+
+
+CHECKS = """
+from great_expectations.expectations.core import ExpectColumnValuesToBeInSet
+
+
+class ExpectLabels(ExpectColumnValuesToBeInSet):
+    column: str = "label"
+    value_set: list = [0, 1]
+"""
+
+
+@pytest.mark.usefixtures("home")
+def test_an_expectation_of_the_users_own_runs_in_a_child_and_its_code_decides_the_key(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    (tmp_path / "tiny/checks.py").write_text(CHECKS)
+
+    def opened(*classes: str) -> Run:
+        listed = [{"class_path": name} for name in classes] or [{"type": "expect_column_to_exist", **COLUMN}]
+        suite = json.dumps({"name": "s", "expectations": listed})
+        return open_run(spec, overrides=[f"contract.suite={suite}"], recorded=False)
+
+    run, plain = opened("checks.ExpectLabels"), contract_key(opened())
+    key = contract_key(run)
+    assert plan(run, [validate])[0].why.endswith(
+        "1 of 1 expectations run on Great Expectations: checks.ExpectLabels (it is a class of your own)"
+    )
+    done = validate.done(run)
+    assert (done.status, done.sentence) == ("ran", "600 rows meet 1 expectation")
+    assert "checks" not in sys.modules
+    assert validate.done(opened("checks.ExpectLabels")).status == "reused"
+    (tmp_path / "tiny/checks.py").write_text(CHECKS.replace("[0, 1]", "[1]"))
+    assert contract_key(opened("checks.ExpectLabels")) != key
+    assert contract_key(opened()) == plain
+    with pytest.raises(SpecError, match="expectations.0.class_path: 'checks.ExpectLabel': there is no"):
+        opened("checks.ExpectLabel")

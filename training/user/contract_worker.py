@@ -1,0 +1,69 @@
+"""Check rows against a suite that names expectations of the user's own, in a child that may import their code.
+
+Run as `python -m training.user.contract_worker REQUEST ANSWER`. Torch-free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from data_contracts.contract.great_expectations_engine import load_great_expectations
+from data_contracts.contract.own_expectations import Classes, base_class, catalogue_kept, why_unusable
+from data_contracts.contract.suites import own_classes
+from data_contracts.errors import SpecError, TrainwrightError, UsageError
+from data_contracts.messages.raw_data import OWN_CONTRACT, ContractOutcome, ContractRequest
+from infra import contract_worker
+from infra.processes.child_main import Report, child_main
+from infra.processes.light_imports import light_imports
+from training.user.imports import add_project, load_class, raised_in_project, user_code
+
+
+def main(request: ContractRequest, report: Report) -> ContractOutcome:
+    """The outcome of a check; see `infra.contract_worker.main`.
+
+    Raises:
+        SpecError: a class does not exist, is not an Expectation, or refuses its arguments.
+        UserCodeError: the user's code raised where Great Expectations does not catch it.
+    """
+    assert request.project is not None
+    with light_imports():
+        load_great_expectations()
+    root = add_project(request.project)
+    classes = _classes(request, root)
+    with _blamed(root):
+        return contract_worker.main(request, report, lambda: classes)
+
+
+def _classes(request: ContractRequest, root: Path) -> Classes:
+    found = {}
+    named: dict[str, str] = {}
+    for index, path in own_classes(request.suite).items():
+        named.setdefault(path, f"contract.suite: expectations.{index}.class_path")
+    with catalogue_kept():
+        for path, field in named.items():
+            try:
+                found[path] = load_class(path, base_class(), field, root)
+            except UsageError as error:
+                raise SpecError(error.message, remedy=error.remedy) from error
+    for path, kind in found.items():
+        if why := why_unusable(kind):
+            raise SpecError(f"{named[path]}: {path} {why}.", remedy="Correct the class.")
+    return found
+
+
+@contextmanager
+def _blamed(root: Path) -> Iterator[None]:
+    """Turn what the user's code raises into UserCodeError; what ours raises stays."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, TrainwrightError) or not raised_in_project(error, root):
+            raise
+        with user_code("contract.suite", root):
+            raise
+
+
+if __name__ == "__main__":
+    child_main(OWN_CONTRACT, main)
