@@ -81,11 +81,6 @@ def is_time(kind: pa.DataType) -> bool:
     return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
 
 
-def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds text."""
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
 def _series(column: pa.ChunkedArray, nulls: Nulls, as_text: bool) -> pd.Series:
     import pandas as pd
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from data_contracts.arrow_types import is_text
 from data_contracts.contract.expectation_scope import narrowest, packed, scope_of
 from data_contracts.contract.findings import EXAMPLES, Finding
-from data_contracts.contract.frames import Layout, blocks, frame, is_text
+from data_contracts.contract.frames import Layout, blocks, frame
 from data_contracts.contract.own_expectations import Classes, own_expectation, own_scope
 from data_contracts.contract.rows import Read
 from data_contracts.errors import SpecError

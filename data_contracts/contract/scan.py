@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from data_contracts.contract.batch_stream import BatchStream, handed_type
 from data_contracts.contract.duck import Resources, asked
-from data_contracts.contract.frames import is_text
 from data_contracts.contract.measures import ALL, DISTINCT, Measure
 from data_contracts.contract.passes import PASSES, in_passes, passes_for
 from data_contracts.contract.rows import Data, ParquetFiles
-from data_contracts.contract.translation import kind_of
 from data_contracts.errors import OutOfMemory
 
 if TYPE_CHECKING:
@@ -94,9 +92,9 @@ def _of_batches(measures: list[Measure], data: Data, columns: list[str], resourc
     import duckdb
 
     names = {name: f"c{number}" for number, name in enumerate(columns)}
-    fields = [pa.field(names[name], _handed_type(data.schema.field(name).type)) for name in columns]
+    fields = [pa.field(names[name], handed_type(data.schema.field(name).type)) for name in columns]
     numbered = any("{n}" in one.sql for one in measures)
-    stream = _Stream(data.read(columns), pa.schema([*fields, *([pa.field("n", pa.int64())] if numbered else [])]))
+    stream = BatchStream(data.read(columns), pa.schema([*fields, *([pa.field("n", pa.int64())] if numbered else [])]))
     inner = ", ".join([*(f"{_seen(one.name, one.type)} AS {one.name}" for one in fields), *(["n"] if numbered else [])])
 
     def work(connection: duckdb.DuckDBPyConnection) -> Found:
@@ -243,65 +241,6 @@ def _alike(connection: duckdb.DuckDBPyConnection, files: ParquetFiles, kinds: di
 
 def _listed(files: ParquetFiles) -> str:
     return f"[{', '.join(map(repr, files.paths))}]"
-
-
-class _Stream:
-    """Batches as DuckDB reads them, in one of its threads.
-
-    Attributes:
-        reader: the Arrow stream.
-        error: what reading raised, which DuckDB would only quote.
-        ended: whether all batches were read.
-        stopped: set when nobody waits for the rest.
-    """
-
-    def __init__(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> None:
-        self.error: BaseException | None = None
-        self.ended = self.stopped = False
-        self.reader = pa.RecordBatchReader.from_batches(schema, self._handed(batches, schema))
-
-    def _handed(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        first = 0
-        try:
-            for batch in batches:
-                if self.stopped:
-                    return
-                columns = [_handed(column) for column in batch.columns]
-                if len(columns) < len(schema):
-                    columns.append(pa.array(range(first, first + batch.num_rows), pa.int64()))
-                yield pa.RecordBatch.from_arrays(columns, schema=schema)
-                first += batch.num_rows
-            self.ended = True
-        except _NotUnicode:
-            raise
-        except BaseException as error:
-            self.error = error
-            raise
-
-
-class _NotUnicode(ValueError):
-    """A column of text holds other bytes than UTF-8: DuckDB would take them for text, and pandas does not."""
-
-
-def _handed_type(kind: pa.DataType) -> pa.DataType:
-    seen = kind_of(kind)
-    return pa.bool_() if seen == "time" else pa.large_string() if seen == "text" else kind
-
-
-def _handed(column: pa.Array) -> pa.Array:
-    """A column as DuckDB gets it: of a time, only whether there is one; the least int64 is pandas' missing time."""
-    if is_text(column.type):
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise _NotUnicode from error
-    if kind_of(column.type) != "time":
-        return column.cast(_handed_type(column.type))
-    if pa.types.is_date32(column.type):
-        there = column.is_valid()
-    else:
-        there = pc.fill_null(pc.not_equal(column.cast(pa.int64()), -(2**63)), False)
-    return pc.if_else(there, True, pa.scalar(None, pa.bool_()))
 
 
 def _seen(value: str, kind: pa.DataType) -> str:

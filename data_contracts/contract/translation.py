@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from data_contracts.arrow_types import is_text
 from data_contracts.contract import questions
 from data_contracts.contract.conditions import Kinds, condition_sql, is_translatable
 from data_contracts.contract.distinct_values import distinct_values
-from data_contracts.contract.frames import is_text
 from data_contracts.contract.measures import Question
 from data_contracts.contract.questions import EXACT, Kind, is_flag, is_number
 from data_contracts.contract.regular_expressions import is_for_re2, matching

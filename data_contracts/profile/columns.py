@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data_contracts.contract.frames import is_text, is_time
+from data_contracts.arrow_types import is_text
+from data_contracts.contract.frames import is_time
 from data_contracts.profile.dictionaries import CodedTexts
 from data_contracts.profile.record import ColumnProfile, Kind, Sample
 from data_contracts.profile.samples import TextSample, as_texts, distinct

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_contracts.contract.frames import is_text
+from data_contracts.arrow_types import is_text
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.quoting import column_shown, text_of

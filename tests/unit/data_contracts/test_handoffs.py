@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from data_contracts import handoffs
 from data_contracts.errors import UsageError
+from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages.contamination import ContaminationReport
 from data_contracts.messages.message import Message
@@ -19,7 +20,7 @@ from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
-           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile]  # fmt: skip
+           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -275,7 +275,7 @@ WITHOUT_EFFECT: list[tuple[list[tuple[str, str]], dict[str, Any], list[str]]] = 
         {"trainer": EPOCHS},
         [
             "data.source.0.columns has no effect: format parquet names its own columns.",
-            "data.source.0.pattern has no effect: it needs format files.",
+            "data.source.0.pattern has no effect: it needs format files or text.",
         ],
     ),
     (
