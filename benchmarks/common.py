@@ -31,6 +31,7 @@ QUICK_ROWS = {"a": 30_000, "b": 100_000, "c": 30_000, "ragged": 20_000}
 
 # What does not resolve beside our dependencies, or should not stand among them.
 ENVIRONMENTS = {
+    "contracts": ["pandera==0.35.0", "pandas==3.1.1", "pointblank[pl]==1.1.1", "pyarrow==26.0.1"],
     "readers": ["duckdb==2.0.0", "polars==2.1.0"],
     "tfrecord": ["tfrecord==1.14.6"],
     "tensorflow": ["tensorflow-cpu==2.21.0"],

@@ -10,11 +10,14 @@ A table of 2,000,000 rows and 22 columns, and 42 expectations that hold. Every c
 - gx_only: the same, with Great Expectations for everything, as before there was a scan
 - gx: Great Expectations' own `Batch.validate` on a pandas frame that is in memory already
 - duckdb: a query by hand over the same file, which computes the same counts
+- pandera, pointblank: on frames in memory, too; Pointblank has 38 of the expectations. TFDV is left out, because its
+  dependencies do not resolve within ten minutes
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import shutil
 import sys
 import time
@@ -110,6 +113,12 @@ class Contenders:
         file = SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=digest, format="parquet")
         self.sources = [SourceSpec(uri=str(path))]
         self.root, self.path, self.frame = path.parent, path, table.to_pandas()
+        asked = self.root / "expectations.json"
+        asked.write_text(json.dumps(expected()))
+        self.peers = {
+            name: common.Peer("contracts", "validate_peers.py", name, str(path), str(asked))
+            for name in ("pandera", "pointblank")
+        }
         self.suite = load_suite({"name": "benchmark", "expectations": expected()}, self.root)
         self.request = ContractRequest(
             suite=self.suite, files=[file], sources=self.sources, root=str(self.root), window=None,
@@ -127,6 +136,14 @@ class Contenders:
     def _worker(self, request: ContractRequest) -> float:
         read._FACTS.clear()  # a process that validates has not seen the file before
         return _timed(lambda: contract_worker.main(request, lambda report: None).accepted)
+
+    def pandera(self) -> float:
+        """Pandera on a pandas frame in memory."""
+        return float(self.peers["pandera"].ask(what="check")["seconds"])
+
+    def pointblank(self) -> float:
+        """Pointblank on a polars frame in memory."""
+        return float(self.peers["pointblank"].ask(what="check")["seconds"])
 
     def gx_only(self) -> float:
         """The same without the scan."""
@@ -237,7 +254,10 @@ def main() -> None:
         contenders = Contenders(made(QUICK_ROWS if asked.quick else ROWS), folder / "rows.parquet")
         rows, columns = contenders.frame.shape
         print(f"{rows:,} rows x {columns}, {len(expected())} expectations that hold")
-        every = {name: getattr(contenders, name) for name in ("scan", "with_profile", "gx_only", "gx", "duckdb")}
+        for peer in contenders.peers.values():
+            print(", ".join(f"{name} {version}" for name, version in peer.ask(what="versions").items()))
+        names = ("scan", "with_profile", "gx_only", "gx", "duckdb", *contenders.peers)
+        every = {name: getattr(contenders, name) for name in names}
         common.interleaved(every, 1)  # imports and a cold page cache
         taken = common.interleaved(every, 3 if asked.quick else 5)
         (folder / "files").mkdir()
@@ -247,7 +267,7 @@ def main() -> None:
         taken |= dict(zip(("whole", "first", "incremental"), map(list, zip(*turns, strict=True)), strict=True))
         print(f"10,000 parts merged: {10_000 / parts * files.merged(parts):.0f} s, by {parts:,} of them")
     common.show("check", {name: [value * 1000 for value in values] for name, values in taken.items()}, "ms")
-    ratios = {f"vs_{name}": common.ratio(taken[name], taken["scan"]) for name in ("gx", "gx_only", "duckdb")}
+    ratios = {f"vs_{name}": common.ratio(taken[name], taken["scan"]) for name in names[2:]}
     added = [both - alone for both, alone in zip(taken["with_profile"], taken["scan"], strict=True)]
     ratios["profile_cost"] = common.ratio(added, taken["scan"])
     ratios["incremental"] = common.ratio(taken["incremental"], taken["first"], 3)
