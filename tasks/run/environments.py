@@ -43,3 +43,17 @@ def resolve_environment(spec: PipelineSpec, path: Path, *, afresh: bool = False)
             remedy=f"Add dvc, with the extra of its remote, to {requirements.place}.",
         )
     return packages
+
+
+def refuse_without_expectations(packages: Packages, path: Path) -> None:
+    """SpecError if an environment lacks what runs the expectations of a user's own.
+
+    Args:
+        path: the spec's file.
+    """
+    lacking = [name for name in ("duckdb", "great-expectations") if name not in packages.versions]
+    if lacking:
+        raise SpecError(
+            f"{path}: contract: a class_path runs in the spec's environment, which lacks {' and '.join(lacking)}.",
+            remedy="Add it there, or name no class_path.",
+        )

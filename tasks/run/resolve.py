@@ -30,7 +30,7 @@ from infra.sources import local_files, resolve_sources
 from infra.store import Store, layout
 from tasks.run.code_trial import refuse_incomplete
 from tasks.run.drift_reference import resolve_drift
-from tasks.run.environments import resolve_environment
+from tasks.run.environments import refuse_without_expectations, resolve_environment
 from tasks.run.init_from import resolve_init
 from tasks.run.layout_check import check_layouts
 from tasks.run.options import RunOptions
@@ -124,6 +124,8 @@ def _pack(
     """The user's project as a sealed bundle; UsageError if code that the spec names is not in it."""
     root = path.parent
     suites = list(named_suites(spec, root).values())
+    if packages is not None and any(map(own_classes, suites)):
+        refuse_without_expectations(packages, path)
     settings = _packing(spec, root, lightning, suites)
     bundle = code_bundle.pack(root, store, provenance=provenance, packages=packages, **settings)
     installed = None if packages is None else packages_in(packages)
@@ -139,7 +141,7 @@ def chosen_code(run: Resolved, store: Store) -> ProjectFiles:
     """The project files that are packed for a run as they are now, and those that are left out."""
     root = Path(run.root)
     spec = run.pipeline()
-    suites = [one for one in (run.suite, *run.set_suites.values(), run.features) if one is not None]
+    suites = [one for one in (run.suite, *run.set_suites.values(), run.features, run.predictions) if one is not None]
     settings = _packing(spec, root, run.lightning, suites)
     named, environment = settings.pop("extra"), spec.environment is not None
     return choose(code_bundle.project_root(root), store, named=named, environment=environment, **settings)
