@@ -1,9 +1,10 @@
 """Rows per second written and read by our shard formats, beside TensorFlow, pyarrow and other people's shard writers.
 
-    python benchmarks/shard.py [--quick] [--only a,c]
+    python benchmarks/shard.py [--quick] [--only a,c,stage,stage20]
 
 A write is one call of the format's `write_shard` with the rows of a shard in memory, then fsync of file and folder;
-a read goes through `read_blocks` to the end. Every contender takes its turn in every round.
+a read goes through `read_blocks` to the end. Every contender takes its turn in every round. `stage` is the
+whole stage on 2,000,000 rows beside DuckDB's external sort, `stage20` on 20,000,000.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import common
 from noise import Watch
+from shard_stage import Stage, store_rows
 
 from training import formats
 from training.formats.schema import tensor_field
@@ -32,6 +34,8 @@ TENSORFLOW_ROWS = 500_000
 PEER_ROWS, QUICK_PEER_ROWS = 30_000, 5_000
 # The least that a turn takes.
 TURN_S, QUICK_TURN_S = 1.0, 0.2
+STAGE_ROWS = {"stage": 2_000_000, "stage20": 20_000_000}
+QUICK_STAGE_ROWS = 200_000
 
 
 def table_of(name: str, columns: dict[str, np.ndarray]) -> pa.Table:
@@ -165,25 +169,45 @@ class Shards:
         self.ratios[f"read_vs_tfdata_{self.name}"] = common.ratio(best, taken["ours, TFRecord"])
 
 
+def stage(name: str, folder: Path, quick: bool) -> dict[str, float]:
+    """`shard_vs_duckdb` by the clock, and `shard_vs_duckdb_cpu` by the processor time of all processes."""
+    rows = QUICK_STAGE_ROWS if quick else STAGE_ROWS[name]
+    store_rows(rows, folder / "rows.parquet")
+    turns = Stage(folder / "rows.parquet", folder)
+    contenders = {"ours": turns.ours, "DuckDB": turns.duckdb}
+    common.interleaved(contenders, 1)
+    turns.processor_s = {who: [] for who in contenders}
+    taken = common.interleaved(contenders, 3 if quick or rows > STAGE_ROWS["stage"] else 5)
+    for unit, figures in (("ms", taken), ("ms of processors", turns.processor_s)):
+        shown = {who: [value * 1000 for value in values] for who, values in figures.items()}
+        common.show(f"{name}: split by key, sealed, {rows:,} rows", shown, unit)
+    suffix = name.removeprefix("stage")
+    return {
+        f"shard_vs_duckdb{suffix}": common.ratio(taken["DuckDB"], taken["ours"]),
+        f"shard_vs_duckdb{suffix}_cpu": common.ratio(turns.processor_s["DuckDB"], turns.processor_s["ours"]),
+    }
+
+
 def main() -> None:
     """Measure what was asked for and print it."""
     asked, watch = common.arguments(__doc__), Watch()
-    names = asked.only.split(",") if asked.only else list(common.ROWS)
+    names = asked.only.split(",") if asked.only else [*common.ROWS, "stage"]
     rounds = 3 if asked.quick else 5
     environments = {"tensorflow": "tensorflow", "mds": "streaming"}
-    peers = {
-        name: common.Peer(environments.get(name, "others"), "shard_peers.py", name)
-        for name in ("tensorflow", "tfrecord", "mds", "litdata", "webdataset")
-    }
-    versions = {package: importlib.metadata.version(package) for package in ("pyarrow", "numpy", "numba")}
+    beside = ("tensorflow", "tfrecord", "mds", "litdata", "webdataset") if set(names) - STAGE_ROWS.keys() else ()
+    peers = {name: common.Peer(environments.get(name, "others"), "shard_peers.py", name) for name in beside}
+    versions = {package: importlib.metadata.version(package) for package in ("pyarrow", "numpy", "numba", "duckdb")}
     for peer in peers.values():
         versions |= peer.ask(what="versions")
     print(common.machine())
     print(", ".join(f"{package} {version}" for package, version in versions.items()))
-    print("hot page cache, local disk, every write with fsync of files and folder; one thread of ours")
+    print("hot page cache, local disk; all writes but DuckDB's with fsync of files and folder; one thread of ours")
     ratios: dict[str, float] = {}
     with common.scratch() as folder:
         for name in names:
+            if name in STAGE_ROWS:
+                ratios |= stage(name, folder, asked.quick)
+                continue
             shards = Shards(name, folder, peers, asked.quick)
             shards.tfrecord(rounds)
             shards.parquet(rounds)
