@@ -36,7 +36,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "prove": ("queries", "re-read every byte from a model back to the raw data"),
     "store": ("stores", "make a store (`store init URI`); a database decides its pointers if the server cannot"),
     "gc": ("gc", "delete what nothing in a store refers to any more"),
-    "contract": ("contract", "write a contract from data, explain one, or compare two reports"),
+    "contract": ("contract", "write a contract from data, explain one, show a report or compare two"),
     "schema": ("project", "print the spec's JSON Schema"),
 }
 

@@ -21,6 +21,7 @@ from data_contracts.contract.scan import scanned
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest
+from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.profile.merge import Merger
 from data_contracts.profile.record import Profile
 from infra.profiles import profiled
@@ -32,9 +33,10 @@ KNOWN, NEW = "known", "new"
 log = logging.getLogger("trainwright")
 
 
-def part_name(file: SourceFile, columns: list[str] | None) -> str:
-    """The file name of a part: the same for the same bytes, read in the same way."""
-    return f"{digest([file.blake3, file.format, columns])[:40]}.json"
+def part_name(file: SourceFile, source: SourceSpec) -> str:
+    """The file name of a part: the same for the same bytes that are read to the same rows, wherever the file lies."""
+    pieces = None if source.pieces is None else source.pieces.model_dump()
+    return f"{digest([file.blake3, file.format, file.columns, source.columns, pieces])[:40]}.json"
 
 
 class FileParts:
@@ -42,7 +44,7 @@ class FileParts:
 
     def __init__(self, request: ContractRequest, folder: Path) -> None:
         self._request, self._folder = request, folder
-        self._names = [part_name(file, request.sources[file.source].columns) for file in request.files]
+        self._names = [part_name(file, request.sources[file.source]) for file in request.files]
         self._known: dict[str, FilePart] = {}
         self._complete = False
         for name, file in zip(self._names, request.files, strict=True):
@@ -128,6 +130,6 @@ class FileParts:
             values={name_of(one): value for one, value in values.items() if storable(value)},
             profile=profile,
         )
-        target = self._folder / NEW / part_name(file, sources[file.source].columns)
+        target = self._folder / NEW / part_name(file, sources[file.source])
         target.write_bytes(canonical(part.to_json()))
         return part

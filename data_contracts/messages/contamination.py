@@ -21,7 +21,7 @@ class Side(Record):
 
     Attributes:
         name: of the split, or of the dataset among those that are mixed, or of the evaluation set.
-        use: TRAINED on, HELD_OUT out for other decisions, or SCORED.
+        use: TRAINED on, HELD_OUT for other decisions, or SCORED.
         own: whether it is a split of the run's dataset, from which rows can be dropped.
     """
 

@@ -94,7 +94,7 @@ class Column:
             case "flag":
                 column = column.cast(pa.int8())
             case "time":
-                column = _microseconds(column)
+                column = microseconds(column)
             case "number" if pa.types.is_decimal(column.type):
                 column = column.cast(pa.float64())
         as_int = pa.types.is_integer(column.type) and column.type != pa.uint64()
@@ -120,7 +120,8 @@ def of_texts(sample: Sample | None) -> dict[str, Any]:
     return {"sample": sample, "distinct": distinct(sample), "distinct_exact": sample.exact}
 
 
-def _microseconds(column: pa.Array) -> pa.Array:
+def microseconds(column: pa.Array) -> pa.Array:
+    """Dates or times in microseconds since 1970, as int64."""
     if pa.types.is_date(column.type):
         column = column.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
         return pc.multiply(column, pa.scalar(86_400_000_000, pa.int64()))

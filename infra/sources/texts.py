@@ -116,7 +116,7 @@ def _cut_stream(opened: BinaryIO, cut: _Cut, file: SourceFile, pieces: PiecesSpe
         data, last = rest + read, not read
         ends = cut(data, last)
         done = ends[-1] if ends else 0
-        if len(data) - done > _MOST_BYTES:
+        if pieces.lines is not None and len(data) - done > _MOST_BYTES:
             raise _too_large(file, pieces, offset + done)
         if ends:
             yield _Block(data, ends, position, offset)

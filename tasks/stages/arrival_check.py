@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow.compute as pc
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.pipeline_spec.arrival import ArrivalSpec, length_of
-from data_contracts.profile.bins import edges
+from data_contracts.profile.columns import microseconds
 from data_contracts.profile.record import ColumnProfile
 from infra.handoffs import newest_handoff
 from infra.profiles import read_profile
+from infra.sources import Selection, read_batches
 from infra.store import layout
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
@@ -83,26 +87,30 @@ def _old(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Find
 
 
 def _late(run: Run, column: ColumnProfile, section: ArrivalSpec) -> Iterator[Finding]:
-    """Rows that belong to an earlier window than the one that was delivered, counted in the profile's bins."""
+    """Rows that belong to an earlier window than the one that was delivered."""
     window = run.resolved.window
-    if section.max_late is None or window is None:
+    if section.max_late is None or window is None or column.minimum is None:
         return
-    rows, exact = late_rows(column, datetime.fromisoformat(window[0]))
-    if rows > section.max_late * column.rows:
-        share = f"{'' if exact else 'at least '}{rows:,} of {column.rows:,} rows ({rows / column.rows:.3%})"
-        begins = f"the window, which begins at {window[0]}, and max_late is {section.max_late:g}"
-        yield "max_late", section.column, rows, f"{share} have a time in {section.column} before {begins}"
+    begins = _microseconds(datetime.fromisoformat(window[0]))
+    if column.minimum >= begins:
+        return
+    # Counted in the column, since the window may begin within a bin of the profile that holds most of the rows.
+    rows, late = _earlier(run, column.name, begins)
+    if late > section.max_late * rows:
+        share = f"{late:,} of {rows:,} rows ({late / rows:.3%})"
+        then = f"the window, which begins at {_shown(begins)}, and max_late is {section.max_late:g}"
+        yield "max_late", column.name, late, f"{share} have a time in {column.name} before {then}"
 
 
-def late_rows(column: ColumnProfile, start: datetime) -> tuple[int, bool]:
-    """How many rows have a time before `start`, and whether these are all: a bin that begins earlier may hold more."""
-    begins, binned = _microseconds(start), column.bins
-    if column.minimum is None or binned is None or column.minimum >= begins:
-        return 0, True
-    counted = [(*edges(binned, key), count) for key, count in zip(binned.keys, binned.counts, strict=True)]
-    certain = sum(count for low, high, count in counted if high <= begins and low < begins)
-    # The earliest time is exact, so one row before the window is never missed.
-    return max(certain, 1), not any(low < begins < high for low, high, _ in counted)
+def _earlier(run: Run, name: str, begins: int) -> tuple[int, int]:
+    """How many rows the data has, and how many of them have a time before `begins`, in microseconds since 1970."""
+    rows = late = 0
+    assert not isinstance(run.spec.data, str)
+    files, sources, root = run.resolved.files, run.spec.data.source, Path(run.resolved.root)
+    for batch in read_batches(files, sources, root=root, selection=Selection(columns=[name])):
+        rows += batch.num_rows
+        late += pc.sum(pc.less(microseconds(batch.column(0)), begins)).as_py() or 0
+    return rows, late
 
 
 def _microseconds(moment: datetime) -> int:

@@ -72,9 +72,9 @@ def _rows(failure: Failure) -> list[str]:
 
 
 def _suite(run: Run, report: ContractReport) -> dict[str, Any] | None:
-    """The suite that a report is about: that of the data, of the features or of an evaluation set."""
+    """The suite that a report is about: that of the data, of the features, of predictions or of an evaluation set."""
     resolved = run.resolved
-    suites = [resolved.suite, resolved.features, *resolved.set_suites.values()]
+    suites = [resolved.suite, resolved.features, resolved.predictions, *resolved.set_suites.values()]
     return next((one for one in suites if one is not None and suite_digest(one) == report.suite_digest), None)
 
 

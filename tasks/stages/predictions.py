@@ -22,7 +22,7 @@ from tasks.stages.validate import accepted, rejection
 
 VERSION = 1
 FIELD = "contract.predictions"
-REMEDY = "Look at the model and at these rows of the set, which outcomes.parquet numbers in the same way."
+SUITE = "Correct the suite: the predictions have no such column."
 
 
 def asked_of(run: Run) -> SuiteSpec | None:
@@ -92,7 +92,9 @@ def with_predictions(run: Run, evaluation: Evaluation, done: Done[Evaluation], *
         assert report.ref is not None
         if not report.accepted:
             sentence = f"{place}: {rejection(report, asked.fail_on, 'predictions')}"
-            error = ContractRejected(sentence, remedy=REMEDY, details=report.to_json())
+            lacking = any(one.column and one.column not in table.columns for one in report.failures)
+            remedy = SUITE if lacking else f"Look at the model and at these rows in {table.file} of the evaluation."
+            error = ContractRejected(sentence, remedy=remedy, details=report.to_json())
             return replace(done, sentence=sentence, in_plan=f"{report.ref.uri}: {sentence}", error=error)
         done = replace(done, sentence=f"{done.sentence}; {place}: {accepted(report)}")
     return done if not evaluation.undecided else replace(done, error=undecided(evaluation))

@@ -21,7 +21,7 @@ from tasks.stages.stage import Done, Stage, rejected
 VERSION = 1
 SHOWN = 5
 DRIFTED = "Correct the data; if it is right, train on it with --set contract.drift.fail_on=never."
-LATE = "Wait for the data, or correct contract.arrival."
+LATE = "Wait for the data, have it delivered anew, or correct contract.arrival."
 
 
 def contract_key(run: Run, *, drift: bool = True) -> str | None:

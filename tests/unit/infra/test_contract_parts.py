@@ -19,7 +19,7 @@ from data_contracts.pipeline_spec import SourceSpec
 from infra import contract_parts, contract_worker
 from infra.contract_parts import KNOWN, NEW
 from infra.digests import file_digest
-from infra.sources import read
+from infra.sources import read, resolve_sources
 
 POSSIBLE: list[tuple[str, dict[str, Any]]] = [
     ("column_values_to_not_be_null", {"column": "id"}),
@@ -114,6 +114,26 @@ def test_a_known_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert measured == []
     outcome(request(tmp_path, [*files[::2], written(tmp_path, 4, 10, draw)], suite, []), parts)
     assert len(measured) == 1
+
+
+def test_equal_documents_in_two_places_and_in_two_ways_are_not_each_other(tmp_path: Path) -> None:
+    """A document's name and the columns of its path are data, and so is how it is cut."""
+    for folder in ("eu", "xx"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.txt").write_text("one line\n" * 40)
+    cut = [{"uri": f"{folder}/*.txt", "pattern": "{region}/{name}.txt", "format": "text", "pieces": {"lines": lines}}
+           for folder, lines in (("eu", 10), ("xx", 20))]  # fmt: skip
+    sources = [SourceSpec.model_validate(one) for one in cut]
+    files = resolve_sources(sources, root=tmp_path, window=None, window_path=None, cache=tmp_path / "cache")
+    suite = load_suite({"name": "s", "expectations": [
+        {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "region", "value_set": ["eu"]}},
+        {"type": "expect_table_row_count_to_be_between", "kwargs": {"max_value": 6}},
+    ]}, tmp_path)  # fmt: skip
+    asked = request(tmp_path, files, suite, []).model_copy(update={"sources": sources})
+    whole = outcome(asked)
+    assert (whole.rows, [one.rows for one in whole.failures]) == (6, [2])
+    for _ in range(2):
+        assert outcome(asked, tmp_path / "parts") == whole
 
 
 def test_no_part_holds_a_sensitive_value(tmp_path: Path) -> None:

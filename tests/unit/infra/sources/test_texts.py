@@ -123,6 +123,13 @@ def test_a_line_that_does_not_end_is_refused_before_it_is_read_whole() -> None:
         list(texts._cut_stream(endless, texts._cut_of(pieces), file, pieces))
 
 
+def test_pieces_by_bytes_may_be_larger_than_pieces_of_lines(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_BLOCK", 1000)
+    monkeypatch.setattr(texts, "_MOST_BYTES", 2000)
+    table = raw.read(corpus(raw, {"a": b"x" * 10_000}, bytes=4096))
+    assert table["length"].to_pylist() == [4096, 4096, 1808]
+
+
 def test_documents_that_are_all_empty_are_refused(raw: Raw) -> None:
     with pytest.raises(UsageError, match="is empty"):
         raw.read(corpus(raw, {"a": b"", "b": b""}, bytes=4))

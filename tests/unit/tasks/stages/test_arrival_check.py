@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,10 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.errors import ContractRejected, SpecError, UsageError
-from data_contracts.profile.collect import profile_of
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
-from tasks.stages.arrival_check import late_rows
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import write_project
 
@@ -98,21 +97,22 @@ def test_rows_of_an_earlier_window(spec: Path) -> None:
     [failure] = raised.value.details["failures"]
     assert (failure["expectation"], failure["column"], failure["rows"]) == ("arrival.max_late", "t", 10)
     assert (
-        "10 of 14 rows (71.429%) have a time in t before the window, which begins at 2026-06-02" in failure["sentence"]
+        "10 of 14 rows (71.429%) have a time in t before the window, which begins at 2026-06-02 00:00 UTC"
+        in failure["sentence"]
     )
     assert validate(run_of(spec, SECOND, *delivered, "contract.arrival.max_late=0.72")) is not None
 
 
-def test_rows_of_an_earlier_window_among_wide_bins() -> None:
-    """The window begins inside a bin: its rows are not counted, but the earliest of all is known."""
-    start = datetime(2026, 6, 2, tzinfo=UTC)
-    for earlier, least in ((0, 0), (1, 1), (3000, 2900)):
-        seconds = np.arange(-earlier, 40_000, dtype=np.int64)
-        times = pa.array(int(start.timestamp()) * 10**6 + seconds * 10**6, pa.timestamp("us"))
-        [column] = profile_of([pa.record_batch({"t": times})], pa.schema({"t": times.type}), ()).columns
-        rows, exact = late_rows(column, start)
-        assert least <= rows <= earlier
-        assert exact == (earlier == 0)
+def test_one_row_of_long_ago_hides_no_late_rows(spec: Path) -> None:
+    """It makes the profile's bins so wide that the window begins in the middle of most rows."""
+    start = int(datetime(2026, 6, 2, tzinfo=UTC).timestamp())
+    seconds = np.concatenate([[start - 50 * 365 * 86400], start + np.arange(-3000, 3000)])
+    times = pa.array(seconds * 10**6, pa.timestamp("us"))
+    pq.write_table(pa.table({"t": times, "id": range(6001)}), spec.parent / "d-2026-06-02.parquet")
+    delivered = ["data.source=d-{{ start }}.parquet", 'data.window={"path": "%Y-%m-%d"}', "contract.arrival.column=t"]
+    with pytest.raises(ContractRejected, match=re.escape("3,001 of 6,001 rows (50.008%) have a time in t before")):
+        validate(run_of(spec, SECOND, *delivered, "contract.arrival.max_late=0.5"))
+    assert validate(run_of(spec, SECOND, *delivered, "contract.arrival.max_late=0.51")) is not None
 
 
 def test_times_that_datetime_does_not_have(spec: Path) -> None:

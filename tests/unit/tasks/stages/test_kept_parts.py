@@ -13,6 +13,7 @@ import pytest
 
 from data_contracts.canonical import canonical
 from data_contracts.contract.suites import load_suite
+from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
@@ -97,6 +98,39 @@ def test_a_part_can_be_read_by_its_owner_only_and_is_made_again_if_it_is_damaged
         path.write_bytes(path.read_bytes().replace(b'"rows":50', b'"rows":51'))
     again, new = check(asked)
     assert (new, again) == (2, first)
+
+
+def test_a_part_that_another_user_alone_may_read_is_found_again(
+    request_: ContractRequest, check: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = some(request_, 0, 1)
+    first, _ = check(asked)
+
+    def refused(*_: Any) -> bytes:
+        raise UsageError("This user may not use contracts/…")
+
+    monkeypatch.setattr(check.store, "read_sealed", refused)
+    assert check(asked) == (first, 2)
+
+
+def test_a_check_that_another_overtakes_is_accepted_and_keeps_its_parts(
+    request_: ContractRequest, check: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other seals its parts between this one's choice of an attempt and its first file."""
+    real, overtaken = check.store.next_attempt, []
+
+    def next_attempt(area: str, key: str) -> str:
+        chosen = real(area, key)
+        if not overtaken:
+            overtaken.append(chosen)
+            check(some(request_, 2, 3))
+        return chosen
+
+    monkeypatch.setattr(check.store, "next_attempt", next_attempt)
+    found, _ = check(some(request_, 0, 1))
+    assert found.accepted
+    assert overtaken
+    assert check(some(request_, 0, 1, 2, 3))[1] == 0
 
 
 def test_nothing_is_kept_of_one_file_nor_where_rows_are_left_out(request_: ContractRequest) -> None:
