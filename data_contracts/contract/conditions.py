@@ -3,8 +3,8 @@
 Great Expectations turns its conditions into a query of pandas, or hands a text on to pandas as it is. Translated are
 comparisons of one column with a literal, `in`, null checks, and these joined by `and` and `or`. Without `not`, it does
 not matter whether a comparison with a missing value is false or unknown: the row is left out. What depends on the type
-that pandas gives a column beside missing values (`!=` of whole numbers), rounds the literal (float32), or compares texts by
-order stays with pandas.
+that pandas gives a column beside missing values (`!=` of whole numbers), rounds the literal (float32), or compares
+texts by order stays with pandas.
 """
 
 from __future__ import annotations
