@@ -5,6 +5,7 @@ Rows are named by their file and their number in it. Nothing of a sensitive colu
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from tasks.run.run import Run
 from tasks.stages.drift_pages import drift_section
 from tasks.stages.validate import contract_key
 
+log = logging.getLogger("trainwright")
+
 _HEAD = ("Expectation", "Severity", "Result", "Observed")
 
 
@@ -36,6 +39,9 @@ def data_section(run: Run) -> list[str]:
         report = own_report(run)
         return [] if report is None else ["", "## Data", "", *contract_section(run, report)]
     except TrainwrightError:  # what ended the run is on the page already
+        return []
+    except Exception as error:  # a page must not end a run that is promoted; the error's text may quote a value
+        log.warning("The run's page has no section about its data: %s", type(error).__name__)
         return []
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from markdown_it import MarkdownIt
 
 from data_contracts.errors import ContractRejected
 from tasks.run.run import Run, open_run
-from tasks.stages import artifact_pages
+from tasks.stages import artifact_pages, contract_pages
 from tasks.stages.contract_pages import data_section
 from tasks.stages.validate import validate
 from tests.support.tiny import write_project
@@ -87,3 +88,14 @@ def test_expectations_observed_values_rows_and_drift(spec: Path) -> None:
     assert "## Data" in shown
     assert "row 3 of `r2.csv`: `7.5`" in shown
     assert "![histogram](data:image/svg+xml;base64," in shown
+
+
+def test_a_page_that_cannot_be_made_ends_no_run(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(run: Any) -> None:
+        raise KeyError("s3cret")
+
+    monkeypatch.setattr(contract_pages, "own_report", broken)
+    assert contract_pages.data_section(cast(Any, None)) == []
+    assert "s3cret" not in caplog.text
