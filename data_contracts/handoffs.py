@@ -74,6 +74,7 @@ class Failure(Record):
 
     Attributes:
         rows: number of rows that broke it; 0 when it is about the whole column or table.
+        of: number of rows that it was checked on; 0 when it is about more than rows, or in an earlier version's report.
         row_numbers: first few row numbers, counted from 0 over all source files in order.
         values: the values in those rows, or "•••" each where the column is sensitive.
         places: where those rows are; empty in a report of an earlier version.
@@ -84,6 +85,7 @@ class Failure(Record):
     column: str | None
     severity: Literal["critical", "warning", "info"]
     rows: int
+    of: int = Field(default=0, exclude_if=lambda of: not of)
     row_numbers: list[int] = []
     values: list[str] = []
     places: list[RowPlace] = Field(default_factory=list, exclude_if=lambda places: not places)
