@@ -1,7 +1,6 @@
 """The hand-offs: small frozen records that pass between stages and are written as JSON.
 
-They carry ids, URIs, digests and counts; never tensors or frames. A URI is relative to the store's root, so a store can
-be moved.
+They carry ids, URIs, digests and counts; never tensors or frames. URIs are relative to the store's root.
 """
 
 from __future__ import annotations
@@ -45,9 +44,7 @@ class SourceFile(Record):
 
     Attributes:
         uri: absolute path or `s3://` address; for a DVC-tracked file the path below its repository.
-        bytes: size.
         blake3: digest of its bytes, its identity.
-        format: how it is read.
         columns: values taken from its path (formats `files` and `text`).
         source: index of its entry in `data.source`.
         rev: the Git commit its DVC revision resolved to, or None.
@@ -73,7 +70,8 @@ class Failure(Record):
     """One expectation that did not hold.
 
     Attributes:
-        rows: number of rows that broke it; 0 when it is about the whole column or table.
+        rows, of: number of rows that broke it, and of all that it was checked on; 0 when it is about the whole column
+            or table; `of` is 0 in a report of an earlier version, too.
         row_numbers: first few row numbers, counted from 0 over all source files in order.
         values: the values in those rows, or "•••" each where the column is sensitive.
         places: where those rows are; empty in a report of an earlier version.
@@ -84,6 +82,7 @@ class Failure(Record):
     column: str | None
     severity: Literal["critical", "warning", "info"]
     rows: int
+    of: int = Field(default=0, exclude_if=lambda of: not of)
     row_numbers: list[int] = []
     values: list[str] = []
     places: list[RowPlace] = Field(default_factory=list, exclude_if=lambda places: not places)
@@ -135,6 +134,7 @@ class Dataset(HandOff):
         splits: shards of each split in order; `train`, `val`, `test` or the names in the split column.
         columns: name → type, as text (`int64`, `string`, `tensor<uint8>[8,8]`, …).
         dropped_rows: rows left out at sharding, by reason (`gap`, `quarantined`, `contamination`).
+        documents: of a split by position: `all`, and the `undivided`: too short, so in one split each. {} for others.
     """
 
     ref: Ref
@@ -143,6 +143,7 @@ class Dataset(HandOff):
     splits: dict[str, list[ShardFile]]
     columns: dict[str, str]
     dropped_rows: dict[str, int] = {}
+    documents: dict[str, int] = Field(default={}, exclude_if=lambda documents: not documents)
 
     def rows(self, split: str) -> int:
         """Number of rows in a split (0 if there is no such split)."""
@@ -190,7 +191,6 @@ class MetricValue(Record):
 
     Attributes:
         mode: whether larger (`max`) or smaller (`min`) is better.
-        rows: rows it was computed over.
         unit: the unit of one outcome: a `row`, a `batch`, or the whole `dataset` if the metric is not a mean over rows.
     """
 

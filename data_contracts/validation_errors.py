@@ -112,7 +112,9 @@ def _sentence(entry: Any, field: FieldPath, model: type[BaseModel]) -> _Found:
         allowed = [part.strip("'") for part in ctx["expected"].replace(" or ", ", ").split(", ")]
         near = difflib.get_close_matches(str(value), allowed, 1) if str(value) not in allowed else []
         one_of = "one of " if len(allowed) > 2 else ""
-        hint = f"; did you mean {near[0]}?" if near else "; take the quotes off" * (value in allowed)
+        hint = (
+            f"; did you mean {near[0]}?" if near and len(allowed) > 1 else "; take the quotes off" * (value in allowed)
+        )
         sentence = f"must be {one_of}{_listed(allowed, 'or')}, {_got(value, field)}{hint}"
     elif kind in _BOUNDS:
         bound = ctx[_BOUNDS[kind]]

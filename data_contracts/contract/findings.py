@@ -95,6 +95,7 @@ class Finding:
         return self._failure(
             share + (what or f"broke it{self._settings()}"),
             rows=count,
+            of=of,
             row_numbers=list(numbers[:EXAMPLES]),
             values=[self._value(value) for value in values[:EXAMPLES]],
         )

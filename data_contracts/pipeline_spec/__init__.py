@@ -185,6 +185,10 @@ class PipelineSpec(Section):
 
     def _check_splits(self) -> None:
         splits = None if self.shards is None else self.shards.split.names
+        sources = self.data.source if isinstance(self.data, DataSpec) else []
+        if self.shards and self.shards.split.by and not any(one.format == "text" for one in sources):
+            sentence = "needs documents, but no data.source has format: text; give it one, or split by key or time"
+            raise FieldError(("shards", "split", "by"), sentence)
         used: dict[tuple[str, ...], str] = {("evaluate", "split"): self.evaluate.split}
         for name, one in self.evaluate.sets.items():
             if one.source is not None and self.data == "external":

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
@@ -165,6 +165,13 @@ class SplitSpec(Section):
     """With `by: position`: as many pieces before each boundary are left out and counted; default 0."""
     seed: int = 0
     """Seed of the hash; default 0."""
+
+    @field_validator("by", mode="before")
+    @classmethod
+    def _not_the_name_of_a_field(cls, by: Any) -> Any:
+        if by in ("key", "time", "column"):
+            raise ValueError(f"must be position, got {by!r}; to split by {by}, leave by out and write {by}: COLUMN")
+        return by
 
     @property
     def names(self) -> list[str] | None:

@@ -131,6 +131,9 @@ def _told(dataset: Dataset, reused_from: str | None, lacks: str = "") -> Done[Da
     num_shards = sum(len(shards) for shards in dataset.splits.values())
     aside = dataset.dropped_rows.get("quarantined", 0)
     left_out = f"; {aside:,} quarantined" if aside else ""
+    short, documents = (dataset.documents.get(name, 0) for name in ("undivided", "all"))
+    whole = f"{short:,} of {documents:,} documents are too short to be divided, and are in one split"
+    left_out += f"; {whole} each" if short else ""
     sentence = f"{num_shards} {dataset.format} shards: {rows} rows{left_out}"
     return Done(dataset, "reused" if reused_from else "ran", sentence, dataset.ref, reused_from, lacks=lacks)
 

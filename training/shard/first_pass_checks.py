@@ -18,6 +18,7 @@ from training.formats.facts import Size
 from training.formats.normalize import holds
 from training.formats.schema import columns_of
 from training.shard.first_pass import Gathered, Job
+from training.shard.position_split import Documents
 from training.shard.source_units import Source, Unit
 from training.shard.split_leakage import find_shared, refuse_shared
 from training.shard.splitter import in_order, judge, keys_of, refuse_empty
@@ -61,12 +62,18 @@ def sizes_and_schema(
             raise refuse_shared(replace(shared, row=row), split, values, job.sensitive)
         names = in_order({*gathered.assigned, *there}) if split.column is not None else job.splitter().names
     assigned = {name: gathered.assigned.get(name, 0) + there.get(name, 0) for name in names}
-    refuse_empty(assigned, required, "shards.split")
+    refuse_empty(assigned, required, *_splitting(gathered.notes.documents))
     sizes = {name: gathered.facts.sizes.get(name, Size()) for name in names}
     if job.settings.transform is not None:
         kept = {name: size.rows + there.get(name, 0) for name, size in sizes.items()}
         refuse_empty(kept, required, "shards.transform")
     return sizes, _schema(gathered, earlier)
+
+
+def _splitting(documents: Documents) -> tuple[str, str]:
+    """The field that decides which rows each split gets, and why one may get none, as the end of a sentence."""
+    why = f": {documents.short:,} of {documents.all:,} documents are too short to be cut" if documents.short else ""
+    return ("shards.split.gap", f"{why} with it") if documents.by_gap else ("shards.split", why)
 
 
 def _schema(gathered: Gathered, earlier: Earlier | None) -> pa.Schema:

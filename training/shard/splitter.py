@@ -22,6 +22,7 @@ from data_contracts.pipeline_spec import SplitSpec
 from data_contracts.quoting import columns_shown
 from training.shard import position_split, time_split
 from training.shard.key_digests import UnusableKey, key_digests
+from training.shard.position_split import Documents
 from training.shard.time_split import SECOND, shares
 
 REQUIRED = ("train", "test")
@@ -40,6 +41,7 @@ class Notes:
         bad_name: the first row whose column does not name a split, and the column's value.
         zones: whether texts with (True) or without (False) a time zone were seen.
         dropped: rows left out, by reason.
+        documents: counted by a split by position.
     """
 
     nulls: int = 0
@@ -47,6 +49,7 @@ class Notes:
     bad_name: tuple[Place, str] | None = None
     zones: set[bool] = field(default_factory=set)
     dropped: dict[str, int] = field(default_factory=dict)
+    documents: Documents = field(default_factory=Documents)
 
     def merge(self, other: Notes) -> None:
         """Add the notes about later units."""
@@ -54,6 +57,7 @@ class Notes:
         self.first_null = self.first_null or other.first_null
         self.bad_name = self.bad_name or other.bad_name
         self.zones |= other.zones
+        self.documents.merge(other.documents)
         for reason, rows in other.dropped.items():
             self.dropped[reason] = self.dropped.get(reason, 0) + rows
 
@@ -95,6 +99,7 @@ class Splitter:
         self.spec, self._sensitive = spec, sensitive
         self.notes = Notes()
         self._place_of: dict[str, int] = {}
+        self._last: tuple[NDArray[np.uint64], int] | None = None  # the digest and position of the last document's row
         if spec.boundaries:
             bounds = [time_split.boundary(text) for text in spec.boundaries.values()]
         self._bounds = np.array(bounds or [], np.int64)
@@ -121,10 +126,10 @@ class Splitter:
             return self._by_column(rows.column(self.spec.column), at)
         if self.spec.by is not None:
             return self._by_position(rows)
-        return self._by_key(rows)
+        return self._drawn(self.digests(rows))
 
-    def _by_key(self, rows: pa.Table) -> NDArray[np.int16]:
-        drawn = np.ascontiguousarray(self.digests(rows)[:, 0])
+    def _drawn(self, digests: NDArray[np.uint64]) -> NDArray[np.int16]:
+        drawn = np.ascontiguousarray(digests[:, 0])
         return np.searchsorted(self._thresholds, drawn, side="right").astype(np.int16)
 
     def times(self, rows: pa.Table, at: Place) -> NDArray[np.int64]:
@@ -148,8 +153,13 @@ class Splitter:
             raise UsageError(f"shards.split.key: {keys_of(self.spec)[error.column]!r} {error}.") from error
 
     def _by_position(self, rows: pa.Table) -> NDArray[np.int16]:
-        shares_of = list(shares(self.spec).values())
-        found = position_split.by_position(rows, shares_of, self.spec.gap, self._by_key(rows))
+        shares_of, gap, names = list(shares(self.spec).values()), self.spec.gap, self.digests(rows)
+        position, pieces = position_split.numbers(rows)
+        first = position_split.starts(names, position, self._last)
+        self.notes.documents.count(pieces[first], shares_of, gap)
+        if rows.num_rows:
+            self._last = (names[-1], int(position[-1]))
+        found = position_split.by_position(position, pieces, shares_of, gap, self._drawn(names))
         if left_out := int((found == LEFT_OUT).sum()):
             self.notes.dropped["gap"] = self.notes.dropped.get("gap", 0) + left_out
         return found
@@ -252,13 +262,13 @@ def judge(
         )
 
 
-def refuse_empty(counts: dict[str, int], required: Collection[str], who: str) -> None:
-    """UsageError if `who` (a field of the spec) leaves a required split without rows."""
+def refuse_empty(counts: dict[str, int], required: Collection[str], who: str, why: str = "") -> None:
+    """UsageError if `who` (a field of the spec) leaves a required split without rows; `why` ends the sentence."""
     for name in required:
         if not counts.get(name):
             left = ", ".join(f"{split} {number}" for split, number in counts.items()) or "no rows at all"
             raise UsageError(
-                f"{who} leaves no rows for {name!r} ({left}).",
+                f"{who} leaves no rows for {name!r} ({left}){why}.",
                 remedy=f"Change {who} so that {name!r} gets some, or give more data.",
                 details={"split": name, "rows": counts},
             )

@@ -36,6 +36,7 @@ from training.shard.first_pass import (
     unlike_batches,
 )
 from training.shard.first_pass_checks import Earlier, no_rows, sizes_and_schema
+from training.shard.position_split import Documents
 from training.shard.progress import Meter, Report
 from training.shard.quarantined import without_quarantined
 from training.shard.source_units import TASK_BYTES, Source, Unit, open_source, tasks_of
@@ -56,11 +57,14 @@ Write = Callable[[str, pa.Table], FileEntry]
 
 @dataclass(frozen=True)
 class Sharded:
-    """What was written: the shards of each split in order, the schema of their rows, and the rows left out."""
+    """What was written: the shards of each split in order, the schema of their rows, the rows left out, and the
+    documents that a split by position counted.
+    """
 
     splits: dict[str, list[ShardFile]]
     schema: pa.Schema
     dropped_rows: dict[str, int] = field(default_factory=dict)
+    documents: Documents = field(default_factory=Documents)
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ def shard_files(asked: Sharding) -> Sharded:
     dropped = Counter(asked.earlier.dropped_rows if asked.earlier is not None else {})
     dropped.update(gathered.notes.dropped)
     dropped.update({} if gone is None else {"quarantined": len(gone)})
-    return Sharded(splits, schema, dict(dropped))
+    return Sharded(splits, schema, dict(dropped), gathered.notes.documents)
 
 
 def _second_pass(

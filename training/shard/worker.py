@@ -153,6 +153,7 @@ def _seal(writer: Writer, sharded: Sharded, new: list[ShardFile], request: Shard
         "splits": {name: [shard.to_json() for shard in shards] for name, shards in sharded.splits.items()},
         "columns": schemas.columns_of(sharded.schema),
         "dropped_rows": sharded.dropped_rows,
+        **_documents(sharded, request.appended_to),
     }
     beside = [writer.put(schemas.FILE, canonical(schema)), put_handoff(writer, fields)]
     # Everything that decided the result, and nothing that differs between machines, days or stores.
@@ -172,6 +173,17 @@ def _seal(writer: Writer, sharded: Sharded, new: list[ShardFile], request: Shard
     ref = writer.seal("dataset", shaped, request.provenance, [*stored, *beside])
     splits = {name: [_placed(shard, ref) for shard in shards] for name, shards in sharded.splits.items()}
     return Dataset.from_json({**fields, "splits": splits, "ref": ref})
+
+
+def _documents(sharded: Sharded, earlier: Dataset | None) -> dict[str, dict[str, int]]:
+    """The field `documents`, with those of the dataset that was extended; {} unless documents were split."""
+    before = {} if earlier is None else earlier.documents
+    found = {"all": sharded.documents.all, "undivided": sharded.documents.short}
+    return (
+        {"documents": {name: one + before.get(name, 0) for name, one in found.items()}}
+        if before or found["all"]
+        else {}
+    )
 
 
 def _placed(shard: ShardFile, dataset: Ref) -> ShardFile:

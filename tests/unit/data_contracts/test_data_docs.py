@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
+
+import pytest
 
 from data_contracts.contract_results import results_of
 from data_contracts.data_docs import data_docs
@@ -49,3 +52,47 @@ def test_what_a_page_holds_and_what_it_does_not() -> None:
     assert "•••" in page
     assert "0.25" in page
     assert page.count("its arguments are not shown, because a column is sensitive") == 3
+
+
+def shown(kwargs: dict[str, object], found: Failure | None = None, **entry: object) -> str:
+    """The text of the page of one expectation."""
+    suite = {"name": "s", "expectations": [{"severity": "critical", "kwargs": kwargs, **entry}]}
+    failures = [] if found is None else [found]
+    report = ContractReport(
+        key="k", accepted=not failures, rows=600, expectations=1, failures=failures, suite_digest="x"
+    )
+    page = data_docs(results_of(suite, report, None, []), report, "s", "run-1", "2026-11-23T00:00:00Z")
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
+
+
+@pytest.mark.parametrize(
+    ("of", "expected", "absent"),
+    [(10, "20% of 10 total rows", "of 600"), (0, "2 rows broke it", "%")],  # 0: a report of an earlier version
+)
+def test_a_share_is_of_the_rows_that_were_asked(of: int, expected: str, absent: str) -> None:
+    kind = "expect_column_values_to_be_in_set"
+    found = Failure(
+        expectation=kind, column="a", severity="critical", rows=2, of=of, row_numbers=[3], values=["b"], sentence="s"
+    )
+    page = shown({"column": "a", "value_set": ["x"], "row_condition": 'col("c")==1'}, found, type=kind)
+    assert expected in page
+    assert "b (row 3)" in page
+    assert absent not in page.partition("Observed Value")[2]
+
+
+@pytest.mark.parametrize(("mostly", "said"), [({}, True), ({"mostly": 0.9}, False)])
+def test_no_share_is_claimed_of_one_that_holds_for_most(mostly: dict[str, object], said: bool) -> None:
+    page = shown({"column": "a", "value_set": ["x"], **mostly}, type="expect_column_values_to_be_in_set")
+    assert ("0% unexpected" in page) is said
+
+
+@pytest.mark.parametrize("kwargs", [{"column": "a", "odd": [1]}, {"odd": 3}])
+def test_an_expectation_of_ones_own_is_shown_without_its_class(kwargs: dict[str, object]) -> None:
+    path = "not_to_be_imported.Even"
+    found = Failure(
+        expectation=path, column=kwargs.get("column"), severity="critical", rows=1, of=8, values=["v"], sentence="s"
+    )
+    assert f"`{path}`, an expectation of your own, holds" in shown(kwargs, type=path, class_path=path)
+    page = shown(kwargs, found, type=path, class_path=path)
+    assert "1 unexpected values found. 12.5% of 8 total rows" in page
+    assert "not_to_be_imported" not in sys.modules

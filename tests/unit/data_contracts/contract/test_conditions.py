@@ -90,5 +90,6 @@ def test_a_condition_that_no_row_can_meet_does_not_stop_the_scan(direct: bool) -
         **files,
     )
     assert not loaded
-    assert [(one.rows, one.row_numbers, one.values) for one in outcome.failures] == [(1, [2], ["3"])]
+    assert [(one.rows, one.of, one.row_numbers) for one in outcome.failures] == [(1, 2, [2])]
+    assert outcome.failures[0].values == ["3"]
     assert "1 of 2 rows (row 2) broke it" in outcome.failures[0].sentence

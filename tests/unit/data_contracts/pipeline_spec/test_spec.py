@@ -64,6 +64,17 @@ BROKEN: list[tuple[str, str, str]] = [
     (SOURCE, f"{SOURCE}\n  window: {{path: '%Y', column: a}}", "data.window: give either column or path, and not both"),
     (KEY, "    seed: 1", "shards.split: does not say how to split; give key, time, column, or by: position"),
     (KEY, "    key: []", "shards.split: does not say how to split; give key, time, column, or by: position"),
+    (
+        KEY,
+        "    by: position",
+        "shards.split.by: needs documents, but no data.source has format: text; give it one, or split by key or time",
+    ),
+    (
+        KEY,
+        "    by: key",
+        "shards.split.by: must be position, got 'key'; to split by key, leave by out and write key: COLUMN",
+    ),
+    (KEY, "    by: positon", "shards.split.by: must be position, got 'positon'"),
     (KEY, "    time: at\n    column: part", "shards.split.column: and time exclude each other; keep one"),
     (KEY, f"{KEY}\n    gap_s: 3", "shards.split.gap_s: needs time; add shards.split.time, or leave it out"),
     (

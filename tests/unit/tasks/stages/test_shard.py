@@ -165,3 +165,21 @@ def test_a_schema_that_new_files_change_is_refused(project: Project, header: str
 def test_splits_that_look_at_old_rows_cannot_be_extended(project: Project, split: dict, sentence: str) -> None:
     with pytest.raises(SpecError, match=sentence):
         project.shard(split=split)
+
+
+def test_documents_that_are_not_divided_are_said(tmp_path: Path) -> None:
+    project = Project(tmp_path)
+    for number in range(12):
+        (project.days / f"{number}.txt").write_text("a\n" * (2 if number else 40))
+    split = {"by": "position", "fractions": {"train": 0.5, "test": 0.5}, "gap": 1}
+    source = {"uri": "days/*.txt", "format": "text", "pieces": {"lines": 1}}
+    section = {"split": split, "target_size_bytes": 2048}
+    spec = write_project(tmp_path, {"data": {"source": source}, "shards": section})
+    run = open_run(spec, recorded=False)
+    dataset = stage._make(run, None)
+    assert dataset.documents == {"all": 12, "undivided": 11}
+    assert stage.find_dataset(run) == dataset
+    assert (
+        "; 11 of 12 documents are too short to be divided, and are in one split each"
+        in stage._told(dataset, None).sentence
+    )

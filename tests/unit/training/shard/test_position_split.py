@@ -16,15 +16,15 @@ from data_contracts.pipeline_spec import SplitSpec
 from infra.quarantine import LeftOut
 from tests.support.sharding import Shards
 from training.shard import source_units
-from training.shard.position_split import by_position
+from training.shard.position_split import Documents, by_position
+from training.shard.splitter import Splitter
 
 BY = {"by": "position", "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}
 
 
 def split_of(pieces: int, gap: int = 0, shares: tuple[float, ...] = (0.8, 0.1, 0.1)) -> str:
     """The split of each piece of a document as one letter; "." is left out, "s" for short."""
-    rows = pa.table({"position": range(pieces), "pieces": [pieces] * pieces})
-    found = by_position(rows, shares, gap, np.full(pieces, 9, np.int16))
+    found = by_position(np.arange(pieces), np.full(pieces, pieces), shares, gap, np.full(pieces, 9, np.int16))
     return "".join({-1: ".", 9: "s"}.get(one, "012"[one % 3]) for one in found.tolist())
 
 
@@ -82,6 +82,7 @@ def test_long_documents_are_cut_and_short_ones_stay_whole(tmp_path: Path) -> Non
             "train": list(range(first - 2)), "val": list(range(first, second - 2)), "test": list(range(second, pieces)),
         }  # fmt: skip
     assert shards.sharded.dropped_rows == {"gap": 3 * 4}
+    assert shards.sharded.documents == Documents(all=43, short=40, by_gap=0)
     short = [found[f"short{number}"] for number in range(40)]
     assert all(list(one.values()) == [[0, 1, 2]] for one in short)
     assert {split for one in short for split in one} == {"train", "val", "test"}
@@ -93,6 +94,7 @@ def test_processes_and_pieces_of_work_make_no_difference(tmp_path: Path, monkeyp
     monkeypatch.setattr(source_units, "TASK_BYTES", 1)
     two = made(tmp_path / "two", workers=2)
     assert one.digests == two.digests
+    assert one.sharded.documents == two.sharded.documents == Documents(all=43, short=40, by_gap=0)
 
 
 def test_rows_that_are_set_aside_are_left_out_and_the_others_stay_where_they_are(tmp_path: Path) -> None:
@@ -103,6 +105,31 @@ def test_rows_that_are_set_aside_are_left_out_and_the_others_stay_where_they_are
         whole[name]["train"].remove(1)
     assert sides(left) == whole
     assert left.sharded.dropped_rows == {"gap": 12, "quarantined": 2}
+
+
+def test_a_document_counts_once_however_it_is_read_and_whatever_rows_it_lacks() -> None:
+    documents = [("a", [0, 1, 2, 3]), ("b", [1, 2, 3]), ("b", [1, 3]), ("c", [0])]
+    rows = [{"document": name, "position": at, "pieces": 4} for name, positions in documents for at in positions]
+    table = pa.Table.from_pylist(rows)
+    spec = SplitSpec.model_validate({"by": "position", "fractions": {"train": 0.5, "test": 0.5}, "gap": 2})
+    for step in range(1, len(rows) + 1):
+        splitter = Splitter(spec, table.schema)
+        for at in range(0, len(rows), step):
+            splitter.assign(table.slice(at, step), (0, at))
+        assert splitter.notes.documents == Documents(all=4, short=4, by_gap=4), step
+
+
+def test_a_gap_that_leaves_a_split_empty_is_named(tmp_path: Path) -> None:
+    lines = {"a": b"1\n" * 20, "b": b"2\n" * 20}
+    shards = {"pieces": {"lines": 1}, "required": ["train", "val", "test"]}
+    sentence = r"shards\.split\.gap leaves no rows for '\w+' \(.*\): 2 of 2 documents are too short to be cut with it\."
+    with pytest.raises(UsageError, match=sentence) as caught:
+        Shards(tmp_path / "a", lines, split={**BY, "gap": 30}, **shards)
+    assert "Change shards.split.gap" in str(caught.value.remedy)
+    with pytest.raises(
+        UsageError, match=r"shards\.split leaves no rows for .*: 2 of 2 documents are too short to be cut"
+    ):
+        Shards(tmp_path / "b", {name: text[:4] for name, text in lines.items()}, split={**BY, "gap": 30}, **shards)
 
 
 def test_data_without_documents_is_one_sentence(tmp_path: Path) -> None:
