@@ -42,7 +42,8 @@ def outcome(rows: int, expectations: int, failures: Mapping[int, Failure], fail_
     """The outcome: rejected if a failure, here by its index in the suite, is at least as grave as `fail_on`."""
     ranked = sorted(failures, key=lambda index: (-SEVERITIES.index(failures[index].severity), index))
     accepted = not any(is_grave(failure, fail_on) for failure in failures.values())
-    return Outcome(accepted, rows, expectations, [failures[index] for index in ranked], ranked)
+    found = [failures[index].model_copy(update={"index": index}) for index in ranked]
+    return Outcome(accepted, rows, expectations, found, ranked)
 
 
 def is_grave(failure: Failure, fail_on: str) -> bool:
@@ -72,6 +73,11 @@ class Finding:
         self.columns = list(columns)
         self.sensitive = set(sensitive)
         self.masked = bool(self.sensitive.intersection(self.columns))
+        self._nothing_shown = False
+
+    def mask(self) -> None:
+        """Show no value at all, of whatever column."""
+        self.masked = self._nothing_shown = True
 
     def missing(self, column: str, present: Sequence[str]) -> Failure:
         """The failure for a column that does not exist."""
@@ -135,7 +141,7 @@ class Finding:
         return "; expected " + _short(", ".join(f"{key} {value}" for key, value in asked.items()))
 
     def _value(self, value: Any) -> str:
-        parts = _parts(value, self.columns)
+        parts = None if self._nothing_shown else _parts(value, self.columns)
         if parts is None:
             return MASK if self.masked else self._shown(self.columns[0] if self.columns else "", value)
         return ", ".join(

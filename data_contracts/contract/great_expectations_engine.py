@@ -68,8 +68,8 @@ class Check:
             self.expectation = _domain(index, asked, self.scope.kwargs)
         whole = [field.name for field in schema if pa.types.is_integer(field.type)]
         self.finding = Finding(asked, self.scope.columns, sensitive, whole)
-        # It may have read every column, whatever it says it observed.
-        self.finding.masked |= bool(own and sensitive and not self.scope.columns)
+        if own and not self.finding.sensitive.isdisjoint(self.scope.layout.columns):
+            self.finding.mask()  # what it shows may be a value of any column that it reads
         self.metrics: dict[Any, Any] = {}
         self.judged: Any = None
         self.error = ""
