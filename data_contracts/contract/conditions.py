@@ -28,6 +28,8 @@ _OPERATORS: dict[type, str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "IN",
     ast.NotIn: "NOT_IN",
 }  # fmt: skip
+# Names that pandas' expressions define (pandas.core.computation.scope): they hide columns of these names.
+_OF_PANDAS = {"Inf", "Timestamp", "datetime", "inf", "list", "tuple", "index"}
 _MOST = 100  # Great Expectations refuses more conditions
 
 
@@ -96,7 +98,7 @@ def _name(tree: Tree) -> str | None:
     column = tree.get("column")
     name = column.get("name") if isinstance(column, dict) and len(column) == 1 else None
     plain = isinstance(name, str) and name.isascii() and name.isidentifier()
-    return name if plain and not keyword.iskeyword(str(name)) and name != "index" else None
+    return name if plain and not keyword.iskeyword(str(name)) and name not in _OF_PANDAS else None
 
 
 def _comparison(of: str, operator: Any, literal: Any, kind: Kind | None) -> str | None:
@@ -146,6 +148,8 @@ def _as(of: str, literal: Any, kind: Kind | None) -> str:
 
 def _parsed(text: str) -> dict[str, Any] | None:
     """The tree of a condition in pandas' query language; None if it is not one of those translated."""
+    if len(text.strip().splitlines()) != 1:
+        return None  # pandas refuses such a text, or reads its lines as several expressions
     try:
         return _tree(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
