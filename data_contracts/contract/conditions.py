@@ -17,6 +17,7 @@ from typing import Any
 
 from data_contracts.contract.measures import Where
 from data_contracts.contract.questions import EXACT, Kind, is_flag, is_number
+from data_contracts.contract.syntax import OF_PANDAS
 
 # Of each column of the data, how DuckDB sees it; None if it does not.
 Kinds = Mapping[str, Kind | None]
@@ -28,8 +29,6 @@ _OPERATORS: dict[type, str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.In: "IN",
     ast.NotIn: "NOT_IN",
 }  # fmt: skip
-# Names that pandas' expressions define (pandas.core.computation.scope): they hide columns of these names.
-_OF_PANDAS = {"Inf", "Timestamp", "datetime", "inf", "list", "tuple", "index"}
 _MOST = 100  # Great Expectations refuses more conditions
 
 
@@ -98,7 +97,7 @@ def _name(tree: Tree) -> str | None:
     column = tree.get("column")
     name = column.get("name") if isinstance(column, dict) and len(column) == 1 else None
     plain = isinstance(name, str) and name.isascii() and name.isidentifier()
-    return name if plain and not keyword.iskeyword(str(name)) and name not in _OF_PANDAS else None
+    return name if plain and not keyword.iskeyword(str(name)) and name not in OF_PANDAS else None
 
 
 def _comparison(of: str, operator: Any, literal: Any, kind: Kind | None) -> str | None:
