@@ -59,17 +59,25 @@ def results_of(
         sensitive: names of all sensitive columns.
     """
     failures = [*report.failures, *(report.quarantine.broken if report.quarantine is not None else [])]
+    by_index = {failure.index: failure for failure in reversed(failures)}
     broken: dict[Name, list[Failure]] = defaultdict(list)
     for failure in failures:
-        broken[failure.expectation, failure.column].append(failure)
+        if failure.index is None:  # of an earlier version
+            broken[failure.expectation, failure.column].append(failure)
     often = Counter(_name(entry) for entry in suite["expectations"])
     found = []
-    for entry in suite["expectations"]:
+    for index, entry in enumerate(suite["expectations"]):
         name, columns = _name(entry), _columns(entry["kwargs"])
-        masked = bool(set(columns) & set(sensitive)) or (bool(sensitive) and "row_condition" in entry["kwargs"])
-        text = f"{entry['type']} on {', '.join(columns)}" if masked else sentence(entry).removesuffix(".")
+        # Only the class knows what an expectation of one's own reads.
+        may_read_all = "class_path" in entry or "row_condition" in entry["kwargs"]
+        masked = bool(set(columns) & set(sensitive)) or (bool(sensitive) and may_read_all)
+        on = f" on {', '.join(columns)}" if columns else ""
+        text = f"{entry['type']}{on}" if masked else sentence(entry).removesuffix(".")
         mine = broken.get(name, [])
-        if not mine:
+        if index in by_index:
+            failure = by_index[index]
+            found.append(Result(entry, columns, masked, text, failure, observed=failure.observed))
+        elif not mine:
             observed = "" if masked else _observed(entry, profile)
             found.append(Result(entry, columns, masked, text, observed=observed))
         elif len(mine) < often[name]:

@@ -16,7 +16,6 @@ from data_contracts.contract.great_expectations_engine import load_great_expecta
 from data_contracts.contract.quarantine import ABOUT_ROWS
 from data_contracts.contract_results import Result
 from data_contracts.handoffs import ContractReport
-from data_contracts.quoting import MASK
 
 _LOADED = re.compile(r"<script\b.*?</script>|<link\b[^>]*>|<img\b[^>]*>", re.DOTALL | re.IGNORECASE)
 # Links to pages that are not there, or elsewhere.
@@ -34,11 +33,10 @@ ul{padding-left:1.2rem}
 a{color:#1864ab}
 h5,.card-header{font-weight:bold;font-size:1.1rem}
 """
-# What stands for the arguments of a masked expectation; Great Expectations checks their types.
-_HIDDEN: dict[type, Any] = {int: 0, float: 0.0, str: MASK, list: [MASK], dict: {}}
-# Great Expectations knows an expectation of a user's own only once its class is imported. These stand for it, about a
-# column and about the table; the page shows the description alone.
-_OWN_ON_COLUMN, _OWN_ON_TABLE = "expect_column_values_to_be_unique", "expect_table_row_count_to_be_between"
+# They stand for every expectation, about a column or about the table: the page shows the description alone, but Great
+# Expectations checks arguments, knows a user's own only once its class is imported, and reads some results in forms of
+# their own.
+_ON_COLUMN, _ON_TABLE = "expect_column_values_to_be_unique", "expect_table_row_count_to_be_between"
 
 
 def data_docs(results: Sequence[Result], report: ContractReport, name: str, run_id: str, started: str) -> str:
@@ -110,16 +108,13 @@ def _result(one: Result, report: ContractReport) -> dict[str, Any]:
     # With `mostly`, rows may break one that holds, and nobody has kept how many.
     if success and entry["type"].startswith(ABOUT_ROWS) and entry["kwargs"].get("mostly", 1) == 1:
         found |= {"element_count": report.rows, "unexpected_count": 0, "unexpected_percent": 0.0}
-    kwargs = {key: _hidden(key, value) for key, value in entry["kwargs"].items()} if one.masked else entry["kwargs"]
     description = f"{one.text}: its arguments are not shown, because a column is sensitive" if one.masked else one.text
-    kind = entry["type"]
-    if "class_path" in entry:
-        column = {"column": kwargs["column"]} if isinstance(kwargs.get("column"), str) else {}
-        kind, kwargs = (_OWN_ON_COLUMN if column else _OWN_ON_TABLE), column
+    column = entry["kwargs"].get("column")
+    on_column = isinstance(column, str)
     return {
         "success": success,
-        "type": kind,
-        "kwargs": _texts(kwargs),
+        "type": _ON_COLUMN if on_column else _ON_TABLE,
+        "kwargs": {"column": _text(column)} if on_column else {},
         "severity": entry["severity"],
         # Great Expectations fills in $names.
         "description": _text(description).replace("$", "&#36;"),
@@ -140,19 +135,6 @@ def _with_places(one: Result) -> list[str]:
     places = [f" (row {place.row} of {place.file})" for place in one.failure.places]
     places = places or [f" (row {row})" for row in one.failure.row_numbers]
     return [f"{value}{place}" for value, place in zip(one.failure.values, places, strict=False)]
-
-
-def _hidden(key: str, value: Any) -> Any:
-    return value if key.startswith("column") or isinstance(value, bool) else _HIDDEN.get(type(value), MASK)
-
-
-def _texts(value: Any) -> Any:
-    """The same with every text escaped: Great Expectations writes them into the page as they are."""
-    if isinstance(value, dict):
-        return {_text(key): _texts(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_texts(one) for one in value]
-    return _text(value) if isinstance(value, str) else value
 
 
 def _text(text: Any) -> str:

@@ -44,7 +44,7 @@ class SourceFile(Record):
 
     Attributes:
         uri: absolute path or `s3://` address; for a DVC-tracked file the path below its repository.
-        blake3: digest of its bytes, its identity.
+        bytes, blake3: its size, and the digest of its bytes, which is its identity.
         columns: values taken from its path (formats `files` and `text`).
         source: index of its entry in `data.source`.
         rev: the Git commit its DVC revision resolved to, or None.
@@ -70,8 +70,8 @@ class Failure(Record):
     """One expectation that did not hold.
 
     Attributes:
-        rows, of: number of rows that broke it, and of all that it was checked on; 0 when it is about the whole column
-            or table; `of` is 0 in a report of an earlier version, too.
+        index: of the expectation in the suite; None in a report of an earlier version, whose `of` is 0.
+        rows, of: number of rows that broke it, and of all that were checked; 0 if it is not about single rows.
         row_numbers: first few row numbers, counted from 0 over all source files in order.
         values: the values in those rows, or "•••" each where the column is sensitive.
         places: where those rows are; empty in a report of an earlier version.
@@ -88,6 +88,7 @@ class Failure(Record):
     places: list[RowPlace] = Field(default_factory=list, exclude_if=lambda places: not places)
     observed: str = ""
     sentence: str
+    index: int | None = Field(default=None, exclude_if=lambda index: index is None)
 
 
 class Quarantine(Record):
@@ -257,8 +258,7 @@ class Receipt(HandOff):
 
     Attributes:
         decision: `promoted`, `unchanged` (the candidate already is the champion) or `not_promoted`.
-        version: the version that the alias names now, or None if there is none.
-        previous: the version that the alias named before.
+        version, previous: the version that the alias names now, and the one that it named before, or None.
         quarantined_rows: raw rows that the contract kept out of the candidate's dataset.
         contamination: the report that says how far the candidate's rows are apart; None if they were not compared.
     """

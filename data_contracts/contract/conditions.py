@@ -17,6 +17,7 @@ from typing import Any
 
 from data_contracts.contract.measures import Where
 from data_contracts.contract.questions import EXACT, Kind, is_flag, is_number
+from data_contracts.contract.syntax import OF_PANDAS
 
 # Of each column of the data, how DuckDB sees it; None if it does not.
 Kinds = Mapping[str, Kind | None]
@@ -96,7 +97,7 @@ def _name(tree: Tree) -> str | None:
     column = tree.get("column")
     name = column.get("name") if isinstance(column, dict) and len(column) == 1 else None
     plain = isinstance(name, str) and name.isascii() and name.isidentifier()
-    return name if plain and not keyword.iskeyword(str(name)) and name != "index" else None
+    return name if plain and not keyword.iskeyword(str(name)) and name not in OF_PANDAS else None
 
 
 def _comparison(of: str, operator: Any, literal: Any, kind: Kind | None) -> str | None:
@@ -146,6 +147,8 @@ def _as(of: str, literal: Any, kind: Kind | None) -> str:
 
 def _parsed(text: str) -> dict[str, Any] | None:
     """The tree of a condition in pandas' query language; None if it is not one of those translated."""
+    if len(text.strip().splitlines()) != 1:
+        return None  # pandas refuses such a text, or reads its lines as several expressions
     try:
         return _tree(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

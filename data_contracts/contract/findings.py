@@ -42,7 +42,8 @@ def outcome(rows: int, expectations: int, failures: Mapping[int, Failure], fail_
     """The outcome: rejected if a failure, here by its index in the suite, is at least as grave as `fail_on`."""
     ranked = sorted(failures, key=lambda index: (-SEVERITIES.index(failures[index].severity), index))
     accepted = not any(is_grave(failure, fail_on) for failure in failures.values())
-    return Outcome(accepted, rows, expectations, [failures[index] for index in ranked], ranked)
+    found = [failures[index].model_copy(update={"index": index}) for index in ranked]
+    return Outcome(accepted, rows, expectations, found, ranked)
 
 
 def is_grave(failure: Failure, fail_on: str) -> bool:
@@ -72,11 +73,22 @@ class Finding:
         self.columns = list(columns)
         self.sensitive = set(sensitive)
         self.masked = bool(self.sensitive.intersection(self.columns))
+        self._nothing_shown = False
 
-    def missing(self, column: str, present: Sequence[str]) -> Failure:
-        """The failure for a column that does not exist."""
+    def mask(self) -> None:
+        """Show no value at all, of whatever column."""
+        self.masked = self._nothing_shown = True
+
+    def missing(self, column: str, present: Sequence[str], by_condition: bool = False) -> Failure:
+        """The failure for a column that does not exist.
+
+        Args:
+            by_condition: whether the row_condition names it.
+        """
         listed = ", ".join(present[:_COLUMNS_LISTED]) + (", …" if len(present) > _COLUMNS_LISTED else "")
         listed = columns_shown(present, sensitive=True) if self.sensitive else listed
+        if by_condition:  # a word of a row_condition may be a value
+            column = f"{'of a name' if self.sensitive else column} in its row_condition"
         return self._failure(f"the data has no column {column} (it has {listed})")
 
     def broken(self, count: int, of: int, numbers: Sequence[int], values: Sequence[Any], what: str = "") -> Failure:
@@ -112,8 +124,11 @@ class Finding:
         of = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         said = message.strip().rstrip(".")
         # Where texts are withheld, the reason only says where the text is.
-        reason = said if withholds() else "" if self.masked else _short(said)
-        return self._failure(f"it could not be computed{f' ({of})' if of else ''}{': ' * bool(reason)}{reason}")
+        condition = self.expectation["kwargs"].get("row_condition")
+        hidden = self.masked or (self.sensitive and condition)
+        reason = said if withholds() else "" if hidden else _short(said)
+        where = f" on the rows of its row_condition{'' if hidden else f' {_short(condition)}'}" if condition else ""
+        return self._failure(f"it could not be computed{where}{f' ({of})' if of else ''}{': ' * bool(reason)}{reason}")
 
     def _failure(self, what: str, **fields: Any) -> Failure:
         on = f" on {', '.join(self.columns)}" if self.columns else ""
@@ -136,7 +151,7 @@ class Finding:
         return "; expected " + _short(", ".join(f"{key} {value}" for key, value in asked.items()))
 
     def _value(self, value: Any) -> str:
-        parts = _parts(value, self.columns)
+        parts = None if self._nothing_shown else _parts(value, self.columns)
         if parts is None:
             return MASK if self.masked else self._shown(self.columns[0] if self.columns else "", value)
         return ", ".join(

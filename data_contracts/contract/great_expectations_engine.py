@@ -22,6 +22,7 @@ from data_contracts.contract.findings import EXAMPLES, Finding
 from data_contracts.contract.frames import Layout, blocks, frame
 from data_contracts.contract.own_expectations import Classes, own_expectation, own_scope
 from data_contracts.contract.rows import Read
+from data_contracts.contract.syntax import unknown_columns
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import Failure
 from data_contracts.quoting import text_of, withhold
@@ -31,6 +32,16 @@ _RUNTIME = {"result_format": {"result_format": "SUMMARY", "partial_unexpected_co
 _NOT_ARGUMENTS = {
     "batch_id", "catch_exceptions", "description", "id", "library_metadata", "meta", "notes", "rendered_content",
     "result_format", "severity", "windows",
+}  # fmt: skip
+# They compare values with numbers, or with one another, and so raise for a column that holds words among numbers.
+_OF_NUMBERS = {
+    *(f"expect_column_{what}_to_be_between" for what in (
+        "max", "mean", "median", "min", "quantile_values", "stdev", "sum", "values",
+    )),
+    *(f"expect_column_{what}" for what in (
+        "value_z_scores_to_be_less_than", "values_to_be_decreasing", "values_to_be_increasing",
+        "values_to_not_be_outliers",
+    )),
 }  # fmt: skip
 
 
@@ -68,8 +79,8 @@ class Check:
             self.expectation = _domain(index, asked, self.scope.kwargs)
         whole = [field.name for field in schema if pa.types.is_integer(field.type)]
         self.finding = Finding(asked, self.scope.columns, sensitive, whole)
-        # It may have read every column, whatever it says it observed.
-        self.finding.masked |= bool(own and sensitive and not self.scope.columns)
+        if own and not self.finding.sensitive.isdisjoint(self.scope.layout.columns):
+            self.finding.mask()  # what it shows may be a value of any column that it reads
         self.metrics: dict[Any, Any] = {}
         self.judged: Any = None
         self.error = ""
@@ -106,7 +117,7 @@ class Check:
         if self.error:
             columns = self.scope.layout.columns
             kinds = {name: str(self.schema.field(name).type) for name in self.scope.columns if name in columns}
-            return self._words(read) or self.finding.unclear(self.error, kinds)
+            return self._named_by_condition() or self._words(read) or self.finding.unclear(self.error, kinds)
         if self.judged.success:
             return None
         unnamed = [name for name in self.scope.columns if name not in self.schema.names]
@@ -121,10 +132,19 @@ class Check:
             int(result["unexpected_count"]), int(asked_of), numbers, result.get("partial_unexpected_list") or []
         )
 
+    def _named_by_condition(self) -> Failure | None:
+        """The failure for a row_condition that names a column that the data does not have."""
+        asked = self.finding.expectation["kwargs"]
+        unknown = unknown_columns(asked.get("row_condition"), asked.get("condition_parser"), self.schema.names)
+        return self.finding.missing(unknown[0], self.schema.names, by_condition=True) if unknown else None
+
     def _words(self, read: Read) -> Failure | None:
         """The failing rows of a column of numbers that is text only because some of its rows hold words."""
         import pandas as pd
 
+        asked = self.finding.expectation
+        if asked["type"] not in _OF_NUMBERS or asked["kwargs"].get("row_condition"):
+            return None
         name = self.scope.columns[0] if len(self.scope.columns) == 1 else None
         if name not in self.scope.layout.columns or not is_text(self.schema.field(name).type):
             return None

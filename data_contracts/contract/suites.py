@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import yaml
 
 from data_contracts.canonical import digest
+from data_contracts.contract.syntax import wrong_argument
 from data_contracts.errors import SpecError
 
 SEVERITIES = ("info", "warning", "critical")
@@ -147,6 +148,8 @@ def load_suite(
         for argument in required:
             if argument not in expectation["kwargs"]:
                 text.refuse([*here, "kwargs"], f"{name} needs the argument {argument}.")
+        if wrong := wrong_argument(expectation["kwargs"]):
+            text.refuse([*here, "kwargs", wrong[0]], wrong[1])
     return plain
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Sequence
+from importlib.resources import files
 
 import pytest
 
@@ -54,14 +57,16 @@ def test_what_a_page_holds_and_what_it_does_not() -> None:
     assert page.count("its arguments are not shown, because a column is sensitive") == 3
 
 
-def shown(kwargs: dict[str, object], found: Failure | None = None, **entry: object) -> str:
+def shown(
+    kwargs: dict[str, object], found: Failure | None = None, sensitive: Sequence[str] = (), **entry: object
+) -> str:
     """The text of the page of one expectation."""
     suite = {"name": "s", "expectations": [{"severity": "critical", "kwargs": kwargs, **entry}]}
     failures = [] if found is None else [found]
     report = ContractReport(
         key="k", accepted=not failures, rows=600, expectations=1, failures=failures, suite_digest="x"
     )
-    page = data_docs(results_of(suite, report, None, []), report, "s", "run-1", "2026-11-23T00:00:00Z")
+    page = data_docs(results_of(suite, report, None, sensitive), report, "s", "run-1", "2026-11-23T00:00:00Z")
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page))
 
 
@@ -96,3 +101,41 @@ def test_an_expectation_of_ones_own_is_shown_without_its_class(kwargs: dict[str,
     page = shown(kwargs, found, type=path, class_path=path)
     assert "1 unexpected values found. 12.5% of 8 total rows" in page
     assert "not_to_be_imported" not in sys.modules
+
+
+LEAF = {"type": "comparison", "column": {"name": "c"}, "operator": "==", "parameter": "v98765"}
+ARGUMENTS: dict[str, object] = {
+    "column_list": ["a", "b"], "column_set": ["a", "b"], "column_A": "a", "column_B": "b", "column": "a",
+    "value_set": ["v98765", 1], "value_pairs_set": [["v98765", "y"]], "regex": "v98765", "regex_list": ["v98765"],
+    "match_on": "all", "min_value": "2026-01-01", "max_value": "2027-01-01", "mostly": 0.5, "row_condition": LEAF,
+    "condition_parser": "great_expectations", "ignore_row_if": "both_values_are_missing", "type_": "v98765",
+    "type_list": ["v98765"], "json_schema": {"const": "v98765"}, "strftime_format": "%Yv98765", "value": 98765,
+    "sum_total": 98765, "threshold": 98765, "double_sided": True, "column_index": 1, "exact_match": True,
+    "quantile_ranges": {"quantiles": [0.5], "value_ranges": [[98765, 98766]]}, "method": "iqr", "multiplier": 1.5,
+}  # fmt: skip
+CATALOGUE = json.loads((files("data_contracts.contract") / "expectations.json").read_text())["expectations"]
+
+
+@pytest.mark.parametrize("of_numbers", [False, True])
+@pytest.mark.parametrize("sensitive", [[], ["a", "c"]])
+def test_each_kind_of_expectation_has_its_line(sensitive: list[str], of_numbers: bool) -> None:
+    for kind, names in CATALOGUE.items():
+        given = {name: ARGUMENTS[name] for name in (*names["required"], *names["optional"]) if name in ARGUMENTS}
+        if of_numbers or "column_values" not in kind:
+            given |= {name: 98765 for name in ("min_value", "max_value") if name in given}
+        if "ignore_row_if" in given and "column_list" in given:
+            given["ignore_row_if"] = "all_values_are_missing"
+        found = Failure(
+            expectation=kind,
+            column=given.get("column"),
+            severity="critical",
+            rows=0,
+            observed="seen",
+            sentence="s",
+            index=0,
+        )
+        assert "seen" in shown(given, found, sensitive, type=kind)
+        page = shown(given, sensitive=sensitive, type=kind)
+        masked = bool(sensitive) and not given.keys().isdisjoint(("column", "column_A", "column_list", "row_condition"))
+        assert ("its arguments are not shown" in page) is masked, kind
+        assert not (masked and "98765" in page), kind

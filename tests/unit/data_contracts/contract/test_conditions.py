@@ -63,12 +63,21 @@ LEFT: dict[str, Any] = {
     "a chain": "0 < n < 3",
     "bits": "n > 1 & n < 3",
     "not Python": "`a b` > 1",
+    "two lines": "(n > 1\n and n < 3)",
+    "a line that goes on": "n > 1 \\\n and n < 3",
 }
 
 
 @pytest.mark.parametrize("case", LEFT)
 def test_a_condition_that_pandas_may_see_otherwise_is_left_to_it(case: str) -> None:
     assert condition_sql(LEFT[case], None, KINDS) is None
+
+
+def test_a_column_that_pandas_own_names_hide_is_left_to_it() -> None:
+    from pandas.core.computation.scope import DEFAULT_GLOBALS
+
+    for name in [*DEFAULT_GLOBALS, "index"]:
+        assert condition_sql(f"{name} > 3", "pandas", {name: "whole"}) is None, name
 
 
 def test_another_parser_is_left_to_great_expectations() -> None:

@@ -9,7 +9,9 @@ from typing import Any, cast
 import pytest
 from markdown_it import MarkdownIt
 
+from data_contracts.contract_results import results_of
 from data_contracts.errors import ContractRejected
+from data_contracts.handoffs import ContractReport, Failure
 from tasks.run.run import Run, open_run
 from tasks.stages import artifact_pages, contract_pages
 from tasks.stages.contract_pages import data_section
@@ -72,7 +74,7 @@ def test_expectations_observed_values_rows_and_drift(spec: Path) -> None:
     assert page.startswith("# validate: rejected")
     found = rows_of(page)
     results = {(row[0], row[1]): row[2:] for row in found[: len(SUITE["expectations"])]}
-    assert list(results.values())[:2] == [["1 of 2 on this column are broken", ""]] * 2
+    assert [result[0] for result in results.values()][:2] == ["broken by 1 rows", "holds"]
     by_text = {name[0]: result for name, result in results.items()}
     [mean] = [result for name, result in by_text.items() if "mean" in name]
     assert mean[0] == "broken"
@@ -99,3 +101,26 @@ def test_a_page_that_cannot_be_made_ends_no_run(
     monkeypatch.setattr(contract_pages, "own_report", broken)
     assert contract_pages.data_section(cast(Any, None)) == []
     assert "s3cret" not in caplog.text
+
+
+def report_of(*failures: Failure) -> ContractReport:
+    return ContractReport(key="k", accepted=False, rows=3, expectations=2, failures=list(failures), suite_digest="x")
+
+
+def test_a_report_of_an_earlier_version_names_what_broke_by_its_columns() -> None:
+    found = Failure(
+        expectation="expect_column_values_to_be_between", column="a", severity="critical", rows=1, sentence="s"
+    )
+    results = results_of(SUITE, report_of(found), None, [])
+    assert [one.verdict for one in results][:3] == ["1 of 2 on this column are broken"] * 2 + ["holds"]
+
+
+def test_an_expectation_of_ones_own_is_found_whose_class_says_the_column() -> None:
+    own = {"type": "m.ExpectAge", "class_path": "m.ExpectAge", "kwargs": {"limit": 987}, "severity": "critical"}
+    found = Failure(expectation="m.ExpectAge", column="age", severity="critical", rows=2, sentence="s", index=1)
+    suite = {"name": "s", "expectations": [own, own]}
+    plain, shown = (results_of(suite, report_of(found), None, sensitive)[1] for sensitive in ([], ["pay"]))
+    assert (plain.verdict, plain.masked) == ("broken by 2 rows", False)
+    assert "987" in plain.text
+    # Whether it reads the sensitive column, only its class knows.
+    assert (shown.verdict, shown.masked, shown.text) == ("broken by 2 rows", True, "m.ExpectAge")

@@ -56,6 +56,15 @@ class ExpectFewRows(BatchExpectation):
         return {"success": metrics["table.row_count"] < 3, "result": {"observed_value": 4711}}
 
 
+class ExpectBelowWorst(BatchExpectation):
+    """It names one column and reads another."""
+    metric_dependencies = ("table.columns",)
+    column: str
+
+    def _validate(self, metrics, runtime_configuration=None, execution_engine=None):
+        return {"success": False, "result": {"observed_value": execution_engine.get_domain_records({})["name"].max()}}
+
+
 class ExpectWrong(ExpectFewRows):
     def get_validation_dependencies(self, *args, **kwargs):
         return {}["no such thing"]
@@ -136,6 +145,18 @@ def test_what_is_about_the_data_sees_all_of_it_and_says_nothing_beside_sensitive
     assert plain.observed == "4711"
     (masked,) = asked(project, own("ExpectFewRows"), sensitive=["name"]).failures
     assert masked.sentence == "checks_of_a_test.ExpectFewRows: what was observed broke it"
+
+
+def test_what_reads_a_sensitive_column_shows_nothing_whichever_column_it_names(project: Path) -> None:
+    (plain,) = asked(project, own("ExpectBelowWorst", column="id")).failures
+    assert plain.observed == "e"
+    chosen = own("ExpectEvenIds", column="id", row_condition="name > 'd'", condition_parser="pandas")
+    alone = own("ExpectEvenIds", column="id")
+    found = asked(project, own("ExpectBelowWorst", column="id"), chosen, alone, sensitive=["name"]).failures
+    assert [(one.observed, one.values, one.index) for one in found] == [
+        ("", [], 0), ("", ["•••"], 1), ("", ["1", "5"], 2),
+    ]  # fmt: skip
+    assert found[0].sentence == "checks_of_a_test.ExpectBelowWorst on id: what was observed broke it"
 
 
 REFUSED = {

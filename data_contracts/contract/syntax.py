@@ -1,0 +1,91 @@
+"""What is wrong with a regular expression or a row_condition of a suite, whatever the data is.
+
+Only what Great Expectations would refuse for certain is said to be wrong.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+# Names that pandas' expressions define (pandas.core.computation.scope): they hide columns of these names.
+OF_PANDAS = {"Inf", "Timestamp", "datetime", "inf", "list", "tuple", "index"}
+
+
+def wrong_argument(kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The argument of an expectation that cannot be read, and why; None if there is none."""
+    for name in ("regex", "regex_list"):
+        given = kwargs.get(name)
+        for regex in given if isinstance(given, list) else [given]:
+            if isinstance(regex, str) and (reason := _why_no_regex(regex)):
+                return name, f"{regex!r} is not a regular expression: {reason}."
+    condition = kwargs.get("row_condition")
+    reason = _why_no_condition(condition, kwargs.get("condition_parser"))
+    return ("row_condition", f"{condition!r} is not a condition that pandas can read: {reason}.") if reason else None
+
+
+def unknown_columns(condition: Any, parser: Any, present: Collection[str]) -> list[str]:
+    """The names in a `row_condition` that are no columns of the data, and that nothing else can mean."""
+    if isinstance(condition, str):
+        parsed = _module(condition) if parser in (None, "pandas") else None
+        nodes = [] if parsed is None else list(ast.walk(parsed))
+        called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        named = [node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called]
+        return [one for one in named if one not in present and one not in OF_PANDAS and "level_" not in one]
+    return [one for one in _names(condition) if one not in present]
+
+
+def _why_no_condition(condition: Any, parser: Any) -> str:
+    """Why pandas refuses a condition; "" if it may accept it."""
+    if not isinstance(condition, str) or not condition or parser not in (None, "pandas"):
+        return ""
+    try:
+        parsed = _module(condition)
+    except SyntaxError as error:
+        return error.msg
+    assigns = parsed is not None and any(isinstance(node, ast.Assign) for node in parsed.body)
+    return "it assigns a value; write == to compare" if assigns else ""
+
+
+def _module(text: str) -> ast.Module | None:
+    """What pandas parses; None if its own signs are in the text, or Python's parser cannot hold it."""
+    if "`" in text or "@" in text:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text.strip().replace("&", " and ").replace("|", " or "))
+    except SyntaxError:
+        raise
+    except (ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _names(tree: Any) -> Iterator[str]:
+    """The columns that the JSON of a condition names."""
+    if isinstance(tree, dict):
+        column = tree.get("column")
+        if isinstance(column, dict) and isinstance(column.get("name"), str):
+            yield column["name"]
+        for one in tree.get("conditions") or []:
+            yield from _names(one)
+
+
+def _why_no_regex(regex: str) -> str:
+    """Why neither engine that Great Expectations may use reads a regular expression: Python's and pyarrow's."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(regex)
+    except (re.error, OverflowError, RecursionError) as error:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            pc.match_substring_regex(pa.array([""]), regex)
+        except pa.ArrowInvalid:
+            return str(error)
+    return ""

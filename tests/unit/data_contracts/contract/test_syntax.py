@@ -1,0 +1,74 @@
+"""What no data can make valid in a suite is refused with its line; what Great Expectations may read is not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from data_contracts.contract.suites import load_suite
+from data_contracts.contract.syntax import unknown_columns
+from data_contracts.errors import SpecError
+from tests.support.expectations import E, one, run
+
+PANDAS = {"condition_parser": "pandas"}
+TABLE = pa.table({"t": ["7", "x", "y"], "n": [1, 2, 3]})
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "regex": (
+        E("column_values_to_match_regex", column="t", regex="("),
+        r"suite.json:8: expectations.0.kwargs.regex: '\(' is not a regular expression: missing \), .* position 0\.$",
+    ),
+    "list": (
+        E("column_values_to_not_match_regex_list", column="t", regex_list=["a", "["]),
+        r"kwargs.regex_list: '\[' is not a regular expression: unterminated character set",
+    ),
+    "filled": (
+        E("column_values_to_match_regex", column="t", regex={"$PARAMETER": "bad"}),
+        r"kwargs.regex: '\*' is not a regular expression: nothing to repeat",
+    ),
+    "condition": (
+        E("column_values_to_not_be_null", column="t", row_condition="n >", **PANDAS),
+        r"suite.json:8: expectations.0.kwargs.row_condition: 'n >' is not a condition that pandas can read: invalid s",
+    ),
+    "assignment": (
+        E("column_values_to_not_be_null", column="t", row_condition="n = 1", **PANDAS),
+        r"kwargs.row_condition: .*: it assigns a value; write == to compare\.$",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_no_data_can_make_valid_is_refused(case: str, tmp_path: Path) -> None:
+    entry, sentence = WRONG[case]
+    (tmp_path / "suite.json").write_text(json.dumps({"name": "s", "expectations": [entry]}, indent=1))
+    with pytest.raises(SpecError, match=sentence):
+        load_suite("suite.json", tmp_path, {"bad": "*"})
+
+
+def test_what_one_of_the_engines_reads_is_not_refused() -> None:
+    conditions = ("n == 1;", "`n` > 1", " n > 1", "n > 1 & not n > 2", "t.str.contains(r'\\d')", "n > 1 # c")
+    of_pandas = [E("column_values_to_be_null", column="n", row_condition=text, **PANDAS) for text in conditions]
+    entries = [E("column_values_to_match_regex", column="t", regex=r"^\pL$"), *of_pandas]
+    assert not any("could not be computed" in one.sentence for one in run(TABLE, *entries).failures)
+
+
+def test_a_condition_that_cannot_be_computed_is_the_reason_and_not_the_words_of_a_column() -> None:
+    entry = E("column_values_to_not_be_null", column="t", row_condition="nosuch > 1", **PANDAS)
+    said = "expect_column_values_to_not_be_null on t: the data has no column "
+    assert one(TABLE, entry).sentence == f"{said}nosuch in its row_condition (it has t, n)"
+    hidden = one(TABLE, entry, sensitive=["n"]).sentence  # a word of a condition may be a value
+    assert hidden.startswith(f"{said}of a name in its row_condition (it has 2 columns")
+    entry = E("column_values_to_not_be_null", column="t", row_condition="n.nosuch > 1", **PANDAS)
+    said = "it could not be computed on the rows of its row_condition n.nosuch > 1 (t is string): 'Series' object has"
+    assert said in one(TABLE, entry).sentence
+    assert "nosuch" not in one(TABLE, entry, sensitive=["n"]).sentence
+
+
+def test_names_in_a_condition_that_are_no_columns() -> None:
+    assert unknown_columns("sin(n) > inf and index > 1 and m > 1", "pandas", ["n"]) == ["m"]
+    assert unknown_columns("@m > `o p`", "pandas", ["n"]) == []
+    leaf = {"type": "nullity", "column": {"name": "m"}, "is_null": True}
+    assert unknown_columns({"type": "and", "conditions": [leaf]}, None, ["n"]) == ["m"]
