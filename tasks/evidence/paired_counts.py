@@ -1,0 +1,83 @@
+"""Two models that are right or wrong on each row: the test and the interval of the difference, without resampling.
+
+Only the rows on which they disagree say which of them is better (McNemar 1947). Where the question is whether one is
+better at all, the test is exact: under equal models each of those rows is a fair coin. Where a difference other than
+zero is asked for, it is the score test for paired proportions (Tango 1998), whose inverse is the interval.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from scipy.optimize import brentq
+from scipy.special import ndtr, ndtri
+from scipy.stats import binom
+
+from tasks.evidence.intervals import Interval
+
+
+@dataclass(frozen=True)
+class PairedCounts:
+    """On how many rows only the candidate was right, on how many only the champion, and how many rows there are."""
+
+    won: int
+    lost: int
+    rows: int
+
+    @property
+    def gain(self) -> float:
+        """The candidate's share of right rows minus the champion's."""
+        return (self.won - self.lost) / self.rows
+
+    def p_value(self, bound: float = 0.0) -> float:
+        """How likely a gain at least this large is, if the true gain is not above `bound`."""
+        if bound == 0:
+            return float(binom.sf(self.won - 1, self.won + self.lost, 0.5))
+        return float(ndtr(-self._score(bound)))
+
+    def interval(self, confidence: float) -> Interval:
+        """Tango's score interval of the gain."""
+        wanted = float(ndtri((1 + confidence) / 2))
+
+        def limit(sign: int) -> float:
+            edge = float(sign)
+            if self._score(edge * (1 - 1e-12)) * -sign <= wanted:
+                return edge
+            return float(brentq(lambda at: self._score(at) * -sign - wanted, self.gain, edge * (1 - 1e-12)))
+
+        return Interval(limit(-1), limit(1), confidence, "Tango's score interval")
+
+    def rows_needed(self, bound: float, level: float, power: float = 0.8) -> int | None:
+        """How many rows would decide with this gain and as many disagreements per row; None if it is not above `bound`.
+
+        Args:
+            level: of the test, one-sided.
+            power: how likely they would decide.
+        """
+        return rows_needed(self.gain - bound, ((self.won + self.lost) / self.rows - self.gain**2) ** 0.5, level, power)
+
+    def _score(self, bound: float) -> float:
+        """Tango's statistic for a true gain of `bound`: standard normal in large samples."""
+        won, lost, rows = self.won, self.lost, self.rows
+        # The most likely share of rows lost under that gain.
+        half = -won - lost + (2 * rows - won + lost) * bound
+        rest = -lost * bound * (1 - bound)
+        share = (math.sqrt(max(half * half - 8 * rows * rest, 0.0)) - half) / (4 * rows)
+        variance = rows * (2 * share + bound * (1 - bound))
+        off = won - lost - rows * bound
+        if variance <= 0:
+            return 0.0 if off == 0 else math.copysign(math.inf, off)
+        return off / math.sqrt(variance)
+
+
+def rows_needed(beyond: float, deviation: float, level: float, power: float = 0.8) -> int | None:
+    """How many rows would show a gain, one-sided.
+
+    Args:
+        beyond: by how much the gain lies above what was asked for; None is returned if it does not.
+        deviation: standard deviation of a row's difference.
+    """
+    if beyond <= 0:
+        return None
+    return math.ceil(((float(ndtri(1 - level)) + float(ndtri(power))) * deviation / beyond) ** 2)

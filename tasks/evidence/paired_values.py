@@ -1,0 +1,78 @@
+"""Two models with a number for each row, such as a loss: the test and the interval of the difference."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from tasks.evidence.intervals import Interval, bca
+from tasks.evidence.paired_counts import rows_needed
+from tasks.evidence.resampling import RESAMPLES, resampled_means, resampled_ratios
+
+
+@dataclass(frozen=True, eq=False)
+class PairedValues:
+    """By how much the candidate is better than the champion on each row, or each unit of rows.
+
+    Attributes:
+        gains: (units,) sum over the unit's rows; positive where the candidate is better.
+        sizes: (units,) number of the unit's rows; None if each is one row.
+        seed: of the resamples.
+    """
+
+    gains: NDArray[np.float64]
+    sizes: NDArray[np.float64] | None = None
+    seed: int = 0
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.gains) if self.sizes is None else int(self.sizes.sum())
+
+    @cached_property
+    def gain(self) -> float:
+        """The mean gain of a row."""
+        return math.fsum(self.gains.tolist()) / self.rows
+
+    def p_value(self, bound: float = 0.0) -> float:
+        """How likely a gain at least this large is, if the true gain is not above `bound`.
+
+        Student's t, corrected for skewness (Hall 1992), which matters far out in the tail.
+        """
+        units = len(self.gains)
+        if units < 2:
+            return 1.0
+        influence = self._influence
+        deviation = float(influence.std(ddof=1))
+        least = 0.5**units  # as if each unit could have fallen on either side
+        if deviation == 0:  # every unit gained as much
+            return 1.0 if self.gain <= bound else least
+        skewness = float(np.mean(influence**3)) / deviation**3
+        distance = (self.gain - bound) / deviation
+        corrected = distance + skewness * distance**2 / 3 + skewness**2 * distance**3 / 27 + skewness / (6 * units)
+        return max(least, float(stdtr(units - 1, -math.sqrt(units) * corrected)))
+
+    def interval(self, confidence: float, resamples: int = RESAMPLES) -> Interval:
+        """The BCa bootstrap interval of the mean gain."""
+        if self.sizes is None:
+            resampled = resampled_means(self.gains, resamples, self.seed)
+        else:
+            resampled = resampled_ratios(self.gains, self.sizes, resamples, self.seed)
+        return bca(resampled, self.gain, self._influence, confidence)
+
+    def rows_needed(self, bound: float, level: float, power: float = 0.8) -> int | None:
+        """How many rows would decide with this gain and spread; None if it is not above `bound`."""
+        units = rows_needed(self.gain - bound, float(self._influence.std()), level, power)
+        return None if units is None else math.ceil(units * self.rows / len(self.gains))
+
+    @cached_property
+    def _influence(self) -> NDArray[np.float64]:
+        """(units,) how much each unit moves the mean gain of a row, times the number of units; their mean is 0."""
+        if self.sizes is None:
+            return self.gains - self.gain
+        return (self.gains - self.gain * self.sizes) * (len(self.gains) / self.rows)
