@@ -5,9 +5,10 @@ as long as they are chosen by nothing of these rows but the verdicts. A chooser 
 "better", can have seen C(k - 1, j) different sequences, and may have a candidate ready for each. So each gets the
 level
 
-    α · w(k) · w(j + 1) / C(k - 1, j)        with w(i) = 1 / (i (i + 1)), which sums to 1,
+    α / (k² (j + 1) (j + 2) C(k - 1, j))
 
-and the sum over all sequences and all k is α: a union bound over the tree of verdicts. It is the Ladder's argument
+which is α / (k (k + 1)) for all sequences of the same k together, and α for all k: a union bound over the tree of
+verdicts. It is the Ladder's argument
 (Blum and Hardt 2015) with a test in place of its fixed step. `docs/adr` compares it with an always-valid confidence
 sequence and with the Ladder itself.
 """
@@ -30,5 +31,5 @@ def level(alpha: float, before: float, promoted: float) -> float:
     before, promoted = math.ceil(before - 1e-9), math.ceil(promoted - 1e-9)
     promoted = min(promoted, before)
     sequences = float(gammaln(before + 1) - gammaln(promoted + 1) - gammaln(before - promoted + 1))
-    spent = math.log((before + 1) * (before + 2)) + math.log((promoted + 1) * (promoted + 2)) + sequences
+    spent = 2 * math.log(before + 1) + math.log((promoted + 1) * (promoted + 2)) + sequences
     return math.exp(math.log(alpha) - spent)
