@@ -12,6 +12,7 @@ from pydantic import Field
 
 from data_contracts.canonical import StorePath
 from data_contracts.drift_report import DriftReport
+from data_contracts.gate_results import GateResult as GateResult
 from data_contracts.records import SCHEMA as SCHEMA
 from data_contracts.records import HandOff as HandOff
 from data_contracts.records import Record as Record
@@ -230,17 +231,6 @@ class Evaluation(HandOff):
     metrics: dict[str, MetricValue]
     predictions: dict[str, Predictions] = Field(default={}, exclude_if=lambda tables: not tables)
     undecided: str = Field(default="", exclude_if=lambda reason: not reason)
-
-
-class GateResult(Record):
-    """One gate: whether it was met, and one sentence that says by how much."""
-
-    metric: str
-    met: bool
-    value: float
-    bound: float
-    champion_value: float | None = None
-    sentence: str
 
 
 class ModelVersion(HandOff):

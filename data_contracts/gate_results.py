@@ -1,0 +1,62 @@
+"""What the gates found: for each gate whether it was met, and the evidence that it rests on."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from data_contracts.records import Record
+
+GateVerdict = Literal["better", "worse", "insufficient"]
+
+
+class Evidence(Record):
+    """What the scores of both models on the same rows say about a gate with `confidence`.
+
+    Gains are in the direction of the metric's `mode`: positive where the candidate is better.
+
+    Attributes:
+        verdict: `better` if the gate is met, `worse` if the interval lies below what was asked for.
+        gain: measured on the rows that the gate is about.
+        low, high: the confidence interval of the gain, two-sided.
+        method: how the interval was computed, in words.
+        p_value: how likely such a gain is if the true one is not above what was asked for.
+        level: how small the p-value had to be.
+        comparisons, promotions: what these rows had decided before; a part of one if they share a part of their rows.
+        rows, units: rows that were compared; units of `evaluate.unit` among them, or None.
+        rows_needed: rows that would decide if the gain stays as it is; None if they would not, or are not needed.
+    """
+
+    verdict: GateVerdict
+    gain: float
+    low: float
+    high: float
+    confidence: float
+    method: str
+    p_value: float
+    level: float
+    comparisons: float
+    promotions: float
+    rows: int
+    units: int | None = None
+    rows_needed: int | None = None
+
+
+class GateResult(Record):
+    """One gate: whether it was met, and one sentence that says by how much.
+
+    Attributes:
+        bound: the value, gain, loss or gap that was asked for.
+        slice: the slice of rows that the gate is about; "" for all.
+        evidence: of a gate with `confidence` that was compared with a champion.
+    """
+
+    metric: str
+    met: bool
+    value: float
+    bound: float
+    champion_value: float | None = None
+    sentence: str
+    slice: str = Field(default="", exclude_if=lambda name: not name)
+    evidence: Evidence | None = Field(default=None, exclude_if=lambda evidence: evidence is None)
