@@ -2,28 +2,73 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from pydantic import Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
-from data_contracts.pipeline_spec.base import Section
+from data_contracts.pipeline_spec.base import FieldError, Section
+
+_ASKED = ("min", "max", "min_gain", "margin", "max_gap")
+
+
+def _absent(value: Any) -> bool:
+    return value is None
 
 
 class GateSpec(Section):
     """One condition that a checkpoint must meet to be promoted."""
 
-    metric: str
-    """A metric of `evaluate`, or `<set>/<metric>`."""
+    metric: str | None = None
+    """A metric of `evaluate`, `<set>/<metric>`, `latency_ms` or `size_bytes`."""
+    expression: str | None = Field(default=None, exclude_if=_absent)
+    """Instead of `metric`: a sum, difference, product or quotient of metrics, such as `accuracy - 0.1 * loss`."""
     min: float | None = None
     """Minimum value."""
     max: float | None = None
     """Maximum value."""
     min_gain: float | None = None
     """Minimum gain over the champion on the same rows, in the metric's `mode` direction; may be negative."""
+    margin: float | None = Field(default=None, ge=0, exclude_if=_absent)
+    """With `confidence`: the largest loss against the champion on the same rows that is accepted."""
+    max_gap: float | None = Field(default=None, ge=0, exclude_if=_absent)
+    """The largest accepted difference between the slices with the highest and the lowest value."""
+    confidence: float | None = Field(default=None, gt=0.5, lt=1, exclude_if=_absent)
+    """With `min_gain` or `margin`: 1 minus the accepted probability that any worse model is promoted while the rows
+    are in use, such as 0.95; default: only the two values are compared."""
+    slice: Name | None = Field(default=None, exclude_if=_absent)
+    """A slice of `evaluate.slices`: only its rows count; default all rows."""
+
+    @property
+    def name(self) -> str:
+        """The metric or the expression."""
+        return self.metric if self.metric is not None else str(self.expression)
+
+    @property
+    def compares(self) -> bool:
+        """Whether the gate is about the champion, too."""
+        return self.min_gain is not None or self.margin is not None
+
+    @property
+    def asked(self) -> float:
+        """The value, gain, loss or gap that is asked for."""
+        return next(value for name in _ASKED if (value := getattr(self, name)) is not None)
 
     @model_validator(mode="after")
     def _one(self) -> GateSpec:
-        if [self.min, self.max, self.min_gain].count(None) != 2:
-            raise ValueError("give exactly one of min, max and min_gain")
+        if (self.metric is None) == (self.expression is None):
+            raise ValueError("give either metric or expression, and not both")
+        if [getattr(self, name) for name in _ASKED].count(None) != len(_ASKED) - 1:
+            raise ValueError("give exactly one of min, max, min_gain, margin and max_gap")
+        if self.margin is not None and self.confidence is None:
+            raise FieldError("margin", "needs confidence; give one, such as confidence: 0.95, or use min_gain")
+        if self.confidence is not None and not self.compares:
+            raise FieldError("confidence", "is about a gain over the champion: use it with min_gain or margin")
+        given = [self.confidence, self.slice, self.max_gap]
+        if self.expression is not None and given.count(None) != len(given):
+            raise FieldError("expression", "can have min, max or min_gain, without confidence, slice and max_gap")
+        if self.max_gap is not None and self.slice is not None:
+            raise FieldError("slice", "does not go with max_gap, which compares all slices")
         return self
 
 
@@ -36,6 +81,10 @@ class PromoteSpec(Section):
     """The alias that moves to a promoted version; default `champion`."""
     gates: list[GateSpec] = Field(default_factory=list)
     """The gates, all of which must be met; default none, so every checkpoint is promoted."""
+    when_insufficient: Literal["keep", "promote"] = Field(default="keep", exclude_if=lambda one: one == "keep")
+    """If the rows do not suffice for a gate with `confidence`: `keep` the champion or `promote`; default keep."""
+    candidates: int = Field(default=1, ge=1, exclude_if=lambda one: one == 1)
+    """How many candidates were compared on the same rows before this one was chosen, with it; default 1."""
 
     @field_validator("alias")
     @classmethod

@@ -49,13 +49,13 @@ class _Value:
 
 
 def _judge(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None) -> GateResult:
-    metric = candidate.metrics.get(gate.metric)
+    metric = candidate.metrics.get(gate.name)
     if metric is None:
         raise UsageError(
-            f"promote.gates: the evaluation has no metric {gate.metric}; it has {', '.join(candidate.metrics)}.",
+            f"promote.gates: the evaluation has no metric {gate.name}; it has {', '.join(candidate.metrics)}.",
             remedy="Name one of these.",
         )
-    name = gate.metric
+    name = gate.name
     _check(name, metric, "")
     mine = _Value.of(metric)
     if gate.min is not None or gate.max is not None:
@@ -91,8 +91,8 @@ def _against_bound(gate: GateSpec, metric: MetricValue, mine: _Value) -> GateRes
     side = ("at least" if gate.min is not None else "at most") if met else by
     if not met:
         side += " below" if gate.min is not None else " above"
-    sentence = f"{gate.metric} is {value}, {side} the {_bound(bound)} asked for"
-    return GateResult(metric=gate.metric, met=met, value=metric.value, bound=bound, sentence=sentence)
+    sentence = f"{gate.name} is {value}, {side} the {_bound(bound)} asked for"
+    return GateResult(metric=gate.name, met=met, value=metric.value, bound=bound, sentence=sentence)
 
 
 def _check(name: str, metric: MetricValue, whose: str) -> None:

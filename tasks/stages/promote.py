@@ -176,7 +176,7 @@ def _judged(
     champion = None
     try:
         if theirs is not None:
-            compared = [gate.metric for gate in wanted if gate.min_gain is not None]
+            compared = [gate.name for gate in wanted if gate.compares]
             evaluation, champion = comparable(run, checkpoint, evaluation, theirs.checkpoint, dataset, compared)
         gates = judge(wanted, evaluation, champion)
     except InsufficientEvidence as error:
