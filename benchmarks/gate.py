@@ -38,7 +38,7 @@ from numpy.random import Generator
 from scipy.special import bdtrc, stdtrit
 from scipy.stats import binomtest
 
-from tasks.evidence.levels import level
+from tasks.evidence.levels import Spent, level
 
 ALPHA, NIGHTS, ROWS, DISAGREE = 0.05, 365, 10_000, 0.05
 Gate = Callable[[Generator, int, int, float, float], bool]
@@ -47,7 +47,7 @@ Gate = Callable[[Generator, int, int, float, float], bool]
 def evidence(draw: Generator, won: int, lost: int, before: float, promoted: float) -> bool:
     """The gate of `tasks.evidence.decision`, without the interval, which decides nothing here."""
     p_value = float(bdtrc(won - 1, won + lost, 0.5)) if won else 1.0
-    return p_value <= level(ALPHA, before, promoted)
+    return p_value <= level(ALPHA, Spent(before, promoted))
 
 
 def plain(draw: Generator, won: int, lost: int, before: float, promoted: float) -> bool:

@@ -50,6 +50,7 @@ class GateResult(Record):
         bound: the value, gain, loss or gap that was asked for.
         slice: the slice of rows that the gate is about; "" for all.
         evidence: of a gate with `confidence` that was compared with a champion.
+        skipped: whether the comparison was not made; the sentence says why, and `value` is 0.
     """
 
     metric: str
@@ -60,3 +61,4 @@ class GateResult(Record):
     sentence: str
     slice: str = Field(default="", exclude_if=lambda name: not name)
     evidence: Evidence | None = Field(default=None, exclude_if=lambda evidence: evidence is None)
+    skipped: bool = Field(default=False, exclude_if=lambda skipped: not skipped)

@@ -8,7 +8,6 @@ some with an earlier set inherits what that one has spent, by the share. Nothing
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import FieldError, Section
 
+# What is measured of a model itself, and can be named like a metric.
+MEASURES = ("latency_ms", "size_bytes")
 _ASKED = ("min", "max", "min_gain", "margin", "max_gap")
 
 

@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Protocol
 
+import numpy as np
+
+from data_contracts.gate_results import GateVerdict
 from tasks.evidence.intervals import Interval
-from tasks.evidence.levels import level
-from tasks.evidence.paired_counts import PairedCounts
-from tasks.evidence.paired_values import PairedValues
+from tasks.evidence.levels import NOTHING, Spent, level
 
-Verdict = Literal["better", "worse", "insufficient"]
+
+class Paired(Protocol):
+    """The scores of two models on the same rows."""
+
+    @property
+    def gain(self) -> float:
+        """By how much the candidate is better."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+
+    def p_value(self, bound: float = 0.0) -> float:
+        """How likely a gain at least this large is, if the true gain is not above `bound`."""
+
+    def interval(self, confidence: float) -> Interval:
+        """The confidence interval of the gain."""
+
+    def rows_needed(self, bound: float, level: float, power: float = 0.8) -> int | None:
+        """How many rows would decide, if the gain stays as it is; None if it is not above `bound`."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One gate's question: is the true gain above `bound`?
+
+    Attributes:
+        paired: candidate against champion; reverse: champion against candidate.
+        confidence: 1 minus the accepted probability of any false promotion while the rows are in use.
+        spent: what the rows have decided before.
+    """
+
+    paired: Paired
+    reverse: Paired
+    bound: float
+    confidence: float
+    spent: Spent = NOTHING
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A verdict and what it rests on.
+    """A verdict and what it rests on; see `data_contracts.gate_results.Evidence`."""
 
-    Attributes:
-        p_value: how likely a gain at least this large is if the true gain is not above what was asked for.
-        level: how small the p-value had to be.
-        rows_needed: how many rows would decide, if the gain stays as it is; None unless the evidence is insufficient
-            and the gain lies above what was asked for.
-    """
-
-    verdict: Verdict
+    verdict: GateVerdict
     gain: float
     interval: Interval
     p_value: float
@@ -32,18 +63,31 @@ class Decision:
     rows_needed: int | None
 
 
-def decide(
-    paired: PairedCounts | PairedValues, bound: float, confidence: float, before: float = 0, promoted: float = 0
-) -> Decision:
-    """Decide whether the true gain is above `bound`.
+def decide(questions: Sequence[Question]) -> list[Decision]:
+    """Answer the questions of one comparison, in order.
 
-    Args:
-        bound: the gain asked for; negative if a loss of that size is allowed.
-        confidence: 1 minus the chance of any false promotion while these rows are in use.
-        before, promoted: comparisons on these rows so far, and how many of them promoted.
+    All gates must be met for a promotion. So a promotion is false only if some gate is met falsely, which each gate's
+    own level prevents: "better" needs no correction for several gates. "worse" is said of any of them, so its p-values
+    are corrected by Holm's method.
     """
-    asked = level(1 - confidence, before, promoted)
-    p_value, interval = paired.p_value(bound), paired.interval(confidence)
-    verdict: Verdict = "better" if p_value <= asked else "worse" if interval.high < bound else "insufficient"
-    needed = paired.rows_needed(bound, asked) if verdict == "insufficient" else None
-    return Decision(verdict, paired.gain, interval, p_value, asked, needed)
+    worse = holm([one.reverse.p_value(-one.bound) for one in questions])
+    return [_decision(one, p_worse) for one, p_worse in zip(questions, worse, strict=True)]
+
+
+def _decision(one: Question, p_worse: float) -> Decision:
+    asked, p_value = level(1 - one.confidence, one.spent), one.paired.p_value(one.bound)
+    verdict: GateVerdict = "insufficient"
+    if p_value <= asked:
+        verdict = "better"
+    elif p_worse <= (1 - one.confidence) / 2:
+        verdict = "worse"
+    needed = one.paired.rows_needed(one.bound, level(1 - one.confidence)) if verdict == "insufficient" else None
+    return Decision(verdict, one.paired.gain, one.paired.interval(one.confidence), p_value, asked, needed)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values corrected for being several (Holm 1979): each is at most its α if it is rejected at α among all."""
+    order = np.argsort(p_values, kind="stable")
+    corrected = np.empty(len(p_values))
+    corrected[order] = np.maximum.accumulate(np.asarray(p_values)[order] * np.arange(len(p_values), 0, -1))
+    return np.minimum(corrected, 1.0).tolist()

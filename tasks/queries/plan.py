@@ -47,7 +47,7 @@ def plan(run: Run, line: Line) -> list[Step]:
         if ended:
             steps.append(Step(stage.name, "skip", f"the run ends with {ended}"))
         elif unmade and stage.keyed:
-            steps.append(Step(stage.name, "run", f"it depends on the result of {unmade}"))
+            steps.append(Step(stage.name, "run", f"it depends on the result of {unmade}{_remark(run, stage)}"))
         else:
             step, ended = _look(run, stage, earlier, changes)
             steps.append(step)
@@ -98,8 +98,12 @@ def _look(run: Run, stage: Stage[..., Any], earlier: EarlierHandoffs, changes: l
         why = error.message.rstrip(".")
     mine = [one for one in changes if one.startswith((*stage.sections, "code", "environment", "raw"))]
     since = f"; changed since the last run: {', '.join(dict.fromkeys(mine))}" if mine else ""
+    return Step(stage.name, "run", f"{why[0].lower()}{why[1:]}{since}{_remark(run, stage)}"), ""
+
+
+def _remark(run: Run, stage: Stage[..., Any]) -> str:
     remark = stage.remark(run) if stage.remark is not None else ""
-    return Step(stage.name, "run", f"{why[0].lower()}{why[1:]}{since}{'; ' if remark else ''}{remark}"), ""
+    return f"; {remark}" if remark else ""
 
 
 def _changes(run: Run) -> list[str]:

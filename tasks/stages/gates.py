@@ -8,28 +8,63 @@ larger value.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import Protocol
 
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.handoffs import Evaluation, GateResult, MetricValue
+from data_contracts.metric_expressions import value_of
 from data_contracts.pipeline_spec import GateSpec
+from data_contracts.pipeline_spec.promote import MEASURES
 
 TOLERANCE = Fraction(1, 2**23)
 _EXACT_INTEGERS = 2**53
 _DIGITS = range(4, 19)
 
 
-def judge(gates: Sequence[GateSpec], candidate: Evaluation, champion: Evaluation | None) -> list[GateResult]:
+class SliceScores(Protocol):
+    """Where the value of a metric on a slice of the rows comes from."""
+
+    def on_slice(self, evaluation: Evaluation, metric: str, slice_name: str) -> MetricValue:
+        """The metric over the slice's rows."""
+
+    def slices(self) -> Sequence[str]:
+        """The names of all slices."""
+
+    def measures(self, evaluation: Evaluation) -> Mapping[str, float]:
+        """What was measured of the model itself, by name."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The evaluations that a gate looks at.
+
+    Attributes:
+        scores: on slices; needed by gates with `slice`, `max_gap` or a measure.
+    """
+
+    candidate: Evaluation
+    champion: Evaluation | None
+    scores: SliceScores | None = None
+
+
+def judge(
+    gates: Sequence[GateSpec],
+    candidate: Evaluation,
+    champion: Evaluation | None,
+    scores: SliceScores | None = None,
+) -> list[GateResult]:
     """Each gate's result, in order; a gate against the champion is met where there is no champion yet.
 
     Raises:
         InsufficientEvidence: a metric was scored on no rows, or on other rows than the champion's, or is not finite.
         UsageError: a gate names a metric that the evaluation does not have.
     """
-    return [_judge(gate, candidate, champion) for gate in gates]
+    models = Models(candidate, champion, scores)
+    return [_judge(gate, models) for gate in gates]
 
 
 @dataclass(frozen=True)
@@ -48,42 +83,95 @@ class _Value:
         return cls(value, abs(value) * TOLERANCE)
 
 
-def _judge(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None) -> GateResult:
-    metric = candidate.metrics.get(gate.name)
-    if metric is None:
-        raise UsageError(
-            f"promote.gates: the evaluation has no metric {gate.name}; it has {', '.join(candidate.metrics)}.",
-            remedy="Name one of these.",
-        )
-    name = gate.name
+def _judge(gate: GateSpec, models: Models) -> GateResult:
+    if gate.max_gap is not None:
+        return _gap(gate, models)
+    metric, name = _scored(gate, models.candidate, models), subject(gate)
     _check(name, metric, "")
     mine = _Value.of(metric)
-    if gate.min is not None or gate.max is not None:
+    if not gate.compares:
         return _against_bound(gate, metric, mine)
-    assert gate.min_gain is not None
+    asked = gate.asked if gate.margin is None else -gate.asked
+    found = {"metric": gate.name, "slice": gate.slice or "", "value": metric.value, "bound": asked}
+    champion = models.champion
     if champion is None:
         sentence = f"{name} is {_figures([mine.value])[0]}; there is no champion yet"
-        return GateResult(metric=name, met=True, value=metric.value, bound=gate.min_gain, sentence=sentence)
-    before = champion.metrics.get(name)
-    _check_same_rows(name, candidate, champion)
-    assert before is not None
-    theirs, wanted = _Value.of(before), Fraction(repr(gate.min_gain))
+        return GateResult(**found, met=True, sentence=sentence)
+    before = _scored(gate, champion, models, metric)
+    _check_same_rows(name, (metric, models.candidate), (before, champion))
+    theirs, wanted = _Value.of(before), Fraction(repr(asked))
     gain = mine.value - theirs.value if metric.mode == "max" else theirs.value - mine.value
     # The tolerance does not turn no gain, or a loss, into a gain.
     met = gain >= wanted - max(mine.slack, theirs.slack) and (gain > 0 or wanted <= 0)
     value, other, by = _figures([mine.value, theirs.value, abs(gain)], [(mine.value, theirs.value), (gain, wanted)])
     sentence = (
         f"{name} is {value} against the champion's {other} on the same {metric.rows:,} rows: "
-        f"it {'gains' if gain >= 0 else 'loses'} {by}{'' if met else _asked(gate.min_gain)}"
+        f"it {'gains' if gain >= 0 else 'loses'} {by}{'' if met else _asked(asked)}"
     )
-    return GateResult(
-        metric=name, met=met, value=metric.value, bound=gate.min_gain, champion_value=before.value, sentence=sentence
+    return GateResult(**found, met=met, champion_value=before.value, sentence=sentence)
+
+
+def subject(gate: GateSpec) -> str:
+    """What a gate is about, in words."""
+    return gate.name if gate.slice is None else f"{gate.name} on the slice {gate.slice}"
+
+
+def _scored(gate: GateSpec, evaluation: Evaluation, models: Models, mine: MetricValue | None = None) -> MetricValue:
+    """The value that a gate looks at.
+
+    Args:
+        mine: the candidate's, if the evaluation is the champion's.
+    """
+    if gate.expression is not None:
+        values = {name: one.value for name, one in evaluation.metrics.items()}
+        rows = min((one.rows for one in evaluation.metrics.values()), default=0)
+        value = value_of(gate.expression, values)
+        return MetricValue(value=value, mode="max", rows=rows, unit="dataset")
+    if gate.name in MEASURES:
+        assert models.scores is not None
+        measured = models.scores.measures(evaluation)
+        if gate.name not in measured:
+            raise InsufficientEvidence(f"{gate.name} was not measured, so the gate cannot decide")
+        return MetricValue(value=measured[gate.name], mode="min", rows=1, unit="dataset")
+    metric = evaluation.metrics.get(gate.name)
+    if metric is None and mine is not None:
+        raise InsufficientEvidence(
+            f"the champion has no score for {gate.name} that can be compared with the candidate's"
+        )
+    if metric is None:
+        raise UsageError(
+            f"promote.gates: the evaluation has no metric {gate.name}; it has {', '.join(evaluation.metrics)}.",
+            remedy="Name one of these.",
+        )
+    if gate.slice is None:
+        return metric
+    assert models.scores is not None
+    return models.scores.on_slice(evaluation, gate.name, gate.slice)
+
+
+def _gap(gate: GateSpec, models: Models) -> GateResult:
+    """The largest difference between the values on two slices."""
+    assert models.scores is not None
+    assert gate.max_gap is not None
+    found = []
+    for name in models.scores.slices():
+        metric = models.scores.on_slice(models.candidate, gate.name, name)
+        _check(f"{gate.name} on the slice {name}", metric, "")
+        found.append((_Value.of(metric), name))
+    found.sort(key=lambda one: one[0].value)
+    (low, lowest), (high, highest) = found[0], found[-1]
+    gap, limit = high.value - low.value, Fraction(repr(gate.max_gap))
+    met = gap <= limit + max(low.slack, high.slack)
+    by, lower, upper = _figures([gap, low.value, high.value], [(gap, limit)] if gap != limit else [])
+    sentence = (
+        f"{gate.name} is {upper} on the slice {highest} and {lower} on {lowest}: a gap of {by}, "
+        f"{'within' if met else 'more than'} the {_bound(gate.max_gap)} allowed"
     )
+    return GateResult(metric=gate.name, met=met, value=float(gap), bound=gate.max_gap, sentence=sentence)
 
 
 def _against_bound(gate: GateSpec, metric: MetricValue, mine: _Value) -> GateResult:
-    bound = gate.min if gate.min is not None else gate.max
-    assert bound is not None
+    bound = gate.asked
     limit = Fraction(repr(bound))
     short = limit - mine.value if gate.min is not None else mine.value - limit
     met = short <= mine.slack or metric.value == bound  # the bound may be a score copied from a report
@@ -91,8 +179,10 @@ def _against_bound(gate: GateSpec, metric: MetricValue, mine: _Value) -> GateRes
     side = ("at least" if gate.min is not None else "at most") if met else by
     if not met:
         side += " below" if gate.min is not None else " above"
-    sentence = f"{gate.name} is {value}, {side} the {_bound(bound)} asked for"
-    return GateResult(metric=gate.name, met=met, value=metric.value, bound=bound, sentence=sentence)
+    sentence = f"{subject(gate)} is {value}, {side} the {_bound(bound)} asked for"
+    return GateResult(
+        metric=gate.name, met=met, value=metric.value, bound=bound, slice=gate.slice or "", sentence=sentence
+    )
 
 
 def _check(name: str, metric: MetricValue, whose: str) -> None:
@@ -105,16 +195,18 @@ def _check(name: str, metric: MetricValue, whose: str) -> None:
         raise InsufficientEvidence(f"{name} is {metric.value}{whose}, so the gate cannot decide")
 
 
-def _check_same_rows(name: str, candidate: Evaluation, champion: Evaluation) -> None:
-    mine, theirs = candidate.metrics[name], champion.metrics.get(name)
-    if theirs is None or theirs.mode != mine.mode:
+def _check_same_rows(
+    name: str, candidate: tuple[MetricValue, Evaluation], champion: tuple[MetricValue, Evaluation]
+) -> None:
+    (mine, of_mine), (theirs, of_theirs) = candidate, champion
+    if theirs.mode != mine.mode:
         raise InsufficientEvidence(f"the champion has no score for {name} that can be compared with the candidate's")
     _check(name, theirs, " for the champion")
     if mine.rows != theirs.rows:
         raise InsufficientEvidence(
             f"{name} was scored on {mine.rows:,} rows and the champion's on {theirs.rows:,}, so the gate cannot decide"
         )
-    if candidate.dataset_ids != champion.dataset_ids:
+    if of_mine.dataset_ids != of_theirs.dataset_ids:
         raise InsufficientEvidence(
             f"{name} was scored on another dataset than the champion's, so the gate cannot decide"
         )

@@ -10,8 +10,8 @@ from infra import registry
 from infra.receipts import without_hold
 from infra.store import PointerMoved, Versioned
 from tasks.run.run import Run
+from tasks.stages.all_gates import MORE_ROWS, is_undecided, judged, lacking, refusing, rows_left
 from tasks.stages.evaluate import comparable, evaluate
-from tasks.stages.gates import judge
 from tasks.stages.rollback import checked_reason
 from tasks.stages.shard import comparison, shard
 from tasks.stages.stage import Done, PlannedAction, Stage
@@ -71,7 +71,10 @@ def judged_or_held(
     """Whether the gates will decide or the candidate is on hold, and why."""
     found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
     hold = _hold(registry.holds(run.store, found[0] if found else None), checkpoint)
-    return "run", JUDGED if hold is None else f"it will not be promoted: on hold, because {hold.sentence}"
+    if hold is not None:
+        return "run", f"it will not be promoted: on hold, because {hold.sentence}"
+    ledger = rows_left(run)
+    return "run", f"{JUDGED}{'; ' if ledger else ''}{ledger}"
 
 
 promote = Stage(
@@ -83,6 +86,7 @@ promote = Stage(
     make=move_alias,
     missing="this checkpoint is not promoted",
     ahead=judged_or_held,
+    remark=rows_left,
     resumed=lambda run: ("run", JUDGED),
 )
 
@@ -131,7 +135,7 @@ def _promote(
         evaluation=evaluation.ref,
         champion=champion,
         contamination=comparison(run),
-        sentence=f"{model}@{alias} is version {version.version}{was}{checkpoint.passed_over}{lifted}",
+        sentence=f"{model}@{alias} is version {version.version}{was}{checkpoint.passed_over}{lifted}{lacking(gates)}",
         quarantined_rows=0 if dataset is None else dataset.dropped_rows.get("quarantined", 0),
     )
     provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination)
@@ -171,23 +175,25 @@ def _unchanged(run: Run, champion: ModelVersion, evaluation: Evaluation) -> Done
 def _judged(
     run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, theirs: ModelVersion | None
 ) -> tuple[list[GateResult], Evaluation]:
-    """The gate results, all met, and the candidate's evaluation that met them."""
+    """The gate results that allow the promotion, and the candidate's evaluation that they are about."""
     wanted, previous = run.spec.promote.gates, theirs.version if theirs else None
     champion = None
     try:
         if theirs is not None:
-            compared = [gate.name for gate in wanted if gate.compares]
+            compared = [gate.name for gate in wanted if gate.compares and gate.name in evaluation.metrics]
             evaluation, champion = comparable(run, checkpoint, evaluation, theirs.checkpoint, dataset, compared)
-        gates = judge(wanted, evaluation, champion)
+        gates = judged(run, dataset, evaluation, champion)
     except InsufficientEvidence as error:
         sentence = f"Not promoted: {error.message.rstrip('.')}; {_stays(run, previous)}."
         raise InsufficientEvidence(sentence, details=error.details) from None
-    if missed := [gate for gate in gates if not gate.met]:
+    if missed := refusing(run, gates):
         why = "; ".join(gate.sentence for gate in missed)
-        raise GateNotMet(
-            f"Not promoted, {len(missed)} of {len(gates)} gates not met: {why}; {_stays(run, previous)}.",
-            details={"gates": [gate.to_json() for gate in gates]},
-        )
+        details = {"gates": [gate.to_json() for gate in gates]}
+        count = f"{len(missed)} of {len(gates)} gates not met"
+        if all(is_undecided(gate) for gate in missed):
+            sentence = f"Not promoted, insufficient evidence for {len(missed)} of {len(gates)} gates: {why}"
+            raise InsufficientEvidence(f"{sentence}; {_stays(run, previous)}.", remedy=MORE_ROWS, details=details)
+        raise GateNotMet(f"Not promoted, {count}: {why}; {_stays(run, previous)}.", details=details)
     return gates, evaluation
 
 

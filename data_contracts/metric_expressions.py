@@ -1,0 +1,74 @@
+"""An expression over metrics, such as `accuracy - 0.1 * hard/loss`: + - * / of numbers and names, and brackets.
+
+A metric of a set is written as everywhere, `<set>/<metric>`: where such a name is known, its slash does not divide.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+_TWO: dict[type, Callable[[float, float], float]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+}  # fmt: skip
+_ONE: dict[type, Callable[[float], float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
+_MOST = 1_000
+
+
+def value_of(expression: str, values: Mapping[str, float]) -> float:
+    """The value of an expression for the metrics' `values`; NaN if it divides by zero.
+
+    ValueError, with a sentence, if it is not such an expression, or names an unknown metric.
+    """
+    tree, names = _parsed(expression, values)
+    try:
+        return _value(tree, {short: values[name] for short, name in names.items()}, expression)
+    except (ZeroDivisionError, OverflowError):
+        return float("nan")
+    except RecursionError:
+        raise _refused(expression[:40] + "…", "it is nested too deeply") from None
+
+
+def check(expression: str, known: Iterable[str]) -> None:
+    """ValueError, with a sentence, if it is not an expression over known metrics."""
+    value_of(expression, dict.fromkeys(known, 1.0))
+
+
+def _parsed(expression: str, known: Iterable[str]) -> tuple[ast.expr, dict[str, str]]:
+    """The tree of an expression in which each known name is replaced by a short one, and the names by these."""
+    if len(expression) > _MOST:
+        raise _refused(expression[:40] + "…", f"it has more than {_MOST:,} characters")
+    short = {name: f"_{at}" for at, name in enumerate(sorted(known, key=len, reverse=True))}
+    pattern = "|".join(re.escape(name) for name in short) or r"(?!)"
+    text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda found: f" {short[found[0]]} ", expression)
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _refused(expression, "it cannot be read") from None
+    return tree, {one: name for name, one in short.items()}
+
+
+def _value(node: ast.expr, values: Mapping[str, float], expression: str) -> float:
+    match node:
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+        case ast.Name(id=name) if name in values:
+            return values[name]
+        case ast.Name(id=name):
+            raise _refused(expression, f"{name} is not a metric that was scored")
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _TWO:
+            return _TWO[type(op)](_value(left, values, expression), _value(right, values, expression))
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in _ONE:
+            return _ONE[type(op)](_value(operand, values, expression))
+    raise _refused(expression, "only numbers, metrics, + - * / and brackets are allowed")
+
+
+def _refused(expression: str, why: str) -> ValueError:
+    return ValueError(
+        f"{expression!r} has no value: {why}; write a sum, difference, product or quotient of metrics, such as "
+        "accuracy - 0.1 * loss"
+    )

@@ -1,0 +1,117 @@
+"""Gates with `confidence`: the scores of both models on the same rows must show the gain that is asked for.
+
+The exposure ledger counts how often these rows have decided before; each comparison asks for more evidence than the one
+before it, so that the promise holds however often the line runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from data_contracts.gate_results import Evidence, GateResult
+from data_contracts.handoffs import Evaluation
+from data_contracts.pipeline_spec import GateSpec
+from tasks.evidence.decision import Decision, Question, decide
+from tasks.evidence.levels import NOTHING, Spent, used_up
+from tasks.run.run import Run
+from tasks.stages.evidence_sentences import gate_sentence, used_up_sentence
+from tasks.stages.gates import subject
+from tasks.stages.ledger_entries import LedgerEntries
+from tasks.stages.set_scores import SetScores
+
+
+def judge_evidence(
+    run: Run, gates: Sequence[GateSpec], candidate: Evaluation, champion: Evaluation, scores: SetScores
+) -> list[GateResult]:
+    """The results of the gates with `confidence`, in order. The comparison is entered in the ledger before it is made.
+
+    Raises:
+        UsageError: a metric cannot be resampled; a slice or a unit is not there.
+        InsufficientEvidence: the models were not scored on the same rows.
+    """
+    # First, so that nothing is spent if the scores cannot be compared.
+    questions = [_question(gate, candidate, champion, scores) for gate in gates]
+    rows = [scores.test_rows(candidate, gate.name) for gate in gates]
+    entries = LedgerEntries(run, gates, rows, candidate.checkpoint_id, champion.checkpoint_id)
+    before = [entries.spent(one) for one in rows]
+    if any(used_up(1 - one.confidence, spent) for one, spent in zip(questions, before, strict=True)):
+        return [_not_compared(gate, one, spent) for gate, one, spent in zip(gates, questions, before, strict=True)]
+    entries.enter()
+    questions = [replace(one, spent=entries.spent(its)) for one, its in zip(questions, rows, strict=True)]
+    decisions = decide(questions)
+    if all(one.verdict == "better" for one in decisions):
+        entries.mark_better()
+    results = []
+    for gate, question, decision in zip(gates, questions, decisions, strict=True):
+        evidence = _evidence(question, decision, scores.units(gate))
+        results.append(_result(gate, evidence, _values(gate, candidate, champion, scores)))
+    return results
+
+
+def bound_of(gate: GateSpec) -> float:
+    """The gain that the true gain must exceed."""
+    return gate.asked if gate.margin is None else -gate.asked
+
+
+def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation, scores: SetScores) -> Question:
+    assert gate.confidence is not None
+    paired, reverse = scores.paired(gate, candidate, champion), scores.paired(gate, champion, candidate)
+    return Question(paired, reverse, bound_of(gate), gate.confidence, NOTHING)
+
+
+def _values(gate: GateSpec, candidate: Evaluation, champion: Evaluation, scores: SetScores) -> tuple[float, float]:
+    """The values of both models on the rows that the gate is about."""
+    if gate.slice is None:
+        return candidate.metrics[gate.name].value, champion.metrics[gate.name].value
+    mine, theirs = (scores.on_slice(one, gate.name, gate.slice).value for one in (candidate, champion))
+    return mine, theirs
+
+
+def _evidence(question: Question, decision: Decision, units: int | None) -> Evidence:
+    return Evidence(
+        verdict=decision.verdict,
+        gain=decision.gain,
+        low=decision.interval.low,
+        high=decision.interval.high,
+        confidence=question.confidence,
+        method=decision.interval.method,
+        p_value=decision.p_value,
+        level=decision.level,
+        comparisons=question.spent.comparisons,
+        promotions=question.spent.promotions,
+        rows=question.paired.rows,
+        units=units,
+        rows_needed=decision.rows_needed,
+    )
+
+
+def _result(gate: GateSpec, evidence: Evidence, values: tuple[float, float]) -> GateResult:
+    return GateResult(
+        metric=gate.name,
+        slice=gate.slice or "",
+        met=evidence.verdict == "better",
+        value=values[0],
+        champion_value=values[1],
+        bound=bound_of(gate),
+        sentence=gate_sentence(gate, evidence, values),
+        evidence=evidence,
+    )
+
+
+def _not_compared(gate: GateSpec, question: Question, spent: Spent) -> GateResult:
+    why = used_up_sentence(spent, question.paired.rows)
+    return skipped(gate, why)
+
+
+def skipped(gate: GateSpec, why: str) -> GateResult:
+    """The result of a gate that is not asked, and so is not met."""
+    return GateResult(
+        metric=gate.name,
+        slice=gate.slice or "",
+        met=False,
+        value=0.0,
+        bound=bound_of(gate),
+        skipped=True,
+        sentence=f"{subject(gate)} is not compared: {why}",
+    )

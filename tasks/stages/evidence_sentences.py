@@ -1,0 +1,87 @@
+"""What the evidence for a gate, and the exposure ledger, say in plain English."""
+
+from __future__ import annotations
+
+import math
+
+from data_contracts.gate_results import Evidence
+from data_contracts.pipeline_spec import GateSpec
+from tasks.evidence.levels import MOST_EFFORT, Spent, comparisons_left, effort, used_up
+from tasks.stages.gates import subject
+
+
+def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float]) -> str:
+    """What the evidence says, in one sentence without its full stop."""
+    gain, low, high = evidence.gain, evidence.low, evidence.high
+    units = "" if evidence.units is None else f" of {evidence.units:,} units"
+    seen = (
+        f"{subject(gate)} is {_decimal(values[0])} against the champion's {_decimal(values[1])} on the same "
+        f"{evidence.rows:,} rows{units}: it {'gains' if gain >= 0 else 'loses'} {_decimal(abs(gain))} "
+        f"({evidence.confidence:.4g} confidence: {_signed(low)} to {_signed(high)})"
+    )
+    wanted = f"a gain above {gate.asked:g}" if gate.margin is None else f"a loss below {gate.asked:g}"
+    if evidence.verdict == "better":
+        what = f"which shows {wanted}"
+    elif evidence.verdict == "worse":
+        what = f"worse than asked for, which was {wanted}"
+    else:
+        what = f"insufficient evidence of {wanted}"
+    return f"{seen}, {what} ({_probability(evidence)}){_needed(evidence)}"
+
+
+def _probability(evidence: Evidence) -> str:
+    before = _whole(evidence.comparisons)
+    after = "" if not before else f" after {before:,} {'comparison' if before == 1 else 'comparisons'} on these rows"
+    return f"p = {evidence.p_value:.2g}, at most {evidence.level:.2g} is accepted{after}"
+
+
+def _needed(evidence: Evidence) -> str:
+    if evidence.verdict != "insufficient":
+        return ""
+    if evidence.rows_needed is None:
+        return "; no number of rows would show it with this gain"
+    return f"; about {_rounded(evidence.rows_needed):,} fresh rows would show it"
+
+
+def used_up_sentence(spent: Spent, rows: int) -> str:
+    """What is to be done with rows that are used up."""
+    return (
+        f"the test rows are used up: after {_whole(spent.comparisons):,} comparisons on them, "
+        f"{_whole(spent.promotions):,} of which found the candidate better, they could only show gains more than "
+        f"{MOST_EFFORT:g} times as large as fresh rows could; take {rows:,} fresh test rows"
+    )
+
+
+def ledger_sentence(spent: Spent, confidence: float, rows: int) -> str:
+    """What the rows have decided and can still decide, for a plan."""
+    alpha = 1 - confidence
+    if used_up(alpha, spent):
+        return used_up_sentence(spent, rows)
+    if not spent.comparisons:
+        return f"the {rows:,} test rows have decided nothing yet"
+    left = comparisons_left(alpha, spent)
+    many = f"about {left:,}" if left < 10_000 else "more than 10,000"
+    return (
+        f"the {rows:,} test rows have decided {_whole(spent.comparisons):,} comparisons, "
+        f"{_whole(spent.promotions):,} of which found the candidate better: a gain must be "
+        f"{effort(alpha, spent):.2f} times as large as on fresh rows, and after {many} more comparisons "
+        f"{rows:,} fresh rows are due"
+    )
+
+
+def _whole(count: float) -> int:
+    return math.ceil(count - 1e-9)
+
+
+def _decimal(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")
+
+
+def _rounded(rows: int) -> int:
+    """A number of rows with two digits: more would say more than is known."""
+    digits = max(0, len(str(rows)) - 2)
+    return -(-rows // 10**digits) * 10**digits

@@ -1,0 +1,64 @@
+"""The entry of a run's comparison in the exposure ledger of each set of rows that its gates look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from data_contracts.canonical import digest
+from data_contracts.pipeline_spec import GateSpec
+from infra import exposures
+from infra.exposures import Exposure, TestRows
+from tasks.evidence.levels import Spent
+from tasks.run.run import Run
+
+
+class LedgerEntries:
+    """One comparison of two checkpoints, on one or several sets of rows.
+
+    A retry of the same comparison finds its entries and spends nothing. Another question about the same checkpoints is
+    another comparison.
+    """
+
+    def __init__(
+        self, run: Run, gates: Sequence[GateSpec], rows: Sequence[TestRows], candidate: str, champion: str
+    ) -> None:
+        """`rows` of each gate; `candidate` and `champion` are ids of checkpoints."""
+        self._run = run
+        self._asked: dict[str, tuple[TestRows, str, str, str]] = {}
+        self._made: dict[str, Exposure] = {}
+        for one in rows:
+            questions = [_question(run, gate) for gate, its in zip(gates, rows, strict=True) if its.id == one.id]
+            self._asked[one.id] = (one, candidate, champion, digest(questions))
+        for its_id, asked in self._asked.items():
+            if (found := exposures.find_exposure(run.store, *asked)) is not None:
+                self._made[its_id] = found
+
+    def spent(self, rows: TestRows) -> Spent:
+        """What the rows have decided before this comparison."""
+        if rows.id in self._made:
+            made = self._made[rows.id]
+            return Spent(made.before, made.promoted)
+        so_far = exposures.spent(self._run.store, rows)
+        return Spent(so_far.before + self._run.spec.promote.candidates - 1, so_far.promoted)
+
+    def enter(self) -> None:
+        """Make the entries that are not there yet; before any verdict is computed."""
+        for its_id, asked in self._asked.items():
+            if its_id not in self._made:
+                self._made[its_id] = exposures.expose(self._run.store, *asked, self._run.spec.promote.candidates)
+
+    def mark_better(self) -> None:
+        """Record that the candidate was found better; before anyone is told."""
+        for made in self._made.values():
+            exposures.was_better(self._run.store, made)
+
+
+def _question(run: Run, gate: GateSpec) -> dict[str, Any]:
+    wanted = run.spec.evaluate
+    return {
+        "gate": gate.model_dump(mode="json"),
+        "metric": wanted.metrics[gate.name.rpartition("/")[2]].model_dump(mode="json"),
+        "slice": None if gate.slice is None else wanted.slices[gate.slice].model_dump(mode="json"),
+        "unit": wanted.unit,
+    }

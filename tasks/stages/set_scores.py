@@ -1,0 +1,187 @@
+"""The scores of both models on each row of the run's sets, read from the store when a gate asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_contracts.canonical import digest
+from data_contracts.errors import InsufficientEvidence, UsageError
+from data_contracts.handoffs import Dataset, Evaluation, MetricValue
+from data_contracts.pipeline_spec import GateSpec
+from infra.evaluations import Outcomes, Pairs, measures_of, outcomes_of, pairs_of
+from infra.exposures import TestRows
+from tasks.evidence.decision import Paired
+from tasks.evidence.paired_counts import PairedCounts
+from tasks.evidence.paired_scores import PairedScores
+from tasks.evidence.paired_values import PairedValues
+from tasks.evidence.statistics import Statistic, statistic_of
+from tasks.run.run import Run
+from tasks.stages.evaluate import sets_to_score
+from tasks.stages.test_rows import SetRows, read_test_rows
+
+Values = NDArray[np.float64]
+
+
+class SetScores:
+    """What gates with `confidence`, `slice` or `max_gap` need of a run's evaluations."""
+
+    def __init__(self, run: Run, dataset: Dataset | None) -> None:
+        self._run, self._dataset = run, dataset
+        self._rows: dict[str, SetRows] = {}
+
+    def slices(self) -> Sequence[str]:
+        """The names of all slices."""
+        return list(self._run.spec.evaluate.slices)
+
+    def measures(self, evaluation: Evaluation) -> Mapping[str, float]:
+        """What was measured of the model itself, by name."""
+        return measures_of(self._run.store, evaluation)
+
+    def on_slice(self, evaluation: Evaluation, metric: str, slice_name: str) -> MetricValue:
+        """The metric over a slice's rows; UsageError if it has no value there."""
+        whole, mask = evaluation.metrics[metric], self._mask(metric, slice_name)
+        assert mask is not None
+        outcomes = self._outcomes(evaluation, metric, f"slice {slice_name}")
+        if outcomes is not None:
+            value = float(np.mean(outcomes.values[mask]))
+            rows = int(mask.sum())
+            return MetricValue(value=value, mode=whole.mode, rows=rows, unit="row")
+        pairs = self._pairs(evaluation, metric)
+        value = self._statistic(metric).value(pairs.target[mask], pairs.prediction[mask])
+        return MetricValue(value=value, mode=whole.mode, rows=int(mask.sum()), unit="dataset")
+
+    def set_rows(self, name: str) -> SetRows:
+        """The rows of a set ("" is the spec's own split), read once."""
+        if name not in self._rows:
+            wanted = self._run.spec.evaluate
+            if self._dataset is None:
+                raise UsageError(
+                    "promote.gates: slices and evaluate.unit need rows that Trainwright reads, and data is external.",
+                    remedy="Leave slice, max_gap and evaluate.unit out.",
+                )
+            dataset, split = sets_to_score(self._run, self._dataset)[name]
+            self._rows[name] = read_test_rows(self._run, dataset, split, wanted.unit, wanted.slices)
+        return self._rows[name]
+
+    def test_rows(self, evaluation: Evaluation, metric: str) -> TestRows:
+        """The rows of a metric's set, by which the exposure ledger knows them."""
+        if self._run.external:
+            noted = self._run.store.manifest(evaluation.ref).provenance.get("rows", {}).get(metric)
+            if noted is None:
+                raise InsufficientEvidence(f"the rows of {metric} are not known, so the gate cannot decide")
+            return TestRows.of_digest(noted["digest"])
+        return self.set_rows(metric.rpartition("/")[0]).rows
+
+    def units(self, gate: GateSpec) -> int | None:
+        """How many units of rows a gate looks at; None without `evaluate.unit`."""
+        units, mask = self._units(gate.name), self._mask(gate.name, gate.slice)
+        return None if units is None else len(np.unique(units if mask is None else units[mask]))
+
+    def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> Paired:
+        """Both models' scores on the rows that a gate is about.
+
+        Raises:
+            UsageError: the metric cannot be resampled, or not by units or on a slice.
+            InsufficientEvidence: the models were scored in different ways.
+        """
+        metric, mode = gate.name, candidate.metrics[gate.name].mode
+        if champion.metrics.get(metric) is None:
+            raise InsufficientEvidence(
+                f"the champion has no score for {metric} that can be compared with the candidate's"
+            )
+        mask, units = self._mask(metric, gate.slice), self._units(metric)
+        asked = "evaluate.unit" if units is not None else "" if gate.slice is None else f"slice {gate.slice}"
+        mine, theirs = (self._outcomes(one, metric, asked) for one in (candidate, champion))
+        if mine is None or theirs is None:
+            return self._of_pairs(metric, candidate, champion, mask, units)
+        if mine.unit != theirs.unit or not np.array_equal(mine.rows, theirs.rows):
+            raise InsufficientEvidence(f"{metric} of the champion was scored on other rows, so the gate cannot decide")
+        sign = 1.0 if mode == "max" else -1.0
+        first, second, rows = mine.values, theirs.values, mine.rows.astype(np.float64)
+        if mask is not None:
+            first, second, rows = first[mask], second[mask], rows[mask]
+        kept = units if units is None or mask is None else units[mask]
+        if kept is None and mine.unit == "row" and _are_flags(first) and _are_flags(second):
+            won = int(np.count_nonzero(sign * first > sign * second))
+            lost = int(np.count_nonzero(sign * first < sign * second))
+            return PairedCounts(won, lost, len(first))
+        gains = sign * (first - second) * rows
+        if kept is not None:
+            _, which = np.unique(kept, return_inverse=True)
+            gains, rows = np.bincount(which, gains), np.bincount(which, rows)
+        sizes = None if np.all(rows == 1) else rows
+        return PairedValues(gains, sizes, _seed(candidate, champion))
+
+    def _of_pairs(
+        self,
+        metric: str,
+        candidate: Evaluation,
+        champion: Evaluation,
+        mask: NDArray[np.bool_] | None,
+        units: NDArray[np.int64] | None,
+    ) -> Paired:
+        mine, theirs = self._pairs(candidate, metric), self._pairs(champion, metric)
+        if not np.array_equal(mine.target, theirs.target):
+            raise InsufficientEvidence(f"{metric} of the champion was scored on other rows, so the gate cannot decide")
+        chosen = slice(None) if mask is None else mask
+        return PairedScores(
+            self._statistic(metric),
+            candidate.metrics[metric].mode,
+            mine.target[chosen],
+            mine.prediction[chosen],
+            theirs.prediction[chosen],
+            None if units is None else units[chosen],
+            _seed(candidate, champion),
+        )
+
+    def _outcomes(self, evaluation: Evaluation, metric: str, rows_for: str) -> Outcomes | None:
+        """The outcomes whose mean a metric is; None if it is not a mean.
+
+        Args:
+            rows_for: what needs an outcome for each row; "" if nothing does.
+        """
+        unit = evaluation.metrics[metric].unit
+        if unit == "dataset":
+            return None
+        if unit == "batch" and rows_for:
+            raise UsageError(
+                f"promote.gates: {metric} has one value for each batch, and {rows_for} needs one for each row.",
+                remedy="Name a torchmetrics class whose mean over rows it is, or leave this out.",
+            )
+        return outcomes_of(self._run.store, evaluation, metric)
+
+    def _pairs(self, evaluation: Evaluation, metric: str) -> Pairs:
+        found = pairs_of(self._run.store, evaluation, metric)
+        if found is None:
+            raise self._cannot_be_resampled(metric)
+        return found
+
+    def _statistic(self, metric: str) -> Statistic:
+        found = statistic_of(self._run.spec.evaluate.metrics[metric.rpartition("/")[2]])
+        if found is None:
+            raise self._cannot_be_resampled(metric)
+        return found
+
+    def _cannot_be_resampled(self, metric: str) -> UsageError:
+        return UsageError(
+            f"promote.gates: {metric} is not a mean over rows, and cannot be computed again on a part of the rows.",
+            remedy="Leave confidence, slice and max_gap out of its gate, or use a metric that docs/evaluate.md lists.",
+        )
+
+    def _mask(self, metric: str, slice_name: str | None) -> NDArray[np.bool_] | None:
+        return None if slice_name is None else self.set_rows(metric.rpartition("/")[0]).slices[slice_name]
+
+    def _units(self, metric: str) -> NDArray[np.int64] | None:
+        return None if self._run.spec.evaluate.unit is None else self.set_rows(metric.rpartition("/")[0]).units
+
+
+def _are_flags(values: Values) -> bool:
+    return bool(np.all((values == 0) | (values == 1)))
+
+
+def _seed(candidate: Evaluation, champion: Evaluation) -> int:
+    """The same for the same two checkpoints, so that a retry draws the same resamples."""
+    return int(digest([candidate.checkpoint_id, champion.checkpoint_id])[:8], 16)
