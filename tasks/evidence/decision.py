@@ -77,7 +77,7 @@ def decide(questions: Sequence[Question]) -> list[Decision]:
 def _decision(one: Question, p_worse: float) -> Decision:
     asked, p_value = level(1 - one.confidence, one.spent), one.paired.p_value(one.bound)
     verdict: GateVerdict = "insufficient"
-    if p_value <= asked:
+    if p_value <= asked and asked > 0:
         verdict = "better"
     elif p_worse <= (1 - one.confidence) / 2:
         verdict = "worse"

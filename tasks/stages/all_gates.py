@@ -19,8 +19,8 @@ from tasks.stages.set_scores import SetScores
 from tasks.stages.shard import find_dataset
 
 MORE_ROWS = (
-    "Give the set more test rows, or fresh ones; promote.when_insufficient: promote accepts a candidate that is not shown "
-    "to be worse."
+    "Give the set more test rows, or fresh ones; promote.when_insufficient: promote accepts a candidate that is not "
+    "shown to be worse."
 )
 _ANOTHER = "another gate is not met, and a comparison would spend test rows"
 
@@ -42,7 +42,7 @@ def judged(run: Run, dataset: Dataset | None, candidate: Evaluation, champion: E
 
 
 def rows_left(run: Run) -> str:
-    """What the test rows have decided and can still decide, for a plan; "" if no gate asks, or they are not known yet."""
+    """What the test rows have decided and can still decide, for a plan; "" if no gate asks or none are made."""
     asking = {gate.name.rpartition("/")[0]: gate for gate in run.spec.promote.gates if gate.confidence is not None}
     dataset = find_dataset(run) if asking and not run.external else None
     if dataset is None:
