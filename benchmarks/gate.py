@@ -12,9 +12,10 @@ of the rows. A challenger that is no better has a true gain of 0, the worst case
   stands that night. So promotions happen, and what follows them is chosen by them.
 - `boosting`: the attack of Blum and Hardt (2015) on a leaderboard: every night a random model; each whose score seems
   better than the champion's is kept, each that seems worse is kept with its answers reversed, and the last challenger
-  is their majority. The labels are coin flips, so no model is better than another. `scores`: the attacker sees each
-  score.
-  `verdicts`: the attacker sees the verdicts alone.
+  is their majority. The labels are coin flips, so no model is better than another. `verdicts`: the attacker sees the
+  verdicts alone. `sealed`: the gate decides on a sealed set, and the attacker sees each score on another set of as many
+  rows. `open_scores`: the attacker sees each score on the rows that decide. No gate that counts comparisons holds
+  against the last one, ours neither, which is why sets can be sealed; it is printed, and not counted in `false_years`.
 
 A gate holds if the share of years with a false promotion is not rejected as above α by an exact binomial test (5 %).
 
@@ -41,6 +42,7 @@ from scipy.stats import binomtest
 from tasks.evidence.levels import Spent, level
 
 ALPHA, NIGHTS, ROWS, DISAGREE = 0.05, 365, 10_000, 0.05
+OPEN = "boosting_by_open_scores"
 Gate = Callable[[Generator, int, int, float, float], bool]
 
 
@@ -109,22 +111,26 @@ def climbing(draw: Generator, gate: Gate) -> bool:
     return False
 
 
-def boosting(draw: Generator, gate: Gate, scores: bool) -> bool:
+def boosting(draw: Generator, gate: Gate, sees: str) -> bool:
     """Blum and Hardt's attack; whether a model is promoted, none being better than another."""
-    rows, nights = ROWS, NIGHTS
-    wrong = draw.integers(0, 2, size=rows, dtype=np.int8)  # of the champion, on coin flips
+    sets = 2 if sees == "sealed" else 1  # the last one decides, the first one shows its scores
+    wrong = draw.integers(0, 2, size=(sets, ROWS), dtype=np.int8)  # of the champion, on coin flips
     # Whether each model says otherwise than the champion.
-    other = np.unpackbits(draw.integers(0, 256, size=(nights - 1, rows // 8), dtype=np.uint8), axis=1)
-    won, lost = other @ wrong.astype(np.int32), other @ (1 - wrong).astype(np.int32)
-    votes = np.zeros(rows, np.int64)
-    for night in range(nights - 1):
-        met = gate(draw, int(won[night]), int(lost[night]), night, 0)
-        if met:
+    bits = draw.integers(0, 256, size=(sets, NIGHTS - 1, ROWS // 8), dtype=np.uint8)
+    other = np.unpackbits(bits, axis=2)
+    won, lost = (
+        np.stack([one @ its.astype(np.int32) for one, its in zip(other, kind, strict=True)])
+        for kind in (wrong, 1 - wrong)
+    )
+    votes = np.zeros(ROWS, np.int64)
+    for night in range(NIGHTS - 1):
+        if gate(draw, int(won[-1, night]), int(lost[-1, night]), night, 0):
             return True
-        seems_better = won[night] > lost[night] if scores else met
-        votes += (2 * other[night].astype(np.int64) - 1) * (1 if seems_better else -1 if scores else 0)
+        if sees != "verdicts":  # a verdict that the model is not better says nothing of it
+            seems_better = won[0, night] > lost[0, night]
+            votes += (2 * other[-1, night].astype(np.int64) - 1) * (1 if seems_better else -1)
     last = votes > 0
-    return gate(draw, int((last & (wrong == 1)).sum()), int((last & (wrong == 0)).sum()), nights - 1, 0)
+    return gate(draw, int((last & (wrong[-1] == 1)).sum()), int((last & (wrong[-1] == 0)).sum()), NIGHTS - 1, 0)
 
 
 YEARS: dict[str, Callable[[Generator, Gate], bool]] = {
@@ -132,8 +138,9 @@ YEARS: dict[str, Callable[[Generator, Gate], bool]] = {
     "lucky": lambda draw, gate: no_better(draw, gate, tries=5),
     "sliding": sliding,
     "climbing": climbing,
-    "boosting_by_verdicts": lambda draw, gate: boosting(draw, gate, scores=False),
-    "boosting_by_scores": lambda draw, gate: boosting(draw, gate, scores=True),
+    "boosting_by_verdicts": lambda draw, gate: boosting(draw, gate, "verdicts"),
+    "boosting_sealed": lambda draw, gate: boosting(draw, gate, "sealed"),
+    OPEN: lambda draw, gate: boosting(draw, gate, "open_scores"),
 }
 
 
@@ -147,34 +154,40 @@ def nights_to_promotion(draw: Generator, gate: Gate, gain: float, start: int) ->
 
 
 def main() -> None:
-    """Print one JSON line for each kind of year and each gate."""
+    """Print one JSON line for each kind of year and each gate, and a last one with the figures of `evidence`."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     years = 100 if parser.parse_args().quick else 2_000
+    shares: dict[tuple[str, str], float] = {}
     for name, year in YEARS.items():
         for gate_name, gate in GATES.items():
             began = time.perf_counter()
             false = sum(year(np.random.default_rng([seed, 15]), gate) for seed in range(years))
             test = binomtest(false, years, ALPHA, alternative="greater")
-            print(
-                json.dumps(
-                    {
-                        "years_of": name, "gate": gate_name, "years": years, "with_a_false_promotion": false,
-                        "share": false / years, "holds": bool(test.pvalue >= 0.05),
-                        "upper_bound_95": round(test.proportion_ci(0.95).low, 4),
-                        "seconds": round(time.perf_counter() - began, 1),
-                    }
-                ),
-                flush=True,
-            )  # fmt: skip
+            shares[name, gate_name] = false / years
+            found = {"years_of": name, "gate": gate_name, "years": years, "with_a_false_promotion": false}
+            found |= {"share": false / years, "holds": bool(test.pvalue >= ALPHA)}
+            print(json.dumps({**found, "seconds": round(time.perf_counter() - began, 1)}), flush=True)
+    power = 0.0
     for start in (0, 30, 364):
         for gate_name, gate in GATES.items():
-            nights = [
-                nights_to_promotion(np.random.default_rng([seed, 16]), gate, 0.01, start) for seed in range(years)
-            ]
-            found = {"true_gain": 0.01, "gate": gate_name, "comparisons_before": start}
-            shares = {f"within_{n}_nights": float(np.mean(np.array(nights) <= n)) for n in (1, 2, 3, 7)}
-            print(json.dumps({**found, **shares}), flush=True)
+            nights = np.array(
+                [nights_to_promotion(np.random.default_rng([seed, 16]), gate, 0.01, start) for seed in range(years)]
+            )
+            within = {f"within_{n}_nights": float(np.mean(nights <= n)) for n in (1, 2, 3, 7)}
+            if (start, gate_name) == (0, "evidence"):
+                power = within["within_1_nights"]
+            print(json.dumps({"true_gain": 0.01, "gate": gate_name, "comparisons_before": start, **within}), flush=True)
+    worst = {gate: max(shares[name, gate] for name in YEARS if name != OPEN) for gate in GATES}
+    print(
+        json.dumps(
+            {
+                "false_years": worst["evidence"], "false_years_open_scores": shares[OPEN, "evidence"], "alpha": ALPHA,
+                "power": power, "nights": 1, "false_years_plain": worst["plain"], "false_years_z_test": worst["z_test"],
+                "false_years_tfma": worst["tfma"],
+            }
+        )
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
