@@ -221,6 +221,7 @@ class Evaluation(HandOff):
 
     Attributes:
         predictions: tables by set, if `contract.predictions` asks for them.
+        pairs: metric → file with the truth and the prediction of each row, if a gate needs them.
         undecided: with `predictions`: why a metric has no value and is missing; "" if all have one.
     """
 
@@ -230,6 +231,7 @@ class Evaluation(HandOff):
     dataset_ids: dict[str, str]
     metrics: dict[str, MetricValue]
     predictions: dict[str, Predictions] = Field(default={}, exclude_if=lambda tables: not tables)
+    pairs: dict[str, str] = Field(default={}, exclude_if=lambda files: not files)
     undecided: str = Field(default="", exclude_if=lambda reason: not reason)
 
 

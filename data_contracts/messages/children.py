@@ -203,6 +203,7 @@ class EvaluateRequest(LaidOut, Message):
         metrics_code: of the metrics.
         settings: added to the manifest's.
         predictions: whether the predictions of each row are kept.
+        pairs: names of the metrics, without a set's, for which the truth and the prediction of each row are kept.
     """
 
     store: StoreAddress
@@ -217,6 +218,7 @@ class EvaluateRequest(LaidOut, Message):
     settings: dict[str, Any]
     provenance: dict[str, Any]
     predictions: bool = Field(default=False, exclude_if=lambda kept: not kept)
+    pairs: list[str] = Field(default=[], exclude_if=lambda names: not names)
 
     @property
     def needs(self) -> list[Ref | Dataset]:

@@ -11,6 +11,7 @@ from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
 from data_contracts.messages.children import EVALUATE, EvaluateRequest, ScoredSet
 from infra import registry
 from infra.handoffs import read_handoff
+from tasks.evidence.resampled_metrics import keeps_pairs
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import done_by_child
@@ -118,6 +119,7 @@ def score(
         settings={"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, s] for name, (d, s) in sets.items()}},
         provenance=run.provenance(*parents),
         predictions=asked_of(run) is not None,
+        pairs=_pairs(run),
     )
     # A second scoring is another piece of work than the first.
     name = f"evaluate-{key[:16]}{uri.removeprefix(f'evaluations/{key}') if afresh else ''}"
@@ -190,7 +192,17 @@ def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
     settings = {**wanted, "sets": sorted(wanted["sets"])}
     if asked_of(run) is not None:
         settings["predictions"] = True
+    if pairs := _pairs(run):
+        settings["pairs"] = pairs
     return reuse_key("evaluate", VERSION, settings, inputs, run.resolved.code_digest if users else None)
+
+
+def _pairs(run: Run) -> list[str]:
+    """The metrics whose gate computes them again on some of the rows, so that the pairs of each row are kept."""
+    metrics = run.spec.evaluate.metrics
+    gates = [gate for gate in run.spec.promote.gates if gate.confidence or gate.slice or gate.max_gap is not None]
+    named = {gate.name.rpartition("/")[2] for gate in gates} & metrics.keys()
+    return sorted(name for name in named if keeps_pairs(metrics[name].class_path, metrics[name].init_args))
 
 
 def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:

@@ -12,6 +12,7 @@ import pytest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, VerifyRequest
+from infra.evaluations import pairs_of
 from tests.support.scoring import LAYOUTS, ROWS, Scoring, case_of
 from training.score import evaluate_worker, verify_worker
 
@@ -31,19 +32,27 @@ def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:
     alone: dict[tuple[str, int], Evaluation] = {}
     for split, size, _ in CASES:
         if (split, size) not in alone:
-            asked_alone = {"split": split, "batch_size": size, "predictions": True}
+            asked_alone = {"split": split, "batch_size": size, "predictions": True, "pairs": ["f1"]}
             request = scoring.evaluation(checkpoint, f"evaluations/a{len(alone)}-0", **asked_alone)
             found = alone[split, size] = evaluate_worker.main(request, lambda report: None)
             assert found.predictions[""].columns == ["prediction", "prediction_0", "prediction_1"]
             table = pq.read_table(scoring.store.local(found.ref) / found.predictions[""].file)
             assert table.num_rows == ROWS[split]
+            pairs = pairs_of(scoring.store, found, "f1")
+            assert pairs is not None
+            assert (pairs[0].shape, pairs[1].shape) == ((ROWS[split],), (ROWS[split], 2))
     for ranks in (2, 4):
         asked = [
             case_of(
                 strategy,
                 EVALUATE,
                 scoring.evaluation(
-                    checkpoint, f"evaluations/r{ranks}c{number}-0", split=split, batch_size=size, predictions=True
+                    checkpoint,
+                    f"evaluations/r{ranks}c{number}-0",
+                    split=split,
+                    batch_size=size,
+                    predictions=True,
+                    pairs=["f1"],
                 ),
             )
             for number, (split, size, strategy) in enumerate(CASES)
@@ -55,7 +64,8 @@ def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:
             found = Evaluation.from_json(answer)
             assert found.metrics == expected.metrics, what
             assert outcomes(scoring, found) == outcomes(scoring, expected), what
-            # The file is in the id that is compared below.
+            assert found.pairs == expected.pairs, what
+            # The files are in the id that is compared below.
             assert found.predictions == expected.predictions, what
             assert found.ref is not None
             assert expected.ref is not None

@@ -106,12 +106,12 @@ class Scoring:
     def evaluation(self, checkpoint: Checkpoint, uri: str = "evaluations/e-0", **changes: Any) -> EvaluateRequest:
         """A request to score a checkpoint; the settings may be changed."""
         asked = {"metrics": METRICS, "split": "many", "batch_size": 8, **changes}
-        model, kept = asked.pop("model", {}), asked.pop("predictions", False)
+        model, kept, pairs = asked.pop("model", {}), asked.pop("predictions", False), asked.pop("pairs", [])
         return EvaluateRequest(
             store=StoreAddress(uri=self.store.uri), uri=uri, key="e", checkpoint=checkpoint, train=self.train(**model),
             evaluate=asked, sets={"": ScoredSet(dataset=self.dataset, split=asked["split"])}, data_external=False,
             code=self.code, metrics_code=self.code, paths=self.paths, settings={}, provenance={},
-            predictions=kept,
+            predictions=kept, pairs=pairs,
         )  # fmt: skip
 
     def verification(self, checkpoint: Checkpoint, **changes: Any) -> VerifyRequest:

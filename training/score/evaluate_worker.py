@@ -2,7 +2,8 @@
 
 Run as `python -m training.score.evaluate_worker REQUEST ANSWER` by `infra.child`. It opens the sets, and
 `training.score.scoring` scores each; the outcomes are sealed beside the metrics as `outcomes.parquet`, and the
-predictions of each row as `predictions.parquet`, if they are asked for.
+predictions of each row as `predictions.parquet`, and truth and prediction of each row for some metrics as
+`pairs-<n>.parquet`, if they are asked for.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from infra.store import open_at
 from training.checkpoint import load_module_weights
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
 from training.score.metrics import metric_classes
+from training.score.pairs import Pairs, pair_tables
 from training.score.predictions import PredictionTable
 from training.score.progress import Progress
 from training.score.scored import Scored
@@ -49,17 +51,19 @@ def evaluated(request: EvaluateRequest, report: Report, team: Team | None) -> Ev
     """Score the checkpoint that a request names, and seal the evaluation; None on a rank other than 0 of a team."""
     with scratch.make("outcomes") as folder:
         tables: Tables = {name: PredictionTable(folder.path, name) for name in _tables(request)}
-        scored = scored_by(request, report, team, tables)
-        return seal(request, scored, tables, folder.path) if team is None or team.rank == 0 else None
+        pairs = pair_tables(folder.path, list(request.sets) or [""], request.pairs)
+        scored = scored_by(request, report, team, tables, pairs)
+        return seal(request, scored, tables, folder.path, pairs) if team is None or team.rank == 0 else None
 
 
 def scored_by(
-    request: EvaluateRequest, report: Report, team: Team | None, tables: Mapping[str, PredictionTable]
+    request: EvaluateRequest, report: Report, team: Team | None, tables: Mapping[str, PredictionTable], pairs: Pairs
 ) -> dict[str, Scored]:
     """Score the checkpoint that a request names; on a rank other than 0 of a team, nothing is returned.
 
     Args:
         tables: get the predictions of each row, by set.
+        pairs: get truth and prediction of each row, by set and metric.
 
     Raises:
         UsageError: a metric, a target or a split that does not exist.
@@ -88,13 +92,15 @@ def scored_by(
     scorer = Scorer(train, project, progress, team)
     for name, batches in _sets(request, wanted, team):
         prefix = f"{name}/" if name else ""
-        found = score(module, batches, wanted.metrics, classes, scorer, tables.get(name))
+        found = score(module, batches, wanted.metrics, classes, scorer, tables.get(name), pairs[name])
         scored |= {f"{prefix}{metric}": value for metric, value in found.items()}
     return scored
 
 
-def seal(request: EvaluateRequest, scored: dict[str, Scored], tables: Tables, folder: Path) -> Evaluation:
-    """Seal the outcomes, the metrics and the predictions; `folder` is for files."""
+def seal(
+    request: EvaluateRequest, scored: dict[str, Scored], tables: Tables, folder: Path, pairs: Pairs | None = None
+) -> Evaluation:
+    """Seal the outcomes, the metrics, the predictions and the pairs; `folder` is for files."""
     store = open_at(request.store)
     fields = {
         "schema_version": 1,
@@ -112,6 +118,10 @@ def seal(request: EvaluateRequest, scored: dict[str, Scored], tables: Tables, fo
             writer.put(one.file, folder / one.file)
     if kept:
         fields["predictions"] = {name: one.to_json() for name, one in kept.items()}
+    if files := _closed(pairs or {}, scored):
+        for file in files.values():
+            writer.put(file, folder / file)
+        fields["pairs"] = files
     if undecided := next((table.undecided for table in tables.values() if table.undecided), ""):
         fields["undecided"] = undecided
     put_handoff(writer, fields)
@@ -133,6 +143,17 @@ def outcomes_table(scored: dict[str, Scored]) -> pa.Table:
     types = [pa.string(), pa.string(), pa.int64(), pa.int64(), pa.float64()]
     names = ["metric", "unit", "position", "rows", "value"]
     return pa.table({n: pa.array(c, t) for n, c, t in zip(names, columns, types, strict=True)})
+
+
+def _closed(pairs: Pairs, scored: dict[str, Scored]) -> dict[str, str]:
+    """The files of the pairs by the metric's name; metrics without a value, or without a need for pairs, have none."""
+    files = {}
+    for set_name, tables in pairs.items():
+        for metric, table in tables.items():
+            name = f"{set_name}/{metric}" if set_name else metric
+            if name in scored and (file := table.close(metric, scored[name])):
+                files[name] = file
+    return files
 
 
 def _tables(request: EvaluateRequest) -> list[str]:

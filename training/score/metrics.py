@@ -20,6 +20,7 @@ from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.pipeline_spec import MetricSpec
 from data_contracts.quoting import text_of
 from training.metric_state import compute_alone, keeps_rows
+from training.score.pairs import PairTable
 from training.score.row_means import Outcomes, close, due, parts
 from training.score.rows_digest import RowDigest
 from training.score.scored import Scored, finite_number, shortest
@@ -68,9 +69,16 @@ def _metric_class(name: str, spec: MetricSpec) -> type[Metric]:
 
 
 class PredictionScore:
-    """A torchmetrics metric over predictions, updated batch by batch; `digest` takes the targets."""
+    """A torchmetrics metric over predictions, updated batch by batch; `digest` takes the targets, `pairs` the rows."""
 
-    def __init__(self, name: str, spec: MetricSpec, kind: type[Metric], digest: RowDigest | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        spec: MetricSpec,
+        kind: type[Metric],
+        digest: RowDigest | None = None,
+        pairs: PairTable | None = None,
+    ) -> None:
         try:
             self._whole, self._single, twin = (compute_alone(kind(**spec.init_args)) for _ in range(3))
         except (TypeError, ValueError) as error:
@@ -84,7 +92,7 @@ class PredictionScore:
         self._rows: Outcomes | None = Outcomes("row", [], [])
         self._batches: Outcomes | None = Outcomes("batch", [], [])
         self._num_rows = self._num_batches = self._nan_rows = 0
-        self._digest = digest
+        self._digest, self._pairs = digest, pairs
 
     def update(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
         """Score one batch: `prediction` (B, …) against `target` (B, …)."""
@@ -112,6 +120,8 @@ class PredictionScore:
         self._num_batches += 1
         if self._digest is not None:
             self._digest.update(target.double())
+        if self._pairs is not None:
+            self._pairs.add(prediction, target)
         self._batches = self._scored(self._batches, prediction, target, size)
         if self._num_rows > ROW_LIMIT:
             self._rows = None

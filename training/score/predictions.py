@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from data_contracts.handoffs import Predictions
+from training.score.table_file import TableFile
 
 NAME = "prediction"
 # With more values per row, only the place of the largest becomes a column.
@@ -35,17 +35,14 @@ class PredictionTable:
 
     def __init__(self, folder: Path, set_name: str) -> None:
         self.path = folder / f"predictions{f'-{set_name}' if set_name else ''}.parquet"
-        self._writer: pq.ParquetWriter | None = None
-        self._waiting: list[pa.Table] = []
-        self._rows = 0
-        self._schema: pa.Schema | None = None
+        self._file = TableFile(self.path, _GROUP_ROWS)
         self._missing = ""
         self.undecided = ""
 
     def refuse(self, reason: str) -> None:
         """There is no table for this reason; the first one counts."""
         self._missing = self._missing or reason
-        self._waiting.clear()
+        self._file.drop()
 
     def add(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Append the rows of a batch: tensors (B,) or (B, n) by name, as `tensors_of` gives them."""
@@ -59,33 +56,17 @@ class PredictionTable:
                     return
                 columns[column] = values
         table = pa.table(columns)
-        if self._schema is not None and table.schema != self._schema:
-            now, first = _described(table.schema), _described(self._schema)
+        if not self._file.append(table):
+            assert self._file.schema is not None
+            now, first = _described(table.schema), _described(self._file.schema)
             self.refuse(f"predict_step returns other columns ({now}) than for the first batch ({first})")
-            return
-        self._schema = table.schema
-        self._waiting.append(table)
-        self._rows += table.num_rows
-        while self._rows >= _GROUP_ROWS:
-            self._write(_GROUP_ROWS)
 
     def close(self) -> Predictions:
         """Complete the file; returns its name and columns, or why there is none."""
-        if self._rows and not self._missing:
-            self._write(self._rows)
-        if self._writer is not None:
-            self._writer.close()
-        if self._missing or self._writer is None or self._schema is None:
+        written = self._file.close()
+        if self._missing or not written or self._file.schema is None:
             return Predictions(missing=self._missing or "the set has no rows")
-        return Predictions(file=self.path.name, columns=self._schema.names)
-
-    def _write(self, rows: int) -> None:
-        table = pa.concat_tables(self._waiting).combine_chunks()
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self.path, table.schema)
-        self._writer.write_table(table.slice(0, rows), row_group_size=_GROUP_ROWS)
-        self._waiting = [table.slice(rows)]
-        self._rows -= rows
+        return Predictions(file=self.path.name, columns=self._file.schema.names)
 
 
 def tensors_of(outputs: Any, rows: int | None) -> BatchTensors:

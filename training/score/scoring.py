@@ -22,6 +22,7 @@ from training.loader.row_counts import rows_of
 from training.score.batch_entries import inputs_of, prediction_of, target_of
 from training.score.logged_score import LoggedScore
 from training.score.metrics import PredictionScore
+from training.score.pairs import PairTable
 from training.score.predictions import PredictionTable, tensors_of
 from training.score.progress import CountBatches, Progress
 from training.score.replay import LoggedCalls
@@ -66,12 +67,14 @@ def score(
     classes: dict[str, type[Metric]],
     scorer: Scorer,
     table: PredictionTable | None = None,
+    pairs: Mapping[str, PairTable] | None = None,
 ) -> dict[str, Scored]:
     """Compute every metric over the batches: a loader, or a data module whose test loader is used.
 
     Args:
         classes: the torchmetrics class of each metric that names one.
         table: gets the predictions of each row, on rank 0.
+        pairs: by metric: gets the truth and the prediction of each row, on rank 0.
 
     Returns: the metrics by name; on a rank other than 0, nothing.
     """
@@ -84,7 +87,10 @@ def score(
     if predicted or table is not None:
         # The id of a dataset of ours stands for its rows; a data module of the user's may read anything.
         digest = RowDigest if isinstance(batches, L.LightningDataModule) else lambda: None
-        scores = {name: PredictionScore(name, one, classes[name], digest()) for name, one in predicted.items()}
+        kept = pairs or {}
+        scores = {
+            name: PredictionScore(name, one, classes[name], digest(), kept.get(name)) for name, one in predicted.items()
+        }
         found |= _predict(module, batches, _Predictions(scores, predicted, scorer, table))
     if logged:
         found |= _test(module, batches, logged, scorer)

@@ -11,6 +11,7 @@ import pytest
 from data_contracts.errors import UsageError
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run, reopen_run
+from tasks.stages.evaluate import evaluation_key
 from tasks.stages.shard import dataset_key
 from tasks.stages.trainings import sealed_settings
 from tests.support.tiny import SPEC, write_project, write_rows
@@ -106,3 +107,21 @@ def test_where_a_stage_runs_is_part_of_no_key(tmp_path: Path) -> None:
     assert sealed_settings(here, None) == sealed_settings(elsewhere, None)
     assert here.spec.evaluate.result == elsewhere.spec.evaluate.result
     assert "pool" not in here.spec.evaluate.result
+
+
+def test_only_a_gate_that_computes_a_metric_again_changes_the_key_of_an_evaluation(tmp_path: Path) -> None:
+    f1 = {"class_path": "torchmetrics.F1Score", "init_args": {"task": "binary"}, "target": "label", "mode": "max"}
+    loss = {"logged": "test_loss", "mode": "min"}
+    metrics = {**SPEC["evaluate"]["metrics"], "f1": f1, "loss": loss}
+    checkpoint: Any = type("C", (), {"ref": type("R", (), {"id": "c"})})
+
+    def key(**gate: Any) -> str:
+        spec = {"evaluate": {**SPEC["evaluate"], "metrics": metrics}, "promote": {"gates": [gate]}}
+        return evaluation_key(opened(tmp_path / "tiny", spec), checkpoint, {})
+
+    plain = key(metric="f1", min_gain=0)
+    assert key(metric="f1", min=0.5) == plain
+    assert key(metric="loss", min_gain=0, confidence=0.95) == plain
+    asked = key(metric="f1", min_gain=0, confidence=0.95)
+    assert asked != plain
+    assert key(metric="f1", margin=0.1, confidence=0.9) == asked

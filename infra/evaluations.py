@@ -1,0 +1,95 @@
+"""Reads what an evaluation sealed beside its metrics, to compare two models row by row; every byte is checked first.
+
+    outcomes_of(store, evaluation, metric) -> Outcomes                       values, rows, unit
+    pairs_of(store, evaluation, metric) -> (target, prediction) or None      for a metric that is computed again
+
+`metric` is a name in `evaluation.metrics`, such as `accuracy` or `hard/accuracy`. Rows stand in the order of the set,
+so the same place belongs to the same row in two evaluations of the same rows. `training.score` writes the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Evaluation
+from infra.store import Store
+from infra.store.records import corrupt
+
+OUTCOMES = "outcomes.parquet"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """The outcomes of one metric: their mean, weighted by `rows`, is the metric.
+
+    Attributes:
+        values: (outcomes,).
+        rows: (outcomes,) number of rows of each.
+        unit: what one outcome belongs to: a `row`, a `batch`, or the whole `dataset`, which has one outcome.
+    """
+
+    values: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    unit: str
+
+
+def outcomes_of(store: Store, evaluation: Evaluation, metric: str) -> Outcomes:
+    """The outcomes of a metric of the evaluation.
+
+    Raises:
+        CorruptError: the file is missing, is not what was sealed, or does not have the metric's outcomes.
+    """
+    value = evaluation.metrics[metric]
+
+    def outcomes(data: pa.Buffer) -> Outcomes:
+        columns = ["unit", "rows", "value"]
+        table = pq.read_table(pa.BufferReader(data), columns=columns, filters=[("metric", "==", metric)])
+        rows = table["rows"].to_numpy().astype(np.int64, copy=False)
+        units = set(table["unit"].unique().to_pylist())
+        if units != {value.unit} or int(rows.sum()) != value.rows:
+            raise ValueError(f"it does not have the outcomes of {metric}")
+        return Outcomes(table["value"].to_numpy().astype(np.float64, copy=False), rows, value.unit)
+
+    if not value.rows:  # no outcome tells its unit
+        return Outcomes(np.zeros(0), np.zeros(0, np.int64), value.unit)
+    return _parsed(store, evaluation, OUTCOMES, outcomes)
+
+
+def pairs_of(store: Store, evaluation: Evaluation, metric: str) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """The truth (rows,) and the prediction (rows,) or (rows, n) of each row; None if the evaluation has none.
+
+    They have the types that the metric got: predictions that are not whole numbers are in single precision.
+
+    Raises:
+        CorruptError: the file is missing, or is not what was sealed.
+    """
+    file = evaluation.pairs.get(metric)
+    if file is None:
+        return None
+
+    def pairs(data: pa.Buffer) -> tuple[NDArray[Any], NDArray[Any]]:
+        table = pq.read_table(pa.BufferReader(data))
+        target, *predictions = (column.to_numpy() for column in table.columns)
+        one = table.column_names == ["target", "prediction"]
+        return target, predictions[0] if one else np.stack(predictions, axis=1)
+
+    return _parsed(store, evaluation, file, pairs)
+
+
+def _parsed(store: Store, evaluation: Evaluation, file: str, parse: Callable[[pa.Buffer], T]) -> T:
+    manifest = store.manifest(evaluation.ref)
+    try:
+        return parse(pa.py_buffer(store.read_sealed(manifest, file)))
+    except CorruptError:
+        raise
+    except (ValueError, KeyError, IndexError, OSError) as error:  # pyarrow's errors are among these
+        raise corrupt(f"{manifest.uri}/{file}", f"cannot be read: {error}") from error

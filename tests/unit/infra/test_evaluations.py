@@ -1,0 +1,112 @@
+"""What an evaluation sealed beside its metrics is read back as it was computed, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import Evaluation, MetricValue
+from data_contracts.messages.children import EvaluateRequest, StoreAddress
+from infra.evaluations import outcomes_of, pairs_of
+from infra.store import Store, open_store
+from training.score.evaluate_worker import seal
+from training.score.pairs import pair_tables
+from training.score.row_means import Outcomes
+from training.score.scored import Scored
+
+TRUTH = torch.tensor([1, 0, 1, 1, 0])
+SCORES = torch.tensor([[0.1, 0.9], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7], [0.9, 0.1]])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def scored(unit: Any, values: list[float], rows: list[int]) -> Scored:
+    value = MetricValue(value=0.5, mode="max", rows=sum(rows), unit=unit)
+    return Scored(value, Outcomes(unit, values, rows))
+
+
+def sealed(store: Store, folder: Path, *batches: tuple[torch.Tensor, torch.Tensor]) -> Evaluation:
+    """An evaluation of three metrics on two sets, which got these batches (prediction, target)."""
+    metrics = {
+        "f1": scored("dataset", [0.5], [5]),
+        "hard/f1": scored("dataset", [0.25], [5]),
+        "right": scored("row", [1.0, 0.0, 1.0, 1.0, 0.0], [1] * 5),
+        "loss": scored("batch", [0.5, 0.25], [3, 2]),
+    }
+    tables = pair_tables(folder, ["", "hard"], ["f1", "right"])
+    for one in tables.values():
+        for table in one.values():
+            for prediction, target in batches:
+                table.add(prediction, target)
+    checkpoint = type("C", (), {"ref": type("R", (), {"id": "c"})})
+    request = EvaluateRequest.model_construct(
+        store=StoreAddress(uri=store.uri), uri="evaluations/e-0", key="e", sets={}, settings={}, evaluate={},
+        provenance={}, checkpoint=checkpoint,
+    )  # fmt: skip
+    return seal(request, metrics, {}, folder, tables)
+
+
+def test_outcomes_are_read_as_they_were_computed(store: Store, tmp_path: Path) -> None:
+    evaluation = sealed(store, tmp_path, (SCORES, TRUTH))
+    right, loss = outcomes_of(store, evaluation, "right"), outcomes_of(store, evaluation, "loss")
+    assert (right.unit, right.values.tolist(), right.rows.tolist()) == ("row", [1.0, 0.0, 1.0, 1.0, 0.0], [1] * 5)
+    assert (loss.unit, loss.values.tolist(), loss.rows.tolist()) == ("batch", [0.5, 0.25], [3, 2])
+    assert outcomes_of(store, evaluation, "hard/f1").values.tolist() == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("prediction", "target"),
+    [(SCORES, TRUTH), (SCORES[:, 1], TRUTH), (SCORES[:, :1], TRUTH.reshape(-1, 1)), (TRUTH, TRUTH.bool())],
+    ids=["scores", "probabilities", "columns", "classes"],
+)
+def test_pairs_are_read_as_the_metric_got_them(
+    store: Store, tmp_path: Path, prediction: torch.Tensor, target: torch.Tensor
+) -> None:
+    cut = [(prediction[:2], target[:2]), (prediction[2:], target[2:])]
+    evaluation = sealed(store, tmp_path, *cut)
+    assert evaluation.pairs == {"f1": "pairs-0.parquet", "hard/f1": "pairs-2.parquet"}  # a mean over rows needs none
+    assert pairs_of(store, evaluation, "right") is None
+    pairs = pairs_of(store, evaluation, "hard/f1")
+    assert pairs is not None
+    for found, expected in zip(pairs, (target, prediction), strict=True):
+        expected = expected[:, 0] if expected.ndim == 2 and expected.shape[1] == 1 else expected
+        np.testing.assert_array_equal(found, expected.numpy(), strict=True)
+
+
+@pytest.mark.parametrize("file", ["outcomes.parquet", "pairs-0.parquet"])
+def test_a_changed_file_is_refused(store: Store, tmp_path: Path, file: str) -> None:
+    evaluation = sealed(store, tmp_path, (SCORES, TRUTH))
+    path = store.local(evaluation.ref) / file
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    with pytest.raises(CorruptError, match=f"evaluations/e-0/{file} is not what was sealed"):
+        outcomes_of(store, evaluation, "right") if file.startswith("outcomes") else pairs_of(store, evaluation, "f1")
+
+
+def test_outcomes_of_other_rows_than_the_metric_says_are_refused(store: Store, tmp_path: Path) -> None:
+    evaluation = sealed(store, tmp_path, (SCORES, TRUTH))
+    wrong = evaluation.metrics["loss"].model_copy(update={"rows": 6})
+    other = evaluation.model_copy(update={"metrics": {**evaluation.metrics, "loss": wrong}})
+    with pytest.raises(CorruptError, match="cannot be read: it does not have the outcomes of loss"):
+        outcomes_of(store, other, "loss")
+
+
+@pytest.mark.parametrize(
+    ("batches", "reason"),
+    [
+        ([(torch.zeros(2, 3, 4), torch.zeros(2, 4))], r"of shape \(2, 3, 4\), and the truth of shape \(2, 4\), which"),
+        ([(torch.zeros(5, 101), TRUTH)], "a row's prediction has 101 values, and at most 100 are kept"),
+        ([(SCORES, TRUTH), (SCORES[:, 0], TRUTH)], "the shape or type of the predictions changes from batch to batch"),
+    ],
+)
+def test_what_cannot_be_kept_is_said(store: Store, tmp_path: Path, batches: Any, reason: str) -> None:
+    with pytest.raises(UsageError, match=rf"evaluate.metrics.f1 cannot be resampled: .*{reason}"):
+        sealed(store, tmp_path, *batches)

@@ -1,0 +1,87 @@
+"""Keeps the truth and the prediction of each row for a metric that is computed again on resampled rows.
+
+Most metrics need no pairs, because the mean of their outcomes is the metric. `infra.evaluations` reads the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+
+from data_contracts.errors import UsageError
+from training.score.scored import Scored
+from training.score.table_file import TableFile
+
+TARGET, PREDICTION = "target", "prediction"
+MAX_VALUES = 100
+
+
+class PairTable:
+    """The pairs of one metric on one set: columns `target`, and `prediction` or `prediction_0` … `prediction_<n-1>`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = TableFile(path)
+        self._refused = ""
+
+    def add(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
+        """Append a batch: `prediction` (B,), (B, 1) or (B, n) and `target` (B,) or (B, 1)."""
+        if self._refused:
+            return
+        prediction, target = _flat(prediction), _flat(target)
+        if target.ndim != 1 or prediction.ndim > 2 or len(prediction) != len(target):
+            shapes = f"{tuple(prediction.shape)}, and the truth of shape {tuple(target.shape)}"
+            self._refuse(f"a batch's prediction is of shape {shapes}, which is not one value or one list for each row")
+            return
+        columns = {TARGET: target}
+        if prediction.ndim == 1:
+            columns[PREDICTION] = prediction
+        elif prediction.shape[1] <= MAX_VALUES:
+            columns |= {f"{PREDICTION}_{at}": prediction[:, at].contiguous() for at in range(prediction.shape[1])}
+        else:
+            self._refuse(f"a row's prediction has {prediction.shape[1]} values, and at most {MAX_VALUES} are kept")
+            return
+        if not self._file.append(pa.table({name: pa.array(one.numpy()) for name, one in columns.items()})):
+            self._refuse("the shape or type of the predictions changes from batch to batch")
+
+    def close(self, name: str, scored: Scored) -> str:
+        """Complete the file; returns its name, or "" if the outcomes tell as much.
+
+        UsageError if the pairs are needed and could not be kept.
+        """
+        written = self._file.close()
+        if scored.value.unit == "row":
+            return ""
+        if self._refused and scored.value.unit == "dataset":
+            raise UsageError(
+                f"evaluate.metrics.{name} cannot be resampled: {self._refused}.",
+                remedy="Leave confidence, slice and max_gap out of its gates, or let predict_step return one value or "
+                "one list of values for each row.",
+            )
+        return self._file.path.name if written and not self._refused else ""
+
+    def _refuse(self, reason: str) -> None:
+        self._refused = reason
+        self._file.drop()
+
+
+# By the name of the set, and then of the metric.
+Pairs = Mapping[str, Mapping[str, PairTable]]
+
+
+def pair_tables(folder: Path, sets: Sequence[str], metrics: Sequence[str]) -> Pairs:
+    """A table for each of the metrics on each set, whose files lie in `folder`."""
+    return {
+        name: {one: PairTable(folder / f"pairs-{at * len(metrics) + number}.parquet")
+               for number, one in enumerate(metrics)}
+        for at, name in enumerate(sets)
+    }  # fmt: skip
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().cpu()
+    # Parquet has no bfloat16.
+    tensor = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return tensor[:, 0].contiguous() if tensor.ndim == 2 and tensor.shape[1] == 1 else tensor
