@@ -1,7 +1,6 @@
 """Every path in a store, as pure functions; no other module builds one.
 
-Paths are relative to the store's root, with `/`. A sealed directory is named by its URI, such as `datasets/<key>-0`;
-the functions with a parameter `training` expect such a URI (`trainings/<key>-<n>`).
+Paths are relative to the store's root, with `/`. A sealed directory is named by its URI, such as `datasets/<key>-0`.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def imported(content_digest: str) -> str:
     return f"imports/{_name(content_digest)}"
 
 
-# Models, versions and aliases.
+# Models, versions, aliases and the exposure ledger. `rows_id` stands for the rows of a test set.
 
 
 def models(name: str) -> str:
@@ -116,6 +115,27 @@ def receipt(model_name: str, alias_name: str, k: int) -> str:
 def aliases(model_name: str | None = None) -> str:
     """Folder of a model's aliases, or the folder of all aliases."""
     return "aliases" if model_name is None else f"aliases/{_name(model_name)}"
+
+
+def exposures(rows_id: str | None = None) -> str:
+    """Folder of the comparisons that a set of test rows decided, or the folder of all sets."""
+    return "exposures" if rows_id is None else f"exposures/{_name(rows_id)}"
+
+
+def exposed_rows(rows_id: str) -> str:
+    """The digests of the rows."""
+    return f"{exposures(rows_id)}/rows"
+
+
+def exposure(rows_id: str, n: int, what: str = "json") -> str:
+    """Entry of comparison `n` from 0, or beside it `spent.json` (spent before) or `better` (a mark)."""
+    return f"{exposures(rows_id)}/{_number(n)}.{what}"
+
+
+def split_exposure(path: str) -> tuple[str, int, str] | None:
+    """(rows_id, n, what) of a path of `exposure`; None for another path."""
+    match = re.fullmatch(r"exposures/([^/]+)/(0|[1-9][0-9]*)\.(json|spent\.json|better)", path)
+    return (match[1], int(match[2]), match[3]) if match else None
 
 
 # Runs.

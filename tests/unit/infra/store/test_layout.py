@@ -22,6 +22,11 @@ PATHS = [
     (layout.trigger("nightly-1"), "triggers/nightly-1"),
     (layout.aliases(), "aliases"),
     (layout.aliases("digits"), "aliases/digits"),
+    (layout.exposures(), "exposures"),
+    (layout.exposures("0f"), "exposures/0f"),
+    (layout.exposed_rows("0f"), "exposures/0f/rows"),
+    (layout.exposure("0f", 3), "exposures/0f/3.json"),
+    (layout.exposure("0f", 3, "better"), "exposures/0f/3.better"),
     (layout.runs(), "runs"),
     (layout.run("r1"), "runs/r1"),
     (layout.resolved("r1"), "runs/r1/resolved.json"),
@@ -116,3 +121,19 @@ def test_a_generation_is_told_from_other_names(name: str, number: int | None) ->
 )
 def test_a_checkpoint_and_its_marks_are_told_from_other_names(name: str, parts: object) -> None:
     assert layout.split_checkpoint(name) == parts
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        (layout.exposure("0f", 12), ("0f", 12, "json")),
+        (layout.exposure("0f", 0, "spent.json"), ("0f", 0, "spent.json")),
+        (layout.exposure("0f", 0, "better"), ("0f", 0, "better")),
+        (layout.exposed_rows("0f"), None),
+        ("exposures/0f/01.json", None),
+        ("exposures/0f/1.txt", None),
+        ("exposures/a/0f/1.json", None),
+    ],
+)
+def test_an_exposure_is_told_from_other_names(path: str, parts: object) -> None:
+    assert layout.split_exposure(path) == parts

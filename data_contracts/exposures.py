@@ -1,0 +1,38 @@
+"""The records of the exposure ledger: which comparison a set of test rows decided, and what it had decided before."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from data_contracts.records import HandOff
+
+
+class ExposureEntry(HandOff):
+    """One comparison on a set of test rows, written before its verdict is known.
+
+    Attributes:
+        candidate, champion: ids of the two checkpoints.
+        question: digest of what was asked: the gates with `confidence`.
+        candidates: how many candidates had been compared on these rows before this one was chosen, with it.
+    """
+
+    candidate: str
+    champion: str
+    question: str
+    candidates: int = Field(default=1, ge=1)
+
+    def same(self, other: ExposureEntry) -> bool:
+        """Whether both are the same comparison, so that the second spends nothing."""
+        return (self.candidate, self.champion, self.question) == (other.candidate, other.champion, other.question)
+
+
+class SpentBefore(HandOff):
+    """What a set of rows had spent before one comparison; counted once, after its entry was written.
+
+    Attributes:
+        before: comparisons; one on other rows counts by the share of these rows that it had.
+        promoted: those of them that found the candidate better.
+    """
+
+    before: float = Field(ge=0)
+    promoted: float = Field(ge=0)
