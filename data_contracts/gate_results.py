@@ -50,6 +50,7 @@ class GateResult(Record):
         bound: the value, gain, loss or gap that was asked for.
         slice: the slice of rows that the gate is about; "" for all.
         evidence: of a gate with `confidence` that was compared with a champion.
+        sealed: whether the gate is about a sealed set: no figure of it is here, and `value` is 0.
         skipped: whether the comparison was not made; the sentence says why, and `value` is 0.
     """
 
@@ -61,4 +62,5 @@ class GateResult(Record):
     sentence: str
     slice: str = Field(default="", exclude_if=lambda name: not name)
     evidence: Evidence | None = Field(default=None, exclude_if=lambda evidence: evidence is None)
+    sealed: bool = Field(default=False, exclude_if=lambda sealed: not sealed)
     skipped: bool = Field(default=False, exclude_if=lambda skipped: not skipped)

@@ -2,6 +2,7 @@
 
     outcomes_of(store, evaluation, metric) -> Outcomes                       values, rows, unit
     pairs_of(store, evaluation, metric) -> (target, prediction) or None      for a metric that is computed again
+    unsealed(store, evaluation) -> Evaluation                                with the metrics of sealed sets
 
 `metric` is a name in `evaluation.metrics`, such as `accuracy` or `hard/accuracy`. Rows stand in the order of the set,
 so the same place belongs to the same row in two evaluations of the same rows. `training.score` writes the files.
@@ -9,6 +10,7 @@ so the same place belongs to the same row in two evaluations of the same rows. `
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,6 +26,8 @@ from infra.store import Store
 from infra.store.records import corrupt
 
 OUTCOMES = "outcomes.parquet"
+# The metrics of sealed sets, which no hand-off has.
+SEALED = "sealed.json"
 T = TypeVar("T")
 
 
@@ -40,6 +44,24 @@ class Outcomes:
     values: NDArray[np.float64]
     rows: NDArray[np.int64]
     unit: str
+
+
+def unsealed(store: Store, evaluation: Evaluation) -> Evaluation:
+    """The evaluation with the metrics of its sealed sets, for a gate alone: nobody may see them.
+
+    Raises:
+        CorruptError: the file is missing, or is not what was sealed.
+    """
+    if not evaluation.sealed:
+        return evaluation
+
+    def with_metrics(data: pa.Buffer) -> Evaluation:
+        more, fields = json.loads(data.to_pybytes()), evaluation.to_json()
+        for part in ("metrics", "pairs"):
+            fields[part] = {**fields.get(part, {}), **more.get(part, {})}
+        return Evaluation.from_json(fields)
+
+    return _parsed(store, evaluation, SEALED, with_metrics)
 
 
 def outcomes_of(store: Store, evaluation: Evaluation, metric: str) -> Outcomes:

@@ -59,13 +59,17 @@ def rows_left(run: Run) -> str:
 
 def is_undecided(gate: GateResult) -> bool:
     """Whether a gate is not met for want of evidence."""
-    return not gate.met and (gate.skipped or (gate.evidence is not None and gate.evidence.verdict == "insufficient"))
+    return not gate.met and (
+        gate.skipped or gate.sealed or (gate.evidence is not None and gate.evidence.verdict == "insufficient")
+    )
 
 
 def refusing(run: Run, gates: Sequence[GateResult]) -> list[GateResult]:
     """The gates that keep the candidate from being promoted."""
     missed = [gate for gate in gates if not gate.met]
-    if all(map(is_undecided, missed)) and missed and run.spec.promote.when_insufficient == "promote":
+    # Whether a sealed set shows a candidate to be worse is told to nobody, so it is not promoted on a guess either.
+    undecided = missed and all(is_undecided(gate) and not gate.sealed for gate in missed)
+    if undecided and run.spec.promote.when_insufficient == "promote":
         return []
     decided = [gate for gate in missed if not gate.skipped]
     return decided or missed

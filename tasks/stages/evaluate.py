@@ -192,6 +192,8 @@ def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
     settings = {**wanted, "sets": sorted(wanted["sets"])}
     if asked_of(run) is not None:
         settings["predictions"] = True
+    if sealed := sorted(name for name, one in run.spec.evaluate.sets.items() if one.sealed):
+        settings["sealed"] = sealed
     if pairs := _pairs(run):
         settings["pairs"] = pairs
     return reuse_key("evaluate", VERSION, settings, inputs, run.resolved.code_digest if users else None)

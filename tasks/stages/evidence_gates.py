@@ -12,10 +12,11 @@ from dataclasses import replace
 from data_contracts.gate_results import Evidence, GateResult
 from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
+from infra.evaluations import unsealed
 from tasks.evidence.decision import Decision, Question, decide
 from tasks.evidence.levels import NOTHING, Spent, used_up
 from tasks.run.run import Run
-from tasks.stages.evidence_sentences import gate_sentence, used_up_sentence
+from tasks.stages.evidence_sentences import gate_sentence, sealed_sentence, used_up_sentence
 from tasks.stages.gates import subject
 from tasks.stages.ledger_entries import LedgerEntries
 from tasks.stages.set_scores import SetScores
@@ -30,6 +31,8 @@ def judge_evidence(
         UsageError: a metric cannot be resampled; a slice or a unit is not there.
         InsufficientEvidence: the models were not scored on the same rows.
     """
+    sealed = candidate.sealed
+    candidate, champion = (unsealed(run.store, one) for one in (candidate, champion))
     # First, so that nothing is spent if the scores cannot be compared.
     questions = [_question(gate, candidate, champion, scores) for gate in gates]
     rows = [scores.test_rows(candidate, gate.name) for gate in gates]
@@ -44,6 +47,9 @@ def judge_evidence(
         entries.mark_better()
     results = []
     for gate, question, decision in zip(gates, questions, decisions, strict=True):
+        if gate.name in sealed:
+            results.append(_sealed_result(gate, decision, question.paired.rows))
+            continue
         evidence = _evidence(question, decision, scores.units(gate))
         results.append(_result(gate, evidence, _values(gate, candidate, champion, scores)))
     return results
@@ -96,6 +102,20 @@ def _result(gate: GateSpec, evidence: Evidence, values: tuple[float, float]) -> 
         bound=bound_of(gate),
         sentence=gate_sentence(gate, evidence, values),
         evidence=evidence,
+    )
+
+
+def _sealed_result(gate: GateSpec, decision: Decision, rows: int) -> GateResult:
+    """The verdict alone: neither by how much, nor whether it is worse or the evidence is insufficient."""
+    met = decision.verdict == "better"
+    return GateResult(
+        metric=gate.name,
+        slice=gate.slice or "",
+        met=met,
+        value=0.0,
+        bound=bound_of(gate),
+        sealed=True,
+        sentence=sealed_sentence(gate, met, rows),
     )
 
 

@@ -19,7 +19,7 @@ def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float
         f"{evidence.rows:,} rows{units}: it {'gains' if gain >= 0 else 'loses'} {_decimal(abs(gain))} "
         f"({evidence.confidence:.4g} confidence: {_signed(low)} to {_signed(high)})"
     )
-    wanted = f"a gain above {gate.asked:g}" if gate.margin is None else f"a loss below {gate.asked:g}"
+    wanted = _wanted(gate)
     if evidence.verdict == "better":
         what = f"which shows {wanted}"
     elif evidence.verdict == "worse":
@@ -27,6 +27,16 @@ def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float
     else:
         what = f"insufficient evidence of {wanted}"
     return f"{seen}, {what} ({_probability(evidence)}){_needed(evidence)}"
+
+
+def sealed_sentence(gate: GateSpec, met: bool, rows: int) -> str:
+    """What may be told of a gate on a sealed set."""
+    shown = "shows" if met else "does not show"
+    return f"{subject(gate)}: the sealed set's {rows:,} rows {shown} {_wanted(gate)}"
+
+
+def _wanted(gate: GateSpec) -> str:
+    return f"a gain above {gate.asked:g}" if gate.margin is None else f"a loss below {gate.asked:g}"
 
 
 def _probability(evidence: Evidence) -> str:

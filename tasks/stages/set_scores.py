@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from data_contracts.canonical import digest
 from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.handoffs import Dataset, Evaluation, MetricValue
 from data_contracts.pipeline_spec import GateSpec
-from infra.evaluations import Outcomes, Pairs, measures_of, outcomes_of, pairs_of
+from infra.evaluations import Outcomes, measures_of, outcomes_of, pairs_of
 from infra.exposures import TestRows
 from tasks.evidence.decision import Paired
 from tasks.evidence.paired_counts import PairedCounts
@@ -49,8 +50,8 @@ class SetScores:
             value = float(np.mean(outcomes.values[mask]))
             rows = int(mask.sum())
             return MetricValue(value=value, mode=whole.mode, rows=rows, unit="row")
-        pairs = self._pairs(evaluation, metric)
-        value = self._statistic(metric).value(pairs.target[mask], pairs.prediction[mask])
+        target, prediction = self._pairs(evaluation, metric)
+        value = self._statistic(metric).value(target[mask], prediction[mask])
         return MetricValue(value=value, mode=whole.mode, rows=int(mask.sum()), unit="dataset")
 
     def set_rows(self, name: str) -> SetRows:
@@ -109,11 +110,10 @@ class SetScores:
             lost = int(np.count_nonzero(sign * first < sign * second))
             return PairedCounts(won, lost, len(first))
         gains = sign * (first - second) * rows
-        if kept is not None:
-            _, which = np.unique(kept, return_inverse=True)
-            gains, rows = np.bincount(which, gains), np.bincount(which, rows)
-        sizes = None if np.all(rows == 1) else rows
-        return PairedValues(gains, sizes, _seed(candidate, champion))
+        which = np.arange(len(rows)) if kept is None else np.unique(kept, return_inverse=True)[1]
+        sizes = np.bincount(which, rows)
+        per_unit = np.bincount(which, gains)
+        return PairedValues(per_unit, None if np.all(sizes == 1) else sizes, _seed(candidate, champion))
 
     def _of_pairs(
         self,
@@ -123,16 +123,16 @@ class SetScores:
         mask: NDArray[np.bool_] | None,
         units: NDArray[np.int64] | None,
     ) -> Paired:
-        mine, theirs = self._pairs(candidate, metric), self._pairs(champion, metric)
-        if not np.array_equal(mine.target, theirs.target):
+        (target, mine), (of_champion, theirs) = self._pairs(candidate, metric), self._pairs(champion, metric)
+        if not np.array_equal(target, of_champion):
             raise InsufficientEvidence(f"{metric} of the champion was scored on other rows, so the gate cannot decide")
         chosen = slice(None) if mask is None else mask
         return PairedScores(
             self._statistic(metric),
             candidate.metrics[metric].mode,
-            mine.target[chosen],
-            mine.prediction[chosen],
-            theirs.prediction[chosen],
+            target[chosen],
+            mine[chosen],
+            theirs[chosen],
             None if units is None else units[chosen],
             _seed(candidate, champion),
         )
@@ -153,7 +153,7 @@ class SetScores:
             )
         return outcomes_of(self._run.store, evaluation, metric)
 
-    def _pairs(self, evaluation: Evaluation, metric: str) -> Pairs:
+    def _pairs(self, evaluation: Evaluation, metric: str) -> tuple[NDArray[Any], NDArray[Any]]:
         found = pairs_of(self._run.store, evaluation, metric)
         if found is None:
             raise self._cannot_be_resampled(metric)

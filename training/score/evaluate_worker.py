@@ -15,11 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, EvaluateRequest
 from data_contracts.pipeline_spec import EvaluateSpec
 from infra import scratch
+from infra.evaluations import SEALED
 from infra.handoffs import put_handoff
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
@@ -109,6 +111,7 @@ def seal(
         "dataset_ids": {name: one.dataset.ref.id for name, one in request.sets.items()},
         "metrics": {name: one.value.to_json() for name, one in scored.items()},
     }
+    sealed = _sealed(request, scored)
     writer = store.writer(request.uri, afresh=True)  # killed earlier, on hardware that rounds differently
     pq.write_table(outcomes_table(scored), folder / OUTCOMES)
     writer.put(OUTCOMES, folder / OUTCOMES)
@@ -122,6 +125,9 @@ def seal(
         for file in files.values():
             writer.put(file, folder / file)
         fields["pairs"] = files
+    if sealed:
+        writer.put(SEALED, canonical(_taken_out(fields, sealed)))
+        fields["sealed"] = sealed
     if undecided := next((table.undecided for table in tables.values() if table.undecided), ""):
         fields["undecided"] = undecided
     put_handoff(writer, fields)
@@ -130,6 +136,21 @@ def seal(
     provenance = {**request.provenance, **({"rows": rows} if rows else {})}
     ref = writer.seal("evaluation", {**request.settings, "evaluate": request.evaluate}, provenance)
     return Evaluation.from_json({**fields, "ref": ref.to_json()})
+
+
+def _sealed(request: EvaluateRequest, scored: dict[str, Scored]) -> list[str]:
+    """The metrics of sealed sets."""
+    sets = EvaluateSpec.model_validate(request.evaluate).sets
+    return [name for name in scored if (of_set := name.rpartition("/")[0]) and sets[of_set].sealed]
+
+
+def _taken_out(fields: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """What the hand-off's fields said of these metrics."""
+    return {
+        part: {name: fields[part].pop(name) for name in names if name in fields[part]}
+        for part in ("metrics", "pairs")
+        if part in fields
+    }
 
 
 def outcomes_table(scored: dict[str, Scored]) -> pa.Table:
