@@ -28,6 +28,8 @@ ENVIRONMENT = {
     "DVC_NO_ANALYTICS": "1",
     "GX_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    # A call without an address would start a server of Prefect's own, which has no password and outlives the tests.
+    "PREFECT_SERVER_EPHEMERAL_ENABLED": "false",
 }
 # Markers of tests that run only when asked for.
 SIZES = ("slow", "sweep", "huge")

@@ -36,7 +36,9 @@ def init(arguments: argparse.Namespace) -> Answer:
         shutil.copy(TEMPLATE / file, folder / file)
     shutil.copy(TEMPLATE / "data" / "digits.parquet", folder / "data")
     spec = folder / "pipeline.yaml"
-    spec.write_text(re.sub(r"(?m)^name: .*$", f'name: "{name}"', spec.read_text()))
+    written = re.sub(r"(?m)^name: .*$", f'name: "{name}"', spec.read_text())
+    # The example compares two values, so that its test rows are never used up.
+    spec.write_text(written.replace("min_gain: 0}", "min_gain: 0, confidence: 0.95}"))
     (folder / ".gitignore").write_text(".trainwright/\ndata/\n")
     text = f"{spec} is a pipeline that runs as it is.\nNext: trainwright run {spec}"
     return Answer(text, {"spec": str(spec), "name": name})

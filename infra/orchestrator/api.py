@@ -182,6 +182,8 @@ def connect_to(url: str, password: str | None) -> None:
     # A home of its own: a key in the person's profile is not for this server.
     os.environ["PREFECT_HOME"] = str(state_folder() / "prefect")
     os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+    # Without an address Prefect would start a server of its own, which has no password.
+    os.environ["PREFECT_SERVER_EPHEMERAL_ENABLED"] = "false"
     os.environ["DO_NOT_TRACK"] = "1"
     os.environ.pop("PREFECT_API_AUTH_STRING", None)
     if password:

@@ -144,7 +144,8 @@ class SetScores:
             rows_for: what needs an outcome for each row; "" if nothing does.
         """
         unit = evaluation.metrics[metric].unit
-        if unit == "dataset":
+        # A mean over very many rows is kept by batches; the pairs, if they are kept, are finer.
+        if unit == "dataset" or (unit == "batch" and metric in evaluation.pairs):
             return None
         if unit == "batch" and rows_for:
             raise UsageError(
