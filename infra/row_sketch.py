@@ -40,6 +40,16 @@ class TestRows:
         different, counts = np.unique(digests.astype(np.uint64, copy=False), return_counts=True)
         return cls(different[:SAMPLE], counts[:SAMPLE].astype(np.int64))
 
+    def with_more(self, digests: NDArray[np.uint64]) -> TestRows:
+        """With the digests (rows,) of further rows; the same as if all came at once, in the memory of a sketch."""
+        if len(self.digests) == SAMPLE:
+            digests = digests[digests <= self.digests[-1]]  # a larger one cannot come in
+        more, counts = np.unique(digests, return_counts=True)
+        both, places = np.unique(np.concatenate([self.digests, more]), return_inverse=True)
+        total = np.zeros(len(both), np.int64)
+        np.add.at(total, places, np.concatenate([self.counts, counts]))
+        return TestRows(both[:SAMPLE], total[:SAMPLE])
+
     @classmethod
     def of_digest(cls, hexadecimal: str) -> TestRows:
         """From one digest of all rows together, which shares everything or nothing with another."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -24,9 +23,11 @@ from data_contracts.pipeline_spec.data import (
     Uri,
 )
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetSpec
+from data_contracts.pipeline_spec.gate_names import check_gates, listed
 from data_contracts.pipeline_spec.loader import OWN, LoaderSpec, MixtureSpec
 from data_contracts.pipeline_spec.placement import VerifySpec
 from data_contracts.pipeline_spec.promote import GateSpec, PromoteSpec
+from data_contracts.pipeline_spec.slices import SliceSpec
 from data_contracts.pipeline_spec.train import BatchTransform, InitSpec, TrainSpec
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "RetrySpec",
     "SetSpec",
     "ShardsSpec",
+    "SliceSpec",
     "SourceSpec",
     "SplitSpec",
     "StoreSpec",
@@ -165,16 +167,11 @@ class PipelineSpec(Section):
             raise FieldError(("contract", "features"), "needs shards.format: parquet; use it, or leave features out")
         self._check_arrival()
         self._check_splits()
-        for index, gate in enumerate(self.promote.gates):
-            of_set, _, metric = gate.metric.rpartition("/")
-            field = ("promote", "gates", index, "metric")
-            if metric not in self.evaluate.metrics:
-                raise FieldError(
-                    field, f"{metric!r} is not a metric of evaluate; it has {_listed(self.evaluate.metrics)}"
-                )
-            if of_set and of_set not in self.evaluate.sets:
-                known = f"it has {_listed(self.evaluate.sets)}" if self.evaluate.sets else "it has none"
-                raise FieldError(field, f"{of_set!r} is not a set of evaluate.sets; {known}")
+        check_gates(self.promote.gates, self.evaluate)
+        for name in ("unit", "slices"):
+            if self.data == "external" and getattr(self.evaluate, name):
+                sentence = "needs the columns of a dataset, and with data: external there are none; leave it out"
+                raise FieldError(("evaluate", name), sentence)
         return self
 
     def _check_arrival(self) -> None:
@@ -198,8 +195,4 @@ class PipelineSpec(Section):
                 used["evaluate", "sets", name, "split"] = one.split
         for field, split in used.items():
             if splits is not None and split not in splits:
-                raise FieldError(field, f"{split!r} is not a split of shards.split; it makes {_listed(splits)}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+                raise FieldError(field, f"{split!r} is not a split of shards.split; it makes {listed(splits)}")

@@ -11,6 +11,10 @@ from data_contracts.pipeline_spec.base import DottedPath, FieldError, Section
 from data_contracts.pipeline_spec.contract import SuiteSpec
 from data_contracts.pipeline_spec.data import Sources
 from data_contracts.pipeline_spec.placement import Spread
+from data_contracts.pipeline_spec.slices import SliceSpec
+
+# What does not decide the scores: where the work is done, and how they are compared.
+_UNSCORED = {"launcher", "pool", "nodes", "devices", "strategy", "unit", "slices"}
 
 
 def _position(value: Any) -> Any:
@@ -80,11 +84,17 @@ class EvaluateSpec(Spread):
     """Further sets by name; their metrics are named `<set>/<metric>`; default none."""
     batch_size: int = Field(default=512, ge=1)
     """Rows per batch; default 512. It affects the result of logged metrics only."""
+    unit: str | None = Field(default=None, exclude_if=lambda unit: unit is None)
+    """A column kept in the dataset, such as `customer`: rows with the same value are not independent, so gates with
+    `confidence` compare whole units; default: each row is independent. It never changes a score."""
+    slices: dict[Name, SliceSpec] = Field(default_factory=dict, exclude_if=lambda slices: not slices)
+    """Parts of the rows, by name, that a gate may be about (`slice`, `max_gap`); default none. They never change a
+    score."""
 
     @property
     def result(self) -> dict[str, Any]:
         """The settings that decide the scores, as JSON."""
-        written = self.model_dump(mode="json", exclude={"launcher", "pool", "nodes", "devices", "strategy"})
+        written = self.model_dump(mode="json", exclude=_UNSCORED)
         for one in written["sets"].values():
             one.pop("contract", None)
         return written

@@ -12,7 +12,7 @@ import pyarrow as pa
 from data_contracts.errors import UsageError
 from data_contracts.messages.contamination import Place, Side
 from data_contracts.quoting import column_shown
-from training.loader.shards import Shards
+from training.formats.shards import Shards
 
 BLOCK_ROWS = 2**16
 # Called after each piece of work, so that a long comparison is not taken for a hung process.

@@ -27,9 +27,9 @@ from data_contracts.errors import StorageUnavailable
 from infra import locks
 from infra.gang.environment import SCRATCH
 from infra.settings import state_folder
+from training.formats.shards import Shards
 from training.loader.columns import Column, Fixed, names_of
 from training.loader.rows import AllRows, row_bytes
-from training.loader.shards import Shards
 
 VERSION = 1
 LAYOUT = "layout.json"

@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_contracts.errors import UsageError
+from training.formats.shards import Shards
 from training.loader.buffer_pool import BufferPool
 from training.loader.columns import Column, Fixed, Varying, names_of
-from training.loader.shards import Shards
 from training.order.permutation import blocks_of
 
 Gathered = list[NDArray[Any] | pa.Array]

@@ -18,10 +18,10 @@ from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import LoaderSpec, MixtureSpec
 from data_contracts.quoting import shown, text_of
 from training.formats.schema import pick
+from training.formats.shards import Shards
 from training.loader.cache import open_cache, room
 from training.loader.columns import BatchSpec, Fixed, columns_of
 from training.loader.rows import NO_ROWS, Rows, StreamedRows, hold, row_bytes
-from training.loader.shards import Shards
 
 Transform = Callable[[Any], Any]
 # Rows read at once in stored order; about a row group of Parquet.

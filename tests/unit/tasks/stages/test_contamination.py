@@ -24,7 +24,7 @@ from tests.support.tiny import SPEC, write_project
 from training import formats
 from training.contamination import worker
 from training.formats.schema import read_schema
-from training.loader.shards import shard_path
+from training.formats.shards import shard_path
 
 pytestmark = pytest.mark.usefixtures("home")
 # part, id, a, b, c, label: 20 rows of train, 6 of val, 8 of test, all different but for the planted ones.

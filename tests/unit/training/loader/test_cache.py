@@ -20,8 +20,8 @@ from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Dataset
 from tests.support.gang import REPOSITORY
 from tests.support.splits import write_split
+from training.formats.shards import Shards
 from training.loader import MemoryBudget, Split, cache
-from training.loader.shards import Shards
 
 ROWS = 60
 TABLE = pa.table({"x": np.arange(ROWS, dtype=np.int64), "text": [str(at) for at in range(ROWS)]})
@@ -65,7 +65,7 @@ sys.path.insert(0, {str(REPOSITORY)!r})
 from pathlib import Path
 from data_contracts.handoffs import Dataset
 from training.loader import MemoryBudget, Split
-from training.loader.shards import Shards
+from training.formats.shards import Shards
 tables, calls = Shards.tables, []
 Shards.tables = lambda *given: (calls.append(1), tables(*given))[1]
 dataset = Dataset.from_json(json.loads(Path({str(tmp_path / "dataset.json")!r}).read_text()))

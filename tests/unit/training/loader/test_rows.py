@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from tests.support.splits import write_split
+from training.formats.shards import Shards
 from training.loader.buffer_pool import LARGE, BufferPool
 from training.loader.columns import columns_of
 from training.loader.rows import AllRows, StreamedRows, hold
-from training.loader.shards import Shards
 
 ROWS = 100
 

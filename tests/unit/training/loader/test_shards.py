@@ -14,8 +14,8 @@ from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import LoaderSpec, TrainSpec
 from tests.support.splits import write_split
 from training import formats
+from training.formats.shards import shard_path
 from training.loader import MemoryBudget, Sampling, Shards, Split, TrainLoader
-from training.loader.shards import shard_path
 from training.order.rank_plan import make_plan
 
 TABLE = pa.table({"x": pa.array(range(40), pa.int64())})
