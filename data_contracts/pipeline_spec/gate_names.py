@@ -5,23 +5,33 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 
+from data_contracts.metric_expressions import check
 from data_contracts.pipeline_spec.base import FieldError
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec
-from data_contracts.pipeline_spec.promote import GateSpec
-
-# What a gate may be about besides metrics: measured of the model itself.
-OF_THE_MODEL = ("latency_ms", "size_bytes")
+from data_contracts.pipeline_spec.promote import MEASURES, GateSpec
 
 
 def check_gates(gates: Sequence[GateSpec], evaluate: EvaluateSpec) -> None:
-    """FieldError naming the nearest if a gate names an unknown metric, set or slice.
-
-    Metrics that an expression names are not looked at.
-    """
+    """FieldError if a gate names an unknown metric, set or slice, naming the nearest, or one that it cannot be about."""
+    open_metrics = [*evaluate.metrics]
+    for name, one in evaluate.sets.items():
+        open_metrics += [f"{name}/{metric}" for metric in evaluate.metrics if not one.sealed]
     for index, gate in enumerate(gates):
         at = ("promote", "gates", index)
-        if gate.metric is not None and gate.metric not in OF_THE_MODEL:
+        if gate.metric is not None and gate.metric not in MEASURES:
             _check_metric(gate.metric, evaluate, (*at, "metric"))
+            of_set = gate.metric.rpartition("/")[0]
+            if of_set and evaluate.sets[of_set].sealed and gate.confidence is None:
+                sentence = f"{of_set!r} is a sealed set, and only a gate with confidence may be about it; give one"
+                raise FieldError((*at, "metric"), sentence)
+        if gate.metric in MEASURES and (gate.confidence is not None or gate.slice or gate.max_gap is not None):
+            sentence = f"{gate.metric} is measured of the whole model; use min, max or min_gain, without confidence"
+            raise FieldError((*at, "metric"), sentence)
+        if gate.expression is not None:
+            try:
+                check(gate.expression, open_metrics)
+            except ValueError as error:
+                raise FieldError((*at, "expression"), str(error)) from None
         if gate.slice is not None and gate.slice not in evaluate.slices:
             sentence = f"{gate.slice!r} is not a slice of evaluate.slices; {_known(evaluate.slices)}"
             raise FieldError((*at, "slice"), f"{sentence}{_nearest(gate.slice, evaluate.slices)}")
@@ -33,7 +43,7 @@ def check_gates(gates: Sequence[GateSpec], evaluate: EvaluateSpec) -> None:
 def _check_metric(name: str, evaluate: EvaluateSpec, field: tuple[str | int, ...]) -> None:
     of_set, _, metric = name.rpartition("/")
     if metric not in evaluate.metrics:
-        near = _nearest(metric, [*evaluate.metrics, *OF_THE_MODEL])
+        near = _nearest(metric, [*evaluate.metrics, *MEASURES])
         raise FieldError(field, f"{metric!r} is not a metric of evaluate; it has {listed(evaluate.metrics)}{near}")
     if of_set and of_set not in evaluate.sets:
         near = _nearest(of_set, evaluate.sets)

@@ -13,7 +13,7 @@ from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.handoffs import Dataset, Evaluation, MetricValue
 from data_contracts.pipeline_spec import GateSpec
 from infra.evaluations import Outcomes, measures_of, outcomes_of, pairs_of
-from infra.exposures import TestRows
+from infra.row_sketch import TestRows
 from tasks.evidence.decision import Paired
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_scores import PairedScores
@@ -111,8 +111,8 @@ class SetScores:
             return PairedCounts(won, lost, len(first))
         gains = sign * (first - second) * rows
         which = np.arange(len(rows)) if kept is None else np.unique(kept, return_inverse=True)[1]
-        sizes = np.bincount(which, rows)
-        per_unit = np.bincount(which, gains)
+        sizes = np.bincount(which, rows).astype(np.float64)
+        per_unit = np.bincount(which, gains).astype(np.float64)
         return PairedValues(per_unit, None if np.all(sizes == 1) else sizes, _seed(candidate, champion))
 
     def _of_pairs(
