@@ -107,6 +107,12 @@ def pairs_of(store: Store, evaluation: Evaluation, metric: str) -> tuple[NDArray
     return _parsed(store, evaluation, file, pairs)
 
 
+def measures_of(store: Store, evaluation: Evaluation) -> dict[str, float]:
+    """What was measured of the model itself, such as `latency_ms`, by name."""
+    measures: dict[str, float] = store.manifest(evaluation.ref).provenance.get("measures", {})
+    return measures
+
+
 def _parsed(store: Store, evaluation: Evaluation, file: str, parse: Callable[[pa.Buffer], T]) -> T:
     manifest = store.manifest(evaluation.ref)
     try:

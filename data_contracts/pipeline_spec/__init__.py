@@ -196,3 +196,8 @@ class PipelineSpec(Section):
         for field, split in used.items():
             if splits is not None and split not in splits:
                 raise FieldError(field, f"{split!r} is not a split of shards.split; it makes {listed(splits)}")
+        sealed = {name: one.split for name, one in self.evaluate.sets.items() if one.sealed and one.split}
+        for name, split in sealed.items():
+            if any(other == split and field[2:3] != (name,) for field, other in used.items()):
+                sentence = f"its rows are scored under another name, too ({split!r}); give it a split of its own"
+                raise FieldError(("evaluate", "sets", name, "sealed"), sentence)

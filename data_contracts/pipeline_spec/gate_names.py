@@ -12,8 +12,8 @@ from data_contracts.pipeline_spec.promote import MEASURES, GateSpec
 
 
 def check_gates(gates: Sequence[GateSpec], evaluate: EvaluateSpec) -> None:
-    """FieldError if a gate names an unknown metric, set or slice, naming the nearest, or one that it cannot be about."""
-    open_metrics = [*evaluate.metrics]
+    """FieldError if a gate names an unknown metric, set or slice (the nearest is named), or one that it excludes."""
+    open_metrics = [*evaluate.metrics, *MEASURES]
     for name, one in evaluate.sets.items():
         open_metrics += [f"{name}/{metric}" for metric in evaluate.metrics if not one.sealed]
     for index, gate in enumerate(gates):

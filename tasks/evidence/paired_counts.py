@@ -11,8 +11,7 @@ import math
 from dataclasses import dataclass
 
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
-from scipy.stats import binom
+from scipy.special import bdtrc, ndtr, ndtri
 
 from tasks.evidence.intervals import Interval
 
@@ -33,7 +32,7 @@ class PairedCounts:
     def p_value(self, bound: float = 0.0) -> float:
         """How likely a gain at least this large is, if the true gain is not above `bound`."""
         if bound == 0:
-            return float(binom.sf(self.won - 1, self.won + self.lost, 0.5))
+            return float(bdtrc(self.won - 1, self.won + self.lost, 0.5)) if self.won else 1.0
         return float(ndtr(-self._score(bound)))
 
     def interval(self, confidence: float) -> Interval:

@@ -6,17 +6,16 @@ So a test set is not spent on a candidate that another gate refuses.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Dataset, Evaluation
-from infra import exposures
-from tasks.evidence.levels import Spent
+from data_contracts.pipeline_spec import GateSpec
 from tasks.run.run import Run
-from tasks.stages.evidence_gates import judge_evidence, skipped
-from tasks.stages.evidence_sentences import ledger_sentence
-from tasks.stages.gates import judge
-from tasks.stages.set_scores import SetScores
-from tasks.stages.shard import find_dataset
+from tasks.stages.gates import judge, names_measure, not_asked
+
+if TYPE_CHECKING:
+    from tasks.stages.set_scores import SetScores
 
 MORE_ROWS = (
     "Give the set more test rows, or fresh ones; promote.when_insufficient: promote accepts a candidate that is not "
@@ -27,34 +26,40 @@ _ANOTHER = "another gate is not met, and a comparison would spend test rows"
 
 def judged(run: Run, dataset: Dataset | None, candidate: Evaluation, champion: Evaluation | None) -> list[GateResult]:
     """Each gate's result, in the order of the spec; errors as of `judge` and `judge_evidence`."""
-    gates, scores = run.spec.promote.gates, SetScores(run, dataset)
+    gates = run.spec.promote.gates
+    scores = _scores(run, dataset) if any(map(_looks_at_rows, gates)) else None
     asks = [champion is not None and gate.confidence is not None for gate in gates]
     plain = judge([gate for gate, ask in zip(gates, asks, strict=True) if not ask], candidate, champion, scores)
     asking = [gate for gate, ask in zip(gates, asks, strict=True) if ask]
-    if not asking or champion is None:
+    if champion is None or scores is None or not asking:
         return plain
     if all(one.met for one in plain):
+        from tasks.stages.evidence_gates import judge_evidence  # SciPy and Numba take a second to import
+
         shown = judge_evidence(run, asking, candidate, champion, scores)
     else:
-        shown = [skipped(gate, _ANOTHER) for gate in asking]
+        shown = [not_asked(gate, _ANOTHER) for gate in asking]
     left = {True: iter(shown), False: iter(plain)}
     return [next(left[ask]) for ask in asks]
 
 
 def rows_left(run: Run) -> str:
-    """What the test rows have decided and can still decide, for a plan; "" if no gate asks or none are made."""
-    asking = {gate.name.rpartition("/")[0]: gate for gate in run.spec.promote.gates if gate.confidence is not None}
-    dataset = find_dataset(run) if asking and not run.external else None
-    if dataset is None:
+    """What the test rows have decided and can still decide, for a plan; "" if no gate has `confidence`."""
+    if all(gate.confidence is None for gate in run.spec.promote.gates):
         return ""
-    scores, parts = SetScores(run, dataset), []
-    for name, gate in asking.items():
-        rows = scores.set_rows(name)
-        so_far = exposures.spent(run.store, rows.rows)
-        assert gate.confidence is not None
-        told = ledger_sentence(Spent(so_far.before, so_far.promoted), gate.confidence, rows.num_rows)
-        parts.append(f"{f'set {name}: ' if name else ''}{told}")
-    return "; ".join(parts)
+    from tasks.stages.ledger_outlook import ledger_outlook
+
+    return ledger_outlook(run)
+
+
+def _looks_at_rows(gate: GateSpec) -> bool:
+    return bool(gate.confidence or gate.slice or gate.max_gap is not None or names_measure(gate))
+
+
+def _scores(run: Run, dataset: Dataset | None) -> SetScores:
+    from tasks.stages.set_scores import SetScores
+
+    return SetScores(run, dataset)
 
 
 def is_undecided(gate: GateResult) -> bool:

@@ -14,10 +14,10 @@ from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
 from infra.evaluations import unsealed
 from tasks.evidence.decision import Decision, Question, decide
-from tasks.evidence.levels import NOTHING, Spent, used_up
+from tasks.evidence.levels import NOTHING, used_up
 from tasks.run.run import Run
 from tasks.stages.evidence_sentences import gate_sentence, sealed_sentence, used_up_sentence
-from tasks.stages.gates import subject
+from tasks.stages.gates import bound_of, not_asked
 from tasks.stages.ledger_entries import LedgerEntries
 from tasks.stages.set_scores import SetScores
 
@@ -39,7 +39,10 @@ def judge_evidence(
     entries = LedgerEntries(run, gates, rows, candidate.checkpoint_id, champion.checkpoint_id)
     before = [entries.spent(one) for one in rows]
     if any(used_up(1 - one.confidence, spent) for one, spent in zip(questions, before, strict=True)):
-        return [_not_compared(gate, one, spent) for gate, one, spent in zip(gates, questions, before, strict=True)]
+        return [
+            not_asked(gate, used_up_sentence(spent, one.paired.rows))
+            for gate, one, spent in zip(gates, questions, before, strict=True)
+        ]
     entries.enter()
     questions = [replace(one, spent=entries.spent(its)) for one, its in zip(questions, rows, strict=True)]
     decisions = decide(questions)
@@ -53,11 +56,6 @@ def judge_evidence(
         evidence = _evidence(question, decision, scores.units(gate))
         results.append(_result(gate, evidence, _values(gate, candidate, champion, scores)))
     return results
-
-
-def bound_of(gate: GateSpec) -> float:
-    """The gain that the true gain must exceed."""
-    return gate.asked if gate.margin is None else -gate.asked
 
 
 def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation, scores: SetScores) -> Question:
@@ -116,22 +114,4 @@ def _sealed_result(gate: GateSpec, decision: Decision, rows: int) -> GateResult:
         bound=bound_of(gate),
         sealed=True,
         sentence=sealed_sentence(gate, met, rows),
-    )
-
-
-def _not_compared(gate: GateSpec, question: Question, spent: Spent) -> GateResult:
-    why = used_up_sentence(spent, question.paired.rows)
-    return skipped(gate, why)
-
-
-def skipped(gate: GateSpec, why: str) -> GateResult:
-    """The result of a gate that is not asked, and so is not met."""
-    return GateResult(
-        metric=gate.name,
-        slice=gate.slice or "",
-        met=False,
-        value=0.0,
-        bound=bound_of(gate),
-        skipped=True,
-        sentence=f"{subject(gate)} is not compared: {why}",
     )

@@ -31,7 +31,7 @@ def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float
 
 def sealed_sentence(gate: GateSpec, met: bool, rows: int) -> str:
     """What may be told of a gate on a sealed set."""
-    shown = "shows" if met else "does not show"
+    shown = "show" if met else "do not show"
     return f"{subject(gate)}: the sealed set's {rows:,} rows {shown} {_wanted(gate)}"
 
 

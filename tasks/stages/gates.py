@@ -91,7 +91,7 @@ def _judge(gate: GateSpec, models: Models) -> GateResult:
     mine = _Value.of(metric)
     if not gate.compares:
         return _against_bound(gate, metric, mine)
-    asked = gate.asked if gate.margin is None else -gate.asked
+    asked = bound_of(gate)
     found = {"metric": gate.name, "slice": gate.slice or "", "value": metric.value, "bound": asked}
     champion = models.champion
     if champion is None:
@@ -116,6 +116,29 @@ def subject(gate: GateSpec) -> str:
     return gate.name if gate.slice is None else f"{gate.name} on the slice {gate.slice}"
 
 
+def names_measure(gate: GateSpec) -> bool:
+    """Whether a gate is about something that is measured of the model itself."""
+    return any(name in gate.name for name in MEASURES)
+
+
+def bound_of(gate: GateSpec) -> float:
+    """The gain over the champion that a gate asks for."""
+    return gate.asked if gate.margin is None else -gate.asked
+
+
+def not_asked(gate: GateSpec, why: str) -> GateResult:
+    """The result of a gate whose comparison is not made, and which is not met."""
+    return GateResult(
+        metric=gate.name,
+        slice=gate.slice or "",
+        met=False,
+        value=0.0,
+        bound=bound_of(gate),
+        skipped=True,
+        sentence=f"{subject(gate)} is not compared: {why}",
+    )
+
+
 def _scored(gate: GateSpec, evaluation: Evaluation, models: Models, mine: MetricValue | None = None) -> MetricValue:
     """The value that a gate looks at.
 
@@ -125,6 +148,9 @@ def _scored(gate: GateSpec, evaluation: Evaluation, models: Models, mine: Metric
     if gate.expression is not None:
         values = {name: one.value for name, one in evaluation.metrics.items()}
         rows = min((one.rows for one in evaluation.metrics.values()), default=0)
+        if names_measure(gate):
+            assert models.scores is not None
+            values |= models.scores.measures(evaluation)
         value = value_of(gate.expression, values)
         return MetricValue(value=value, mode="max", rows=rows, unit="dataset")
     if gate.name in MEASURES:

@@ -16,9 +16,8 @@ from infra.evaluations import Outcomes, measures_of, outcomes_of, pairs_of
 from infra.row_sketch import TestRows
 from tasks.evidence.decision import Paired
 from tasks.evidence.paired_counts import PairedCounts
-from tasks.evidence.paired_scores import PairedScores
 from tasks.evidence.paired_values import PairedValues
-from tasks.evidence.statistics import Statistic, statistic_of
+from tasks.evidence.resampled_metrics import ResampledMetric, cannot_be_resampled, resampled_metric
 from tasks.run.run import Run
 from tasks.stages.evaluate import sets_to_score
 from tasks.stages.test_rows import SetRows, read_test_rows
@@ -51,7 +50,9 @@ class SetScores:
             rows = int(mask.sum())
             return MetricValue(value=value, mode=whole.mode, rows=rows, unit="row")
         target, prediction = self._pairs(evaluation, metric)
-        value = self._statistic(metric).value(target[mask], prediction[mask])
+        from tasks.evidence.paired_scores import value_of
+
+        value = value_of(self._resampled(metric), target[mask], prediction[mask])
         return MetricValue(value=value, mode=whole.mode, rows=int(mask.sum()), unit="dataset")
 
     def set_rows(self, name: str) -> SetRows:
@@ -127,8 +128,10 @@ class SetScores:
         if not np.array_equal(target, of_champion):
             raise InsufficientEvidence(f"{metric} of the champion was scored on other rows, so the gate cannot decide")
         chosen = slice(None) if mask is None else mask
+        from tasks.evidence.paired_scores import PairedScores
+
         return PairedScores(
-            self._statistic(metric),
+            self._resampled(metric),
             candidate.metrics[metric].mode,
             target[chosen],
             mine[chosen],
@@ -155,22 +158,17 @@ class SetScores:
         return outcomes_of(self._run.store, evaluation, metric)
 
     def _pairs(self, evaluation: Evaluation, metric: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        self._resampled(metric)
         found = pairs_of(self._run.store, evaluation, metric)
         if found is None:
-            raise self._cannot_be_resampled(metric)
+            raise cannot_be_resampled(metric, "the truth and the prediction of each row are not kept")
         return found
 
-    def _statistic(self, metric: str) -> Statistic:
-        found = statistic_of(self._run.spec.evaluate.metrics[metric.rpartition("/")[2]])
-        if found is None:
-            raise self._cannot_be_resampled(metric)
-        return found
-
-    def _cannot_be_resampled(self, metric: str) -> UsageError:
-        return UsageError(
-            f"promote.gates: {metric} is not a mean over rows, and cannot be computed again on a part of the rows.",
-            remedy="Leave confidence, slice and max_gap out of its gate, or use a metric that docs/evaluate.md lists.",
-        )
+    def _resampled(self, metric: str) -> ResampledMetric:
+        """What is computed again for a metric; UsageError if it cannot be."""
+        name = metric.rpartition("/")[2]
+        wanted = self._run.spec.evaluate.metrics[name]
+        return resampled_metric(name, wanted.class_path, wanted.init_args)
 
     def _mask(self, metric: str, slice_name: str | None) -> NDArray[np.bool_] | None:
         return None if slice_name is None else self.set_rows(metric.rpartition("/")[0]).slices[slice_name]

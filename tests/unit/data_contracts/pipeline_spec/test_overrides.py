@@ -60,8 +60,7 @@ REFUSED = {
     "at this line and the "
     "one before (indentation, colons, quotes).",
     "promote.gates.0.min=high": "--set: promote.gates.0.min: must be a number, got 'high'",
-    "promote.gates.2={}": "--set: promote.gates.2.metric: is missing; add it (A metric of `evaluate`, or "
-    "`<set>/<metric>`)",
+    "promote.gates.2={}": "--set: promote.gates.2: give either metric or expression, and not both",
     "promote.gates.3={}": "--set: promote.gates.3: promote.gates is a list of 2; name an entry by its number, counting "
     "from 0.",
     "promote.gates.2.min=1": "--set: promote.gates.2: promote.gates is a list of 2; name an entry "

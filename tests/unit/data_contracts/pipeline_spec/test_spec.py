@@ -279,7 +279,7 @@ BROKEN: list[tuple[str, str, str]] = [
         "promote:\n  alias: history\n",
         "promote.alias: history cannot be an alias: the store keeps the receipts under that name; choose another",
     ),
-    ("min: 0.9", "min: 0.9, max: 1", "promote.gates.0: give exactly one of min, max and min_gain"),
+    ("min: 0.9", "min: 0.9, max: 1", "promote.gates.0: give exactly one of min, max, min_gain, margin and max_gap"),
     (
         "contract: {suite: suite.json}\n",
         "",

@@ -12,7 +12,7 @@ from tasks.evidence.paired_counts import PairedCounts, rows_needed
 
 def test_only_the_rows_on_which_they_disagree_count() -> None:
     # 12 of 15 coins or more: (1 + 15 + 105 + 455) / 2**15
-    assert PairedCounts(12, 3, 100).p_value() == PairedCounts(12, 3, 10_000).p_value() == 576 / 2**15
+    assert PairedCounts(12, 3, 100).p_value() == PairedCounts(12, 3, 10_000).p_value() == pytest.approx(576 / 2**15)
     assert PairedCounts(0, 0, 100).p_value() == 1
     assert PairedCounts(3, 12, 100).p_value() > 0.99
 

@@ -190,7 +190,7 @@ def test_too_little_evidence_keeps_its_details(place: Place, monkeypatch: pytest
     assert raised.value.__cause__ is None
     place.promoted(2)
     error = InsufficientEvidence("Rows differ.", details={"rows": 3})
-    monkeypatch.setattr(stage, "judge", Mock(side_effect=error))
+    monkeypatch.setattr(stage, "judged", Mock(side_effect=error))
     with pytest.raises(InsufficientEvidence) as raised:
         place.promoted(1)
     assert raised.value.message == f"Not promoted: Rows differ; {NAME} stays at version 1."
