@@ -13,18 +13,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_contracts.contract.suites import nearest
-from data_contracts.errors import InsufficientEvidence, UsageError
+from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import SliceSpec
-from data_contracts.quoting import columns_shown
 from data_contracts.row_conditions import Condition
 from data_contracts.row_hashes import row_hashes, value_hashes
-from data_contracts.row_masks import UnfitColumn, rows_that_meet
 from infra.datasets import local_dataset
 from infra.row_sketch import TestRows
 from infra.sources.texts import PLACE
 from tasks.run.run import Run
+from tasks.stages.column_check import check_unit_and_slices, meeting
 from training.formats.shards import Shards
 
 _BLOCK_ROWS = 2**16
@@ -61,8 +59,8 @@ def read_test_rows(
         CorruptError: a shard is not what was sealed.
     """
     shards = Shards(local_dataset(run.store, dataset), dataset, split)
-    reading = _Reading(shards, unit, {name: one.condition for name, one in slices.items()}, run.withholds)
-    reading.check_columns()
+    check_unit_and_slices(unit, slices, shards.schema, sensitive=run.withholds)
+    reading = _Reading(shards, unit, {name: one.condition for name, one in slices.items()})
     return reading.read(_hashed_columns(run, shards.schema.names))
 
 
@@ -77,30 +75,11 @@ def _hashed_columns(run: Run, columns: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What is read of a split.
-
-    Attributes:
-        sensitive: whether a value of the data may stand for a column's name.
-    """
+    """What is read of a split."""
 
     shards: Shards
     unit: str | None
     conditions: Mapping[str, Condition]
-    sensitive: bool
-
-    def check_columns(self) -> None:
-        """UsageError, naming the nearest, for a column that the dataset does not have."""
-        wanted = [("evaluate.unit", self.unit)] if self.unit is not None else []
-        for name, condition in self.conditions.items():
-            wanted += [(f"evaluate.slices.{name}", column) for column in condition.columns]
-        there = self.shards.schema.names
-        for field, column in wanted:
-            if column not in there:
-                hint = nearest(str(column), [] if self.sensitive else there) or "."
-                raise UsageError(
-                    f"{field}: the dataset keeps no column {column!r}{hint}",
-                    remedy=f"It has {columns_shown(there, self.sensitive)}.",
-                )
 
     def read(self, hashed: list[str]) -> SetRows:
         """One pass over the shards."""
@@ -113,7 +92,7 @@ class _Reading:
                 units.append(value_hashes(block[self.unit]))
                 missing.append(value_hashes(pa.nulls(1))[0] == units[-1])
             for name, condition in self.conditions.items():
-                slices[name].append(self._meeting(name, condition, block))
+                slices[name].append(meeting(name, condition, block))
         found = {name: np.concatenate(parts) for name, parts in slices.items()}
         self._refuse_empty(found)
         numbered = None if self.unit is None else _numbered(np.concatenate(units), np.concatenate(missing))
@@ -132,14 +111,6 @@ class _Reading:
                 for start in range(0, table.num_rows, _BLOCK_ROWS):
                     block = table.slice(start, _BLOCK_ROWS)
                     yield {name: _joined(block.column(name)) for name in names}
-
-    def _meeting(self, name: str, condition: Condition, block: Mapping[str, pa.Array]) -> NDArray[np.bool_]:
-        try:
-            return rows_that_meet(condition, {column: block[column] for column in condition.columns})
-        except UnfitColumn as error:
-            raise UsageError(
-                f"evaluate.slices.{name}: the condition {error}.", remedy="Correct it, or leave the slice out."
-            ) from error
 
     def _refuse_empty(self, slices: Mapping[str, NDArray[np.bool_]]) -> None:
         for name, rows in slices.items():

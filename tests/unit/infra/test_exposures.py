@@ -219,10 +219,14 @@ def test_no_change_of_a_set_takes_back_what_its_rows_have_spent(
 ) -> None:
     store = open_store(str(tmp_path_factory.mktemp("ledger") / "store"))
     held, fresh, counted = list(range(500)), 500, []
+    first, seen = TestRows.of(POOL[:500]), 0.0
     for night, (change, size) in enumerate(changes):
         for n in range(asked):
             compare(store, TestRows.of(POOL[held]), f"{night}-{n}", better=n == 0)
         counted.append(set(held))
+        now = spent(store, first).before
+        assert now >= seen - 1e-9, "what is spent never falls"
+        seen = now
         before = spent(store, TestRows.of(POOL[held]))
         if change in ("drop", "window"):
             held = held[min(size, len(held) - 1) :]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import EvaluateSpec, TrainSpec
-from tasks.stages.column_check import check
+from tasks.stages.column_check import check, refuse_unknown
 
 COLUMNS = ["id", "bill_depth_mm", "year", "words", "species"]
 
@@ -84,3 +85,33 @@ def test_of_sensitive_data_only_names_of_the_spec_are_told(train: dict[str, Any]
             sensitive=True,
         )
     assert "jane@x.example" not in str(caught.value.to_json())
+
+
+TYPES = {"customer": "string", "age": "int32", "image": "tensor<uint8>[8,8]", "at": "timestamp[us,UTC]"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ({"unit": "customer"}, ""),
+        ({"slices": {"s": {"where": "age > 3 and at >= '2026-01-01T00:00+00:00'"}}}, ""),
+        ({"unit": "custom"}, "evaluate.unit: the dataset keeps no column 'custom'; did you mean customer?"),
+        ({"slices": {"s": {"column": "agee", "min": 1}}}, "evaluate.slices.s: the dataset keeps no column 'agee'; did"),
+        ({"slices": {"s": {"column": "customer", "min": 1}}}, "evaluate.slices.s: the condition compares texts with"),
+        (
+            {"slices": {"s": {"where": "image > 1"}}},
+            "evaluate.slices.s: the condition names column 'image', which",
+        ),
+    ],
+)
+def test_unit_and_slices_are_looked_up_before_anything_is_trained(asked: dict[str, Any], sentence: str) -> None:
+    evaluate = EvaluateSpec.model_validate({"metrics": {"a": {"logged": "a", "mode": "max"}}, **asked})
+    resolved = SimpleNamespace(lightning={"data": {}})
+    run: Any = SimpleNamespace(spec=SimpleNamespace(evaluate=evaluate), resolved=resolved, withholds=False)
+    dataset: Any = SimpleNamespace(columns=TYPES)
+    if not sentence:
+        refuse_unknown(run, dataset)
+        return
+    with pytest.raises(UsageError) as refused:
+        refuse_unknown(run, dataset)
+    assert sentence in refused.value.message

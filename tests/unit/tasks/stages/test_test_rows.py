@@ -122,6 +122,13 @@ def test_the_column_that_names_the_splits_alone_is_left_out(tmp_path: Path, monk
     assert len({read(run, one).rows.id for one in datasets}) == 2
 
 
+def test_the_place_of_a_text_makes_no_other_row(run: Any, tmp_path: Path) -> None:
+    run.spec.data = SimpleNamespace(source=[SimpleNamespace(format="text")])
+    texts = [pa.table({"document": [name], "text": ["Once upon a time"], "part": ["test"]}) for name in ("a.txt", "b")]
+    first, again = (read(run, sealed(tmp_path, f"d{n}", {"test": one})).rows for n, one in enumerate(texts))
+    assert first.id == again.id
+
+
 @pytest.mark.parametrize(
     ("asked", "error", "sentence", "remedy"),
     [
