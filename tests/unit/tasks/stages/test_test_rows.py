@@ -174,6 +174,7 @@ def test_a_damaged_shard_is_named(run: Any, tmp_path: Path) -> None:
 
 def test_a_sketch_made_in_pieces_is_the_same() -> None:
     digests = np.random.default_rng(2).integers(0, 30_000, 100_000).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    digests = np.concatenate([digests, digests])  # also after the sample is full
     whole, pieces = TestRows.of(digests), TestRows.of(digests[:0])
     for start in range(0, len(digests), 999):
         pieces = pieces.with_more(digests[start : start + 999])
