@@ -11,9 +11,13 @@ from typing import Any
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, FileEntry, Ref
+from infra import scratch
 from infra.handoffs import read_handoff
 from infra.settings import state_folder
 from infra.store import Store, layout
+
+# Beside the shards; `training.formats.schema` writes it.
+SCHEMA_FILE = "schema.json"
 
 
 def newest_dataset(store: Store, key: str) -> Dataset | None:
@@ -58,6 +62,25 @@ def local_dataset(store: Store, dataset: Dataset) -> Path:
         with contextlib.suppress(FileExistsError):
             link.symlink_to(folder)
     return root / dataset.ref.uri
+
+
+@contextlib.contextmanager
+def local_split(store: Store, dataset: Dataset, split: str) -> Iterator[Path]:
+    """The dataset's directory as `local_dataset` gives it, for one split alone: of a store on S3 only that is copied.
+
+    UsageError if there is no such split; CorruptError for a shard that is not what was sealed.
+    """
+    if store.is_local:
+        yield local_dataset(store, dataset)
+        return
+    with scratch.make("split") as root:
+        wanted = [(dataset.ref.uri, SCHEMA_FILE)]
+        wanted += [(shard.uri or dataset.ref.uri, shard.path) for shard in dataset.splits.get(split, [])]
+        for uri, name in wanted:
+            path = root.path / uri / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(store.read_sealed(store.manifest(uri), name))
+        yield root.path / dataset.ref.uri
 
 
 def dataset_to_extend(

@@ -44,7 +44,6 @@ from tasks.run.spec_check import (
     refuse_unknown_expectations,
     run_window,
     set_suites,
-    warnings_about_evidence,
 )
 
 log = logging.getLogger("trainwright")
@@ -55,7 +54,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     root = path.parent
     window = run_window(spec, path, options.window, options.scheduled or datetime.now(UTC))
     lightning = inline_lightning(spec, root)
-    for warning in (*check_lightning(lightning, spec), *warnings_about_evidence(spec)):
+    for warning in check_lightning(lightning, spec):
         log.warning("%s", warning)
     check_layouts(spec, lightning)
     files = partial(

@@ -41,17 +41,6 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     refuse_unknown_expectations(spec, root, project)
 
 
-def warnings_about_evidence(spec: PipelineSpec) -> Iterator[str]:
-    """What makes gates with `confidence` less certain than they say."""
-    key = spec.shards.split.key if spec.shards is not None else None
-    if spec.evaluate.unit is None and key and any(gate.confidence is not None for gate in spec.promote.gates):
-        names = [key] if isinstance(key, str) else key
-        yield (
-            f"evaluate.unit: rows of one {names[0]} may not be independent, because shards.split.key keeps them in "
-            f"one split; set evaluate.unit: {' or '.join(names)}, unless each row has its own"
-        )
-
-
 def data_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
     """The suite of the raw data, loaded; SpecError as `load_suite`, and for parameters that no suite uses."""
     if spec.contract is None:

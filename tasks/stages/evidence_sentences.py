@@ -17,7 +17,7 @@ def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float
     seen = (
         f"{subject(gate)} is {_decimal(values[0])} against the champion's {_decimal(values[1])} on the same "
         f"{evidence.rows:,} rows{units}: it {'gains' if gain >= 0 else 'loses'} {_decimal(abs(gain))} "
-        f"({evidence.confidence:.4g} confidence: {_signed(low)} to {_signed(high)})"
+        f"({100 * evidence.confidence:.4g} % interval {_signed(low)} to {_signed(high)})"
     )
     wanted = _wanted(gate)
     if evidence.verdict == "better":
@@ -42,22 +42,21 @@ def _wanted(gate: GateSpec) -> str:
 def _probability(evidence: Evidence) -> str:
     before = _whole(evidence.comparisons)
     after = "" if not before else f" after {before:,} {'comparison' if before == 1 else 'comparisons'} on these rows"
-    return f"p = {evidence.p_value:.2g}, at most {evidence.level:.2g} is accepted{after}"
+    return f"p = {evidence.p_value:.2g}; accepted is at most {evidence.level:.2g}{after}"
 
 
 def _needed(evidence: Evidence) -> str:
     if evidence.verdict != "insufficient":
         return ""
     if evidence.rows_needed is None:
-        return "; no number of rows would show it with this gain"
+        return "; with this gain, no number of rows would show it"
     return f"; about {_rounded(evidence.rows_needed):,} fresh rows would show it"
 
 
 def used_up_sentence(spent: Spent, rows: int) -> str:
     """What is to be done with rows that are used up."""
     return (
-        f"the test rows are used up: after {_whole(spent.comparisons):,} comparisons on them, "
-        f"{_whole(spent.promotions):,} of which found the candidate better, they could only show gains more than "
+        f"the test rows are used up: they have decided {_so_far(spent)}, and could only show gains more than "
         f"{MOST_EFFORT:g} times as large as fresh rows could; take {rows:,} fresh test rows"
     )
 
@@ -72,11 +71,15 @@ def ledger_sentence(spent: Spent, confidence: float, rows: int) -> str:
     left = comparisons_left(alpha, spent)
     many = f"about {left:,}" if left < 10_000 else "more than 10,000"
     return (
-        f"the {rows:,} test rows have decided {_whole(spent.comparisons):,} comparisons, "
-        f"{_whole(spent.promotions):,} of which found the candidate better: a gain must be "
-        f"{effort(alpha, spent):.2f} times as large as on fresh rows, and after {many} more comparisons "
-        f"{rows:,} fresh rows are due"
+        f"the {rows:,} test rows have decided {_so_far(spent)}: a gain must be {effort(alpha, spent):.2f} times as "
+        f"large as on fresh rows, and {rows:,} fresh rows are due after {many} more comparisons"
     )
+
+
+def _so_far(spent: Spent) -> str:
+    comparisons, promotions = _whole(spent.comparisons), _whole(spent.promotions)
+    better = f" ({promotions:,} found the candidate better)" if promotions else ""
+    return f"{comparisons:,} {'comparison' if comparisons == 1 else 'comparisons'}{better}"
 
 
 def _whole(count: float) -> int:

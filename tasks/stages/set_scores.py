@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,9 +21,10 @@ from tasks.evidence.paired_values import PairedValues
 from tasks.evidence.resampled_metrics import ResampledMetric, cannot_be_resampled, resampled_metric
 from tasks.run.run import Run
 from tasks.stages.evaluate import sets_to_score
-from tasks.stages.test_rows import SetRows, read_test_rows
+from tasks.stages.test_rows import SetRows, num_different, read_test_rows
 
 Values = NDArray[np.float64]
+log = logging.getLogger("trainwright")
 
 
 class SetScores:
@@ -66,7 +68,20 @@ class SetScores:
                 )
             dataset, split = sets_to_score(self._run, self._dataset)[name]
             self._rows[name] = read_test_rows(self._run, dataset, split, wanted.unit, wanted.slices)
+            if wanted.unit is None:
+                self._warn_of_dependent_rows(dataset, split, self._rows[name].num_rows)
         return self._rows[name]
+
+    def _warn_of_dependent_rows(self, dataset: Dataset, split: str, rows: int) -> None:
+        """Say so if the split keeps rows of one key together, and a key has several rows."""
+        key = self._run.spec.shards.split.key if self._run.spec.shards is not None else None
+        for column in [key] if isinstance(key, str) else key or []:
+            if column in dataset.columns and (found := num_different(self._run, dataset, split, column)) < rows:
+                log.warning(
+                    "evaluate.unit: %s, the key of shards.split, has %s different values in the %s rows of %s, and rows "
+                    "with the same value may not be independent; set evaluate.unit: %s",
+                    column, f"{found:,}", f"{rows:,}", split, column,
+                )  # fmt: skip
 
     def test_rows(self, evaluation: Evaluation, metric: str) -> TestRows:
         """The rows of a metric's set, by which the exposure ledger knows them."""
@@ -174,7 +189,9 @@ class SetScores:
         return None if slice_name is None else self.set_rows(metric.rpartition("/")[0]).slices[slice_name]
 
     def _units(self, metric: str) -> NDArray[np.int64] | None:
-        return None if self._run.spec.evaluate.unit is None else self.set_rows(metric.rpartition("/")[0]).units
+        """The unit of each row; None without `evaluate.unit`, or if each row has its own."""
+        units = None if self._run.spec.evaluate.unit is None else self.set_rows(metric.rpartition("/")[0]).units
+        return None if units is None or len(np.unique(units)) == len(units) else units
 
 
 def _are_flags(values: Values) -> bool:

@@ -18,7 +18,7 @@ from data_contracts.handoffs import Dataset
 from data_contracts.pipeline_spec import SliceSpec
 from data_contracts.row_conditions import Condition
 from data_contracts.row_hashes import row_hashes, value_hashes
-from infra.datasets import local_dataset
+from infra.datasets import local_split
 from infra.row_sketch import TestRows
 from infra.sources.texts import PLACE
 from tasks.run.run import Run
@@ -58,10 +58,24 @@ def read_test_rows(
         InsufficientEvidence: a slice has no row, or all rows are of one unit.
         CorruptError: a shard is not what was sealed.
     """
-    shards = Shards(local_dataset(run.store, dataset), dataset, split)
-    check_unit_and_slices(unit, slices, shards.schema, sensitive=run.withholds)
-    reading = _Reading(shards, unit, {name: one.condition for name, one in slices.items()})
-    return reading.read(_hashed_columns(run, shards.schema.names))
+    with local_split(run.store, dataset, split) as folder:
+        shards = Shards(folder, dataset, split)
+        check_unit_and_slices(unit, slices, shards.schema, sensitive=run.withholds)
+        reading = _Reading(shards, unit, {name: one.condition for name, one in slices.items()})
+        return reading.read(_hashed_columns(run, shards.schema.names))
+
+
+def num_different(run: Run, dataset: Dataset, split: str, column: str) -> int:
+    """How many different values a column has in a split; a row without a value counts as one of its own."""
+    with local_split(run.store, dataset, split) as folder:
+        shards, different, missing = Shards(folder, dataset, split), np.empty(0, np.uint64), 0
+        nothing = value_hashes(pa.nulls(1))[0]
+        for number in range(len(shards)):
+            for table in shards.tables(number, [column]):
+                hashes = value_hashes(_joined(table.column(column)))
+                missing += int(np.count_nonzero(hashes == nothing))
+                different = np.union1d(different, hashes[hashes != nothing])
+    return len(different) + missing
 
 
 def _hashed_columns(run: Run, columns: Sequence[str]) -> list[str]:

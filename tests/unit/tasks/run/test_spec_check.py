@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import SpecError
-from data_contracts.load import load_spec
-from tasks.run.spec_check import check_spec, warnings_about_evidence
+from tasks.run.spec_check import check_spec
 from tests.support.tiny import SPEC, write_project
 
 METRIC = SPEC["evaluate"]["metrics"]["accuracy"]
@@ -75,24 +74,3 @@ def test_a_parameter_that_no_suite_uses_is_refused(tmp_path: Path) -> None:
         check_spec(
             write_project(tmp_path / "none", {"contract": {"suite": "suite.json", "parameters": {"x": 1}}}), [], None
         )
-
-
-CONFIDENT = {"metric": "accuracy", "min_gain": 0.0, "confidence": 0.95}
-
-
-@pytest.mark.parametrize(
-    ("changes", "names"),
-    [
-        ({}, ["id"]),
-        ({"shards": {"split": {"key": ["customer", "shop"]}}}, ["customer or shop"]),
-        ({"shards": {"split": {"time": "id"}}}, []),
-        ({"evaluate": {**SPEC["evaluate"], "unit": "id"}}, []),
-        ({"promote": {"gates": [{"metric": "accuracy", "min_gain": 0.0}]}}, []),
-    ],
-)
-def test_a_key_of_the_split_without_a_unit_is_warned_of(
-    changes: dict[str, Any], names: list[str], tmp_path: Path
-) -> None:
-    spec = load_spec(write_project(tmp_path, {"promote": {"gates": [CONFIDENT]}, **changes}))
-    warnings = list(warnings_about_evidence(spec))
-    assert [one.partition("set evaluate.unit: ")[2].partition(", unless")[0] for one in warnings] == names

@@ -139,10 +139,20 @@ def test_rows_that_are_used_up_decide_nothing_and_spend_nothing(store: Store) ->
 
 
 SENTENCES = [
-    (CLEAR, "better", ["gains 0.0300", "+0.0", "which shows a gain above 0", "p = ", "at most 0.025 is accepted"]),
+    (
+        CLEAR,
+        "better",
+        [
+            "gains 0.0300",
+            "+0.0",
+            "which shows a gain above 0",
+            "95 % interval +0.0",
+            "p = 1.2e-05; accepted is at most 0.025",
+        ],
+    ),
     (LOST, "worse", ["loses 0.0300", "worse than asked for"]),
     ((30, 20), "insufficient", ["insufficient evidence of a gain above 0", "fresh rows would show it"]),
-    (EQUAL, "insufficient", ["no number of rows would show it with this gain"]),
+    (EQUAL, "insufficient", ["with this gain, no number of rows would show it"]),
 ]
 
 
