@@ -78,7 +78,7 @@ class SetScores:
         for column in [key] if isinstance(key, str) else key or []:
             if column in dataset.columns and (found := num_different(self._run, dataset, split, column)) < rows:
                 log.warning(
-                    "evaluate.unit: %s, the key of shards.split, has %s different values in the %s rows of %s, and rows "
+                    "evaluate.unit: %s, the key of shards.split, has %s different values in %s rows of %s, and rows "
                     "with the same value may not be independent; set evaluate.unit: %s",
                     column, f"{found:,}", f"{rows:,}", split, column,
                 )  # fmt: skip

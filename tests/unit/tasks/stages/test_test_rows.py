@@ -41,7 +41,7 @@ def run_of(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, column: str | None = "part", sensitive: bool = False
 ) -> Any:
     """A run as far as the reader knows one: its spec, and a store with datasets in a folder."""
-    monkeypatch.setattr(test_rows, "local_dataset", lambda store, dataset: folder / dataset.ref.uri)
+    monkeypatch.setattr(test_rows, "local_split", lambda store, dataset, split: nullcontext(folder / dataset.ref.uri))
     spec = SimpleNamespace(shards=SimpleNamespace(split=SimpleNamespace(column=column)), data="external")
     return SimpleNamespace(store=None, spec=spec, withholds=sensitive)
 
