@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
 
+from tasks.evidence import student
 from tasks.evidence.intervals import Interval, bca
 from tasks.evidence.paired_counts import rows_needed
 from tasks.evidence.resampling import RESAMPLES, resampled_means, resampled_ratios
@@ -40,22 +40,16 @@ class PairedValues:
         return math.fsum(self.gains.tolist()) / self.rows
 
     def p_value(self, bound: float = 0.0) -> float:
-        """How likely a gain at least this large is, if the true gain is not above `bound`.
-
-        Student's t, corrected for skewness (Hall 1992), which matters far out in the tail.
-        """
+        """How likely a gain at least this large is, if the true gain is not above `bound`."""
         units = len(self.gains)
         if units < 2:
             return 1.0
         influence = self._influence
         deviation = float(influence.std(ddof=1))
-        least = 0.5**units  # as if each unit could have fallen on either side
         if deviation == 0:  # every unit gained as much
-            return 1.0 if self.gain <= bound else least
+            return 1.0 if self.gain <= bound else student.least(units)
         skewness = float(np.mean(influence**3)) / deviation**3
-        distance = (self.gain - bound) / deviation
-        corrected = distance + skewness * distance**2 / 3 + skewness**2 * distance**3 / 27 + skewness / (6 * units)
-        return max(least, float(stdtr(units - 1, -math.sqrt(units) * corrected)))
+        return student.p_value(units, (self.gain - bound) / deviation, skewness)
 
     def interval(self, confidence: float, resamples: int = RESAMPLES) -> Interval:
         """The BCa bootstrap interval of the mean gain."""

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from tasks.evidence.paired_counts import PairedCounts, rows_needed
 
@@ -18,7 +19,7 @@ def test_only_the_rows_on_which_they_disagree_count() -> None:
 
 
 def test_the_interval_is_where_the_test_turns() -> None:
-    counts = PairedCounts(40, 25, 900)
+    counts = PairedCounts(20, 60, 900)
     found = counts.interval(0.9)
     assert found.low < counts.gain < found.high
     assert counts.p_value(found.low) == pytest.approx(0.05)
@@ -61,3 +62,19 @@ def test_rows_needed_would_decide_as_often_as_said() -> None:
     )
     assert PairedCounts(20, 30, 1_000).rows_needed(0.0, 0.025) is None
     assert rows_needed(0.5, 0.0, 0.05) == 0
+
+
+@pytest.mark.parametrize(("rows", "bound", "lost"), [(2_000, 0.005, 0.001), (2_000, -0.01, 0.012), (300, 0.03, 0.01)])
+@pytest.mark.parametrize("level", [0.025, 0.001, 0.0001])
+def test_a_true_gain_of_what_was_asked_for_is_seldom_called_more(
+    rows: int, bound: float, lost: float, level: float
+) -> None:
+    # Exactly, by adding up the probabilities of all counts.
+    won_share, found = lost + bound, 0.0
+    for won in range(int(rows * won_share + 12 * math.sqrt(rows * won_share)) + 12):
+        chance = float(binom.pmf(won, rows, won_share))
+        for one in range(int(rows * lost + 6 * math.sqrt(rows * lost)) + 6) if chance > level * 1e-6 else ():
+            if PairedCounts(won, one, rows).p_value(bound) > level:
+                break
+            found += chance * float(binom.pmf(one, rows - won, lost / (1 - won_share)))
+    assert found <= 1.3 * level
