@@ -113,6 +113,14 @@ def _report(command: argparse.ArgumentParser) -> None:
     command.add_argument("--out", metavar="FILE", help="write the page to FILE; an existing file is not replaced")
 
 
+def _diff(command: argparse.ArgumentParser) -> None:
+    for name, which in (("before", "first"), ("after", "second")):
+        help_ = f"the {which} run id, model, alias (NAME@ALIAS) or version (NAME@3 or NAME:3)"
+        command.add_argument(name, metavar="V1" if name == "before" else "V2", help=help_)
+    command.add_argument("--out", metavar="FILE", help="also write a page to FILE; an existing file is not replaced")
+    _store(command)
+
+
 def _resume(command: argparse.ArgumentParser) -> None:
     _of_run(command)
     help_ = "continue from the committed checkpoint of this step; later checkpoints are set aside"
@@ -203,6 +211,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "release": _release,
     "show": _show,
     "report": _report,
+    "diff": _diff,
     "prove": _named,
     "store": _making,
     "gc": _gc,

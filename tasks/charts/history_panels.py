@@ -10,6 +10,9 @@ from tasks.charts.curves import Curve, Mark, curves
 
 # More panels than this are a list, not a picture.
 MOST_PANELS = 8
+# The run of two that a curve is of, where a page compares them.
+SIDES = ("before", "after")
+_SIDE = re.compile(rf" \(({'|'.join(SIDES)})\)$")
 _PLACE = re.compile(r"^(train|training|val|valid|validation|test)[_/.]|[_/.](train|val|valid|test|step|epoch)$")
 
 
@@ -28,11 +31,12 @@ def panels(history: Sequence[Mapping[str, Any]], marks: Sequence[Mark] = ()) -> 
                 known.append(float(value))
     grouped: dict[str, list[Curve]] = {}
     for name in sorted(values):
-        grouped.setdefault(_PLACE.sub("", name) or name, []).append(Curve(name, *values[name]))
+        own = _SIDE.sub("", name)
+        grouped.setdefault(_PLACE.sub("", own) or own, []).append(Curve(name, *values[name]))
     names = sorted(grouped, key=lambda name: ("loss" not in name, name))
     drawn = [(name, curves(sorted(grouped[name], key=_order), marks)) for name in names[:MOST_PANELS]]
     return [(name, picture) for name, picture in drawn if picture]
 
 
-def _order(curve: Curve) -> tuple[bool, str]:
-    return not curve.name.startswith("train"), curve.name
+def _order(curve: Curve) -> tuple[bool, str, bool]:
+    return not curve.name.startswith("train"), _SIDE.sub("", curve.name), curve.name.endswith(f"({SIDES[1]})")
