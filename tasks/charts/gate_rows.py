@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from data_contracts.gate_results import GateResult
-from data_contracts.handoffs import MetricValue
-from data_contracts.pipeline_spec import GateSpec
+from data_contracts.pipeline_spec import GateSpec, PipelineSpec
 from tasks.charts.forest import Gate
 from tasks.charts.scales import label
 
 
-def forest_rows(
-    gates: Sequence[GateResult], specs: Sequence[GateSpec], metrics: Mapping[str, MetricValue]
-) -> list[Gate]:
-    """One row for each gate.
+def forest_rows(gates: Sequence[GateResult], spec: PipelineSpec) -> list[Gate]:
+    """One row for each gate; the spec says on which side it is met, if the results are of its gates."""
+    wanted = spec.promote.gates
+    alike = len(wanted) == len(gates) and all(a.metric == b.name for a, b in zip(gates, wanted, strict=True))
+    known: Sequence[GateSpec | None] = wanted if alike else [None] * len(gates)
+    return [_row(gate, one, _sign(gate, spec)) for gate, one in zip(gates, known, strict=True)]
 
-    Args:
-        specs: the spec's gates; those that the results are not of are left out of account.
-        metrics: of the candidate, for the direction in which they are better.
-    """
-    alike = len(specs) == len(gates) and all(one.metric == spec.name for one, spec in zip(gates, specs, strict=True))
-    known: Sequence[GateSpec | None] = specs if alike else [None] * len(gates)
-    return [_row(gate, spec, metrics.get(gate.metric)) for gate, spec in zip(gates, known, strict=True)]
+
+def _sign(gate: GateResult, spec: PipelineSpec) -> int:
+    """-1 if the gate's metric is better when it is smaller."""
+    metric = spec.evaluate.metrics.get(gate.metric.rpartition("/")[2])
+    return -1 if metric is not None and metric.mode == "min" else 1
 
 
 def outcome(gate: GateResult) -> str:
@@ -32,10 +31,10 @@ def outcome(gate: GateResult) -> str:
     return "met" if gate.met else "not met"
 
 
-def _row(gate: GateResult, spec: GateSpec | None, metric: MetricValue | None) -> Gate:
+def _row(gate: GateResult, spec: GateSpec | None, sign: int) -> Gate:
     name = f"{gate.metric} · {gate.slice}" if gate.slice else gate.metric
     if gate.evidence is not None or (spec is not None and spec.compares):
-        return _gain(gate, spec, name, metric)
+        return _gain(gate, spec, name, sign)
     if spec is not None:
         above, gap = spec.min is not None, spec.max_gap is not None
     else:
@@ -53,7 +52,7 @@ def _row(gate: GateResult, spec: GateSpec | None, metric: MetricValue | None) ->
     )
 
 
-def _gain(gate: GateResult, spec: GateSpec | None, name: str, metric: MetricValue | None) -> Gate:
+def _gain(gate: GateResult, spec: GateSpec | None, name: str, sign: int) -> Gate:
     """A gate on the gain over the champion, in the direction in which the metric is better."""
     limit = -gate.bound if spec is not None and spec.margin is not None else gate.bound
     asked = f"gain over the champion, at least {label(limit)}"
@@ -64,6 +63,5 @@ def _gain(gate: GateResult, spec: GateSpec | None, name: str, metric: MetricValu
         interval, value = (gate.evidence.low, gate.evidence.high), gate.evidence.gain
         asked += f", {gate.evidence.confidence:.4g} confidence"
     elif gate.champion_value is not None:
-        better = 1 if metric is None or metric.mode == "max" else -1
-        value = better * (gate.value - gate.champion_value)
+        value = sign * (gate.value - gate.champion_value)
     return Gate(name, asked, value, limit, True, outcome(gate), interval, scale=f"{gate.metric} gain")

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref
 from data_contracts.run_report import RunReport, StageResult
-from infra import registry
 from infra.datasets import find_dataset_by_id
 from infra.gang.checkpoints.participants import GenerationSpan, generation_spans
 from infra.handoffs import read_handoff
@@ -22,6 +21,7 @@ from tasks.run.report import latest_report
 from tasks.run.run import Run
 from tasks.stages.contract_pages import own_report
 from tasks.stages.evaluate import evaluation_key, sets_to_score
+from tasks.stages.gate_pages import gates_in, receipt_of
 from tasks.stages.trainings import training_of
 
 log = logging.getLogger("trainwright")
@@ -56,11 +56,8 @@ class Facts:
     @property
     def gates(self) -> list[GateResult]:
         """What the gates found: from the receipt, or from the error that refused the candidate."""
-        if self.receipt is not None and self.receipt.gates:
-            return list(self.receipt.gates)
-        error = self.report.error if self.report is not None else None
-        found = (error or {}).get("details", {}).get("gates") or []
-        return tried(lambda: [GateResult.model_validate(one) for one in found]) or []
+        report = self.report
+        return [] if report is None else tried(lambda: gates_in(report, self.receipt)) or []
 
     @property
     def restarts(self) -> int:
@@ -89,7 +86,9 @@ def gather(run: Run, report: RunReport | None, made: Mapping[str, Any] | None = 
     wanted = ids.get("shard")
     if dataset is None and wanted:
         dataset = tried(lambda: find_dataset_by_id(run.store, wanted))
-    receipt: Receipt | None = given.get("receipt") or tried(lambda: _receipt(run, report))
+    receipt: Receipt | None = given.get("receipt") or (
+        None if report is None else tried(lambda: receipt_of(run, report))
+    )
     evaluation: Evaluation | None = given.get("evaluation")
     if evaluation is None and checkpoint is not None and "evaluate" in ids:
         parts = (checkpoint, dataset, receipt, ids["evaluate"])
@@ -145,15 +144,6 @@ def _stage(run: Run, file: str) -> StageResult:
 def _rejection(report: RunReport | None) -> ContractReport | None:
     details = ((report.error if report is not None else None) or {}).get("details", {})
     return tried(lambda: ContractReport.model_validate(details)) if "suite_digest" in details else None
-
-
-def _receipt(run: Run, report: RunReport | None) -> Receipt | None:
-    if report is None or report.verdict != "promoted":
-        return None
-    found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
-    if found is None:
-        return None
-    return registry.receipt_of_run(run.store, found[0], run.run_id, run.resolved.started)
 
 
 def _evaluation(

@@ -29,8 +29,7 @@ def gates_section(facts: Facts) -> Markup:
     if not gates:
         reason = _without_gates(facts)
         return section("Gates", tag("p", reason, kind="soft")) if reason else NOTHING
-    metrics = facts.evaluation.metrics if facts.evaluation is not None else {}
-    plot = forest(forest_rows(gates, facts.run.spec.promote.gates, metrics))
+    plot = forest(forest_rows(gates, facts.run.spec))
     rows = [
         (tag("span", outcome(one), kind=f"tag {TONES[outcome(one)]}"), _full(one.sentence), _evidence(one.evidence))
         for one in gates
