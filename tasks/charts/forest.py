@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tasks.charts.picture import BAD, BLUE, GOOD, PANEL, SOFT, WARN, Picture, width_of
 from tasks.charts.scales import Scale, finite, label, scale_of
 
-_WIDTH, _ROW, _TOP = 860, 68, 30
-_LEFT, _RIGHT = 250, 620
+_WIDTH, _ROW, _TOP = 1000, 68, 30
+_LEFT, _RIGHT = 270, 760
 _COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN}
 
 
@@ -18,7 +18,7 @@ class Gate:
     """One row of the plot.
 
     Attributes:
-        name, asked: such as `accuracy` and `gain over the champion, at least 0`.
+        name, asked: such as `accuracy` and `gain of at least 0`.
         value: what was measured: a value, or a gain; None if there was nothing to compare with.
         limit: what was asked for, in the same unit.
         good_above: whether the gate is met above its limit.

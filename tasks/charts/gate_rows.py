@@ -42,7 +42,7 @@ def _row(gate: GateResult, spec: GateSpec | None, sign: int) -> Gate:
     asked = f"{'at least' if above else 'at most'} {label(gate.bound)}"
     return Gate(
         name=name,
-        asked=f"gap between slices, {asked}" if gap else f"value, {asked}",
+        asked=f"gap between slices {asked}" if gap else f"value {asked}",
         value=gate.value,
         limit=gate.bound,
         good_above=above,
@@ -55,13 +55,13 @@ def _row(gate: GateResult, spec: GateSpec | None, sign: int) -> Gate:
 def _gain(gate: GateResult, spec: GateSpec | None, name: str, sign: int) -> Gate:
     """A gate on the gain over the champion, in the direction in which the metric is better."""
     limit = -gate.bound if spec is not None and spec.margin is not None else gate.bound
-    asked = f"gain over the champion, at least {label(limit)}"
+    asked = f"gain of at least {label(limit)}"
     if limit < 0:
-        asked = f"against the champion, may lose {label(-limit)}"
+        asked = f"loss of at most {label(-limit)}"
     interval, value = None, None
     if gate.evidence is not None:
         interval, value = (gate.evidence.low, gate.evidence.high), gate.evidence.gain
-        asked += f", {gate.evidence.confidence:.4g} confidence"
+        asked += f", {100 * gate.evidence.confidence:.4g} % confidence"
     elif gate.champion_value is not None:
         value = sign * (gate.value - gate.champion_value)
     return Gate(name, asked, value, limit, True, outcome(gate), interval, scale=f"{gate.metric} gain")

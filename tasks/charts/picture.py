@@ -119,6 +119,8 @@ class Picture:
     ) -> None:
         """A text at its base line; cut off to its room, the whole text then stands in its tooltip."""
         shown = fitted(words, size * (1.06 if bold else 1), room)
+        if not shown:
+            return
         tip = f"<title>{escape(plain(words))}</title>" if shown != plain(words) else ""
         weight = ' font-weight="600"' if bold else ""
         self.parts.append(

@@ -13,6 +13,7 @@ from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref
 from data_contracts.run_report import RunReport, StageResult
 from infra.datasets import find_dataset_by_id
+from infra.gang.checkpoints.listing import committed
 from infra.gang.checkpoints.participants import GenerationSpan, generation_spans
 from infra.handoffs import read_handoff
 from infra.store import Store, layout
@@ -60,9 +61,14 @@ class Facts:
         return [] if report is None else tried(lambda: gates_in(report, self.receipt)) or []
 
     @property
+    def own_spans(self) -> list[GenerationSpan]:
+        """The generations that this run launched; another run may have begun the training, or continued it."""
+        return [one for one in self.spans if one.run_id == self.run.run_id]
+
+    @property
     def restarts(self) -> int:
-        """How often the training was launched again."""
-        return max(len(self.spans) - 1, 0)
+        """How often this run launched the training again."""
+        return max(len(self.own_spans) - 1, 0)
 
     def stage(self, name: str) -> StageResult | None:
         """How a stage ended; None if the run did not get so far."""
@@ -104,7 +110,7 @@ def gather(run: Run, report: RunReport | None, made: Mapping[str, Any] | None = 
         evaluation=evaluation,
         receipt=receipt,
         spans=() if training is None else tried(lambda: generation_spans(run.store, training)) or (),
-        history=() if checkpoint is None else tried(lambda: logged_metrics(run.store, checkpoint)) or (),
+        history=tried(lambda: _history(run.store, checkpoint, training)) or (),
     )
 
 
@@ -135,6 +141,14 @@ def _stages(run: Run, report: RunReport | None) -> list[StageResult]:
     found = [tried(partial(_stage, run, name)) for name in names]
     order = ["validate", "shard", "train", "verify", "evaluate", "promote"]
     return sorted((one for one in found if one), key=lambda one: order.index(one.name) if one.name in order else 99)
+
+
+def _history(store: Store, checkpoint: Checkpoint | None, training: str | None) -> Sequence[Mapping[str, Any]]:
+    """What was logged up to the checkpoint that was handed over, or up to the newest of a training that is not done."""
+    if checkpoint is None and training is not None:
+        kept, _ = committed(store, training)
+        checkpoint = kept[-1] if kept else None
+    return () if checkpoint is None else logged_metrics(store, checkpoint)
 
 
 def _stage(run: Run, file: str) -> StageResult:

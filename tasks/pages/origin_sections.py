@@ -16,6 +16,7 @@ from tasks.pages.html import facts as pairs
 from tasks.run.report import cost_sentence
 from tasks.stages.contract_pages import report_results
 from tasks.stages.drift_pages import HEAD, SHOWN, cells
+from tasks.stages.shard import in_order
 
 _TONES = {"holds": "good"}
 _MOST_FAILURES = 20
@@ -54,7 +55,7 @@ def data_section(facts: Facts) -> Markup:
         ("rows checked", f"{report.rows:,}" if report is not None else ""),
     ]
     if dataset is not None:
-        known += [(f"split {name}", f"{dataset.rows(name):,} rows") for name in dataset.splits]
+        known += [(f"split {name}", f"{dataset.rows(name):,} rows") for name in in_order(dataset)]
         known += [(f"left out: {why}", f"{rows:,} rows") for why, rows in dataset.dropped_rows.items()]
     if report is None:
         return section("Data and contract", tag("p", "No contract was checked.", kind="soft"), pairs(known))
@@ -76,13 +77,17 @@ def data_section(facts: Facts) -> Markup:
 
 def lineage_section(facts: Facts) -> Markup:
     """The picture from the raw files to the version."""
-    return section("Lineage", chart(lineage(_boxes(facts))), tag("p", _legend(), kind="soft"))
+    boxes = _boxes(facts)
+    words = ["A dashed blue frame is a result of an earlier run."] if any(one.reused for one in boxes) else []
+    words += ["A dashed grey frame was not reached."] if not all(one.reached for one in boxes) else []
+    legend = tag("p", " ".join(words), kind="soft") if words else NOTHING
+    return section("Lineage", chart(lineage(boxes)), legend)
 
 
 def cost_section(facts: Facts) -> Markup:
     """How long each stage took, what it cost, and what was done twice."""
-    run, report = facts.run, facts.report
-    mine = [one for one in facts.spans if one.run_id == run.run_id]
+    report = facts.report
+    mine = facts.own_spans
     wasted = sum(one.wasted_seconds for one in mine)
     trained = facts.stage("train")
     drawn = []
@@ -245,7 +250,7 @@ def _training(facts: Facts) -> str:
     if not facts.spans:
         return "begun"
     steps = max(one.last_step for one in facts.spans)
-    return f"{steps:,} steps" + (f", {facts.restarts + 1} starts" if facts.restarts else "")
+    return f"{steps:,} steps" + (f" ({len(facts.spans)}×)" if len(facts.spans) > 1 else "")
 
 
 def _size(facts: Facts) -> str:
@@ -259,7 +264,3 @@ def _id(handoff: object) -> str:
 
 def _short(identity: str) -> str:
     return identity[:12]
-
-
-def _legend() -> str:
-    return "A dashed frame in blue is a result of an earlier run that was reused; a grey one was not reached."

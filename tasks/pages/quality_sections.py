@@ -46,16 +46,17 @@ def gates_section(facts: Facts) -> Markup:
 
 def curves_section(facts: Facts) -> Markup:
     """What the training logged, step by step."""
-    checkpoint = facts.checkpoint
-    if checkpoint is None or facts.stage("train") is None:
+    if facts.stage("train") is None or facts.training is None:
         return NOTHING
-    marks = [Mark(checkpoint.step, "the checkpoint that was handed over")]
-    marks += [Mark(one.first_step, f"generation {one.number} resumed here") for one in facts.spans if one.number]
-    drawn = panels(facts.history, marks)
+    checkpoint = facts.checkpoint
+    marks = [] if checkpoint is None else [Mark(checkpoint.step, "the checkpoint that was handed over")]
+    resumed = [Mark(one.first_step, f"generation {one.number} resumed here") for one in facts.spans if one.number]
+    drawn = panels(facts.history, [*marks, *resumed])
     if not drawn:
         return section("Training", tag("p", "The module logged no values, so there are no curves.", kind="soft"))
-    again = f" and where it resumed after {_times(facts.restarts)}" if facts.restarts else ""
-    words = f"What the module logged. The dashed line marks the checkpoint that was handed over{again}."
+    named = ["the checkpoint that was handed over"] if marks else []
+    named += ["where the training resumed after a restart"] if resumed else []
+    words = "What the module logged." + (f" Dashed lines mark {' and '.join(named)}." if named else "")
     pictures = tag("div", *(chart(picture) for _, picture in drawn), kind="panels")
     return section("Training", tag("p", words, kind="soft"), pictures)
 
@@ -228,7 +229,8 @@ def _evidence(evidence: Evidence | None) -> str:
 def _without_gates(facts: Facts) -> str:
     verdict = facts.report.verdict if facts.report is not None else ""
     if verdict == "promoted":
-        return "The spec asks for no gates, or they were computed before the run was continued."
+        asked = facts.run.spec.promote.gates
+        return "The receipt with the gates is not in the store." if asked else "The spec asks for no gates."
     if verdict == "unchanged":
         return "The candidate already is the champion, so there was nothing to decide."
     return "The run ended before the gates were computed." if facts.evaluation is not None else ""
@@ -236,7 +238,3 @@ def _without_gates(facts: Facts) -> str:
 
 def _full(sentence: str) -> str:
     return sentence + ("" if sentence.endswith(".") else ".")
-
-
-def _times(number: int, what: str = "restart") -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

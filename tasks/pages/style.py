@@ -1,8 +1,8 @@
 """How pages look: light and dark, on a screen, a telephone and paper. No font and no picture is loaded."""
 
 STYLE = """
-:root{--ink:#1d2733;--soft:#5d6b7a;--grid:#d8dee6;--panel:#f1f4f8;--paper:#fff;--good:#1f8a4f;--bad:#cf3f2b;
---warn:#b26a00;--blue:#2f6fd0;--orange:#d9681d;--violet:#8454cc;--pink:#c43d7d;--teal:#127f8b;--page:#f7f9fb}
+:root{--ink:#1d2733;--soft:#5d6b7a;--grid:#d8dee6;--panel:#f1f4f8;--paper:#fff;--good:#1a7a45;--bad:#c23322;
+--warn:#8f5600;--blue:#2f6fd0;--orange:#d9681d;--violet:#8454cc;--pink:#c43d7d;--teal:#127f8b;--page:#f7f9fb}
 @media (prefers-color-scheme:dark){:root{--ink:#e6ebf1;--soft:#9aa8b7;--grid:#333f4c;--panel:#232d38;--paper:#19212a;
 --good:#4cc38a;--bad:#ff7a66;--warn:#f0b14a;--blue:#6ea8fe;--orange:#ff9f5a;--violet:#b794f6;--pink:#f28ab2;
 --teal:#4fc3cf;--page:#10161d}}
@@ -35,7 +35,7 @@ th,td{text-align:left;vertical-align:top;padding:.4rem .7rem .4rem 0;border-bott
 min-width:4.5rem}
 th{color:var(--soft);font-weight:600;font-size:.82rem;white-space:nowrap}
 tbody tr:last-child td{border-bottom:0}
-.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+td.number,th.number{text-align:right;padding-right:1.4rem;font-variant-numeric:tabular-nums;white-space:nowrap}
 figure{margin:.4rem 0}
 figcaption{font-size:.88rem;margin:0 0 .4rem}
 svg{display:block;max-width:100%;height:auto}
@@ -45,7 +45,7 @@ svg{display:block;max-width:100%;height:auto}
 color:var(--tone,var(--soft));border:1px solid currentColor}
 footer{color:var(--soft);font-size:.82rem;padding:0 .3rem}footer p{max-width:none}
 @media (max-width:700px){main{padding:.7rem .6rem 2rem}header,section{padding:1rem;border-radius:10px}
-h1{font-size:1.6rem}.chart svg{max-width:none}}
+h1{font-size:1.6rem}table{min-width:34rem}.chart svg{max-width:none}}
 @media print{:root{--ink:#000;--soft:#444;--grid:#bbb;--panel:#f2f2f2;--paper:#fff;--page:#fff;--good:#17713f;
 --bad:#b3301e;--warn:#8f5600;--blue:#245bb0;--orange:#b3530f;--violet:#6a3db3;--pink:#a02c63;--teal:#0d6a74}
 @page{margin:14mm}
