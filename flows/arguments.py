@@ -107,6 +107,20 @@ def _logs(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rank", type=int, metavar="K", help=help_)
 
 
+def _report(command: argparse.ArgumentParser) -> None:
+    _of_run(command)
+    command.add_argument("--open", action="store_true", help="open the page in a browser")
+    command.add_argument("--out", metavar="FILE", help="write the page to FILE; an existing file is not replaced")
+
+
+def _diff(command: argparse.ArgumentParser) -> None:
+    for name, which in (("before", "first"), ("after", "second")):
+        help_ = f"the {which} run id, model, alias (NAME@ALIAS) or version (NAME@3 or NAME:3)"
+        command.add_argument(name, metavar="V1" if name == "before" else "V2", help=help_)
+    command.add_argument("--out", metavar="FILE", help="also write a page to FILE; an existing file is not replaced")
+    _store(command)
+
+
 def _resume(command: argparse.ArgumentParser) -> None:
     _of_run(command)
     help_ = "continue from the committed checkpoint of this step; later checkpoints are set aside"
@@ -196,6 +210,8 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "rollback": _rollback,
     "release": _release,
     "show": _show,
+    "report": _report,
+    "diff": _diff,
     "prove": _named,
     "store": _making,
     "gc": _gc,

@@ -33,6 +33,8 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "rollback": ("aliases", "move an alias back to an earlier version, and put the checkpoint it leaves on hold"),
     "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
     "show": ("queries", "show a model version, an alias or a run"),
+    "report": ("report", "write the page of a run as one HTML file, and open it in a browser"),
+    "diff": ("diff", "compare two runs or versions: data, contract, spec, code, metrics and weights"),
     "prove": ("queries", "re-read every byte from a model back to the raw data"),
     "store": ("stores", "make a store (`store init URI`); a database decides its pointers if the server cannot"),
     "gc": ("gc", "delete what nothing in a store refers to any more"),

@@ -32,6 +32,7 @@ from tasks.run.options import FLOW_RUN_KEY, SCHEDULE_KEY
 from tasks.run.run import Run
 from tasks.stages import artifact_pages
 from tasks.stages.contract_pages import data_section
+from tasks.stages.gate_pages import run_image
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -153,7 +154,7 @@ def as_state(run: Run, report: RunReport) -> State:
         _leave_to_newer_execution(run, report.sentence)
     stage_artifact(
         artifact_pages.artifact_key(run, "report"),
-        artifact_pages.run_page(report, data_section(run)),
+        artifact_pages.run_page(report, data_section(run), run_image(run, report)),
         f"{report.pipeline}: {report.verdict}",
     )
     return make(name=name, message=report.sentence, data=report.to_json())

@@ -12,6 +12,7 @@ from data_contracts.run_report import RunReport
 from flows.flow_runs import as_error, cost_tagged, end_of, flow_name, name_flow_run, overrides, started_by
 from flows.stages import stages
 from infra.orchestrator.cancelling import cancellable
+from tasks.pages.run_report_page import keep_page
 from tasks.run.attach import attach
 from tasks.run.options import RunOptions
 from tasks.run.report import report
@@ -81,10 +82,12 @@ def line(run: Run) -> RunReport:
         with cost_tagged(run), cancellable():
             for stage in stages(LINE):
                 made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))
-        return report(run, **{part: made[name] for part, name in REPORTED.items()})
+        parts = {part: made[name] for part, name in REPORTED.items()}
+        return keep_page(run, report(run, **parts), parts)
     except Exception as error:
         failure = as_error(error)
-        page = report(run, error=failure, **{part: made.get(name) for part, name in REPORTED.items()})
+        parts = {part: made.get(name) for part, name in REPORTED.items()}
+        page = keep_page(run, report(run, error=failure, **parts), parts)
         if type(failure) is TrainwrightError:  # a bug of ours: its traceback belongs in the log
             raise
         return page

@@ -179,6 +179,16 @@ def report(run_id: str) -> str:
     return f"{run(run_id)}/report.json"
 
 
+def report_page(run_id: str) -> str:
+    """The page of a run's report, for a browser."""
+    return f"{run(run_id)}/report.html"
+
+
+def attempt_page(run_id: str, n: int) -> str:
+    """The page of an attempt; not beside its record, because attempts are counted."""
+    return f"{run(run_id)}/pages/{_number(n)}.html"
+
+
 def run_attempts(run_id: str) -> str:
     """Folder of the attempts (Prefect's flow runs) of a run."""
     return f"{run(run_id)}/attempts"

@@ -13,6 +13,7 @@ from infra.orchestrator.artifacts import as_code, as_code_block, as_text
 from tasks.run.report import cost_sentence
 from tasks.run.run import Run, slug
 from tasks.stages.contract_pages import contract_section, failure_lines
+from tasks.stages.gate_pages import curves_image, gates_image
 from tasks.stages.shard import in_order
 
 _SEAT = ("rank", "node", "host (address)", "device", "joined", "restarts", "last step", "ended")
@@ -48,15 +49,17 @@ def _of_rejection(run: Run, error: TrainwrightError) -> list[str]:
     elif details.get("failures"):
         lines += ["", *failure_lines([Failure.model_validate(one) for one in details["failures"]])]
     if details.get("gates"):
-        lines += ["", *_gates([GateResult.model_validate(one) for one in details["gates"]])]
+        gates = [GateResult.model_validate(one) for one in details["gates"]]
+        lines += [*gates_image(run, gates), "", *_gates(gates)]
     return lines
 
 
-def run_page(report: RunReport, data: Sequence[str] = ()) -> str:
+def run_page(report: RunReport, data: Sequence[str] = (), pictures: Sequence[str] = ()) -> str:
     """The page of a run.
 
     Args:
         data: Markdown lines about its data (tasks/stages/contract_pages.py).
+        pictures: Markdown lines with pictures of what decided (tasks/stages/gate_pages.py).
     """
     stages = [(stage.name, f"{stage.status}, {stage.seconds:.1f} s: {stage.sentence}") for stage in report.stages]
     metrics = [(name, f"{value:.4f}") for name, value in report.metrics.items()]
@@ -65,6 +68,7 @@ def run_page(report: RunReport, data: Sequence[str] = ()) -> str:
             f"# {report.verdict}",
             "",
             as_text(report.sentence),
+            *pictures,
             "",
             *_rows("Stage", "How it ended", stages),
             "",
@@ -117,12 +121,13 @@ def _facts(run: Run, handoff: Any) -> list[str]:
                 *_rows("Logged", "Last value", metrics),
                 "",
                 f"Checkpoint {as_code(handoff.ref.id)}, {handoff.state}.",
+                *curves_image(run, handoff),
             ]
         case Evaluation():
             rows = [(name, f"{m.value:.4f} over {m.rows:,} rows (per {m.unit})") for name, m in handoff.metrics.items()]
             return _rows("Metric", "Value", rows)
         case Receipt():
-            return _gates(handoff.gates)
+            return [*gates_image(run, handoff.gates), "", *_gates(handoff.gates)]
     return []
 
 

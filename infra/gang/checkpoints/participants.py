@@ -100,3 +100,76 @@ def _of_node(store: Store, place: tuple[str, int, int], ranks: Sequence[int | No
 def _last_beat(store: Store, place: tuple[str, int, int]) -> Heartbeat | None:
     beats = [name for name in store.list(layout.node(*place)) if name.startswith("beat-")]
     return store.find_as(layout.beat(*place, len(beats) - 1), Heartbeat.from_json) if beats else None
+
+
+@dataclass(frozen=True)
+class GenerationSpan:
+    """What one generation of a training did.
+
+    Attributes:
+        run_id: the run that launched it.
+        nodes, ranks: how many took part.
+        first_step, last_step: the step that it resumed from, and the last that it reported.
+        node_seconds: from each node's launch to its release, as far as the nodes reported.
+        lost_steps: steps that a later generation had to do again.
+        ended: how it ended: `done`, a cause, or "" if it still runs or left no record.
+    """
+
+    number: int
+    run_id: str
+    nodes: int
+    ranks: int
+    first_step: int
+    last_step: int
+    node_seconds: float
+    lost_steps: int
+    ended: str
+    sentence: str = ""
+
+    @property
+    def wasted_seconds(self) -> float:
+        """The part of its node-seconds that later generations had to spend again."""
+        done = self.last_step - self.first_step
+        if done <= 0:
+            return 0.0 if self.ended in ("done", "") else self.node_seconds
+        return self.node_seconds * min(self.lost_steps / done, 1.0)
+
+
+def generation_spans(store: Store, training: str) -> list[GenerationSpan]:
+    """What each generation of a training did, oldest first."""
+    launches = [store.read_as(layout.launch(training, g), Launch.from_json) for g in generations(store, training)]
+    seats = roster(store, training)
+    found: list[GenerationSpan] = []
+    resumed: int | None = None
+    for launch in reversed(launches):
+        mine = [seat for seat in seats if seat.generation == launch.generation]
+        begin = launch.resume or launch.begin
+        first = 0 if begin is None else begin.step
+        last = max([first, *(seat.last_step for seat in mine)])
+        causes = [(seat.ended, seat.sentence) for seat in mine if seat.ended not in ("", "done")]
+        ended, sentence = causes[0] if causes else ("done" if any(seat.ended for seat in mine) else "", "")
+        numbers = sorted({seat.node for seat in mine})
+        span = GenerationSpan(
+            number=launch.generation,
+            run_id=str(launch.provenance.get("run_id", "")),
+            nodes=len(numbers),
+            ranks=len([seat for seat in mine if seat.rank is not None]),
+            first_step=first,
+            last_step=last,
+            node_seconds=sum(_node_seconds(store, (training, launch.generation, node)) for node in numbers),
+            lost_steps=0 if resumed is None else max(last - resumed, 0),
+            ended=ended,
+            sentence=sentence,
+        )
+        found.insert(0, span)
+        resumed = first
+    return found
+
+
+def _node_seconds(store: Store, place: tuple[str, int, int]) -> float:
+    """How long a node was held; of one that left no record, from its answer to its last heartbeat."""
+    ended = store.find_as(layout.node_exit(*place), NodeExit.from_json)
+    if ended is not None:
+        return max(ended.released - ended.started, 0.0)
+    joined, beat = store.find_as(layout.joined(*place), Joined.from_json), _last_beat(store, place)
+    return 0.0 if joined is None or beat is None else max(beat.time - joined.time, 0.0)

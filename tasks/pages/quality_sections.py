@@ -1,0 +1,240 @@
+"""The parts of a run's page about the model: gates, curves, where it is right and wrong, slices, the worst rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from data_contracts.gate_results import Evidence
+from data_contracts.handoffs import Evaluation
+from tasks.charts.bars import Bar, bars, histogram
+from tasks.charts.curves import Mark, calibration
+from tasks.charts.forest import forest
+from tasks.charts.gate_rows import forest_rows, outcome
+from tasks.charts.history_panels import panels
+from tasks.charts.matrices import confusion, confusion_counts, residuals
+from tasks.charts.picture import BAD, BLUE, GOOD, WARN
+from tasks.charts.scales import label
+from tasks.pages.facts import Facts, tried
+from tasks.pages.html import NOTHING, Markup, chart, join, section, table, tag
+from tasks.pages.rows import MASKED, Pairs, Worst, read_pairs, rows_at, shown, worst_rows
+
+TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn"}
+_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN}
+_BINS = 10
+
+
+def gates_section(facts: Facts) -> Markup:
+    """The gates as a forest plot, and each with its sentence and its evidence."""
+    gates = facts.gates
+    if not gates:
+        reason = _without_gates(facts)
+        return section("Gates", tag("p", reason, kind="soft")) if reason else NOTHING
+    plot = forest(forest_rows(gates, facts.run.spec))
+    rows = [
+        (tag("span", outcome(one), kind=f"tag {TONES[outcome(one)]}"), _full(one.sentence), _evidence(one.evidence))
+        for one in gates
+    ]
+    head = (
+        ("Outcome", "What was found", "Evidence")
+        if any(one.evidence for one in gates)
+        else ("Outcome", "What was found")
+    )
+    listed = table(head, [row[: len(head)] for row in rows])
+    met = sum(one.met for one in gates)
+    return section("Gates", tag("p", f"{met} of {len(gates)} gates met.", kind="soft"), chart(plot), listed)
+
+
+def curves_section(facts: Facts) -> Markup:
+    """What the training logged, step by step."""
+    if facts.stage("train") is None or facts.training is None:
+        return NOTHING
+    checkpoint = facts.checkpoint
+    marks = [] if checkpoint is None else [Mark(checkpoint.step, "the checkpoint that was handed over")]
+    resumed = [Mark(one.first_step, f"generation {one.number} resumed here") for one in facts.spans if one.number]
+    drawn = panels(facts.history, [*marks, *resumed])
+    if not drawn:
+        return section("Training", tag("p", "The module logged no values, so there are no curves.", kind="soft"))
+    named = ["the checkpoint that was handed over"] if marks else []
+    named += ["where the training resumed after a restart"] if resumed else []
+    words = "What the module logged." + (f" Dashed lines mark {' and '.join(named)}." if named else "")
+    pictures = tag("div", *(chart(picture) for _, picture in drawn), kind="panels")
+    return section("Training", tag("p", words, kind="soft"), pictures)
+
+
+def predictions_section(facts: Facts) -> Markup:
+    """Confusion matrix and calibration, or residuals; one sentence if truths and predictions were not kept."""
+    evaluation = facts.evaluation
+    if evaluation is None:
+        return NOTHING
+    if hides_values(facts):
+        words = "Truths and predictions are not shown, because the data has sensitive columns."
+        return section("Right and wrong", tag("p", words, kind="soft"))
+    if (found := _pairs(facts)) is None:
+        words = (
+            "There is no confusion matrix and no calibration, because this evaluation keeps scores, and not the truth "
+            "and the prediction of each row."
+        )
+        return section("Right and wrong", tag("p", words, kind="soft"))
+    return section("Right and wrong", tag("div", *_of_pairs(found), kind="panels"))
+
+
+def slices_section(facts: Facts) -> Markup:
+    """The metrics on each set, and the gates that are about a slice of the rows."""
+    evaluation = facts.evaluation
+    if evaluation is None:
+        return NOTHING
+    parts = [_sets(evaluation, name) for name in evaluation.metrics if "/" not in name]
+    sliced = [one for one in facts.gates if one.slice]
+    if sliced:
+        drawn = [
+            Bar(f"{one.metric} · {one.slice}", one.value, label(one.value), _COLOURS[outcome(one)]) for one in sliced
+        ]
+        parts.append(chart(bars(drawn, "Each slice that a gate is about"), "Slices that a gate is about"))
+    return section("Slices and sets", *parts)
+
+
+def worst_section(facts: Facts) -> Markup:
+    """The rows that the model does worst on."""
+    evaluation, dataset = facts.evaluation, facts.dataset
+    if evaluation is None:
+        return NOTHING
+    name = main_metric(facts)
+    worst = tried(lambda: worst_rows(facts.run.store, evaluation, name))
+    title = "The worst rows"
+    if worst is None:
+        words = f"{name} has no value for each row, so no row can be called the worst."
+        return section(title, tag("p", words, kind="soft"))
+    if not worst.positions:
+        words = f"All {worst.rows:,} rows have the same {name}, so no row is worse than the others."
+        return section(title, tag("p", words, kind="soft"))
+    split = facts.run.spec.evaluate.split
+    values = {} if dataset is None else tried(lambda: rows_at(facts.run.store, dataset, split, worst.positions)) or {}
+    if (found := _pairs(facts)) is not None:
+        for position in worst.positions:
+            known = {"truth": shown(found.truth[position]), "predicted": shown(found.prediction[position])}
+            values[position] = known | values.get(position, {})
+    return section(title, tag("p", _about(worst, split), kind="soft"), _worst_table(facts, worst, values))
+
+
+def main_metric(facts: Facts) -> str:
+    """The metric that the first gate is about, else the first."""
+    evaluation = facts.evaluation
+    assert evaluation is not None
+    named = [one.metric for one in facts.gates] + [gate.name for gate in facts.run.spec.promote.gates]
+    return next((name for name in [*named, *evaluation.metrics] if name in evaluation.metrics), "")
+
+
+def _pairs(facts: Facts) -> Pairs | None:
+    evaluation = facts.evaluation
+    if evaluation is None or hides_values(facts):
+        return None
+    return tried(lambda: read_pairs(facts.run.store, evaluation, main_metric(facts)))
+
+
+def hides_values(facts: Facts) -> bool:
+    """Whether values that are computed from the data are withheld: they may be those of a sensitive column."""
+    return facts.run.withholds
+
+
+def _about(worst: Worst, split: str) -> str:
+    number = len(worst.positions)
+    more = f", the first of {worst.alike:,} that are as bad" if worst.alike > number else ""
+    return f"{number} of {worst.rows:,} rows of the split {split} with the worst {worst.metric}{more}."
+
+
+def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]]) -> Markup:
+    """A line for each row; a value is masked if its column is sensitive, or may have been computed from one."""
+    data = facts.run.spec.data
+    sensitive = set() if isinstance(data, str) else set(data.sensitive)
+    computed = bool(sensitive) and _transformed(facts)
+    columns = list(dict.fromkeys(name for row in values.values() for name in row))
+    if sensitive:  # a name that the spec does not give may come from the data
+        named = set(facts.run.spec.train.batch_columns or ()) | sensitive
+        columns = [name for name in columns if name in named]
+    lines = []
+    for position, value in zip(worst.positions, worst.values, strict=True):
+        row = values.get(position, {})
+        cells = [MASKED if name in sensitive or computed else row.get(name, "not read") for name in columns]
+        lines.append((f"{position:,}", label(value), *cells))
+    made = table(("row", worst.metric, *columns), lines, numbers=(0, 1))
+    if columns and any(name in sensitive for name in columns):
+        note = f"{MASKED} stands for a value of a sensitive column" + (", or computed from one." if computed else ".")
+        return join([made, tag("p", note, kind="soft")])
+    return made
+
+
+def _transformed(facts: Facts) -> bool:
+    shards = facts.run.spec.shards
+    return shards is not None and shards.transform is not None
+
+
+def _of_pairs(found: Pairs) -> list[Markup]:
+    if not found.classes:
+        off = found.prediction - found.truth
+        known = off[np.isfinite(off)]
+        counts, edges = np.histogram(known, bins=24)
+        bounds = [float(one) for one in edges]
+        spread = histogram([int(one) for one in counts], bounds, "How far off", "prediction minus truth")
+        return [
+            chart(residuals(found.truth, found.prediction), "How far predictions are off, over the truth"),
+            chart(spread, "How far predictions are off"),
+        ]
+    names, counts = confusion_counts(found.truth, found.prediction)
+    parts = [chart(confusion(names, counts), "Confusion matrix: each line is a true class")]
+    if found.sure is not None:
+        shares, error = reliability(found.sure, found.truth == found.prediction)
+        words = f"Calibration: how often it is right when it is so sure. Expected calibration error {label(error)}."
+        parts.append(chart(calibration(shares, "How sure the model was, and how often it was right"), words))
+    return parts
+
+
+def reliability(sure: np.ndarray, right: np.ndarray) -> tuple[list[tuple[float, float, int]], float]:
+    """(mean confidence, share that is right, rows) of each of `_BINS` bins, and the expected calibration error."""
+    place = np.clip((sure * _BINS).astype(np.int64), 0, _BINS - 1)
+    rows = np.bincount(place, minlength=_BINS)
+    mean = np.bincount(place, weights=sure, minlength=_BINS) / np.maximum(rows, 1)
+    share = np.bincount(place, weights=right, minlength=_BINS) / np.maximum(rows, 1)
+    error = float((np.abs(mean - share) * rows).sum() / max(rows.sum(), 1))
+    return list(zip(mean.tolist(), share.tolist(), rows.tolist(), strict=True)), error
+
+
+def _sets(evaluation: Evaluation, name: str) -> Markup:
+    """A metric on the spec's own split and on each further set; nothing if there is no other set."""
+    same = {key: one for key, one in evaluation.metrics.items() if key.rpartition("/")[2] == name}
+    if len(same) < 2:
+        return NOTHING
+    drawn = [
+        Bar(key.rpartition("/")[0] or "all rows", one.value, f"{label(one.value)} over {one.rows:,} rows", BLUE)
+        for key, one in same.items()
+    ]
+    low = min(0.0, *(one.value for one in same.values()))
+    return chart(bars(drawn, f"{name} on each set", low=low), f"{name} on each set")
+
+
+def _evidence(evidence: Evidence | None) -> str:
+    if evidence is None:
+        return ""
+    parts = [
+        f"gain {label(evidence.gain)}",
+        f"{evidence.confidence:.4g} confidence: {label(evidence.low)} to {label(evidence.high)}",
+        f"p {evidence.p_value:.3g} (had to be at most {evidence.level:.3g})",
+        f"{evidence.rows:,} rows" + (f" in {evidence.units:,} units" if evidence.units else ""),
+        f"{evidence.method}",
+        f"{evidence.comparisons:g} earlier comparisons on these rows" if evidence.comparisons else "",
+        f"{evidence.rows_needed:,} rows would decide" if evidence.rows_needed else "",
+    ]
+    return "; ".join(part for part in parts if part)
+
+
+def _without_gates(facts: Facts) -> str:
+    verdict = facts.report.verdict if facts.report is not None else ""
+    if verdict == "promoted":
+        asked = facts.run.spec.promote.gates
+        return "The receipt with the gates is not in the store." if asked else "The spec asks for no gates."
+    if verdict == "unchanged":
+        return "The candidate already is the champion, so there was nothing to decide."
+    return "The run ended before the gates were computed." if facts.evaluation is not None else ""
+
+
+def _full(sentence: str) -> str:
+    return sentence + ("" if sentence.endswith(".") else ".")

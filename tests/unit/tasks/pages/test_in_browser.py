@@ -1,0 +1,154 @@
+"""Pages in a real browser: nothing overlaps, nothing is empty, nothing is loaded, on a desk and on a telephone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data_contracts.drift_report import Bar, ColumnDrift, DriftReport
+from data_contracts.handoffs import Evaluation
+from infra.store import Store
+from tasks.pages import quality_sections
+from tasks.pages.comparison import compare_sides, find_side
+from tasks.pages.comparison_page import comparison_page
+from tasks.pages.facts import Facts, facts_of
+from tasks.pages.rows import Pairs, pairs_of
+from tasks.pages.run_report_page import run_report_page
+from tasks.run.run import known_store_list, reopen_run
+from tests.support.browser import Browser, chromium
+from tests.support.reported import RUNS, reported_store
+
+pytestmark = pytest.mark.apt("chromium")
+# What is wrong with a page, as sentences: whether it scrolls sideways, charts without shapes, texts that overlap or
+# leave their chart, and texts that one can hardly read on their background.
+FAULTS = """(() => {
+  const found = [];
+  if (document.scrollingElement.scrollWidth > innerWidth)
+    found.push(`the page is ${document.scrollingElement.scrollWidth} wide in a window of ${innerWidth}`);
+  const light = colour => {
+    const parts = colour.match(/[0-9.]+/g).slice(0, 3).map(one => one / 255)
+      .map(one => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+  };
+  const paper = light(getComputedStyle(document.querySelector("section, header")).backgroundColor);
+  const apart = colour => {
+    const pair = [light(colour), paper].sort((a, b) => b - a);
+    return (pair[0] + 0.05) / (pair[1] + 0.05);
+  };
+  for (const svg of document.querySelectorAll("svg")) {
+    const name = svg.querySelector("title").textContent, box = svg.getBoundingClientRect();
+    if (svg.querySelectorAll("rect, path, circle, polygon, line").length < 2 || box.width < 20 || box.height < 20)
+      found.push(`${name} is empty`);
+    const texts = [...svg.querySelectorAll("text")].map(one => [one, one.getBoundingClientRect()]);
+    for (const [one, at] of texts) {
+      const said = `${name}: "${one.firstChild.data}"`;
+      if (at.left < box.left - 1 || at.right > box.right + 1 || at.top < box.top - 1 || at.bottom > box.bottom + 1)
+        found.push(`${said} leaves its chart`);
+      const contrast = apart(getComputedStyle(one).fill);
+      if (contrast < 4.5) found.push(`${said} has a contrast of ${contrast.toFixed(2)}`);
+      for (const [other, there] of texts)
+        if (one !== other && at.left < there.right - 1 && there.left < at.right - 1 &&
+            at.top < there.bottom - 2 && there.top < at.bottom - 2)
+          found.push(`${said} overlaps "${other.firstChild.data}"`);
+    }
+  }
+  for (const one of document.querySelectorAll("h1, h2, h3, p, td, th, dt, dd, .tag, footer")) {
+    const contrast = apart(getComputedStyle(one).color);
+    if (one.textContent && contrast < 4.5) found.push(`"${one.textContent}" has a contrast of ${contrast.toFixed(2)}`);
+  }
+  for (const one of document.querySelectorAll("section, figure, .chart"))
+    if (one.getBoundingClientRect().height < 20) found.push(`an empty ${one.tagName}`);
+  return found;
+})()"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with chromium(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def facts(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> dict[str, Facts]:
+    """The facts about a run of each verdict."""
+    store = reported_store(repository / "tests/golden/store-v1", tmp_path_factory.mktemp("reported"))
+    return {name: facts_of(reopen_run(run, str(store))) for name, run in RUNS.items()}
+
+
+def pairs(kind: str) -> Pairs | None:
+    """Truths and predictions of 20,000 rows."""
+    draw = np.random.default_rng(1)
+    if kind == "numbers":
+        truth = draw.gamma(2.0, 30.0, 20_000)
+        return pairs_of(truth, (truth + draw.normal(0, 8, 20_000))[:, None])
+    classes = 3 if kind == "classes" else 40
+    truth = draw.integers(0, classes, 20_000)
+    scores = draw.random((20_000, classes))
+    scores[np.arange(20_000), truth] += 1.2 * draw.random(20_000)
+    return pairs_of(truth, scores / scores.sum(axis=1, keepdims=True))
+
+
+def drifted() -> DriftReport:
+    bars = [Bar(label=str(at), then=0.1, now=at / 45) for at in range(10)]
+    column = ColumnDrift(
+        **{"column": "a", "verdict": "critical", "p": 1e-9, "psi": 0.4, "ks": 0.3, "nulls": (0.0, 0.02)},
+        bars=bars,
+        sentence="a: its mean rose from 0.1 to 0.4",
+    )
+    return DriftReport(against="the champion's data", rows=(600, 620), columns=[column])
+
+
+def all_right(browser: Browser, page: str, folder: Path) -> None:
+    """Hold a page against the faults, in light and dark, wide and narrow, and on paper."""
+    path = folder / "page.html"
+    path.write_text(page)
+    browser.requested.clear()
+    colours = set()
+    for width, dark, media in (
+        (1200, False, "screen"),
+        (1200, True, "screen"),
+        (400, False, "screen"),
+        (400, True, "screen"),
+        (740, False, "print"),
+    ):
+        browser.open(path, width=width, dark=dark, media=media)
+        browser.screenshot(folder / f"{width}-{'dark' if dark else 'light'}-{media}.png")
+        assert browser.run(FAULTS) == [], f"{width} px, {'dark' if dark else 'light'}, {media}"
+        colours.add((dark, browser.run("getComputedStyle(document.body).backgroundColor")))
+    assert len({colour for _, colour in colours}) >= 2, "light and dark look the same"
+    assert set(browser.requested) == {path.as_uri()}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_page_of_each_verdict(name: str, facts: dict[str, Facts], browser: Browser, tmp_path: Path) -> None:
+    page = run_report_page(facts[name])
+    assert "could not be made" not in page
+    all_right(browser, page, tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["classes", "many classes", "numbers"])
+def test_a_page_with_truths_predictions_and_drift(
+    kind: str, facts: dict[str, Facts], browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kept(_store: Store, _evaluation: Evaluation, _metric: str) -> Pairs | None:
+        return pairs(kind)
+
+    monkeypatch.setattr(quality_sections, "read_pairs", kept)
+    values: dict[str, Any] = dict(vars(facts["promoted"]))
+    assert values["contract"] is not None
+    moved = Facts(**{**values, "contract": values["contract"].model_copy(update={"drift": drifted()})})
+    page = run_report_page(moved)
+    assert ("Confusion matrix" in page, "minus truth" in page) == (kind != "numbers", kind == "numbers")
+    assert "Calibration" in page or kind == "numbers"
+    assert "its mean rose from 0.1 to 0.4" in page
+    all_right(browser, page, tmp_path)
+
+
+def test_a_comparison(facts: dict[str, Facts], browser: Browser, tmp_path: Path) -> None:
+    stores = known_store_list(facts["promoted"].run.store.uri)
+    found = compare_sides(find_side(stores, "tiny:1"), find_side(stores, "tiny@2"))
+    all_right(browser, comparison_page(found), tmp_path)
