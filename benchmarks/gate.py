@@ -85,7 +85,8 @@ def sliding(draw: Generator, gate: Gate) -> bool:
     """As `no_better`; the test set loses and gets 300 rows a night."""
     fresh = 300
     # How much of tonight's rows the entry of some nights ago has seen, added up.
-    seen = np.cumsum(np.maximum(0, 1 - fresh * np.arange(1, NIGHTS + 1) / ROWS))
+    shares = np.maximum(0, 1 - fresh * np.arange(1, NIGHTS + 1) / ROWS)
+    seen = np.cumsum(np.minimum(1, 2 * shares))  # as infra.exposures counts them
     days = draw.binomial(fresh, 0.9, size=NIGHTS + ROWS // fresh + 1)
     for night in range(NIGHTS):
         window = days[night : night + ROWS // fresh]

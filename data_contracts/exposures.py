@@ -30,7 +30,7 @@ class SpentBefore(HandOff):
     """What a set of rows had spent before one comparison; counted once, after its entry was written.
 
     Attributes:
-        before: comparisons; one on other rows counts by the share of these rows that it had.
+        before: comparisons; one on other rows counts by twice the share of these rows that it had, up to 1.
         promoted: those of them that found the candidate better.
     """
 

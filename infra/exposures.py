@@ -7,7 +7,7 @@
 
 An entry is keyed by candidate, champion and question, so that a comparison made again spends nothing. Rows are known by
 what is in them, not by a name, a place or an order. A set of rows that shares some with another inherits what that one
-has spent, by the share. Each file is created once and nothing is ever deleted.
+has spent: all of it from half of the rows on, and twice the share below that. Each file is created once and nothing is ever deleted.
 
 What was spent is counted after the entry is there. So of two comparisons at once, on the same rows the one with the
 higher number counts the other; on rows that overlap at least one counts the other, and perhaps both do.
@@ -37,7 +37,7 @@ class Exposure:
     Attributes:
         path: of its entry in the store.
         before, promoted: comparisons before this one, and those of them that found the candidate better; one on other
-            rows that shares some with these counts by the share.
+            rows that shares some with these counts in part.
     """
 
     path: str
@@ -58,6 +58,11 @@ class ExposedSet:
     share: float
     comparisons: int
     promoted: int
+
+    @property
+    def weight(self) -> float:
+        """How much its comparisons count for the rows in question: half of the rows already give away the verdict."""
+        return min(1.0, 2 * self.share)
 
 
 @dataclass(frozen=True)
@@ -188,8 +193,8 @@ def _spent(store: Store, rows: TestRows, until: int | None) -> Spent:
         better = sum(n in folder.better for n in counted)
         sets.append(ExposedSet(folder.rows_id, shares[folder.rows_id], comparisons, better))
     sets.sort(key=lambda one: (one.rows_id != rows.id, -one.share, one.rows_id))
-    before = sum(one.share * one.comparisons for one in sets)
-    return Spent(before, sum(one.share * one.promoted for one in sets), tuple(sets))
+    before = sum(one.weight * one.comparisons for one in sets)
+    return Spent(before, sum(one.weight * one.promoted for one in sets), tuple(sets))
 
 
 def _folders(store: Store, rows_id: str | None = None) -> list[_Folder]:

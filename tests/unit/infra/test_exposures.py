@@ -74,9 +74,12 @@ def test_rows_inherit_by_their_share(any_store: Store) -> None:
     store = any_store
     for name in ("one", "two"):
         compare(store, rows(0, 1000), name, better=name == "two")
-    compare(store, rows(1000, 1500), "three")
     assert spent(store, rows(200, 700)).before == 2  # a subset, in full
-    assert (spent(store, rows(500, 1500)).before, spent(store, rows(500, 1500)).promoted) == (1 + 0.5, 0.5)
+    assert (spent(store, rows(500, 1500)).before, spent(store, rows(500, 1500)).promoted) == (2, 1)  # half of them
+    quarter = spent(store, rows(750, 1750))
+    assert (quarter.before, quarter.promoted) == (1, 0.5)
+    compare(store, rows(1000, 1500), "three")
+    assert spent(store, rows(900, 1900)).before == pytest.approx(0.2 * 2 + 1)  # a tenth of it, and a half
     assert spent(store, rows(2000, 3000)).before == 0
     assert compare(store, rows(1, 1000), "four").before == 2  # one row dropped
     sets = spent(store, rows(0, 1000)).sets
