@@ -7,7 +7,8 @@
 
 An entry is keyed by candidate, champion and question, so that a comparison made again spends nothing. Rows are known by
 what is in them, not by a name, a place or an order. A set of rows that shares some with another inherits what that one
-has spent: all of it from half of the rows on, and twice the share below that. Each file is created once and nothing is ever deleted.
+has spent: all of it from half of the rows on, and twice the share below that. Each file is created once and nothing is
+ever deleted.
 
 What was spent is counted after the entry is there. So of two comparisons at once, on the same rows the one with the
 higher number counts the other; on rows that overlap at least one counts the other, and perhaps both do.
