@@ -136,7 +136,7 @@ def _arrays(store: Store, manifest: Manifest, name: str) -> dict[str, NDArray[An
         size = int.from_bytes(data[:8], "little")
         if size > min(_MOST_HEADER, len(data)):
             raise ValueError("its header is longer than the file")
-        header = json.loads(data[8 : 8 + size])
+        header = dict(json.loads(data[8 : 8 + size]))
         body = memoryview(data)[8 + size :]
         return {key: _array(entry, body) for key, entry in header.items() if key != "__metadata__"}
     except (ValueError, TypeError, KeyError, LookupError) as error:

@@ -14,6 +14,7 @@ from tasks.charts.scales import Scale
 # More classes cannot be told apart in a picture.
 MOST_CLASSES = 12
 OTHER = "others"
+_SMALL = 10_000
 
 
 def confusion_counts(
@@ -23,7 +24,7 @@ def confusion_counts(
 
     Beyond the `MOST_CLASSES` the rarest are counted together, as `others`.
     """
-    classes, codes = np.unique(np.concatenate([np.asarray(truth), np.asarray(prediction)]), return_inverse=True)
+    classes, codes = _coded(np.concatenate([np.asarray(truth), np.asarray(prediction)]))
     rows = len(truth)
     number = len(classes)
     names = [str(one) for one in classes.tolist()]
@@ -35,6 +36,16 @@ def confusion_counts(
         codes, names, number = place[codes], [*(names[one] for one in kept), OTHER], len(kept) + 1
     counts = np.bincount(codes[:rows] * number + codes[rows:], minlength=number * number)
     return names, counts.reshape(number, number)
+
+
+def _coded(values: NDArray) -> tuple[NDArray, NDArray]:
+    """The different values in order, and the place of each value among them; small whole numbers without sorting."""
+    if values.dtype.kind in "iu" and len(values) and int(values.max()) - int(values.min()) < _SMALL:
+        low = values.min()
+        there = np.bincount(values - low) > 0
+        return np.flatnonzero(there) + low, (np.cumsum(there) - 1)[values - low]
+    classes, codes = np.unique(values, return_inverse=True)
+    return classes, codes
 
 
 def confusion(names: Sequence[str], counts: NDArray) -> str:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from data_contracts.gate_results import GateResult
@@ -17,6 +17,7 @@ from infra.gang.checkpoints.listing import committed
 from infra.gang.checkpoints.participants import GenerationSpan, generation_spans
 from infra.handoffs import read_handoff
 from infra.store import Store, layout
+from tasks.pages.rows import Pairs, read_pairs
 from tasks.queries.history import logged_metrics
 from tasks.run.report import latest_report
 from tasks.run.run import Run
@@ -69,6 +70,21 @@ class Facts:
     def restarts(self) -> int:
         """How often this run launched the training again."""
         return max(len(self.own_spans) - 1, 0)
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that the first gate is about, else the first; "" if nothing was evaluated."""
+        metrics = self.evaluation.metrics if self.evaluation is not None else {}
+        named = [one.metric for one in self.gates] + [gate.name for gate in self.run.spec.promote.gates]
+        return next((name for name in [*named, *metrics] if name in metrics), "")
+
+    @cached_property
+    def pairs(self) -> Pairs | None:
+        """Truth and prediction of each row; None if they are not kept, or withheld as those of sensitive columns."""
+        evaluation = self.evaluation
+        if evaluation is None or self.run.withholds:
+            return None
+        return tried(lambda: read_pairs(self.run.store, evaluation, self.main_metric))
 
     def stage(self, name: str) -> StageResult | None:
         """How a stage ended; None if the run did not get so far."""

@@ -16,7 +16,7 @@ from tasks.charts.picture import BAD, BLUE, GOOD, WARN
 from tasks.charts.scales import label
 from tasks.pages.facts import Facts, tried
 from tasks.pages.html import NOTHING, Markup, chart, join, section, table, tag
-from tasks.pages.rows import MASKED, Pairs, Worst, read_pairs, rows_at, shown, worst_rows
+from tasks.pages.rows import MASKED, Pairs, Worst, rows_at, shown, worst_rows
 
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn"}
 _COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN}
@@ -66,10 +66,10 @@ def predictions_section(facts: Facts) -> Markup:
     evaluation = facts.evaluation
     if evaluation is None:
         return NOTHING
-    if hides_values(facts):
+    if facts.run.withholds:
         words = "Truths and predictions are not shown, because the data has sensitive columns."
         return section("Right and wrong", tag("p", words, kind="soft"))
-    if (found := _pairs(facts)) is None:
+    if (found := facts.pairs) is None:
         words = (
             "There is no confusion matrix and no calibration, because this evaluation keeps scores, and not the truth "
             "and the prediction of each row."
@@ -98,7 +98,7 @@ def worst_section(facts: Facts) -> Markup:
     evaluation, dataset = facts.evaluation, facts.dataset
     if evaluation is None:
         return NOTHING
-    name = main_metric(facts)
+    name = facts.main_metric
     worst = tried(lambda: worst_rows(facts.run.store, evaluation, name))
     title = "The worst rows"
     if worst is None:
@@ -109,31 +109,11 @@ def worst_section(facts: Facts) -> Markup:
         return section(title, tag("p", words, kind="soft"))
     split = facts.run.spec.evaluate.split
     values = {} if dataset is None else tried(lambda: rows_at(facts.run.store, dataset, split, worst.positions)) or {}
-    if (found := _pairs(facts)) is not None:
+    if (found := facts.pairs) is not None:
         for position in worst.positions:
             known = {"truth": shown(found.truth[position]), "predicted": shown(found.prediction[position])}
             values[position] = known | values.get(position, {})
     return section(title, tag("p", _about(worst, split), kind="soft"), _worst_table(facts, worst, values))
-
-
-def main_metric(facts: Facts) -> str:
-    """The metric that the first gate is about, else the first."""
-    evaluation = facts.evaluation
-    assert evaluation is not None
-    named = [one.metric for one in facts.gates] + [gate.name for gate in facts.run.spec.promote.gates]
-    return next((name for name in [*named, *evaluation.metrics] if name in evaluation.metrics), "")
-
-
-def _pairs(facts: Facts) -> Pairs | None:
-    evaluation = facts.evaluation
-    if evaluation is None or hides_values(facts):
-        return None
-    return tried(lambda: read_pairs(facts.run.store, evaluation, main_metric(facts)))
-
-
-def hides_values(facts: Facts) -> bool:
-    """Whether values that are computed from the data are withheld: they may be those of a sensitive column."""
-    return facts.run.withholds
 
 
 def _about(worst: Worst, split: str) -> str:
@@ -182,7 +162,8 @@ def _of_pairs(found: Pairs) -> list[Markup]:
     names, counts = confusion_counts(found.truth, found.prediction)
     parts = [chart(confusion(names, counts), "Confusion matrix: each line is a true class")]
     if found.sure is not None:
-        shares, error = reliability(found.sure, found.truth == found.prediction)
+        known = np.isfinite(found.sure)
+        shares, error = reliability(found.sure[known], (found.truth == found.prediction)[known])
         words = f"Calibration: how often it is right when it is so sure. Expected calibration error {label(error)}."
         parts.append(chart(calibration(shares, "How sure the model was, and how often it was right"), words))
     return parts

@@ -30,6 +30,8 @@ _MOST_ROWS = 2_000_000
 # More columns of a row do not fit on a page.
 _MOST_COLUMNS = 12
 _MOST_TEXT = 60
+# So many rows say whether scores are probabilities.
+_SAMPLED = 10_000
 MASKED = "•••"
 
 
@@ -90,11 +92,12 @@ def pairs_of(truth: NDArray, scores: NDArray) -> Pairs | None:
     if not len(truth) or len(truth) != len(scores):
         return None
     if scores.shape[1] > 1:
-        shown = scores.astype(np.float64)
-        if shown.min() < 0 or not np.allclose(shown.sum(axis=1), 1, atol=1e-3):
-            shown = np.exp(shown - shown.max(axis=1, keepdims=True))
-            shown /= shown.sum(axis=1, keepdims=True)
-        return Pairs(truth, scores.argmax(axis=1), shown.max(axis=1), classes=True)
+        prediction, largest = scores.argmax(axis=1), scores.max(axis=1)
+        few = scores[:_SAMPLED]
+        if few.min() < 0 or not np.allclose(few.sum(axis=1), 1, atol=1e-3):
+            # The softmax of scores that are no probabilities: of the largest, 1 over the sum.
+            largest = 1 / np.exp(scores - largest[:, None]).sum(axis=1)
+        return Pairs(truth, prediction, largest, classes=True)
     prediction = scores[:, 0]
     whole = truth.dtype.kind in "biuSUO"
     if whole and prediction.dtype.kind in "biuSUO":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ import pytest
 from data_contracts.drift_report import Bar, ColumnDrift, DriftReport
 from data_contracts.handoffs import Evaluation
 from infra.store import Store
-from tasks.pages import quality_sections
+from tasks.pages import facts as facts_module
 from tasks.pages.comparison import compare_sides, find_side
 from tasks.pages.comparison_page import comparison_page
 from tasks.pages.facts import Facts, facts_of
@@ -137,11 +137,10 @@ def test_a_page_with_truths_predictions_and_drift(
     def kept(_store: Store, _evaluation: Evaluation, _metric: str) -> Pairs | None:
         return pairs(kind)
 
-    monkeypatch.setattr(quality_sections, "read_pairs", kept)
-    values: dict[str, Any] = dict(vars(facts["promoted"]))
-    assert values["contract"] is not None
-    moved = Facts(**{**values, "contract": values["contract"].model_copy(update={"drift": drifted()})})
-    page = run_report_page(moved)
+    monkeypatch.setattr(facts_module, "read_pairs", kept)
+    contract = facts["promoted"].contract
+    assert contract is not None
+    page = run_report_page(replace(facts["promoted"], contract=contract.model_copy(update={"drift": drifted()})))
     assert ("Confusion matrix" in page, "minus truth" in page) == (kind != "numbers", kind == "numbers")
     assert "Calibration" in page or kind == "numbers"
     assert "its mean rose from 0.1 to 0.4" in page

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import cast
 
 import pytest
 from markdown_it import MarkdownIt
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import TrainwrightError, from_json
 from data_contracts.handoffs import Failure
 from data_contracts.run_report import Cost, RunReport, StageResult
 from infra.gang.checkpoints.participants import Seat
 from infra.orchestrator.artifacts import as_text
-from tasks.run.run import Run
+from tasks.pages.facts import facts_of
+from tasks.run.report import latest_report
+from tasks.run.run import Run, reopen_run
 from tasks.stages.artifact_pages import gang_page, run_page, stage_page
+from tasks.stages.gate_pages import run_image
+from tests.support.pictures import texts_of
+from tests.support.reported import NOT_PROMOTED, PROMOTED, reported_store
 
 FORGED = (
     "![x](https://evil.example/x.png) [sign in](https://evil.example) <img src=x onerror=alert(1)> "
@@ -84,3 +91,33 @@ def test_each_cell_stays_in_its_column() -> None:
 @pytest.mark.parametrize("text", ["step 1,000 on 2 ranks (ddp), 3 % of the time", "train.init_from: s3: my-model 2.0"])
 def test_a_plain_sentence_stays_as_it_is(text: str) -> None:
     assert as_text(text) == text
+
+
+def pictures(lines: list[str]) -> list[list[str]]:
+    """The texts of each picture among lines of Markdown; every image is one of ours."""
+    found = re.findall(r"!\[(gates|curves)\]\(data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)\)", "\n".join(lines))
+    assert len(found) == "\n".join(lines).count("![")
+    return [texts_of(base64.b64decode(data).decode()) for _, data in found]
+
+
+@pytest.mark.usefixtures("home")
+def test_what_decided_and_the_curves_are_pictures(tmp_path: Path, repository: Path) -> None:
+    store = reported_store(repository / "tests/golden/store-v1", tmp_path)
+    run = reopen_run(PROMOTED, str(store))
+    report = latest_report(run.store, PROMOTED)
+    assert report is not None
+    [gates] = pictures(run_image(run, report))
+    assert {"value at least 0.8", "gain of at least 0", "0.0339", "met"} <= set(gates)
+    facts = facts_of(run)
+    assert facts.checkpoint is not None
+    [curves] = pictures(stage_page(run, "train", handoff=facts.checkpoint).splitlines())
+    assert {"train_loss", "step"} <= set(curves)
+    assert pictures(stage_page(run, "promote", handoff=facts.receipt).splitlines()) == [gates]
+    refused = reopen_run(NOT_PROMOTED, str(store))
+    report = latest_report(refused.store, NOT_PROMOTED)
+    assert report is not None
+    assert report.error is not None
+    page = stage_page(refused, "promote", error=from_json(report.error))
+    assert [gates] != pictures(page.splitlines()) == pictures(run_image(refused, report))
+    (store / facts.checkpoint.ref.uri / "history.json").unlink()
+    assert pictures(stage_page(run, "train", handoff=facts.checkpoint).splitlines()) == []

@@ -1,0 +1,165 @@
+"""The page of a run: what it says for each verdict, how it is kept, what it hides, and that it ends nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.store import layout
+from tasks.pages import run_report_page as module
+from tasks.pages.facts import facts_of
+from tasks.pages.html import HEAD
+from tasks.pages.run_report_page import keep_page, kept_page, page_path, run_report_page
+from tasks.run.report import latest_report, num_attempts
+from tasks.run.run import Run, reopen_run
+from tests.support.damage import overwrite
+from tests.support.reported import CANCELLED, FIRST, NOT_PROMOTED, PROMOTED, RECOVERED, REJECTED, RUNS, reported_store
+
+pytestmark = pytest.mark.usefixtures("home")
+
+
+@pytest.fixture
+def store(tmp_path: Path, repository: Path) -> Path:
+    return reported_store(repository / "tests/golden/store-v1", tmp_path)
+
+
+def opened(store: Path, run: str) -> Run:
+    return reopen_run(run, str(store))
+
+
+def words(page: str) -> str:
+    """What a page shows, as one line."""
+    text = re.sub(r"<style>.*?</style>|<svg.*?</svg>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", text)))
+
+
+SAID = {
+    "promoted": ["Promoted", "tiny@champion is version 2, was 1", "2 of 2 gates met", "it gains 0.0339"],
+    "rejected": ["Rejected", "The contract rejected the data", "row 4", "7.5", "Mend the data"],
+    "not promoted": ["Not promoted", "2 of 4 gates met", "insufficient evidence", "1,240 rows", "loses 0.0700"],
+    "recovered": ["Promoted", "It recovered: the training was restarted once", "node_lost", "10 steps, 2 s"],
+    "waiting": ["Waiting", "waits for an approval", "The run may continue: trainwright resume"],
+    "cancelled": ["Cancelled", "The run may continue"],
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_page_says_the_verdict_first_and_why(name: str, store: Path) -> None:
+    page = run_report_page(facts_of(opened(store, RUNS[name])))
+    said = words(page.partition("<main>")[2])
+    at = [said.find(one) for one in SAID[name]]
+    assert -1 not in at, SAID[name][at.index(-1)]
+    assert said.index(SAID[name][0]) < 120
+    assert page.startswith(HEAD)
+    assert "could not be made" not in page
+
+
+def test_the_first_model_has_no_champion_to_be_compared_with(store: Path) -> None:
+    page = run_report_page(facts_of(opened(store, FIRST)))
+    assert "no champion yet" in page
+    assert "2 of 59 rows of the split test with the worst accuracy" in words(page)
+
+
+def test_rejected_data_comes_first(store: Path) -> None:
+    said = words(run_report_page(facts_of(opened(store, REJECTED))))
+    assert said.index("Data and contract") < said.index("Lineage")
+    said = words(run_report_page(facts_of(opened(store, NOT_PROMOTED))))
+    assert said.index("Gates") < said.index("Training") < said.index("Data and contract") < said.index("Time and cost")
+
+
+def test_a_page_is_kept_once(store: Path) -> None:
+    run = opened(store, PROMOTED)
+    report = latest_report(run.store, PROMOTED)
+    assert report is not None
+    assert keep_page(run, report, {}) is report
+    first = (store / "runs" / PROMOTED / "report.html").read_bytes()
+    keep_page(run, report.model_copy(update={"sentence": "another"}), {})
+    assert (store / "runs" / PROMOTED / "report.html").read_bytes() == first
+    assert kept_page(run.store, page_path(run, report)) == first
+
+
+def test_the_page_of_an_attempt_is_not_counted_as_an_attempt(store: Path) -> None:
+    run = opened(store, CANCELLED)
+    report = latest_report(run.store, CANCELLED)
+    assert report is not None
+    keep_page(run, report, {})
+    assert (store / "runs" / CANCELLED / "pages/0.html").exists()
+    assert num_attempts(run) == 1
+    assert not run.store.exists(layout.report_page(CANCELLED))
+
+
+def test_a_page_that_cannot_be_made_is_one_warning(
+    store: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = opened(store, PROMOTED)
+    report = latest_report(run.store, PROMOTED)
+    assert report is not None
+
+    def fails(*_: Any) -> str:
+        raise MemoryError("a value of the data")
+
+    monkeypatch.setattr(module, "run_report_page", fails)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert keep_page(run, report, {}) is report
+    assert [one.getMessage() for one in caplog.records] == [f"The report of run {PROMOTED} has no page: MemoryError."]
+    assert not (store / "runs" / PROMOTED / "report.html").exists()
+
+
+def test_a_part_that_fails_leaves_the_others(store: Path) -> None:
+    facts = facts_of(opened(store, PROMOTED))
+    assert facts.contract is not None
+    broken = replace(facts, contract=facts.contract.model_copy(update={"failures": None}))
+    page = run_report_page(broken)
+    assert page.count("could not be made") == 1
+    assert "Time and cost" in page
+
+
+@pytest.mark.parametrize("gone", ["datasets", "evaluations", "trainings", "contracts", "models", "aliases", "code"])
+def test_a_store_that_has_lost_a_part_still_gives_a_page(gone: str, store: Path) -> None:
+    shutil.rmtree(store / gone)
+    page = run_report_page(facts_of(opened(store, PROMOTED)))
+    assert "could not be made" not in page
+    assert "tiny@champion is version 2" in page
+
+
+def test_a_run_that_has_not_ended_has_a_page(store: Path) -> None:
+    (store / "runs" / RECOVERED / "report.json").unlink()
+    said = words(run_report_page(facts_of(opened(store, RECOVERED))))
+    assert "Unfinished The run has not ended." in said
+
+
+def test_only_a_page_of_ours_is_shown(store: Path) -> None:
+    run = opened(store, PROMOTED)
+    path = layout.report_page(PROMOTED)
+    assert kept_page(run.store, path) is None
+    overwrite(store / path, "<!doctype html><script>alert(1)</script>")
+    assert kept_page(run.store, path) is None
+    overwrite(store / path, f"{HEAD}<title>t</title>")
+    assert kept_page(run.store, path) is not None
+
+
+def test_values_of_sensitive_columns_are_masked(store: Path) -> None:
+    resolved = store / "runs" / FIRST / "resolved.json"
+    record = json.loads(resolved.read_text())
+    record["spec"]["data"]["sensitive"] = ["a"]
+    overwrite(resolved, json.dumps(record))
+    page = run_report_page(facts_of(opened(store, FIRST)))
+    cells = re.findall(r"<td>(.*?)</td>", page)
+    assert "•••" in cells
+    assert "0.10241" not in page, "column a of the row"
+    assert "-0.858167" in page, "column b of the row"
+    assert ">id<" not in page, "a column that the spec does not name"
+    assert "Truths and predictions are not shown" in page
+    record["spec"]["shards"]["transform"] = "net.transform"
+    overwrite(resolved, json.dumps(record))
+    page = run_report_page(facts_of(opened(store, FIRST)))
+    assert "-0.858167" not in page, "may have been computed from a"
