@@ -63,10 +63,9 @@ def _specificity(metric: ResampledMetric, right: Sums, predicted: Sums, true: Su
     rows = true.sum(-1, keepdims=True)
 
     def score(right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
-        # With the micro average, torchmetrics counts each row as `num_classes` rows.
-        all_rows = rows[..., 0] * num_classes(metric) if metric.average == "micro" else rows[..., : right.shape[-1]]
-        if metric.average == "binary":
-            all_rows = rows[..., 0]
+        all_rows = rows if metric.average in ("macro", "weighted") else rows[..., 0]
+        if metric.average == "micro":  # torchmetrics counts each row once for each class
+            all_rows = all_rows * num_classes(metric)
         return _divided(all_rows - true - predicted + right, all_rows - true)
 
     return _averaged(metric, score, right, predicted, true)
@@ -125,7 +124,7 @@ def _matthews(metric: ResampledMetric, right: Sums, predicted: Sums, true: Sums)
 
 
 def _matthews_of_one_class(right: Sums, predicted: Sums, true: Sums) -> NDArray[np.float64]:
-    """torchmetrics' number where truth or prediction has only one of two classes."""
+    """The number of torchmetrics where truth or prediction has only one of two classes."""
     tn, tp = right[..., 0], right[..., 1]
     fp, fn = predicted[..., 1] - tp, true[..., 1] - tp
     root = np.sqrt(_EPSILON)

@@ -1,0 +1,162 @@
+"""Metrics that are not means over rows: as torchmetrics has them, with a p-value and an interval that hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torchmetrics.classification as classification
+import torchmetrics.regression as regression
+
+from tasks.evidence.paired_scores import PairedScores, value_of
+from tasks.evidence.ranked import Ranking
+from tasks.evidence.resampled_metrics import resampled_metric
+
+KINDS = [
+    ("BinaryAUROC", {}),
+    ("BinaryAveragePrecision", {}),
+    ("BinaryF1Score", {}),
+    ("BinaryF1Score", {"threshold": 0.3}),
+    ("BinaryPrecision", {}),
+    ("BinaryRecall", {"ignore_index": 0}),
+    ("BinarySpecificity", {}),
+    ("MulticlassSpecificity", {"num_classes": 4, "average": "micro"}),
+    ("MulticlassSpecificity", {"num_classes": 4}),
+    ("BinaryMatthewsCorrCoef", {}),
+    ("BinaryCohenKappa", {}),
+    ("BinaryJaccardIndex", {}),
+    ("BinaryCalibrationError", {"n_bins": 10}),
+    ("BinaryCalibrationError", {"n_bins": 7, "norm": "l2"}),
+    ("MulticlassAccuracy", {"num_classes": 4, "average": "macro"}),
+    ("MulticlassF1Score", {"num_classes": 4, "average": "weighted"}),
+    ("MulticlassF1Score", {"num_classes": 4, "average": "micro"}),
+    ("MulticlassAUROC", {"num_classes": 4}),
+    ("MulticlassCalibrationError", {"num_classes": 4, "norm": "max"}),
+    ("MulticlassMatthewsCorrCoef", {"num_classes": 4}),
+    ("MulticlassJaccardIndex", {"num_classes": 4}),
+    ("MeanSquaredError", {"squared": False}),
+    ("R2Score", {}),
+    ("PearsonCorrCoef", {}),
+]
+
+
+def drawn(kind: str, rows: int, seed: int, ties: bool = False) -> tuple[Any, Any, Any]:
+    """Truth and two models' predictions, as the metric takes them."""
+    draw = np.random.default_rng(seed)
+    if kind.startswith("Multiclass"):
+        target = draw.integers(0, 4, rows)
+        scores = [draw.normal(size=(rows, 4)) + skill * np.eye(4)[target] for skill in (1.0, 1.2)]
+        if ties:
+            scores = [np.round(one) for one in scores]
+        return target, *(torch.softmax(torch.tensor(one), 1).float().numpy() for one in scores)
+    if kind.startswith("Binary"):
+        target = draw.integers(0, 2, rows)
+        scores = [1 / (1 + np.exp(-(draw.normal(size=rows) + skill * (2 * target - 1)))) for skill in (0.7, 0.9)]
+        if ties:
+            scores = [np.round(one, 1) for one in scores]
+        return target, *(one.astype(np.float32) for one in scores)
+    target = draw.normal(size=rows)
+    return target.astype(np.float32), *((target + draw.normal(size=rows)).astype(np.float32) for _ in range(2))
+
+
+def by_torchmetrics(kind: str, init_args: dict[str, Any], target: Any, prediction: Any) -> float:
+    module = classification if hasattr(classification, kind) else regression
+    metric = getattr(module, kind)(**init_args).set_dtype(torch.float64)
+    return float(metric(torch.tensor(prediction), torch.tensor(target)))
+
+
+def of(kind: str, init_args: dict[str, Any]) -> Any:
+    return resampled_metric("score", f"torchmetrics.{kind}", init_args)
+
+
+@pytest.mark.parametrize(("kind", "init_args"), KINDS, ids=lambda one: str(one))
+@pytest.mark.parametrize(("rows", "ties"), [(200, False), (501, True), (12, True)])
+def test_value_is_that_of_torchmetrics(kind: str, init_args: dict[str, Any], rows: int, ties: bool) -> None:
+    for seed in range(3):
+        target, one, _ = drawn(kind, rows, seed, ties)
+        wanted = by_torchmetrics(kind, init_args, target, one)
+        assert value_of(of(kind, init_args), target, one) == pytest.approx(wanted, abs=2e-6)
+
+
+@pytest.mark.parametrize(("kind", "init_args"), KINDS, ids=lambda one: str(one))
+def test_gain_and_interval(kind: str, init_args: dict[str, Any]) -> None:
+    target, mine, theirs = drawn(kind, 300, 1)
+    metric = of(kind, init_args)
+    mode = "min" if "Error" in kind else "max"
+    scores = PairedScores(metric, mode, target, mine, theirs)
+    sign = 1 if mode == "max" else -1
+    assert scores.gain == pytest.approx(sign * (value_of(metric, target, mine) - value_of(metric, target, theirs)))
+    found = scores.interval(0.95, resamples=400)
+    assert found.low < scores.gain < found.high
+    assert found == PairedScores(metric, mode, target, mine, theirs).interval(0.95, resamples=400)
+    # The spread of the resamples and of the influence are two estimates of one thing; a calibration error, which has
+    # corners, spreads less than its slopes say.
+    resampled = np.concatenate(list(scores._models.resampled(400)))
+    spread = np.nanstd(resampled[:, 0] - resampled[:, 1])
+    ratio = scores._influence.std() / np.sqrt(300) / spread
+    assert 0.8 < ratio < (1.8 if "Calibration" in kind else 1.25)
+    assert scores._influence.mean() == pytest.approx(0, abs=1e-6)
+    # The other way round is the other way round.
+    reverse = PairedScores(metric, mode, target, theirs, mine)
+    assert reverse.gain == pytest.approx(-scores.gain)
+    assert reverse.p_value() + scores.p_value() == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", ["BinaryAUROC", "BinaryAveragePrecision"])
+def test_influence_is_what_leaving_a_row_out_changes(kind: str) -> None:
+    target, one, _ = drawn(kind, 400, 3, ties=True)
+    ranking = Ranking(one.astype(np.float64), target == 1)
+    value, influence = (
+        (ranking.area, ranking.area_influence())
+        if kind == "BinaryAUROC"
+        else (ranking.precision, ranking.precision_influence())
+    )
+    step = 1e-6
+    for row in range(0, 400, 37):
+        weights = np.ones(400)
+        weights[row] += step
+        moved = (value(weights) - value()) / step * 400
+        assert influence[row] == pytest.approx(moved, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["BinaryAUROC", "BinaryF1Score", "BinaryCalibrationError"])
+def test_equal_models_are_seldom_called_different(kind: str) -> None:
+    metric, years = of(kind, {}), 600
+    draw = np.random.default_rng(5)
+    p_values = []
+    for _ in range(years):
+        target = draw.integers(0, 2, 400)
+        one, other = ((draw.normal(size=400) + target) / 4 % 1 for _ in range(2))
+        p_values.append(PairedScores(metric, "max", target, one.astype(np.float32), other.astype(np.float32)).p_value())
+    # 2.5 % and 10 % of 600, and four standard deviations of them.
+    assert np.sum(np.array(p_values) <= 0.025) <= 15 + 16
+    assert np.sum(np.array(p_values) <= 0.1) <= 60 + 30
+    assert np.sum(np.array(p_values) <= 0.5) >= 300 - 50
+
+
+def test_units_are_drawn_as_a_whole() -> None:
+    target, mine, theirs = drawn("BinaryAUROC", 200, 2)
+    alone = PairedScores(of("BinaryAUROC", {}), "max", target, mine, theirs)
+    # Each row ten times over says no more than once.
+    many = [np.repeat(one, 10) for one in (target, mine, theirs)]
+    units = np.repeat(np.arange(200), 10)
+    together = PairedScores(of("BinaryAUROC", {}), "max", *many, units)
+    apart = PairedScores(of("BinaryAUROC", {}), "max", *many)
+    assert together.p_value() == pytest.approx(alone.p_value(), rel=1e-6)
+    assert together.num_units == 200
+    wide = alone.interval(0.95, resamples=300)
+    one = together.interval(0.95, resamples=300)
+    narrow = apart.interval(0.95, resamples=300)
+    assert one.high - one.low == pytest.approx(wide.high - wide.low, rel=0.2)
+    assert narrow.high - narrow.low < 0.5 * (wide.high - wide.low)
+
+
+def test_one_class_alone_decides_nothing() -> None:
+    target = np.zeros(50, np.int64)
+    draw = np.random.default_rng(0)
+    scores = PairedScores(
+        of("BinaryAUROC", {}), "max", target, draw.random(50, np.float32), draw.random(50, np.float32)
+    )
+    assert scores.p_value() == 1
