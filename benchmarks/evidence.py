@@ -2,10 +2,10 @@
 
     python benchmarks/evidence.py [--quick]
 
-First 10,000 resamples of 1,000,000 rows once each: an accuracy (0/1 outcomes, analytic, and as multinomial draws), a mean
-of real-valued losses, and the area under the ROC curve of two models (`--quick`: 500 resamples). Then the mean and the
-area on 20,000 rows with 200 resamples beside `scipy.stats.bootstrap` (paired, vectorised where the statistic is), in
-turns.
+First 10,000 resamples of 1,000,000 rows once each: an accuracy (0/1 outcomes, analytic, and as multinomial draws), a
+mean of real-valued losses, and the area under the ROC curve of two models (`--quick`: 500 resamples). Then the mean and
+the area on 20,000 rows with 200 resamples beside `scipy.stats.bootstrap` (paired, vectorised where the statistic is),
+in turns.
 """
 
 from __future__ import annotations

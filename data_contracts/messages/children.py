@@ -204,6 +204,7 @@ class EvaluateRequest(LaidOut, Message):
         settings: added to the manifest's.
         predictions: whether the predictions of each row are kept.
         pairs: names of the metrics, without a set's, for which the truth and the prediction of each row are kept.
+        measures: what is measured of the model itself, such as `latency_ms`.
     """
 
     store: StoreAddress
@@ -219,6 +220,7 @@ class EvaluateRequest(LaidOut, Message):
     provenance: dict[str, Any]
     predictions: bool = Field(default=False, exclude_if=lambda kept: not kept)
     pairs: list[str] = Field(default=[], exclude_if=lambda names: not names)
+    measures: list[str] = Field(default=[], exclude_if=lambda names: not names)
 
     @property
     def needs(self) -> list[Ref | Dataset]:

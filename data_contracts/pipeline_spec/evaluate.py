@@ -60,6 +60,9 @@ class SetSpec(Section):
     contract: SuiteSpec | Literal["same", "none"] = Field(default="same", exclude_if=lambda one: one == "same")
     """With `source`: what must be true of its rows: the `same` suite and `fail_on` as in the section `contract`, its
     own suite, or `none`; default same. No row is set aside."""
+    perturb: DottedPath | None = Field(default=None, exclude_if=lambda path: path is None)
+    """A function of yours that gets a batch of this set, after `train.transform`, and returns it changed, such as with
+    noise; default none. The scores then show how robust the model is."""
     sealed: bool = Field(default=False, exclude_if=lambda sealed: not sealed)
     """Whether its scores are shown to nobody: only gates with `confidence` use them, and tell their verdict alone;
     default false."""

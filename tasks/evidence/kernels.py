@@ -110,20 +110,20 @@ def areas(
     truths: NDArray[np.bool_],
     shares: NDArray[np.int64],
     seed: int,
-    first: int,
-    last: int,
+    resamples: tuple[int, int],
     into: NDArray[np.float64],
 ) -> None:
-    """For resamples first … last: the area under the ROC curve of each model, written to `into` (resamples, models).
+    """The area under the ROC curve of each model, for resamples from the first up to the last.
 
     Args:
         orders: (models, rows) rows by ascending score.
         last_of_equals: (models, rows) whether the next row in that order has another score.
         truths: (models, rows) whether each row is true, in that order.
         shares: (resamples, blocks) draws from each block.
+        into: (resamples, models) gets the areas.
     """
     weights = np.zeros(orders.shape[1], np.uint8)
-    for resample in range(first, last):
+    for resample in range(resamples[0], resamples[1]):
         _draw(shares, resample, seed, weights)
         for model in range(len(orders)):
             wins, positives, negatives = 0.0, np.int64(0), np.int64(0)

@@ -75,12 +75,12 @@ def resampled_auc(
     last_of_equals = np.ones(ordered.shape, np.bool_)
     last_of_equals[:, :-1] = ordered[:, 1:] != ordered[:, :-1]
     truths = truth[orders]
-    orders = orders.astype(np.int32)
+    places = orders.astype(np.int32)
     shares = _blocks(truth.size, resamples, seed)
     areas = np.empty((resamples, len(scores)))
     _by_threads(
         resamples,
-        lambda first, last: kernels.areas(orders, last_of_equals, truths, shares, seed, first, last, areas),
+        lambda first, last: kernels.areas(places, last_of_equals, truths, shares, seed, (first, last), areas),
     )
     return areas
 

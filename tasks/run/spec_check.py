@@ -177,6 +177,9 @@ def named_code(spec: PipelineSpec, lightning: dict[str, Any]) -> Iterator[NamedC
     for name, metric in spec.evaluate.metrics.items():
         if metric.class_path:
             yield ("evaluate", "metrics", name, "class_path"), metric.class_path
+    for name, one in spec.evaluate.sets.items():
+        if one.perturb is not None:
+            yield ("evaluate", "sets", name, "perturb"), one.perturb
 
 
 def refuse_unknown_code(

@@ -9,6 +9,7 @@ from data_contracts.canonical import reuse_key
 from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
 from data_contracts.messages.children import EVALUATE, EvaluateRequest, ScoredSet
+from data_contracts.pipeline_spec.promote import MEASURES
 from infra import registry
 from infra.handoffs import read_handoff
 from tasks.evidence.resampled_metrics import keeps_pairs
@@ -120,6 +121,7 @@ def score(
         provenance=run.provenance(*parents),
         predictions=asked_of(run) is not None,
         pairs=_pairs(run),
+        measures=_measures(run),
     )
     # A second scoring is another piece of work than the first.
     name = f"evaluate-{key[:16]}{uri.removeprefix(f'evaluations/{key}') if afresh else ''}"
@@ -188,15 +190,25 @@ def evaluation_key(run: Run, checkpoint: Checkpoint, sets: Sets) -> str:
     wanted = run.spec.evaluate.result
     inputs = {"checkpoint": checkpoint.ref.id, "sets": {name: [d.ref.id, split] for name, (d, split) in sets.items()}}
     classes = [metric.class_path or "" for metric in run.spec.evaluate.metrics.values()]
-    users = any(path and not path.startswith("torchmetrics.") for path in classes)
+    perturbed = {name: one.perturb for name, one in run.spec.evaluate.sets.items() if one.perturb is not None}
+    users = bool(perturbed) or any(path and not path.startswith("torchmetrics.") for path in classes)
     settings = {**wanted, "sets": sorted(wanted["sets"])}
     if asked_of(run) is not None:
         settings["predictions"] = True
+    if perturbed:
+        settings["perturbed"] = perturbed
+    if measures := _measures(run):
+        settings["measures"] = measures
     if sealed := sorted(name for name, one in run.spec.evaluate.sets.items() if one.sealed):
         settings["sealed"] = sealed
     if pairs := _pairs(run):
         settings["pairs"] = pairs
     return reuse_key("evaluate", VERSION, settings, inputs, run.resolved.code_digest if users else None)
+
+
+def _measures(run: Run) -> list[str]:
+    """What a gate wants to be measured of the model itself."""
+    return [name for name in MEASURES if any(name in gate.name for gate in run.spec.promote.gates)]
 
 
 def _pairs(run: Run) -> list[str]:

@@ -9,6 +9,7 @@ predictions of each row as `predictions.parquet`, and truth and prediction of ea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,10 @@ from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
+from training.score.latency import Latency, size_bytes
 from training.score.metrics import metric_classes
 from training.score.pairs import Pairs, pair_tables
+from training.score.perturb import Perturbation, perturbations, then
 from training.score.predictions import PredictionTable
 from training.score.progress import Progress
 from training.score.scored import Scored
@@ -42,6 +45,22 @@ OUTCOMES = "outcomes.parquet"
 Tables = dict[str, PredictionTable]
 
 
+@dataclass
+class Kept:
+    """What an evaluation keeps beside the metrics.
+
+    Attributes:
+        folder: for files.
+        tables: of predictions, by set; pairs: of truth and prediction, by set and metric.
+        measures: what was measured of the model itself, by name.
+    """
+
+    folder: Path
+    tables: Tables = field(default_factory=dict)
+    pairs: Pairs = field(default_factory=dict)
+    measures: dict[str, float] = field(default_factory=dict)
+
+
 def main(request: EvaluateRequest, report: Report) -> Evaluation:
     """Score the checkpoint that a request names, and seal the evaluation; errors as in `scored_by`."""
     evaluation = evaluated(request, report, None)
@@ -53,22 +72,19 @@ def evaluated(request: EvaluateRequest, report: Report, team: Team | None) -> Ev
     """Score the checkpoint that a request names, and seal the evaluation; None on a rank other than 0 of a team."""
     with scratch.make("outcomes") as folder:
         tables: Tables = {name: PredictionTable(folder.path, name) for name in _tables(request)}
-        pairs = pair_tables(folder.path, list(request.sets) or [""], request.pairs)
-        scored = scored_by(request, report, team, tables, pairs)
-        return seal(request, scored, tables, folder.path, pairs) if team is None or team.rank == 0 else None
+        kept = Kept(folder.path, tables, pair_tables(folder.path, list(request.sets) or [""], request.pairs))
+        scored = scored_by(request, report, team, kept)
+        return seal(request, scored, kept) if team is None or team.rank == 0 else None
 
 
-def scored_by(
-    request: EvaluateRequest, report: Report, team: Team | None, tables: Mapping[str, PredictionTable], pairs: Pairs
-) -> dict[str, Scored]:
+def scored_by(request: EvaluateRequest, report: Report, team: Team | None, kept: Kept) -> dict[str, Scored]:
     """Score the checkpoint that a request names; on a rank other than 0 of a team, nothing is returned.
 
     Args:
-        tables: get the predictions of each row, by set.
-        pairs: get truth and prediction of each row, by set and metric.
+        kept: gets what is kept beside the metrics.
 
     Raises:
-        UsageError: a metric, a target or a split that does not exist.
+        UsageError: a metric, a target, a perturbation or a split that does not exist.
         UserCodeError: the module raised.
     """
     checkpoint = request.checkpoint
@@ -80,7 +96,10 @@ def scored_by(
         team.connect(train)
     # First: a champion is scored by the current metrics, which its own code may lack or have in an older form.
     classes = metric_classes(wanted.metrics, request.path(request.metrics_code), project)
+    perturbed = perturbations(wanted.sets, request.path(request.metrics_code), project)
     module = build_module(train, project, paths[0] if paths else "")
+    if "size_bytes" in request.measures:
+        kept.measures["size_bytes"] = size_bytes(module)
     progress = Progress(report)
     progress.moved(long=True)
     read_again(store, checkpoint, progress, team)
@@ -91,19 +110,21 @@ def scored_by(
         team.folder = folder
     progress.moved(long=True)
     scored: dict[str, Scored] = {}
-    scorer = Scorer(train, project, progress, team)
-    for name, batches in _sets(request, wanted, team):
+    scorer, latency = Scorer(train, project, progress, team), Latency()
+    timed = replace(scorer, latency=latency if "latency_ms" in request.measures else None)
+    for number, (name, batches) in enumerate(_sets(request, wanted, team, perturbed)):
         prefix = f"{name}/" if name else ""
-        found = score(module, batches, wanted.metrics, classes, scorer, tables.get(name), pairs[name])
+        first = scorer if number else timed
+        found = score(module, batches, wanted.metrics, classes, first, kept.tables.get(name), kept.pairs[name])
         scored |= {f"{prefix}{metric}": value for metric, value in found.items()}
+    if latency.median_ms is not None:
+        kept.measures["latency_ms"] = latency.median_ms
     return scored
 
 
-def seal(
-    request: EvaluateRequest, scored: dict[str, Scored], tables: Tables, folder: Path, pairs: Pairs | None = None
-) -> Evaluation:
-    """Seal the outcomes, the metrics, the predictions and the pairs; `folder` is for files."""
-    store = open_at(request.store)
+def seal(request: EvaluateRequest, scored: dict[str, Scored], beside: Kept) -> Evaluation:
+    """Seal the outcomes, the metrics, the predictions and the pairs."""
+    store, tables, folder = open_at(request.store), beside.tables, beside.folder
     fields = {
         "schema_version": 1,
         "key": request.key,
@@ -121,7 +142,7 @@ def seal(
             writer.put(one.file, folder / one.file)
     if kept:
         fields["predictions"] = {name: one.to_json() for name, one in kept.items()}
-    if files := _closed(pairs or {}, scored):
+    if files := _closed(beside.pairs, scored):
         for file in files.values():
             writer.put(file, folder / file)
         fields["pairs"] = files
@@ -133,15 +154,16 @@ def seal(
     put_handoff(writer, fields)
     # In the provenance, so that the id of an evaluation does not depend on it.
     rows = {name: one.rows for name, one in scored.items() if one.rows}
-    provenance = {**request.provenance, **({"rows": rows} if rows else {})}
+    more = {"rows": rows, "measures": beside.measures}
+    provenance = {**request.provenance, **{name: value for name, value in more.items() if value}}
     ref = writer.seal("evaluation", {**request.settings, "evaluate": request.evaluate}, provenance)
     return Evaluation.from_json({**fields, "ref": ref.to_json()})
 
 
 def _sealed(request: EvaluateRequest, scored: dict[str, Scored]) -> list[str]:
     """The metrics of sealed sets."""
-    sets = EvaluateSpec.model_validate(request.evaluate).sets
-    return [name for name in scored if (of_set := name.rpartition("/")[0]) and sets[of_set].sealed]
+    sets = {name for name, one in request.evaluate.get("sets", {}).items() if one.get("sealed")}
+    return [name for name in scored if name.rpartition("/")[0] in sets]
 
 
 def _taken_out(fields: dict[str, Any], names: list[str]) -> dict[str, Any]:
@@ -182,7 +204,9 @@ def _tables(request: EvaluateRequest) -> list[str]:
     return list(request.sets) if request.predictions else []
 
 
-def _sets(request: EvaluateRequest, wanted: EvaluateSpec, team: Team | None) -> Iterable[tuple[str, Any]]:
+def _sets(
+    request: EvaluateRequest, wanted: EvaluateSpec, team: Team | None, perturbed: Mapping[str, Perturbation]
+) -> Iterable[tuple[str, Any]]:
     train, project = request.train, request.project
     if request.data_external:
         yield "", build_datamodule(train, project, "")
@@ -195,6 +219,11 @@ def _sets(request: EvaluateRequest, wanted: EvaluateSpec, team: Team | None) -> 
                 f"evaluate.sets.{name}.split: your data module makes its own batches of the test split.",
                 remedy="Give the set a source of its own, or leave it out.",
             )
+        if own and name in perturbed:
+            raise UsageError(
+                f"evaluate.sets.{name}.perturb: your data module makes its own batches.",
+                remedy="Perturb the rows in your data module, or leave this out.",
+            )
         if own:
             yield name, build_datamodule(train, project, str(folder))
             continue
@@ -204,7 +233,7 @@ def _sets(request: EvaluateRequest, wanted: EvaluateSpec, team: Team | None) -> 
                 f"{field}: the dataset has no rows in a split {one.split}; it has {', '.join(one.dataset.splits)}.",
                 remedy="Name one of these.",
             )
-        transform = batch_transform(train, project)
+        transform = then(batch_transform(train, project), perturbed.get(name))
         loader = stored_order(train)
         # Each set is scored before the next is opened, so each has the whole room.
         rows = Split(

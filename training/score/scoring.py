@@ -20,6 +20,7 @@ from data_contracts.pipeline_spec import MetricSpec
 from training.lightning_adapter import weigh_logged_by
 from training.loader.row_counts import rows_of
 from training.score.batch_entries import inputs_of, prediction_of, target_of
+from training.score.latency import Latency
 from training.score.logged_score import LoggedScore
 from training.score.metrics import PredictionScore
 from training.score.pairs import PairTable
@@ -42,12 +43,14 @@ class Scorer:
         project: root of its code.
         progress: gets each batch.
         team: the ranks that score together; None: this process alone.
+        latency: times the batches, if that is asked for.
     """
 
     train: dict[str, Any]
     project: Path
     progress: Progress
     team: Team | None = None
+    latency: Latency | None = None
 
     @property
     def is_first(self) -> bool:
@@ -57,7 +60,8 @@ class Scorer:
     def trainer(self, callback: L.Callback) -> L.Trainer:
         """A Trainer for this process."""
         ranks = None if self.team is None else self.team.trainer_settings()
-        return plain_trainer(self.train, [callback, CountBatches(self.progress)], ranks)
+        timed = [self.latency] if self.latency is not None else []
+        return plain_trainer(self.train, [*timed, callback, CountBatches(self.progress)], ranks)
 
 
 def score(

@@ -14,7 +14,7 @@ from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.messages.children import EvaluateRequest, StoreAddress
 from infra.evaluations import outcomes_of, pairs_of
 from infra.store import Store, open_store
-from training.score.evaluate_worker import seal
+from training.score.evaluate_worker import Kept, seal
 from training.score.pairs import pair_tables
 from training.score.row_means import Outcomes
 from training.score.scored import Scored
@@ -51,7 +51,7 @@ def sealed(store: Store, folder: Path, *batches: tuple[torch.Tensor, torch.Tenso
         store=StoreAddress(uri=store.uri), uri="evaluations/e-0", key="e", sets={}, settings={}, evaluate={},
         provenance={}, checkpoint=checkpoint,
     )  # fmt: skip
-    return seal(request, metrics, {}, folder, tables)
+    return seal(request, metrics, Kept(folder, pairs=tables))
 
 
 def test_outcomes_are_read_as_they_were_computed(store: Store, tmp_path: Path) -> None:

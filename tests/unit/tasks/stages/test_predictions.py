@@ -20,7 +20,7 @@ from tasks.stages.evaluate import evaluation_key
 from tasks.stages.predictions import predictions_report, with_predictions
 from tasks.stages.stage import Done
 from tests.support.tiny import SPEC, write_project
-from training.score.evaluate_worker import seal
+from training.score.evaluate_worker import Kept, seal
 from training.score.predictions import PredictionTable
 from training.score.row_means import Outcomes
 from training.score.scored import Scored
@@ -56,7 +56,7 @@ def evaluated(run: Run, tables: dict[str, torch.Tensor], number: int = 0) -> Eva
         evaluate={}, provenance=run.provenance(),
         checkpoint=type("C", (), {"ref": type("R", (), {"id": "c"})}),
     )  # fmt: skip
-    return seal(request, {"accuracy": metric}, made, folder)
+    return seal(request, {"accuracy": metric}, Kept(folder, made))
 
 
 def done(evaluation: Evaluation) -> Done[Evaluation]:

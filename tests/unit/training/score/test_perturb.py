@@ -1,0 +1,68 @@
+"""A user's perturbation changes batches, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from data_contracts.errors import UsageError, UserCodeError
+from data_contracts.pipeline_spec import SetSpec
+from training.score.perturb import perturbations, then
+
+CODE = """
+def louder(batch): return tuple(2 * one for one in batch)
+def shorter(batch): return tuple(one[1:] for one in batch)
+def listed(batch): return list(batch)
+def broken(batch): return batch.nothing
+LEVEL = 3
+"""
+BATCH = torch.arange(6.0).reshape(3, 2), torch.ones(3)
+
+
+def perturb(folder: Path, name: str) -> Any:
+    (folder / "noise_of_mine.py").write_text(CODE)
+    (folder / "pyproject.toml").touch()
+    sets = {"noisy": SetSpec(split="test", perturb=f"noise_of_mine.{name}"), "plain": SetSpec(split="val")}
+    found = perturbations(sets, folder, folder)
+    assert list(found) == ["noisy"]
+    return found["noisy"]
+
+
+def test_batches_are_changed(tmp_path: Path) -> None:
+    changed = perturb(tmp_path, "louder")(BATCH)
+    assert torch.equal(changed[0], 2 * BATCH[0])
+
+
+@pytest.mark.parametrize(("name", "words"), [("shorter", "it returns 2 rows"), ("listed", "it returns list")])
+def test_rows_and_form_stay(tmp_path: Path, name: str, words: str) -> None:
+    with pytest.raises(UsageError, match=rf"evaluate.sets.noisy.perturb: for a tuple of 3 rows {words}"):
+        perturb(tmp_path, name)(BATCH)
+
+
+def test_what_it_raises_is_the_users(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match="evaluate.sets.noisy.perturb") as raised:
+        perturb(tmp_path, "broken")(BATCH)
+    assert "noise_of_mine.py" in raised.value.user_traceback
+
+
+def test_a_constant_is_not_a_function(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="is not a function"):
+        perturb(tmp_path, "LEVEL")
+
+
+def test_one_after_the_other() -> None:
+    def add(batch: int) -> int:
+        return batch + 1
+
+    def double(batch: int) -> int:
+        return batch * 2
+
+    both = then(add, double)
+    assert both is not None
+    assert both(3) == 8
+    assert then(None, double) is double
+    assert then(add, None) is add
+    assert then(None, None) is None
