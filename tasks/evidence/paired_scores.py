@@ -30,6 +30,8 @@ Units = NDArray[np.int64]
 # Rows of resamples that are in memory at once.
 _BLOCK = 2**22
 _STEP = 1e-6
+# Rows drawn in all; that many take a minute or two.
+_MOST_DRAWN, _FEWEST = 10**9, 1_000
 
 
 def value_of(metric: ResampledMetric, target: Numbers, prediction: Numbers) -> float:
@@ -109,8 +111,10 @@ class PairedScores:
         skewness = float(np.mean((self._influence - self._influence.mean()) ** 3)) / deviation**3
         return student.p_value(units, (self.gain - bound) / deviation, skewness)
 
-    def interval(self, confidence: float, resamples: int = RESAMPLES) -> Interval:
-        """The BCa bootstrap interval of the gain."""
+    def interval(self, confidence: float, resamples: int | None = None) -> Interval:
+        """The BCa bootstrap interval of the gain; by default with fewer resamples of very many rows."""
+        if resamples is None:
+            resamples = int(np.clip(_MOST_DRAWN // max(self.rows, 1), _FEWEST, RESAMPLES))
         resampled = np.concatenate(
             [self._sign * (block[:, 0] - block[:, 1]) for block in self._models.resampled(resamples)]
         )

@@ -86,7 +86,14 @@ class _Value:
 def _judge(gate: GateSpec, models: Models) -> GateResult:
     if gate.max_gap is not None:
         return _gap(gate, models)
-    metric, name = _scored(gate, models.candidate, models), subject(gate)
+    name = subject(gate)
+    if gate.name in models.candidate.sealed:  # it has confidence, and is judged elsewhere where there is a champion
+        sentence = f"{name}: there is no champion yet"
+        return GateResult(
+            metric=gate.name, slice=gate.slice or "", met=True, value=0.0, bound=bound_of(gate), sealed=True,
+            sentence=sentence,
+        )  # fmt: skip
+    metric = _scored(gate, models.candidate, models)
     _check(name, metric, "")
     mine = _Value.of(metric)
     if not gate.compares:
