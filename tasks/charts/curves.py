@@ -48,7 +48,7 @@ def curves(drawn: Sequence[Curve], marks: Sequence[Mark] = (), title: str = "") 
     wide = min(values) > 0 and max(values) / min(values) > _WIDE_RATIO
     across = scale_of([*steps, *(one.step for one in marks)], _LEFT, _RIGHT, pad=0.02)
     up = scale_of(values, _BOTTOM, _TOP + 8, log=wide)
-    axes(picture, across, up, "step (logarithmic scale)" if wide else "step")
+    axes(picture, across, up, "step (values on a logarithmic scale)" if wide else "step")
     for mark in marks:
         x = across.at(mark.step)
         picture.line((x, _TOP + 4, x, _BOTTOM), SOFT, 1.2, "3 3")

@@ -49,7 +49,7 @@ def _coded(values: NDArray) -> tuple[NDArray, NDArray]:
 
 
 def confusion(names: Sequence[str], counts: NDArray) -> str:
-    """The confusion matrix: right ones green, wrong ones red, the darker the larger a share of its line."""
+    """The confusion matrix: right rows green, wrong rows red, the darker the larger a share of their line."""
     number = len(names)
     if not number or not counts.sum():
         return ""
@@ -71,7 +71,9 @@ def confusion(names: Sequence[str], counts: NDArray) -> str:
             picture.rect(box, PANEL, radius=3)
             if count:
                 more = f' fill-opacity="{0.12 + 0.6 * share:.2f}"'
-                picture.rect(box, GOOD if row == column else BAD, radius=3, more=more)
+                # Among rare classes together nobody can say which rows are right.
+                right = BLUE if row == column and name == OTHER else GOOD
+                picture.rect(box, right if row == column else BAD, radius=3, more=more)
             place = (box[0] + box[2] / 2, box[1] + box[3] / 2 + 4)
             picture.text(place, short(count), size=12, anchor="middle", room=cell - 4, bold=row == column)
             picture.tip(box, f"truth {name}, predicted {other}: {count:,} rows, {share:.1%} of {name}")

@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
 from tasks.pages.html import HEAD, NOTHING, Markup, chart, escaped, facts, join, page, section, table, tag
+from tests.support.html_elements import Elements
 
 HOSTILE = "</style></title><script>alert(1)</script><img src=x onerror=alert(1)>\" ' & \x00"
-
-
-class Elements(HTMLParser):
-    """The elements of a page, and its texts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.texts: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.names.append(tag)
-        assert not [name for name, _ in attrs if name.startswith("on") or name in ("src", "href")]
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
 
 
 def test_every_text_of_a_page_is_shown_as_it_is() -> None:

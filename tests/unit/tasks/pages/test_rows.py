@@ -98,8 +98,9 @@ def test_a_metric_without_outcomes_for_rows_has_no_worst_rows(store: Store, tmp_
     assert worst_rows(store, evaluation(ref, "max"), "unknown") is None
 
 
-def test_a_damaged_shard_is_not_shown(store: Store) -> None:
-    overwrite(Path(store.uri) / DATASET / "test-00000.parquet", b"PAR1 not what was sealed")
+def test_a_shard_with_other_rows_than_were_sealed_is_not_shown(store: Store) -> None:
+    folder = Path(store.uri) / DATASET
+    overwrite(folder / "test-00000.parquet", (folder / "val-00000.parquet").read_bytes())
     with pytest.raises(CorruptError):
         rows_at(store, dataset_of(store), "test", [2])
 

@@ -21,6 +21,7 @@ from tasks.pages.run_report_page import keep_page, kept_page, page_path, run_rep
 from tasks.run.report import latest_report, num_attempts
 from tasks.run.run import Run, reopen_run
 from tests.support.damage import overwrite
+from tests.support.html_elements import Elements
 from tests.support.reported import CANCELLED, FIRST, NOT_PROMOTED, PROMOTED, RECOVERED, REJECTED, RUNS, reported_store
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -163,3 +164,19 @@ def test_values_of_sensitive_columns_are_masked(store: Path) -> None:
     overwrite(resolved, json.dumps(record))
     page = run_report_page(facts_of(opened(store, FIRST)))
     assert "-0.858167" not in page, "may have been computed from a"
+
+
+def test_forged_texts_of_a_store_are_texts(store: Path) -> None:
+    forged = "<script>alert(1)</script><img src=x onerror=alert(1)>\" ' ]]> & </title></style>"
+    path = store / "runs" / NOT_PROMOTED / "report.json"
+    report = json.loads(path.read_text())
+    for stage in report["stages"]:
+        stage.update(name=forged, sentence=forged)
+    report.update(sentence=forged, metrics={forged: 1.0}, started=forged, actor=forged)
+    report["error"].update(message=forged, remedy=forged, user_traceback=forged)
+    report["error"]["details"]["gates"][0].update(metric=forged, sentence=forged, slice=forged)
+    overwrite(path, json.dumps(report))
+    elements = Elements()
+    elements.feed(run_report_page(facts_of(opened(store, NOT_PROMOTED))))
+    assert not {"script", "img", "link", "iframe", "object"} & set(elements.names)
+    assert sum("<script>alert(1)" in text for text in elements.texts) >= 10
