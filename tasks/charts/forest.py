@@ -10,7 +10,7 @@ from tasks.charts.scales import Scale, finite, label, scale_of
 
 _WIDTH, _ROW, _TOP = 1000, 68, 30
 _LEFT, _RIGHT = 270, 760
-_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN}
+_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,13 @@ class Gate:
 
     Attributes:
         name, asked: such as `accuracy` and `gain of at least 0`.
-        value: what was measured: a value, or a gain; None if there was nothing to compare with.
+        value: what was measured: a value, or a gain; None if nothing is shown.
         limit: what was asked for, in the same unit.
         good_above: whether the gate is met above its limit.
         interval: of the value, if there is one.
         champion: the champion's value, where it lies on the same scale.
-        outcome: `met`, `not met` or `insufficient evidence`.
+        outcome: `met`, `not met`, `insufficient evidence` or `not compared`.
+        missing: with no value: what is missing, in two or three words, and why, in a sentence.
         scale: rows with the same text share a scale; "" for none.
     """
 
@@ -37,6 +38,7 @@ class Gate:
     interval: tuple[float, float] | None = None
     champion: float | None = None
     scale: str = ""
+    missing: tuple[str, str] = ("no champion yet", "There is nothing to compare with.")
 
 
 def forest(gates: Sequence[Gate], title: str = "The gates, with what was asked for") -> str:
@@ -52,12 +54,12 @@ def forest(gates: Sequence[Gate], title: str = "The gates, with what was asked f
         picture.text((0, top + 28), gate.name, size=14, bold=True, room=_LEFT - 24)
         picture.text((0, top + 47), gate.asked, size=12, fill=SOFT, room=_LEFT - 24)
         colour = _COLOURS[gate.outcome]
-        figure = "no champion yet" if gate.value is None else label(gate.value)
+        figure = gate.missing[0] if gate.value is None else label(gate.value)
         picture.text((_RIGHT + 30, top + 28), figure, size=14, bold=True, room=_WIDTH - _RIGHT - 30)
         picture.dot(_RIGHT + 35, top + 43, 4.5, colour)
         picture.text((_RIGHT + 46, top + 47), gate.outcome, size=12, fill=colour, room=_WIDTH - _RIGHT - 46)
         if gate.value is None:
-            picture.text((_LEFT, top + 38), "There is nothing to compare with.", size=12, fill=SOFT)
+            picture.text((_LEFT, top + 38), gate.missing[1], size=12, fill=SOFT)
         else:
             alike = [one for one in gates if one is gate or (gate.scale and one.scale == gate.scale)]
             _strip(picture, gate, _scale(alike), top)

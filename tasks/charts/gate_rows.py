@@ -26,6 +26,8 @@ def _sign(gate: GateResult, spec: PipelineSpec) -> int:
 
 def outcome(gate: GateResult) -> str:
     """How a gate ended, in words."""
+    if gate.skipped:
+        return "not compared"
     if gate.evidence is not None and gate.evidence.verdict == "insufficient":
         return "insufficient evidence"
     return "met" if gate.met else "not met"
@@ -54,14 +56,21 @@ def _row(gate: GateResult, spec: GateSpec | None, sign: int) -> Gate:
 
 def _gain(gate: GateResult, spec: GateSpec | None, name: str, sign: int) -> Gate:
     """A gate on the gain over the champion, in the direction in which the metric is better."""
-    limit = -gate.bound if spec is not None and spec.margin is not None else gate.bound
+    limit = gate.bound
     asked = f"gain of at least {label(limit)}"
     if limit < 0:
         asked = f"loss of at most {label(-limit)}"
+    elif spec is not None and spec.confidence is not None:
+        asked = f"gain above {label(limit)}"
     interval, value = None, None
     if gate.evidence is not None:
         interval, value = (gate.evidence.low, gate.evidence.high), gate.evidence.gain
         asked += f", {100 * gate.evidence.confidence:.4g} % confidence"
+    elif gate.sealed:
+        sealed = ("sealed set", "Its scores are shown to nobody; only the verdict is told.")
+        return Gate(name, asked, None, limit, True, outcome(gate), missing=sealed)
+    elif gate.skipped:
+        return Gate(name, asked, None, limit, True, outcome(gate), missing=("not compared", "Nothing was spent."))
     elif gate.champion_value is not None:
         value = sign * (gate.value - gate.champion_value)
     return Gate(name, asked, value, limit, True, outcome(gate), interval, scale=f"{gate.metric} gain")

@@ -18,8 +18,8 @@ from tasks.pages.facts import Facts, tried
 from tasks.pages.html import NOTHING, Markup, chart, join, section, table, tag
 from tasks.pages.rows import MASKED, Pairs, Worst, rows_at, shown, worst_rows
 
-TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn"}
-_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN}
+TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
+_COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
 _BINS = 10
 
 
@@ -197,12 +197,12 @@ def _evidence(evidence: Evidence | None) -> str:
         return ""
     parts = [
         f"gain {label(evidence.gain)}",
-        f"{evidence.confidence:.4g} confidence: {label(evidence.low)} to {label(evidence.high)}",
-        f"p {evidence.p_value:.3g} (had to be at most {evidence.level:.3g})",
+        f"{100 * evidence.confidence:.4g} % interval {label(evidence.low)} to {label(evidence.high)}",
+        f"p {evidence.p_value:.3g}, accepted {evidence.level:.3g}",
         f"{evidence.rows:,} rows" + (f" in {evidence.units:,} units" if evidence.units else ""),
         f"{evidence.method}",
-        f"{evidence.comparisons:g} earlier comparisons on these rows" if evidence.comparisons else "",
-        f"{evidence.rows_needed:,} rows would decide" if evidence.rows_needed else "",
+        f"comparisons on these rows before: {evidence.comparisons:g}" if evidence.comparisons else "",
+        f"{evidence.rows_needed:,} fresh rows would show it" if evidence.rows_needed else "",
     ]
     return "; ".join(part for part in parts if part)
 

@@ -23,6 +23,8 @@ from data_contracts.pipeline_spec.promote import MEASURES
 TOLERANCE = Fraction(1, 2**23)
 _EXACT_INTEGERS = 2**53
 _DIGITS = range(4, 19)
+# Whole numbers from here on, such as bytes, are shown without decimals.
+_LARGE = 100
 
 
 class SliceScores(Protocol):
@@ -262,10 +264,14 @@ def _figures(values: Sequence[Fraction], apart: Sequence[tuple[Fraction, Fractio
 
 
 def _decimal(value: Fraction, digits: int) -> str:
+    if value.denominator == 1 and abs(value) >= _LARGE:
+        return f"{value.numerator:,}"
     return f"{Decimal(value.numerator) / Decimal(value.denominator):.{digits}f}"
 
 
 def _bound(bound: float) -> str:
+    if float(bound).is_integer() and abs(bound) >= _LARGE:
+        return f"{bound:,.0f}"
     short = f"{bound:g}"
     return short if float(short) == bound else repr(bound)
 

@@ -23,6 +23,7 @@ RUNS = {
     "cancelled": CANCELLED,
 }
 TRAINING = "trainings/27ec13a7075eac5065f6e9e1cab7d646609bc60e-0"
+SLICES = {"weekend": {"column": "day", "values": [6, 7]}, "week": {"column": "day", "min": 1, "max": 6}}
 GATES = [
     {"metric": "accuracy", "min": 0.9},
     {"metric": "accuracy", "min_gain": 0.0, "confidence": 0.95},
@@ -59,7 +60,7 @@ def gate_results() -> list[GateResult]:
             metric="accuracy",
             met=False,
             value=0.88,
-            bound=0.01,
+            bound=-0.01,
             champion_value=0.95,
             slice="weekend",
             sentence="accuracy on weekend loses 0.0700, more than the 0.01 that is accepted",
@@ -83,6 +84,7 @@ def reported_store(golden: Path, to: Path) -> Path:
 
 def _with_gates(resolved: dict[str, Any]) -> None:
     resolved["spec"]["promote"]["gates"] = GATES
+    resolved["spec"]["evaluate"]["slices"] = SLICES
 
 
 def _refused(report: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from tasks.charts.lineage import Box, lineage
 from tasks.charts.matrices import MOST_CLASSES, OTHER, confusion, confusion_counts, residuals, short
 from tasks.charts.scales import label, scale_of
 from tests.support.pictures import HOSTILE, texts_of
-from tests.support.reported import GATES, gate_results
+from tests.support.reported import GATES, SLICES, gate_results
 from tests.support.tiny import SPEC
 
 DRAW = np.random.default_rng(0)
@@ -80,11 +80,12 @@ def test_a_forest_names_values_limits_and_outcomes() -> None:
 
 
 def test_rows_of_a_forest_say_what_was_asked() -> None:
-    spec = PipelineSpec.model_validate({**SPEC, "promote": {"gates": GATES}})
+    evaluate = {**SPEC["evaluate"], "slices": SLICES}
+    spec = PipelineSpec.model_validate({**SPEC, "evaluate": evaluate, "promote": {"gates": GATES}})
     rows = forest_rows(gate_results(), spec)
     assert [(row.name, row.asked, row.limit, row.good_above, row.outcome) for row in rows] == [
         ("accuracy", "value at least 0.9", 0.9, True, "met"),
-        ("accuracy", "gain of at least 0, 95 % confidence", 0.0, True, "insufficient evidence"),
+        ("accuracy", "gain above 0, 95 % confidence", 0.0, True, "insufficient evidence"),
         ("accuracy · weekend", "loss of at most 0.01, 95 % confidence", -0.01, True, "not met"),
         ("accuracy", "gap between slices at most 0.05", 0.05, False, "met"),
     ]
@@ -151,3 +152,17 @@ def test_a_scale_holds_its_values_and_its_ticks(values: list[float]) -> None:
 )
 def test_a_figure_is_short(value: float, text: str) -> None:
     assert label(value) == text
+
+
+def test_a_sealed_gate_and_one_that_was_not_asked_show_no_figure() -> None:
+    results = [
+        GateResult(metric="accuracy", met=False, value=0.0, bound=0.0, sealed=True, sentence="s"),
+        GateResult(metric="accuracy", met=False, value=0.0, bound=0.0, skipped=True, sentence="s"),
+    ]
+    asked = [{"metric": "accuracy", "min_gain": 0.0, "confidence": 0.95}] * 2
+    rows = forest_rows(results, PipelineSpec.model_validate({**SPEC, "promote": {"gates": asked}}))
+    assert [(row.value, row.outcome, row.missing[0]) for row in rows] == [
+        (None, "not met", "sealed set"),
+        (None, "not compared", "not compared"),
+    ]
+    assert "no champion yet" not in texts_of(forest(rows))

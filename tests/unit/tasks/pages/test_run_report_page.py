@@ -45,7 +45,7 @@ def words(page: str) -> str:
 SAID = {
     "promoted": ["Promoted", "tiny@champion is version 2, was 1", "2 of 2 gates met", "it gains 0.0339"],
     "rejected": ["Rejected", "The contract rejected the data", "row 4", "7.5", "Mend the data"],
-    "not promoted": ["Not promoted", "2 of 4 gates met", "insufficient evidence", "1,240 rows", "loses 0.0700"],
+    "not promoted": ["Not promoted", "2 of 4 gates met", "insufficient evidence", "1,240 fresh rows", "loses 0.0700"],
     "recovered": ["Promoted", "It recovered: the training was restarted once", "node_lost", "10 steps, 2 s"],
     "waiting": ["Waiting", "waits for an approval", "The run may continue: trainwright resume"],
     "cancelled": ["Cancelled", "The run may continue"],
