@@ -179,14 +179,9 @@ def report(run_id: str) -> str:
     return f"{run(run_id)}/report.json"
 
 
-def report_page(run_id: str) -> str:
-    """The page of a run's report, for a browser."""
-    return f"{run(run_id)}/report.html"
-
-
-def attempt_page(run_id: str, n: int) -> str:
-    """The page of an attempt; not beside its record, because attempts are counted."""
-    return f"{run(run_id)}/pages/{_number(n)}.html"
+def page(run_id: str, n: int | None = None) -> str:
+    """The page of a run's report; or of attempt `n`, which is not beside its record, because attempts are counted."""
+    return f"{run(run_id)}/report.html" if n is None else f"{run(run_id)}/pages/{_number(n)}.html"
 
 
 def run_attempts(run_id: str) -> str:
@@ -273,14 +268,9 @@ def node_exit(training: str, g: int, k: int) -> str:
     return f"{node(training, g, k)}/exit.json"
 
 
-def rank_log(training: str, g: int, k: int, rank: int) -> str:
-    """The end of a rank's log, stored by node `k`."""
-    return f"{node(training, g, k)}/log-rank-{_number(rank)}.txt"
-
-
-def rank_log_piece(training: str, g: int, k: int, rank: int, i: int) -> str:
-    """Piece `i` of a rank's log, stored by node `k` while it runs."""
-    return f"{node(training, g, k)}/log-rank-{_number(rank)}-{_number(i)}.txt"
+def rank_log(training: str, g: int, k: int, rank: int, i: int | None = None) -> str:
+    """The end of a rank's log, stored by node `k`; or piece `i` of it, stored while it runs."""
+    return f"{node(training, g, k)}/log-rank-{_number(rank)}{'' if i is None else f'-{_number(i)}'}.txt"
 
 
 def checkpoints(training: str) -> str:

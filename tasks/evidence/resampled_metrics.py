@@ -74,7 +74,7 @@ def resampled_metric(name: str, class_path: str | None, init_args: Mapping[str, 
     base, task = _task(name, class_path, kind, init_args)
     asked = dict(init_args)
     asked.pop("task", None)
-    options = _defaults(base, task, kind == base)
+    options = _honoured(base, task, kind == base)
     for argument, value in asked.items():
         if argument in options:
             options[argument] = value
@@ -108,7 +108,7 @@ def _task(name: str, class_path: str, kind: str, init_args: Mapping[str, Any]) -
     raise cannot_be_resampled(name, f"{kind} is not a mean over rows, and not among the metrics that are supported")
 
 
-def _defaults(base: str, task: Task, any_task: bool) -> dict[str, Any]:
+def _honoured(base: str, task: Task, any_task: bool) -> dict[str, Any]:
     """The honoured arguments of a class, with torchmetrics' defaults."""
     if task == "regression":
         return {"squared": True} if base == "MeanSquaredError" else {}

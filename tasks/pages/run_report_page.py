@@ -69,8 +69,8 @@ def keep_page(run: Run, report: RunReport, made: Mapping[str, Any]) -> RunReport
 def page_path(run: Run, report: RunReport) -> str:
     """Where the page of a run's newest report is kept."""
     if run.store.exists(layout.report(run.run_id)):
-        return layout.report_page(run.run_id)
-    return layout.attempt_page(run.run_id, max(num_attempts(run) - 1, 0))
+        return layout.page(run.run_id)
+    return layout.page(run.run_id, max(num_attempts(run) - 1, 0))
 
 
 def kept_page(store: Store, path: str) -> bytes | None:

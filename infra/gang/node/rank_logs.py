@@ -45,7 +45,7 @@ class RankLogs:
             if size == self._read[rank] or (log.is_symlink() and self._pieces[rank]):
                 continue
             piece = _piece(log, max(self._read[rank], size - PIECE_BYTES))
-            self._store.create_once(layout.rank_log_piece(*self._place, rank, self._pieces[rank]), piece)
+            self._store.create_once(layout.rank_log(*self._place, rank, self._pieces[rank]), piece)
             self._pieces[rank] += 1
             self._read[rank] = size
 
@@ -76,5 +76,5 @@ def kept_log(store: Store, training: str, generation: int, node: int, rank: int)
     pieces: list[bytes] = []
     with contextlib.suppress(FileNotFoundError):
         while True:
-            pieces.append(store.read(layout.rank_log_piece(*place, rank, len(pieces))))
+            pieces.append(store.read(layout.rank_log(*place, rank, len(pieces))))
     return b"".join(pieces).decode(errors="replace") if pieces else None

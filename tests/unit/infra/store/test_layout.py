@@ -47,7 +47,7 @@ PATHS = [
     (layout.beat(T, 2, 1, 7), f"{T}/g2/node-1/beat-7.json"),
     (layout.node_exit(T, 2, 1), f"{T}/g2/node-1/exit.json"),
     (layout.rank_log(T, 2, 1, 3), f"{T}/g2/node-1/log-rank-3.txt"),
-    (layout.rank_log_piece(T, 2, 1, 3, 0), f"{T}/g2/node-1/log-rank-3-0.txt"),
+    (layout.rank_log(T, 2, 1, 3, 0), f"{T}/g2/node-1/log-rank-3-0.txt"),
     (layout.checkpoints(T), f"{T}/checkpoints"),
     (layout.checkpoint(T, 100, 2), f"{T}/checkpoints/100-g2"),
     (layout.verified(f"{T}/checkpoints/100-g2"), f"{T}/checkpoints/100-g2.verified"),

@@ -94,7 +94,7 @@ def test_the_page_of_an_attempt_is_not_counted_as_an_attempt(store: Path) -> Non
     keep_page(run, report, {})
     assert (store / "runs" / CANCELLED / "pages/0.html").exists()
     assert num_attempts(run) == 1
-    assert not run.store.exists(layout.report_page(CANCELLED))
+    assert not run.store.exists(layout.page(CANCELLED))
 
 
 def test_a_page_that_cannot_be_made_is_one_warning(
@@ -140,7 +140,7 @@ def test_a_run_that_has_not_ended_has_a_page(store: Path) -> None:
 
 def test_only_a_page_of_ours_is_shown(store: Path) -> None:
     run = opened(store, PROMOTED)
-    path = layout.report_page(PROMOTED)
+    path = layout.page(PROMOTED)
     assert kept_page(run.store, path) is None
     overwrite(store / path, "<!doctype html><script>alert(1)</script>")
     assert kept_page(run.store, path) is None
