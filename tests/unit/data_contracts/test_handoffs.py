@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from data_contracts import handoffs
 from data_contracts.errors import UsageError
+from data_contracts.exposures import ExposureEntry, SpentBefore
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages.contamination import ContaminationReport
@@ -32,7 +33,8 @@ def golden(repository: Path) -> dict[str, Any]:
 def test_the_golden_file_has_every_kind(golden: dict[str, Any]) -> None:
     assert set(golden) == {kind.__name__ for kind in WRITTEN}
     known = {kind for kind in HandOff.__subclasses__() if kind.__module__.startswith("data_contracts.")}
-    assert known - {Message} == set(WRITTEN)  # messages have a golden file each
+    # Messages have a golden file each, and the exposure ledger a folder.
+    assert known - {Message, ExposureEntry, SpentBefore} == set(WRITTEN)
 
 
 @pytest.mark.parametrize("kind", WRITTEN)

@@ -232,7 +232,7 @@ MISTAKES = {
     "rule of a section": (
         "    - metric: accuracy\n",
         "    - metric: accuracy\n      max: 1\n",
-        "24: promote.gates.1: give exactly one of min, max and min_gain",
+        "24: promote.gates.1: give exactly one of min, max, min_gain, margin and max_gap",
     ),
     "inline Lightning config": (
         "lightning: lightning.yaml",
