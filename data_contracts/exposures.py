@@ -12,18 +12,23 @@ class ExposureEntry(HandOff):
 
     Attributes:
         candidate, champion: ids of the two checkpoints.
-        question: digest of what was asked: the gates with `confidence`.
+        question: digest of what was asked, and of all rows that were looked at.
         candidates: how many candidates had been compared on these rows before this one was chosen, with it.
     """
 
     candidate: str
     champion: str
     question: str
-    candidates: int = Field(default=1, ge=1)
+    candidates: int = Field(default=1, ge=1, le=1_000_000)
+
+    @property
+    def key(self) -> str:
+        """The same for the same comparison, on whatever rows it is entered."""
+        return " ".join((self.candidate, self.champion, self.question))
 
     def same(self, other: ExposureEntry) -> bool:
         """Whether both are the same comparison, so that the second spends nothing."""
-        return (self.candidate, self.champion, self.question) == (other.candidate, other.champion, other.question)
+        return self.key == other.key
 
 
 class SpentBefore(HandOff):

@@ -12,16 +12,15 @@ GateVerdict = Literal["better", "worse", "insufficient"]
 
 
 class Evidence(Record):
-    """What the scores of both models on the same rows say about a gate with `confidence`.
-
-    Gains are in the direction of the metric's `mode`: positive where the candidate is better.
+    """What the scores on the rows that a gate with `confidence` is about say.
 
     Attributes:
-        verdict: `better` if the gate is met, `worse` if the interval lies below what was asked for.
-        gain: measured on the rows that the gate is about.
-        low, high: the confidence interval of the gain, two-sided.
+        verdict: `better` if the gate is met, `worse` if the opposite of what was asked for is shown.
+        estimate: the gain over the champion, in the direction of the metric's `mode`: positive where the candidate is
+            better; for a gate with `min` or `max` the metric's value.
+        low, high: the confidence interval of that, two-sided.
         method: how the interval was computed, in words.
-        p_value: how likely such a gain is if the true one is not above what was asked for.
+        p_value: how likely such a gain or value is if the true one is not better than what was asked for.
         level: how small the p-value had to be.
         comparisons, promotions: what these rows had decided before; a part of one if they share a part of their rows.
         rows, units: rows that were compared; units of `evaluate.unit` among them, or None.
@@ -29,7 +28,7 @@ class Evidence(Record):
     """
 
     verdict: GateVerdict
-    gain: float
+    estimate: float
     low: float
     high: float
     confidence: float
@@ -49,7 +48,7 @@ class GateResult(Record):
     Attributes:
         bound: the value, gain, loss or gap that was asked for.
         slice: the slice of rows that the gate is about; "" for all.
-        evidence: of a gate with `confidence` that was compared with a champion.
+        evidence: of a gate with `confidence` that was asked.
         sealed: whether the gate is about a sealed set: no figure of it is here, and `value` is 0.
         skipped: whether the comparison was not made; the sentence says why, and `value` is 0.
     """

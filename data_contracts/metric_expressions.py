@@ -6,6 +6,7 @@ A metric of a set is written as everywhere, `<set>/<metric>`: where such a name 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,7 @@ _TWO: dict[type, Callable[[float, float], float]] = {
 }  # fmt: skip
 _ONE: dict[type, Callable[[float], float]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
 _MOST = 1_000
+_SHORT = "__metric_"
 
 
 def value_of(expression: str, values: Mapping[str, float]) -> float:
@@ -32,15 +34,20 @@ def value_of(expression: str, values: Mapping[str, float]) -> float:
 
 
 def check(expression: str, known: Iterable[str]) -> None:
-    """ValueError, with a sentence, if it is not an expression over known metrics."""
-    value_of(expression, dict.fromkeys(known, 1.0))
+    """ValueError, with a sentence, if it is not an expression over known metrics, or has no value for any."""
+    # Unequal values: a quotient of a difference has a value for some metrics, and one by 0 for none.
+    if not math.isfinite(value_of(expression, {name: 1 / (3 + at) for at, name in enumerate(known)})):
+        raise _refused(expression, "it divides by zero or is too large, whatever the metrics are")
 
 
 def _parsed(expression: str, known: Iterable[str]) -> tuple[ast.expr, dict[str, str]]:
     """The tree of an expression in which each known name is replaced by a short one, and the names by these."""
     if len(expression) > _MOST:
         raise _refused(expression[:40] + "…", f"it has more than {_MOST:,} characters")
-    short = {name: f"_{at}" for at, name in enumerate(sorted(known, key=len, reverse=True))}
+    # No metric is written so: where the expression has such a name, it stays unknown.
+    short = {name: f"{_SHORT}{at}" for at, name in enumerate(sorted(known, key=len, reverse=True))}
+    if _SHORT in expression:
+        raise _refused(expression, f"{_SHORT} is not a metric that was scored")
     pattern = "|".join(re.escape(name) for name in short) or r"(?!)"
     text = re.sub(rf"(?<!\w)(?:{pattern})(?!\w)", lambda found: f" {short[found[0]]} ", expression)
     try:

@@ -26,8 +26,10 @@ from infra.store import Store
 from infra.store.records import corrupt
 
 OUTCOMES = "outcomes.parquet"
-# The metrics of sealed sets, which no hand-off has.
-SEALED = "sealed.json"
+# The metrics of sealed sets, which no hand-off has, and their outcomes, apart from those that people read.
+SEALED, SEALED_OUTCOMES = "sealed.json", "sealed-outcomes.parquet"
+# Classes that a model may give scores for, with the truth.
+_MOST_COLUMNS = 2**10
 T = TypeVar("T")
 
 
@@ -73,8 +75,9 @@ def outcomes_of(store: Store, evaluation: Evaluation, metric: str) -> Outcomes:
     value = evaluation.metrics[metric]
 
     def outcomes(data: pa.Buffer) -> Outcomes:
-        columns = ["unit", "rows", "value"]
-        table = pq.read_table(pa.BufferReader(data), columns=columns, filters=[("metric", "==", metric)])
+        columns, texts = ["unit", "rows", "value"], ["metric", "unit"]
+        where = [("metric", "==", metric)]
+        table = pq.read_table(pa.BufferReader(data), columns=columns, filters=where, read_dictionary=texts)
         rows = table["rows"].to_numpy().astype(np.int64, copy=False)
         units = set(table["unit"].unique().to_pylist())
         if units != {value.unit} or int(rows.sum()) != value.rows:
@@ -83,13 +86,18 @@ def outcomes_of(store: Store, evaluation: Evaluation, metric: str) -> Outcomes:
 
     if not value.rows:  # no outcome tells its unit
         return Outcomes(np.zeros(0), np.zeros(0, np.int64), value.unit)
-    return _parsed(store, evaluation, OUTCOMES, outcomes)
+    return _parsed(store, evaluation, SEALED_OUTCOMES if metric in evaluation.sealed else OUTCOMES, outcomes)
 
 
-def pairs_of(store: Store, evaluation: Evaluation, metric: str) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def pairs_of(
+    store: Store, evaluation: Evaluation, metric: str, most_values: int | None = None
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """The truth (rows,) and the prediction (rows,) or (rows, n) of each row; None if the evaluation has none.
 
     They have the types that the metric got: predictions that are not whole numbers are in single precision.
+
+    Args:
+        most_values: None is returned if there are more.
 
     Raises:
         CorruptError: the file is missing, or is not what was sealed.
@@ -98,8 +106,17 @@ def pairs_of(store: Store, evaluation: Evaluation, metric: str) -> tuple[NDArray
     if file is None:
         return None
 
-    def pairs(data: pa.Buffer) -> tuple[NDArray[Any], NDArray[Any]]:
-        table = pq.read_table(pa.BufferReader(data))
+    def pairs(data: pa.Buffer) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        # Few bytes may stand for very many values, so what is claimed is compared before anything is decoded.
+        with pq.ParquetFile(pa.BufferReader(data)) as kept:
+            schema, rows = kept.schema_arrow, kept.metadata.num_rows
+            if rows != evaluation.metrics[metric].rows or len(schema) > _MOST_COLUMNS:
+                raise ValueError(f"it does not have the rows of {metric}")
+            if not all(pa.types.is_primitive(one.type) for one in schema):
+                raise ValueError(f"it does not have numbers alone for {metric}")
+            if most_values is not None and rows * len(schema) > most_values:
+                return None
+            table = kept.read()
         target, *predictions = (column.to_numpy() for column in table.columns)
         one = table.column_names == ["target", "prediction"]
         return target, predictions[0] if one else np.stack(predictions, axis=1)
@@ -119,5 +136,5 @@ def _parsed(store: Store, evaluation: Evaluation, file: str, parse: Callable[[pa
         return parse(pa.py_buffer(store.read_sealed(manifest, file)))
     except CorruptError:
         raise
-    except (ValueError, KeyError, IndexError, OSError) as error:  # pyarrow's errors are among these
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError, OSError) as error:  # pyarrow's, too
         raise corrupt(f"{manifest.uri}/{file}", f"cannot be read: {error}") from error

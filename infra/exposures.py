@@ -5,7 +5,8 @@
                      <n>.spent.json  what these rows had decided before it
                      <n>.better      mark: it found the candidate better
 
-An entry is keyed by candidate, champion and question, so that a comparison made again spends nothing. Rows are known by
+An entry is keyed by candidate, champion and question, so that a comparison made again spends nothing, and one that
+looked at several sets, such as all rows and a slice of them, counts once for rows that they share. Rows are known by
 what is in them, not by a name, a place or an order. A set of rows that shares some with another inherits what that one
 has spent: all of it from half of the rows on, and twice the share below that. Each file is created once and nothing is
 ever deleted.
@@ -93,7 +94,7 @@ def expose(store: Store, rows: TestRows, candidate: str, champion: str, question
     n, entry = _entry(store, rows.id, wanted)
     place = layout.exposure(rows.id, n, "spent.json")
     if not store.exists(place):
-        counted = _spent(store, rows, until=n)
+        counted = _spent(store, rows, until=n, own=entry)
         before = SpentBefore(before=counted.before + entry.candidates - 1, promoted=counted.promoted)
         store.create_once(place, before.to_json())
     # What another process counted for the same entry holds for both.
@@ -124,7 +125,7 @@ def spent(store: Store, rows: TestRows) -> Spent:
 
     Raises as `expose`.
     """
-    return _spent(store, rows, until=None)
+    return _spent(store, rows, until=None, own=None)
 
 
 def _exposure(store: Store, rows_id: str, n: int) -> Exposure:
@@ -179,23 +180,28 @@ def _entries(store: Store, rows_id: str) -> list[ExposureEntry]:
     return _read_entries(store, [layout.exposure(rows_id, n) for folder in folders for n in folder.numbers(store)])
 
 
-def _spent(store: Store, rows: TestRows, until: int | None) -> Spent:
-    """What these rows have decided; on the rows themselves only what is numbered below `until`."""
+def _spent(store: Store, rows: TestRows, until: int | None, own: ExposureEntry | None) -> Spent:
+    """What these rows have decided but for `own`; on the rows themselves only what is numbered below `until`."""
     shares = _shares(store, rows, folders := _folders(store))
     folders = [folder for folder in folders if shares[folder.rows_id]]
-    own = {rows.id: until} if until is not None else {}
-    numbers = {folder.rows_id: folder.numbers(store)[: own.get(folder.rows_id)] for folder in folders}
+    ends = {rows.id: until} if until is not None else {}
+    numbers = {folder.rows_id: folder.numbers(store)[: ends.get(folder.rows_id)] for folder in folders}
     wanted = [layout.exposure(rows_id, n) for rows_id, counted in numbers.items() for n in counted]
     entries = dict(zip(wanted, _read_entries(store, wanted), strict=True))
-    sets = []
+    sets, before, promoted = [], dict[str, float](), dict[str, float]()
     for folder in folders:
-        counted = numbers[folder.rows_id]
-        comparisons = sum(entries[layout.exposure(folder.rows_id, n)].candidates for n in counted)
-        better = sum(n in folder.better for n in counted)
-        sets.append(ExposedSet(folder.rows_id, shares[folder.rows_id], comparisons, better))
+        counted = {n: entries[layout.exposure(folder.rows_id, n)] for n in numbers[folder.rows_id]}
+        comparisons = sum(entry.candidates for entry in counted.values())
+        found = ExposedSet(
+            folder.rows_id, shares[folder.rows_id], comparisons, sum(n in folder.better for n in counted)
+        )
+        sets.append(found)
+        for n, entry in counted.items():
+            if own is None or not entry.same(own):
+                before[entry.key] = max(before.get(entry.key, 0.0), found.weight * entry.candidates)
+                promoted[entry.key] = max(promoted.get(entry.key, 0.0), found.weight * (n in folder.better))
     sets.sort(key=lambda one: (one.rows_id != rows.id, -one.share, one.rows_id))
-    before = sum(one.weight * one.comparisons for one in sets)
-    return Spent(before, sum(one.weight * one.promoted for one in sets), tuple(sets))
+    return Spent(sum(before.values()), sum(promoted.values()), tuple(sets))
 
 
 def _folders(store: Store, rows_id: str | None = None) -> list[_Folder]:

@@ -79,6 +79,9 @@ def weights(store: Store, checkpoint: Ref) -> Iterator[tuple[str, NDArray[Any]]]
                 files[piece["file"]] = _arrays(store, manifest, piece["file"])
         try:
             parts = [files[piece["file"]][piece["key"]] for piece in pieces]
+            # Before it is put together: a shape that someone else wrote may be of any size.
+            if sum(part.size for part in parts) != math.prod(entry["shape"]):
+                raise ValueError("its pieces are not the whole tensor")
             yield full.removeprefix(_STATE_DICT), _whole(tuple(entry["shape"]), pieces, parts)
         except (KeyError, ValueError, TypeError) as error:
             raise CorruptError(f"{manifest.uri}/{_INDEX} does not match the tensors in its files.") from error
@@ -139,7 +142,7 @@ def _arrays(store: Store, manifest: Manifest, name: str) -> dict[str, NDArray[An
         header = dict(json.loads(data[8 : 8 + size]))
         body = memoryview(data)[8 + size :]
         return {key: _array(entry, body) for key, entry in header.items() if key != "__metadata__"}
-    except (ValueError, TypeError, KeyError, LookupError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CorruptError(f"{manifest.uri}/{name} is not a file of tensors.") from error
 
 

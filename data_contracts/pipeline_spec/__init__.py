@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -201,3 +203,15 @@ class PipelineSpec(Section):
             if any(other == split and field[2:3] != (name,) for field, other in used.items()):
                 sentence = f"its rows are scored under another name, too ({split!r}); give it a split of its own"
                 raise FieldError(("evaluate", "sets", name, "sealed"), sentence)
+        self._check_sealed_sources(sources)
+
+    def _check_sealed_sources(self, data: Sequence[SourceSpec]) -> None:
+        """FieldError if the files of a sealed set are also read where their scores or rows are shown."""
+        sets = self.evaluate.sets
+        for name, one in sets.items():
+            others = [*data, *(source for other in sets if other != name for source in sets[other].source or [])]
+            uris = {os.path.normpath(source.uri) for source in others}
+            for source in (one.source or []) if one.sealed else []:
+                if os.path.normpath(source.uri) in uris:
+                    sentence = f"its rows are also read under another name ({source.uri}); give it files of its own"
+                    raise FieldError(("evaluate", "sets", name, "sealed"), sentence)

@@ -25,9 +25,15 @@ def check_gates(gates: Sequence[GateSpec], evaluate: EvaluateSpec) -> None:
                 sentence = f"{of_set!r} is a sealed set, and only a gate with confidence may be about it; give one"
                 raise FieldError((*at, "metric"), sentence)
         if gate.metric in MEASURES and (gate.confidence is not None or gate.slice or gate.max_gap is not None):
-            sentence = f"{gate.metric} is measured of the whole model; use min, max or min_gain, without confidence"
+            sentence = (
+                f"{gate.metric} is measured of the whole model; use min, max or min_gain, without confidence and slice"
+            )
             raise FieldError((*at, "metric"), sentence)
         if gate.expression is not None:
+            hidden = [name for name, one in evaluate.sets.items() if one.sealed and f"{name}/" in gate.expression]
+            if hidden:
+                sentence = f"{hidden[0]!r} is a sealed set, and only a gate with confidence may be about it"
+                raise FieldError((*at, "expression"), sentence)
             try:
                 check(gate.expression, open_metrics)
             except ValueError as error:

@@ -11,6 +11,7 @@ from data_contracts.pipeline_spec.base import FieldError, Section
 
 # What is measured of a model itself, and can be named like a metric.
 MEASURES = ("latency_ms", "size_bytes")
+_MOST_CANDIDATES = 1_000_000
 _ASKED = ("min", "max", "min_gain", "margin", "max_gap")
 
 
@@ -24,7 +25,8 @@ class GateSpec(Section):
     metric: str | None = None
     """A metric of `evaluate`, `<set>/<metric>`, `latency_ms` or `size_bytes`."""
     expression: str | None = Field(default=None, exclude_if=_absent)
-    """Instead of `metric`: a sum, difference, product or quotient of metrics, such as `accuracy - 0.1 * loss`."""
+    """Instead of `metric`, with `min` or `max`: a sum, difference, product or quotient of metrics, such as `accuracy -
+    0.1 * loss`."""
     min: float | None = None
     """Minimum value."""
     max: float | None = None
@@ -35,9 +37,9 @@ class GateSpec(Section):
     """With `confidence`: the largest loss against the champion on the same rows that is accepted."""
     max_gap: float | None = Field(default=None, ge=0, exclude_if=_absent)
     """The largest accepted difference between the slices with the highest and the lowest value."""
-    confidence: float | None = Field(default=None, gt=0.5, lt=1, exclude_if=_absent)
-    """With `min_gain` or `margin`: 1 minus the accepted probability that any worse model is promoted while the rows
-    are in use, such as 0.95; default: only the two values are compared."""
+    confidence: float | None = Field(default=None, gt=0.5, le=0.9999, exclude_if=_absent)
+    """1 minus the accepted probability that the gate is ever met falsely while its rows are in use, such as 0.95: the
+    rows must show what is asked for; not with `max_gap`; default: the values themselves are compared."""
     slice: Name | None = Field(default=None, exclude_if=_absent)
     """A slice of `evaluate.slices`: only its rows count; default all rows."""
 
@@ -64,11 +66,13 @@ class GateSpec(Section):
             raise ValueError("give exactly one of min, max, min_gain, margin and max_gap")
         if self.margin is not None and self.confidence is None:
             raise FieldError("margin", "needs confidence; give one, such as confidence: 0.95, or use min_gain")
-        if self.confidence is not None and not self.compares:
-            raise FieldError("confidence", "is about a gain over the champion: use it with min_gain or margin")
+        if self.confidence is not None and self.max_gap is not None:
+            raise FieldError("confidence", "does not go with max_gap; use it with min, max, min_gain or margin")
         given = [self.confidence, self.slice, self.max_gap]
         if self.expression is not None and given.count(None) != len(given):
-            raise FieldError("expression", "can have min, max or min_gain, without confidence, slice and max_gap")
+            raise FieldError("expression", "can have min or max, without confidence, slice and max_gap")
+        if self.expression is not None and self.compares:
+            raise FieldError("min_gain", "needs a metric: whether a larger expression is better is not known")
         if self.max_gap is not None and self.slice is not None:
             raise FieldError("slice", "does not go with max_gap, which compares all slices")
         return self
@@ -85,7 +89,7 @@ class PromoteSpec(Section):
     """The gates, all of which must be met; default none, so every checkpoint is promoted."""
     when_insufficient: Literal["keep", "promote"] = Field(default="keep", exclude_if=lambda one: one == "keep")
     """If the rows do not suffice for a gate with `confidence`: `keep` the champion or `promote`; default keep."""
-    candidates: int = Field(default=1, ge=1, exclude_if=lambda one: one == 1)
+    candidates: int = Field(default=1, ge=1, le=_MOST_CANDIDATES, exclude_if=lambda one: one == 1)
     """How many candidates were compared on the same rows before this one was chosen, with it; default 1."""
 
     @field_validator("alias")

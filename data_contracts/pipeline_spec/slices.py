@@ -34,7 +34,8 @@ class SliceSpec(Section):
             raise FieldError("where", "excludes min, max and values; write them as a part of the condition")
         if self.column is not None and ranged == (self.values is not None):
             raise FieldError("column", "needs min or max, or else values")
-        if type(self.min) is type(self.max) and self.min is not None and not self.min < self.max:  # type: ignore[operator]
+        alike = isinstance(self.min, str) == isinstance(self.max, str)
+        if self.min is not None and self.max is not None and alike and not self.min < self.max:  # type: ignore[operator]
             raise FieldError("max", f"must be above min ({self.min}); max itself is not in the slice")
         try:
             self.condition  # noqa: B018

@@ -24,7 +24,7 @@ def diff(arguments: argparse.Namespace) -> Answer:
     value = found.to_json()
     lines = _lines(found)
     if out is not None:
-        write_page(comparison_page(found).encode(), out, None, "comparison")
+        write_page(comparison_page(found).encode(), out, "comparison")
         lines += ["", f"{out} shows it as a page."]
         value["page"] = str(out)
     return Answer("\n".join(lines), value, line=found.sentence)

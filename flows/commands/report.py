@@ -1,4 +1,8 @@
-"""`report`: the page of a run as one HTML file, which opens offline."""
+"""`report`: the page of a run as one HTML file, which opens offline.
+
+The page is always made anew. The one in the store may have been changed by whoever can write there, and a browser would
+follow what it says.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,22 @@ import argparse
 import webbrowser
 from pathlib import Path
 
-from data_contracts.errors import TrainwrightError, UsageError
-from data_contracts.run_report import RunReport
-from flows.commands.guard import Answer, log
+from data_contracts.errors import UsageError
+from flows.commands.guard import Answer
 from infra.atomic import replace_bytes
 from infra.settings import state_folder
-from infra.store import Store
 from tasks.pages.facts import facts_of
-from tasks.pages.run_report_page import UNFINISHED, kept_page, page_path, run_report_page
+from tasks.pages.run_report_page import UNFINISHED, run_report_page
 from tasks.run.report import latest_report
-from tasks.run.run import Run, reopen_run
+from tasks.run.run import reopen_run
 
 
 def report(arguments: argparse.Namespace) -> Answer:
-    """Write the page, or name the one in the store; open it if asked."""
+    """Write the page; open it if asked."""
     out = None if arguments.out is None else free_file(arguments.out)
     run = reopen_run(arguments.run, arguments.store)
     ended = latest_report(run.store, run.run_id)
-    page, stored = _page(run, ended)
-    path = write_page(page, out, stored, run.run_id)
+    path = write_page(run_report_page(facts_of(run)).encode(), out, run.run_id)
     if arguments.open:
         open_in_browser(path)
     verdict = ended.verdict if ended is not None else UNFINISHED
@@ -40,17 +41,14 @@ def free_file(name: str) -> Path:
     return path
 
 
-def write_page(page: bytes, out: Path | None, stored: Path | None, name: str) -> Path:
-    """Write a page to `out`; without one, the file in the store is used, or a file in the state folder."""
-    path = out or stored
-    if path is not None and path == stored:
-        return path
+def write_page(page: bytes, out: Path | None, name: str) -> Path:
+    """Write a page to `out`; without one, to a file in the state folder that only this user can read."""
+    path = out or state_folder() / "pages" / f"{name}.html"
     try:
-        if path is not None:
+        if out is not None:
             with path.open("xb") as file:
                 file.write(page)
             return path
-        path = state_folder() / "pages" / f"{name}.html"
         path.parent.mkdir(exist_ok=True)
         replace_bytes(path, page, mode=0o600)
     except OSError as error:
@@ -70,30 +68,3 @@ def open_in_browser(path: Path) -> None:
         raise UsageError(
             f"There is no browser here to open {path} in.", remedy="Open the file on a machine that has one."
         )
-
-
-def _page(run: Run, ended: RunReport | None) -> tuple[bytes, Path | None]:
-    """The page of the run's newest report, made if the store has none; and its file, if the store is a folder.
-
-    The page of a run that has not ended is not kept.
-    """
-    if ended is None:
-        return run_report_page(facts_of(run)).encode(), None
-    path = page_path(run, ended)
-    page = kept_page(run.store, path)
-    if page is None:
-        page = run_report_page(facts_of(run)).encode()
-        return page, _file(run.store, path) if _kept(run.store, path, page) else None
-    return page, _file(run.store, path)
-
-
-def _kept(store: Store, path: str, page: bytes) -> bool:
-    try:
-        return store.create_once(path, page)
-    except (TrainwrightError, OSError) as error:  # a store that may only be read
-        log.debug("the page is not kept: %s", error)
-        return False
-
-
-def _file(store: Store, path: str) -> Path | None:
-    return Path(store.uri) / path if store.is_local else None

@@ -27,14 +27,14 @@ class Bar:
     wasted: float = 0.0
 
 
-def bars(drawn: Sequence[Bar], title: str, *, low: float = 0.0) -> str:
-    """Horizontal bars from `low`, one below the other; "" if there are none."""
+def bars(drawn: Sequence[Bar], title: str, *, low: float = 0.0, high: float | None = None) -> str:
+    """Horizontal bars from `low` to `high` (the largest by default), one below the other; "" if there are none."""
     known = [one for one in drawn if finite([one.value])]
     if not known:
         return ""
     room = max(width_of(one.figure, 12) for one in known) + 10
     picture = Picture(_WIDTH, _ROW * len(known) + 6, title)
-    high = max(max(one.value for one in known), low + 1e-9)
+    high = max(max(one.value for one in known), low + 1e-9) if high is None else high
     scale = Scale(low, high, _LEFT, _WIDTH - min(room, 300))
     for number, one in enumerate(known):
         top = 3 + number * _ROW

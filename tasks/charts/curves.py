@@ -13,6 +13,8 @@ from tasks.charts.scales import Scale, finite, scale_of
 
 _WIDTH, _HEIGHT = 520, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 508, 30, 214
+# Of the legend.
+_LINE = 18
 # More points than this are no longer seen apart.
 _POINTS = 300
 _WIDE_RATIO = 50
@@ -42,24 +44,26 @@ def curves(drawn: Sequence[Curve], marks: Sequence[Mark] = (), title: str = "") 
         return ""
     values = [value for one in shown for value in one.values]
     steps = [step for one in shown for step in one.steps]
-    picture = Picture(
-        _WIDTH, _HEIGHT, title or f"{', '.join(one.name for one in shown)} over the steps of the training"
-    )
+    named = _in_lines([one.name for one in shown])
+    more = _LINE * (len(named) - 1)
+    top, bottom = _TOP + more, _BOTTOM + more
+    words = title or f"{', '.join(one.name for one in shown)} over the steps of the training"
+    picture = Picture(_WIDTH, _HEIGHT + more, words)
     wide = min(values) > 0 and max(values) / min(values) > _WIDE_RATIO
     across = scale_of([*steps, *(one.step for one in marks)], _LEFT, _RIGHT, pad=0.02)
-    up = scale_of(values, _BOTTOM, _TOP + 8, log=wide)
+    up = scale_of(values, bottom, top + 8, log=wide)
     axes(picture, across, up, "step (values on a logarithmic scale)" if wide else "step")
     for mark in marks:
         x = across.at(mark.step)
-        picture.line((x, _TOP + 4, x, _BOTTOM), SOFT, 1.2, "3 3")
-        picture.tip((x - 4, _TOP, 8, _BOTTOM - _TOP), f"step {mark.step:g}: {mark.words}")
+        picture.line((x, top + 4, x, bottom), SOFT, 1.2, "3 3")
+        picture.tip((x - 4, top, 8, bottom - top), f"step {mark.step:g}: {mark.words}")
     for colour, one in zip(SERIES, shown, strict=False):
         points = [(across.at(step), up.at(value)) for step, value in zip(one.steps, one.values, strict=True)]
         if len(points) > 1:
             picture.path(points, colour)
         for point in points if len(points) <= 20 else points[-1:]:
             picture.dot(*point, 2.5, colour)
-    legend(picture, [one.name for one in shown])
+    _legend(picture, named)
     return picture.svg()
 
 
@@ -80,14 +84,30 @@ def axes(picture: Picture, across: Scale, up: Scale, below: str) -> None:
     picture.text(((across.start + across.end) / 2, up.start + 33), below, size=11, anchor="middle", fill=SOFT)
 
 
-def legend(picture: Picture, names: Sequence[str]) -> None:
-    """The names in one line at the top, each beside its colour."""
-    room = (picture.width - _LEFT) / len(names) - 26
-    x = float(_LEFT)
-    for colour, name in zip(SERIES, names, strict=False):
-        picture.line((x, 12, x + 14, 12), colour, 3)
-        picture.text((x + 19, 16), name, size=12, room=room)
-        x += 19 + width_of(fitted(name, 12, room), 12) + 14
+def _in_lines(names: Sequence[str]) -> list[list[str]]:
+    """The names of a legend, as many in a line as there is room for; one that is longer than a line is cut off."""
+    lines: list[list[str]] = []
+    left = 0.0
+    for name in names:
+        shown = fitted(name, 12, _WIDTH - _LEFT - 26)
+        needed = 33 + width_of(shown, 12)
+        if needed > left:
+            lines.append([])
+            left = float(_WIDTH - _LEFT)
+        lines[-1].append(shown)
+        left -= needed
+    return lines
+
+
+def _legend(picture: Picture, lines: Sequence[Sequence[str]]) -> None:
+    """The names at the top, each beside its colour."""
+    colours = iter(SERIES)
+    for number, names in enumerate(lines):
+        x, y = float(_LEFT), 12 + _LINE * number
+        for name in names:
+            picture.line((x, y, x + 14, y), next(colours), 3)
+            picture.text((x + 19, y + 4), name, size=12)
+            x += 33 + width_of(name, 12)
 
 
 def calibration(shares: Sequence[tuple[float, float, int]], title: str) -> str:

@@ -35,17 +35,23 @@ def outcome(gate: GateResult) -> str:
 
 def _row(gate: GateResult, spec: GateSpec | None, sign: int) -> Gate:
     name = f"{gate.metric} · {gate.slice}" if gate.slice else gate.metric
-    if gate.evidence is not None or (spec is not None and spec.compares):
+    evidence = gate.evidence
+    if gate.champion_value is not None or (spec is not None and spec.compares):
         return _gain(gate, spec, name, sign)
     if spec is not None:
         above, gap = spec.min is not None, spec.max_gap is not None
     else:
         above, gap = (gate.value >= gate.bound) == gate.met, False
-    asked = f"{'at least' if above else 'at most'} {label(gate.bound)}"
+    asked = f"{'gap between slices' if gap else 'value'} {'at least' if above else 'at most'} {label(gate.bound)}"
+    if evidence is not None:
+        asked += f", {100 * evidence.confidence:.4g} % confidence"
+    if missing := _missing(gate):
+        return Gate(name, asked, None, gate.bound, above, outcome(gate), missing=missing)
     return Gate(
         name=name,
-        asked=f"gap between slices {asked}" if gap else f"value {asked}",
+        asked=asked,
         value=gate.value,
+        interval=None if evidence is None else (evidence.low, evidence.high),
         limit=gate.bound,
         good_above=above,
         outcome=outcome(gate),
@@ -64,13 +70,17 @@ def _gain(gate: GateResult, spec: GateSpec | None, name: str, sign: int) -> Gate
         asked = f"gain above {label(limit)}"
     interval, value = None, None
     if gate.evidence is not None:
-        interval, value = (gate.evidence.low, gate.evidence.high), gate.evidence.gain
+        interval, value = (gate.evidence.low, gate.evidence.high), gate.evidence.estimate
         asked += f", {100 * gate.evidence.confidence:.4g} % confidence"
-    elif gate.sealed:
-        sealed = ("sealed set", "Its scores are shown to nobody; only the verdict is told.")
-        return Gate(name, asked, None, limit, True, outcome(gate), missing=sealed)
-    elif gate.skipped:
-        return Gate(name, asked, None, limit, True, outcome(gate), missing=("not compared", "Nothing was spent."))
+    elif missing := _missing(gate):
+        return Gate(name, asked, None, limit, True, outcome(gate), missing=missing)
     elif gate.champion_value is not None:
         value = sign * (gate.value - gate.champion_value)
     return Gate(name, asked, value, limit, True, outcome(gate), interval, scale=f"{gate.metric} gain")
+
+
+def _missing(gate: GateResult) -> tuple[str, str] | None:
+    """Why no value of a gate is shown; None if it is."""
+    if gate.sealed:
+        return "sealed set", "Its scores are shown to nobody; only the verdict is told."
+    return ("not compared", "It was not asked; the sentence below says why.") if gate.skipped else None

@@ -13,19 +13,19 @@ from tasks.evidence.intervals import Interval
 from tasks.evidence.levels import NOTHING, Spent, level
 
 
-class Paired(Protocol):
-    """The scores of two models on the same rows."""
+class Measured(Protocol):
+    """Scores on the rows that a gate is about: of two models, or of one against a bound."""
 
     @property
     def gain(self) -> float:
-        """By how much the candidate is better."""
+        """By how much the candidate is better; of one model, its value, or minus it if a smaller one is asked for."""
 
     @property
     def rows(self) -> int:
         """The number of rows."""
 
     def p_value(self, bound: float = 0.0) -> float:
-        """How likely a gain at least this large is, if the true gain is not above `bound`."""
+        """How likely a gain at least this large is, if the true one is not above `bound`."""
 
     def interval(self, confidence: float) -> Interval:
         """The confidence interval of the gain."""
@@ -39,13 +39,13 @@ class Question:
     """One gate's question: is the true gain above `bound`?
 
     Attributes:
-        paired: candidate against champion; reverse: champion against candidate.
+        measured: the gain that is asked for; reverse: the same with the other sign.
         confidence: 1 minus the accepted probability of any false promotion while the rows are in use.
         spent: what the rows have decided before.
     """
 
-    paired: Paired
-    reverse: Paired
+    measured: Measured
+    reverse: Measured
     bound: float
     confidence: float
     spent: Spent = NOTHING
@@ -75,14 +75,14 @@ def decide(questions: Sequence[Question]) -> list[Decision]:
 
 
 def _decision(one: Question, p_worse: float) -> Decision:
-    asked, p_value = level(1 - one.confidence, one.spent), one.paired.p_value(one.bound)
+    asked, p_value = level(1 - one.confidence, one.spent), one.measured.p_value(one.bound)
     verdict: GateVerdict = "insufficient"
     if p_value <= asked and asked > 0:
         verdict = "better"
     elif p_worse <= (1 - one.confidence) / 2:
         verdict = "worse"
-    needed = one.paired.rows_needed(one.bound, level(1 - one.confidence)) if verdict == "insufficient" else None
-    return Decision(verdict, one.paired.gain, one.paired.interval(one.confidence), p_value, asked, needed)
+    needed = one.measured.rows_needed(one.bound, level(1 - one.confidence)) if verdict == "insufficient" else None
+    return Decision(verdict, one.measured.gain, one.measured.interval(one.confidence), p_value, asked, needed)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -57,16 +57,19 @@ class PairedCounts:
             level: of the test, one-sided.
             power: how likely they would decide.
         """
-        return rows_needed(self.gain - bound, ((self.won + self.lost) / self.rows - self.gain**2) ** 0.5, level, power)
+        # Under a true gain of the bound, the models differ on as many rows at least.
+        variances = (self.won + self.lost) / self.rows - self.gain**2, abs(bound) - bound**2
+        return rows_needed(self.gain - bound, max(*variances, 0.0) ** 0.5, level, power)
 
     def _of_student(self, bound: float) -> float:
         won, lost, gain = self.won / self.rows, self.lost / self.rows, self.gain
         variance = won + lost - gain**2
         if self.rows < 2 or variance <= 0:
-            return 1.0 if self.rows < 2 or gain <= bound else student.least(self.rows)
+            return 1.0 if self.rows < 2 or gain <= bound else student.least(self.rows)  # it won on every row
         third = won * (1 - gain) ** 3 - lost * (1 + gain) ** 3 - (1 - won - lost) * gain**3
+        fourth = won * (1 - gain) ** 4 + lost * (1 + gain) ** 4 + (1 - won - lost) * gain**4
         deviation = math.sqrt(variance * self.rows / (self.rows - 1))
-        return student.p_value(self.rows, (gain - bound) / deviation, third / deviation**3)
+        return student.p_value(self.rows, (gain - bound) / deviation, third / deviation**3, fourth / deviation**4)
 
     def _score(self, bound: float) -> float:
         """Tango's statistic for a true gain of `bound`: standard normal in large samples."""
@@ -91,4 +94,5 @@ def rows_needed(beyond: float, deviation: float, level: float, power: float = 0.
     """
     if beyond <= 0:
         return None
-    return math.ceil(((float(ndtri(1 - level)) + float(ndtri(power))) * deviation / beyond) ** 2)
+    rows = ((float(ndtri(1 - level)) + float(ndtri(power))) * deviation / beyond) ** 2
+    return math.ceil(max(rows, -math.log2(level)))  # fewer decide nothing, as coins that all fall on one side

@@ -1,4 +1,4 @@
-"""Two models by a metric that is not a mean over rows: it is computed again on each resample of the rows.
+"""Models by a metric that is not a mean over rows: it is computed again on each resample of the rows.
 
 The p-value is that of a t test on the influence of each row on the metric (the infinitesimal jackknife, Efron 1982): a
 bootstrap of 10,000 resamples says nothing of probabilities of 10⁻⁶, which a test set that has decided often asks for.
@@ -7,7 +7,7 @@ bootstrap of 10,000 resamples says nothing of probabilities of 10⁻⁶, which a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -45,11 +45,12 @@ def value_of(metric: ResampledMetric, target: Numbers, prediction: Numbers) -> f
 
 @dataclass(frozen=True, eq=False)
 class PairedScores:
-    """The truth and both models' predictions of each row.
+    """The truth and the models' predictions of each row.
 
     Attributes:
         mode: whether a larger or a smaller value of the metric is better.
-        target: (rows,); candidate, champion: predictions, (rows,) or (rows, n).
+        target: (rows,); candidate, champion: predictions, (rows,) or (rows, n); without a champion, the candidate's
+            own value is the gain.
         units: (rows,) the unit of each row: units are drawn as a whole; None if rows are.
         seed: of the resamples.
     """
@@ -58,7 +59,7 @@ class PairedScores:
     mode: Literal["max", "min"]
     target: Numbers
     candidate: Numbers
-    champion: Numbers
+    champion: Numbers | None
     units: Units | None = None
     seed: int = 0
 
@@ -89,8 +90,8 @@ class PairedScores:
     @cached_property
     def gain(self) -> float:
         """By how much the candidate's value is better."""
-        mine, theirs = self._models.values
-        return self._sign * (mine - theirs)
+        mine, *theirs = self._models.values
+        return self._sign * (mine - sum(theirs))
 
     @cached_property
     def _influence(self) -> Values:
@@ -102,21 +103,14 @@ class PairedScores:
 
     def p_value(self, bound: float = 0.0) -> float:
         """How likely a gain at least this large is, if the true gain is not above `bound`."""
-        units = self.num_units
-        if units < 2 or not math.isfinite(self.gain):
-            return 1.0
-        deviation = float(self._influence.std(ddof=1))
-        if deviation == 0 or not math.isfinite(deviation):
-            return student.least(units) if self.gain > bound and deviation == 0 else 1.0
-        skewness = float(np.mean((self._influence - self._influence.mean()) ** 3)) / deviation**3
-        return student.p_value(units, (self.gain - bound) / deviation, skewness)
+        return student.of_influence(self._influence, self.gain, bound)
 
     def interval(self, confidence: float, resamples: int | None = None) -> Interval:
         """The BCa bootstrap interval of the gain; by default with fewer resamples of very many rows."""
         if resamples is None:
             resamples = int(np.clip(_MOST_DRAWN // max(self.rows, 1), _FEWEST, RESAMPLES))
         resampled = np.concatenate(
-            [self._sign * (block[:, 0] - block[:, 1]) for block in self._models.resampled(resamples)]
+            [self._sign * (block[:, 0] - block[:, 1:].sum(axis=1)) for block in self._models.resampled(resamples)]
         )
         return bca(resampled, self.gain, self._influence, confidence)
 
@@ -124,6 +118,11 @@ class PairedScores:
         """How many rows would decide with this gain and spread; None if it is not above `bound`."""
         units = rows_needed(self.gain - bound, float(self._influence.std()), level, power)
         return None if units is None else math.ceil(units * self.rows / self.num_units)
+
+    @property
+    def predictions(self) -> list[Numbers]:
+        """The candidate's, then the champion's if there is one."""
+        return [self.candidate] if self.champion is None else [self.candidate, self.champion]
 
     def drawn(self, resamples: int) -> Iterator[Values]:
         """How often each row is drawn, (some resamples, rows), in blocks."""
@@ -137,61 +136,60 @@ class PairedScores:
 
 
 class _SummedModels:
-    """Both models by a metric that is a function of sums over rows."""
+    """The models by a metric that is a function of sums over rows."""
 
     def __init__(self, scores: PairedScores) -> None:
         self._scores = scores
         self._statistic = sum_statistic(scores.metric, scores.target)
-        self._entries = [self._statistic.entries(scores.target, one) for one in (scores.candidate, scores.champion)]
+        self._entries = [self._statistic.entries(scores.target, one) for one in scores.predictions]
         self._sums = [np.asarray(one.sum(axis=0), np.float64).reshape(-1) for one in self._entries]
 
     @cached_property
-    def values(self) -> tuple[float, float]:
-        mine, theirs = (float(self._statistic.value(one)) for one in self._sums)
-        return mine, theirs
+    def values(self) -> list[float]:
+        return [float(self._statistic.value(one)) for one in self._sums]
 
     @cached_property
     def influence(self) -> Values:
-        mine, theirs = (
+        mine, *theirs = (
             one @ _gradient(self._statistic, sums) for one, sums in zip(self._entries, self._sums, strict=True)
         )
-        moved = np.asarray(mine - theirs) * self._scores.rows
+        moved = np.asarray(mine - sum(theirs)) * self._scores.rows
         return moved - moved.mean()
 
     def resampled(self, resamples: int) -> Iterator[Values]:
-        """The metric of both models on each resample: (some resamples, 2)."""
-        width = self._statistic.width
+        """The metric of each model on each resample: (some resamples, models)."""
         if self._statistic.whole and self._scores.units is None:
-            counts, both = _kinds(*self._entries)
+            counts, kinds = _kinds(self._entries)
             draw = np.random.default_rng(self._scores.seed)
             at_once = max(1, _BLOCK // len(counts))
             for start in range(0, resamples, at_once):
                 size = min(at_once, resamples - start)
                 drawn = draw.multinomial(counts.sum(), counts / counts.sum(), size=size)
-                yield self._both(np.asarray((both.T @ drawn.T).T, np.float64), width)
+                yield self._metric(np.asarray((kinds.T @ drawn.T).T, np.float64))
             return
         for rows in self._scores.drawn(resamples):
             sums = [np.asarray((one.T @ rows.T).T, np.float64) for one in self._entries]
-            yield self._both(np.concatenate(sums, axis=1), width)
+            yield self._metric(np.concatenate(sums, axis=1))
 
-    def _both(self, sums: Values, width: int) -> Values:
-        return np.stack([self._statistic.value(sums[:, :width]), self._statistic.value(sums[:, width:])], axis=1)
+    def _metric(self, sums: Values) -> Values:
+        """The metric of each model from the sums of one after the other."""
+        of_each = np.split(sums, len(self._entries), axis=1)
+        return np.stack([self._statistic.value(one) for one in of_each], axis=1)
 
 
 class _RankedModels:
-    """Both models by the order of their scores."""
+    """The models by the order of their scores."""
 
     def __init__(self, scores: PairedScores) -> None:
         self._scores = scores
         metric, target = scores.metric, scores.target
-        self._rankings = [_rankings(metric, target, one) for one in (scores.candidate, scores.champion)]
+        self._rankings = [_rankings(metric, target, one) for one in scores.predictions]
         self._kept = counted(metric, target)
 
     @cached_property
-    def values(self) -> tuple[float, float]:
+    def values(self) -> list[float]:
         metric = self._scores.metric
-        mine, theirs = (float(np.mean([_ranked(metric, one) for one in its])) for its in self._rankings)
-        return mine, theirs
+        return [float(np.mean([_ranked(metric, one) for one in its])) for its in self._rankings]
 
     @cached_property
     def influence(self) -> Values:
@@ -202,16 +200,17 @@ class _RankedModels:
             return np.asarray(np.mean(parts, axis=0))
 
         found = np.zeros(self._scores.rows)
-        found[self._kept] = (of(self._rankings[0]) - of(self._rankings[1])) * (self._scores.rows / self._kept.sum())
+        mine, *theirs = map(of, self._rankings)
+        found[self._kept] = (mine - sum(theirs)) * (self._scores.rows / self._kept.sum())
         return found
 
     def resampled(self, resamples: int) -> Iterator[Values]:
-        """The metric of both models on each resample: (some resamples, 2)."""
+        """The metric of each model on each resample: (some resamples, models)."""
         whole = self._scores.units is None and bool(self._kept.all())
         if self._scores.metric.base == "AUROC" and whole:
             areas = [
-                resampled_auc(np.stack([mine.scores, theirs.scores]), mine.truth, resamples, self._scores.seed)
-                for mine, theirs in zip(*self._rankings, strict=True)
+                resampled_auc(np.stack([one.scores for one in its]), its[0].truth, resamples, self._scores.seed)
+                for its in zip(*self._rankings, strict=True)
             ]
             yield np.mean(areas, axis=0)
             return
@@ -249,10 +248,10 @@ def _gradient(statistic: SumStatistic, sums: Values) -> Values:
     return np.asarray(moved / (2 * np.diagonal(steps)))
 
 
-def _kinds(candidate: csr_matrix, champion: csr_matrix) -> tuple[NDArray[np.int64], csr_matrix]:
-    """How many rows add the same to both models' sums, and what one of each kind adds to both: (kinds, 2 width)."""
+def _kinds(entries: Sequence[csr_matrix]) -> tuple[NDArray[np.int64], csr_matrix]:
+    """How many rows add the same to each model's sums, and what one of each kind adds: (kinds, models · width)."""
     draw = np.random.default_rng(0)
     # Rows that add the same have the same number; others differ with certainty, but for rounding.
-    numbers = candidate @ draw.random(candidate.shape[1]) + 1j * (champion @ draw.random(champion.shape[1]))
+    numbers = sum(factor * (one @ draw.random(one.shape[1])) for factor, one in zip((1, 1j), entries, strict=False))
     _, first, counts = np.unique(np.round(numbers, 9), return_index=True, return_counts=True)
-    return counts, csr_matrix(np.hstack([candidate[first].toarray(), champion[first].toarray()]))
+    return counts, csr_matrix(np.hstack([one[first].toarray() for one in entries]))

@@ -41,15 +41,12 @@ class PairedValues:
 
     def p_value(self, bound: float = 0.0) -> float:
         """How likely a gain at least this large is, if the true gain is not above `bound`."""
-        units = len(self.gains)
-        if units < 2:
-            return 1.0
-        influence = self._influence
-        deviation = float(influence.std(ddof=1))
-        if deviation == 0:  # every unit gained as much
-            return 1.0 if self.gain <= bound else student.least(units)
-        skewness = float(np.mean(influence**3)) / deviation**3
-        return student.p_value(units, (self.gain - bound) / deviation, skewness)
+        if self.sizes is None:
+            return student.of_influence(self._influence, self.gain, bound)
+        # Units of a true gain of `bound`: about the measured gain, large units would seem to vary less than they do.
+        beyond = self.gains - bound * self.sizes
+        mean_size = self.rows / len(self.gains)
+        return student.of_influence(beyond / mean_size, self.gain, bound)
 
     def interval(self, confidence: float, resamples: int = RESAMPLES) -> Interval:
         """The BCa bootstrap interval of the mean gain."""

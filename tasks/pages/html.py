@@ -12,7 +12,6 @@ from tasks.charts.picture import plain
 from tasks.pages.style import STYLE
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-# Every page begins with these bytes. A page that does not was not written by us, and a browser must not see it.
 HEAD = (
     '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'

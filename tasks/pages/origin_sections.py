@@ -20,6 +20,8 @@ from tasks.stages.shard import in_order
 
 _TONES = {"holds": "good"}
 _MOST_FAILURES = 20
+# So many expectations that hold are folded away.
+_MANY = 12
 
 
 def drift_part(facts: Facts) -> Markup:
@@ -61,6 +63,7 @@ def data_section(facts: Facts) -> Markup:
         return section("Data and contract", tag("p", "No contract was checked.", kind="soft"), pairs(known))
     results = tried(lambda: report_results(run, report)) or []
     broken = [one for one in results if one.verdict != "holds"]
+    held = [one for one in results if one.verdict == "holds"]
     verdict = "accepted" if report.accepted else "rejected"
     words = f"The contract {verdict} the data: {report.expectations:,} expectations, {len(report.failures):,} broken."
     if not report.expectations and not results:
@@ -71,7 +74,7 @@ def data_section(facts: Facts) -> Markup:
         pairs(known),
         _failures(report),
         tag("h3", "Expectations") if results else NOTHING,
-        _expectations([*broken, *(one for one in results if one.verdict == "holds")]),
+        *_expectations_parts(broken, held),
     )
 
 
@@ -152,6 +155,14 @@ def in_time(seconds: float) -> str:
 
 def _histogram(one: ColumnDrift) -> Markup:
     return Markup(svg(one.bars, one.column)) if one.bars else NOTHING
+
+
+def _expectations_parts(broken: list[Result], held: list[Result]) -> list[Markup]:
+    """What was broken, then what held; many of the latter are folded away."""
+    if len(held) < _MANY:
+        return [_expectations([*broken, *held])]
+    words = f"{len(held):,} expectations hold"
+    return [_expectations(broken), tag("details", tag("summary", words), _expectations(held))]
 
 
 def _expectations(results: list[Result]) -> Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from data_contracts.gate_results import Evidence
 from data_contracts.handoffs import Evaluation
 from tasks.charts.bars import Bar, bars, histogram
 from tasks.charts.curves import Mark, calibration
@@ -31,14 +30,14 @@ def gates_section(facts: Facts) -> Markup:
         return section("Gates", tag("p", reason, kind="soft")) if reason else NOTHING
     plot = forest(forest_rows(gates, facts.run.spec))
     rows = [
-        (tag("span", outcome(one), kind=f"tag {TONES[outcome(one)]}"), _full(one.sentence), _evidence(one.evidence))
+        (
+            tag("span", outcome(one), kind=f"tag {TONES[outcome(one)]}"),
+            _full(one.sentence),
+            one.evidence.method if one.evidence is not None else "",
+        )
         for one in gates
     ]
-    head = (
-        ("Outcome", "What was found", "Evidence")
-        if any(one.evidence for one in gates)
-        else ("Outcome", "What was found")
-    )
+    head = ("Outcome", "What was found", "Interval by")[: 3 if any(one.evidence for one in gates) else 2]
     listed = table(head, [row[: len(head)] for row in rows])
     met = sum(one.met for one in gates)
     return section("Gates", tag("p", f"{met} of {len(gates)} gates met.", kind="soft"), chart(plot), listed)
@@ -84,12 +83,13 @@ def slices_section(facts: Facts) -> Markup:
     if evaluation is None:
         return NOTHING
     parts = [_sets(evaluation, name) for name in evaluation.metrics if "/" not in name]
-    sliced = [one for one in facts.gates if one.slice]
+    sliced = [one for one in facts.gates if one.slice and not one.sealed and not one.skipped]
     if sliced:
         drawn = [
             Bar(f"{one.metric} · {one.slice}", one.value, label(one.value), _COLOURS[outcome(one)]) for one in sliced
         ]
-        parts.append(chart(bars(drawn, "Each slice that a gate is about"), "Slices that a gate is about"))
+        high = _high([one.value for one in drawn])
+        parts.append(chart(bars(drawn, "Each slice that a gate is about", high=high), "Slices that a gate is about"))
     return section("Slices and sets", *parts)
 
 
@@ -98,7 +98,8 @@ def worst_section(facts: Facts) -> Markup:
     evaluation, dataset = facts.evaluation, facts.dataset
     if evaluation is None:
         return NOTHING
-    name = facts.main_metric
+    of_rows = [one for one in (facts.main_metric, *evaluation.metrics) if _has_rows(evaluation, one)]
+    name = (of_rows or [facts.main_metric])[0]
     worst = tried(lambda: worst_rows(facts.run.store, evaluation, name))
     title = "The worst rows"
     if worst is None:
@@ -107,19 +108,34 @@ def worst_section(facts: Facts) -> Markup:
     if not worst.positions:
         words = f"All {worst.rows:,} rows have the same {name}, so no row is worse than the others."
         return section(title, tag("p", words, kind="soft"))
-    split = facts.run.spec.evaluate.split
-    values = {} if dataset is None else tried(lambda: rows_at(facts.run.store, dataset, split, worst.positions)) or {}
+    wanted, of_set = facts.run.spec.evaluate, name.rpartition("/")[0]
+    known = wanted.metrics.get(name.rpartition("/")[2])
+    truth = (known.target or "") if known is not None else ""
+    split = wanted.split if not of_set else wanted.sets[of_set].split if of_set in wanted.sets else None
+    positions, values = worst.positions, {}
+    if dataset is not None and split is not None:  # a set with a source has a dataset of its own
+        values = tried(lambda: rows_at(facts.run.store, dataset, split, positions, truth)) or {}
     if (found := facts.pairs) is not None:
-        for position in worst.positions:
-            known = {"truth": shown(found.truth[position]), "predicted": shown(found.prediction[position])}
-            values[position] = known | values.get(position, {})
-    return section(title, tag("p", _about(worst, split), kind="soft"), _worst_table(facts, worst, values))
+        for position in positions:
+            both = {"truth": shown(found.truth[position]), "predicted": shown(found.prediction[position])}
+            # The same value need not stand there twice.
+            values[position] = both | {one: it for one, it in values.get(position, {}).items() if one != truth}
+    return section(
+        title,
+        tag("p", _about(worst, f"set {of_set}" if of_set else f"split {split}"), kind="soft"),
+        _worst_table(facts, worst, values),
+    )
 
 
-def _about(worst: Worst, split: str) -> str:
+def _has_rows(evaluation: Evaluation, metric: str) -> bool:
+    known = evaluation.metrics.get(metric)
+    return known is not None and known.unit == "row"
+
+
+def _about(worst: Worst, rows: str) -> str:
     number = len(worst.positions)
     more = f", the first of {worst.alike:,} that are as bad" if worst.alike > number else ""
-    return f"{number} of {worst.rows:,} rows of the split {split} with the worst {worst.metric}{more}."
+    return f"{number} of {worst.rows:,} rows of the {rows} with the worst {worst.metric}{more}."
 
 
 def _worst_table(facts: Facts, worst: Worst, values: dict[int, dict[str, str]]) -> Markup:
@@ -164,7 +180,10 @@ def _of_pairs(found: Pairs) -> list[Markup]:
     if found.sure is not None:
         known = np.isfinite(found.sure)
         shares, error = reliability(found.sure[known], (found.truth == found.prediction)[known])
-        words = f"Calibration: how often it is right when it is so sure. Expected calibration error {label(error)}."
+        words = (
+            "Calibration: of the rows for which the model is so sure (across), the share that it gets right (up). "
+            f"Expected calibration error {label(error)}."
+        )
         parts.append(chart(calibration(shares, "How sure the model was, and how often it was right"), words))
     return parts
 
@@ -189,22 +208,13 @@ def _sets(evaluation: Evaluation, name: str) -> Markup:
         for key, one in same.items()
     ]
     low = min(0.0, *(one.value for one in same.values()))
-    return chart(bars(drawn, f"{name} on each set", low=low), f"{name} on each set")
+    high = _high([one.value for one in drawn])
+    return chart(bars(drawn, f"{name} on each set", low=low, high=high), f"{name} on each set")
 
 
-def _evidence(evidence: Evidence | None) -> str:
-    if evidence is None:
-        return ""
-    parts = [
-        f"gain {label(evidence.gain)}",
-        f"{100 * evidence.confidence:.4g} % interval {label(evidence.low)} to {label(evidence.high)}",
-        f"p {evidence.p_value:.3g}, accepted {evidence.level:.3g}",
-        f"{evidence.rows:,} rows" + (f" in {evidence.units:,} units" if evidence.units else ""),
-        f"{evidence.method}",
-        f"comparisons on these rows before: {evidence.comparisons:g}" if evidence.comparisons else "",
-        f"{evidence.rows_needed:,} fresh rows would show it" if evidence.rows_needed else "",
-    ]
-    return "; ".join(part for part in parts if part)
+def _high(values: list[float]) -> float | None:
+    """1 for shares, so that bars of several charts can be compared."""
+    return 1.0 if all(0 <= value <= 1 for value in values) else None
 
 
 def _without_gates(facts: Facts) -> str:

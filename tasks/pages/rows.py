@@ -10,23 +10,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from blake3 import blake3
 from numpy.typing import NDArray
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, Evaluation, ShardFile
-from infra import scratch
+from infra import evaluations, scratch
 from infra.store import Store
 from training import formats
 from training.formats.schema import read_schema
 
-OUTCOMES = "outcomes.parquet"
 WORST = 10
 # A page is made in seconds: larger files are not read for it.
 _MOST_BYTES = 2**28
-_MOST_ROWS = 2_000_000
+_MOST_ROWS, _MOST_VALUES = 2_000_000, 2**26
 # More columns of a row do not fit on a page.
 _MOST_COLUMNS = 12
 _MOST_TEXT = 60
@@ -67,24 +64,16 @@ class Worst:
 
 
 def read_pairs(store: Store, evaluation: Evaluation, metric: str) -> Pairs | None:
-    """Truth and prediction of each row for a metric; None if the evaluation keeps none.
-
-    The one place that knows how an evaluation keeps them: `pairs` names a file for each metric, with the columns
-    `target` and `prediction`, or `prediction_0`, `prediction_1`, … for a score of each class.
-    """
-    files: dict[str, str] = getattr(evaluation, "pairs", {})
-    name = files.get(metric) or next(iter(files.values()), None)
-    table = None if name is None else _table(store, evaluation, name)
-    if table is None or "target" not in table.column_names:
+    """Truth and prediction of each row for a metric, or for another one of the same set; None if none are kept."""
+    alike = [name for name in evaluation.pairs if name.rpartition("/")[0] == metric.rpartition("/")[0]]
+    name = metric if metric in alike else next(iter(alike), None)
+    if name is None or evaluation.metrics[name].rows > _MOST_ROWS:
         return None
-    if "prediction" in table.column_names:
-        columns = ["prediction"]
-    else:
-        columns = [f"prediction_{at}" for at in range(len(table.column_names) - 1)]
-    if not set(columns) <= set(table.column_names):
+    found = evaluations.pairs_of(store, evaluation, name, _MOST_VALUES)
+    if found is None:
         return None
-    scores = np.column_stack([table.column(one).to_numpy() for one in columns])
-    return pairs_of(table.column("target").to_numpy(), scores)
+    truth, scores = found
+    return pairs_of(truth, scores if scores.ndim > 1 else scores[:, None])
 
 
 def pairs_of(truth: NDArray, scores: NDArray) -> Pairs | None:
@@ -111,14 +100,9 @@ def pairs_of(truth: NDArray, scores: NDArray) -> Pairs | None:
 def worst_rows(store: Store, evaluation: Evaluation, metric: str) -> Worst | None:
     """The worst rows by a metric with an outcome for each row; None if there are no such outcomes."""
     known = evaluation.metrics.get(metric)
-    table = None if known is None or known.unit != "row" else _table(store, evaluation, OUTCOMES)
-    if known is None or table is None:
+    if known is None or known.unit != "row" or not 0 < known.rows <= _MOST_ROWS:
         return None
-    mine = table.filter(pc.equal(table.column("metric"), metric))
-    values = mine.column("value").to_numpy()
-    positions = mine.column("position").to_numpy()
-    if not len(values):
-        return None
+    values = evaluations.outcomes_of(store, evaluation, metric).values
     order = values if known.mode == "max" else -values
     order = np.where(np.isfinite(order), order, -math.inf)
     worse = order < order.max()
@@ -126,14 +110,16 @@ def worst_rows(store: Store, evaluation: Evaluation, metric: str) -> Worst | Non
     if not number:
         return Worst(metric, [], [], 0, len(values))
     edge = np.partition(order, number - 1)[number - 1]
-    # Of rows that are as bad as the last one, the first in the set.
+    # Of rows that are as bad as the last one, the first in the set. Outcomes are in the order of the rows.
     candidates = np.flatnonzero(order <= edge)
-    chosen = candidates[np.lexsort((positions[candidates], order[candidates]))][:number]
-    return Worst(metric, positions[chosen].tolist(), values[chosen].tolist(), len(candidates), len(values))
+    chosen = candidates[np.argsort(order[candidates], kind="stable")][:number]
+    return Worst(metric, chosen.tolist(), values[chosen].tolist(), len(candidates), len(values))
 
 
-def rows_at(store: Store, dataset: Dataset, split: str, positions: Sequence[int]) -> dict[int, dict[str, str]]:
-    """The columns of rows of a split by their positions, as short texts.
+def rows_at(
+    store: Store, dataset: Dataset, split: str, positions: Sequence[int], first: str = ""
+) -> dict[int, dict[str, str]]:
+    """The columns of rows of a split by their positions, as short texts; the column `first` before the others.
 
     Only the shards that hold one of the rows are read; rows in shards that are too large are left out.
     """
@@ -145,18 +131,22 @@ def rows_at(store: Store, dataset: Dataset, split: str, positions: Sequence[int]
             if mine and spent + shard.bytes <= _MOST_BYTES:
                 spent += shard.bytes
                 schema = read_schema(_schema_folder(store, dataset, folder.path))
-                rows = _rows_of(_local(store, shard, folder.path), schema, dataset, mine)
+                names = [one for one in schema.names if one in dataset.columns]
+                names = sorted(names, key=lambda one: one != first)[:_MOST_COLUMNS]
+                rows = _rows_of(_local(store, shard, folder.path), schema, dataset.format, names, mine)
                 found.update({start + number: row for number, row in rows.items()})
             start += shard.rows
     return found
 
 
-def _rows_of(path: Path, schema: pa.Schema, dataset: Dataset, wanted: Sequence[int]) -> dict[int, dict[str, str]]:
-    names = [name for name in schema.names if name in dataset.columns][:_MOST_COLUMNS]
+def _rows_of(
+    path: Path, schema: pa.Schema, encoding: str, names: list[str], wanted: Sequence[int]
+) -> dict[int, dict[str, str]]:
     found, at = {}, 0
-    for block in formats.get(dataset.format).read_blocks(path, schema, names):
+    for block in formats.get(encoding).read_blocks(path, schema, names):
         here = [one for one in wanted if at <= one < at + block.num_rows]
-        for number, row in zip(here, block.take([one - at for one in here]).to_pylist(), strict=True):
+        # In the order of `names`: readers give columns as they are written.
+        for number, row in zip(here, block.select(names).take([one - at for one in here]).to_pylist(), strict=True):
             found[number] = {name: shown(value) for name, value in row.items()}
         at += block.num_rows
         if wanted and at > wanted[-1]:
@@ -200,15 +190,3 @@ def _local(store: Store, shard: ShardFile, folder: Path) -> Path:
     if digest != shard.blake3:
         raise CorruptError(f"Shard {shard.path} does not hold the bytes that were sealed.")
     return path
-
-
-def _table(store: Store, evaluation: Evaluation, name: str) -> pa.Table | None:
-    """A table beside an evaluation; None if there is none, or it is too large for a page."""
-    manifest = store.manifest(evaluation.ref)
-    entry = next((file for file in manifest.files if file.path == name), None)
-    if entry is None or entry.bytes > _MOST_BYTES:
-        return None
-    with pq.ParquetFile(pa.BufferReader(store.read_sealed(manifest, name))) as file:
-        if file.metadata.num_rows > _MOST_ROWS:
-            return None
-        return file.read()

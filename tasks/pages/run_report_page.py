@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from data_contracts.run_report import RunReport
-from infra.store import Store, layout
+from infra.store import layout
 from tasks.pages.facts import Facts, gather
-from tasks.pages.html import HEAD, NOTHING, Markup, join, page, section, table, tag
+from tasks.pages.html import NOTHING, Markup, join, page, section, table, tag
 from tasks.pages.html import facts as pairs
 from tasks.pages.origin_sections import cost_section, data_section, drift_part, in_time, lineage_section
 from tasks.pages.quality_sections import (
@@ -73,16 +73,6 @@ def page_path(run: Run, report: RunReport) -> str:
     return layout.page(run.run_id, max(num_attempts(run) - 1, 0))
 
 
-def kept_page(store: Store, path: str) -> bytes | None:
-    """A page as it was kept; None if there is none, or what is there is not a page of ours."""
-    try:
-        data = store.read(path)
-    except FileNotFoundError:
-        return None
-    # So the browser gets the policy that forbids it to run or load anything, whoever wrote the rest.
-    return data if data.startswith(HEAD.encode()) else None
-
-
 def _made(part: Callable[[Facts], Markup], facts: Facts) -> Markup:
     try:
         return part(facts)
@@ -103,7 +93,7 @@ def _head(facts: Facts) -> Markup:
     verdict = report.verdict if report is not None else UNFINISHED
     tone = _TONES.get(verdict, "calm" if report is None else "bad")
     error = (report.error if report is not None else None) or {}
-    why = str(error.get("message") or "") or (report.sentence if report is not None else "The run has not ended.")
+    why = _why(facts, str(error.get("message") or "")) or (report.sentence if report else "The run has not ended.")
     remedy = str(error.get("remedy") or "")
     trace = str(error.get("user_traceback") or "")
     restarts = f"It recovered: the training was restarted {_times(facts.restarts)}." if facts.restarts else ""
@@ -121,6 +111,16 @@ def _head(facts: Facts) -> Markup:
         pairs([*metrics[:6], (f"{run.spec.model_name}@{run.spec.promote.alias}", version), ("took", _took(facts))]),
         kind=tone,
     )
+
+
+def _why(facts: Facts, message: str) -> str:
+    """The message; where several gates are not met, which ones: what each found stands below."""
+    missed = [
+        f"{one.metric} on the slice {one.slice}" if one.slice else one.metric for one in facts.gates if not one.met
+    ]
+    if len(missed) < 2 or ": " not in message:
+        return message
+    return f"{message.partition(': ')[0]}: {', '.join(dict.fromkeys(missed))}; {message.rpartition('; ')[2]}"
 
 
 def _stages(facts: Facts) -> Markup:

@@ -23,6 +23,7 @@ p{margin:.4rem 0;max-width:75ch;overflow-wrap:anywhere}
 .why{font-size:1.08rem}
 .soft,figcaption,.next{color:var(--soft)}
 ul{margin:.4rem 0;padding-left:1.2rem;max-width:85ch}
+summary{cursor:pointer;color:var(--soft);padding:.3rem 0}
 li{overflow-wrap:anywhere}
 code{font:.88em/1.4 ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;overflow-wrap:anywhere}
 pre{overflow-x:auto;background:var(--panel);border-radius:8px;padding:.8rem;font-size:.85rem}
@@ -52,5 +53,6 @@ h1{font-size:1.6rem}table{min-width:34rem}.chart svg{max-width:none}}
 body{font-size:11pt}main{max-width:none;padding:0}
 header,section{border-radius:0;border-width:0 0 1px;padding:.6rem 0}header{border-left-width:6px;padding-left:1rem}
 figure,tr{break-inside:avoid}h2,h3{break-after:avoid}.wide,.chart{overflow:visible}
+details::details-content{content-visibility:visible;display:contents}summary{list-style:none}
 svg rect,svg path,svg circle,svg polygon{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """.replace("\n", "")

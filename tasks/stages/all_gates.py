@@ -17,10 +17,6 @@ from tasks.stages.gates import judge, names_measure, not_asked
 if TYPE_CHECKING:
     from tasks.stages.set_scores import SetScores
 
-MORE_ROWS = (
-    "Give the set more test rows, or fresh ones; promote.when_insufficient: promote accepts a candidate that is not "
-    "shown to be worse."
-)
 _ANOTHER = "another gate is not met, and a comparison would spend test rows"
 
 
@@ -28,10 +24,10 @@ def judged(run: Run, dataset: Dataset | None, candidate: Evaluation, champion: E
     """Each gate's result, in the order of the spec; errors as of `judge` and `judge_evidence`."""
     gates = run.spec.promote.gates
     scores = _scores(run, dataset) if any(map(_looks_at_rows, gates)) else None
-    asks = [champion is not None and gate.confidence is not None for gate in gates]
+    asks = [gate.confidence is not None and (champion is not None or not gate.compares) for gate in gates]
     plain = judge([gate for gate, ask in zip(gates, asks, strict=True) if not ask], candidate, champion, scores)
     asking = [gate for gate, ask in zip(gates, asks, strict=True) if ask]
-    if champion is None or scores is None or not asking:
+    if scores is None or not asking:
         return plain
     if all(one.met for one in plain):
         from tasks.stages.evidence_gates import judge_evidence  # SciPy and Numba take a second to import
@@ -73,11 +69,20 @@ def refusing(run: Run, gates: Sequence[GateResult]) -> list[GateResult]:
     """The gates that keep the candidate from being promoted."""
     missed = [gate for gate in gates if not gate.met]
     # Whether a sealed set shows a candidate to be worse is told to nobody, so it is not promoted on a guess either.
-    undecided = missed and all(is_undecided(gate) and not gate.sealed for gate in missed)
+    # A gate that was not asked, because its rows are used up, says nothing of the candidate, so it keeps it out, too.
+    undecided = missed and all(is_undecided(gate) and not gate.sealed and not gate.skipped for gate in missed)
     if undecided and run.spec.promote.when_insufficient == "promote":
         return []
     decided = [gate for gate in missed if not gate.skipped]
     return decided or missed
+
+
+def more_rows(run: Run, missed: Sequence[GateResult]) -> str:
+    """What to do if the rows do not suffice for these gates."""
+    advice = "Give the set more test rows, or fresh ones, or train a better candidate"
+    if run.spec.promote.when_insufficient == "promote" or any(gate.sealed or gate.skipped for gate in missed):
+        return f"{advice}."
+    return f"{advice}; promote.when_insufficient: promote accepts a candidate that is not shown to be worse."
 
 
 def lacking(gates: Sequence[GateResult]) -> str:

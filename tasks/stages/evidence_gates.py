@@ -1,4 +1,4 @@
-"""Gates with `confidence`: the scores of both models on the same rows must show the gain that is asked for.
+"""Gates with `confidence`: the rows must show the gain over the champion, or the value, that is asked for.
 
 The exposure ledger counts how often these rows have decided before; each comparison asks for more evidence than the one
 before it, so that the promise holds however often the line runs.
@@ -6,9 +6,12 @@ before it, so that the promise holds however often the line runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
+from data_contracts.errors import InsufficientEvidence
 from data_contracts.gate_results import Evidence, GateResult
 from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
@@ -17,80 +20,114 @@ from tasks.evidence.decision import Decision, Question, decide
 from tasks.evidence.levels import NOTHING, used_up
 from tasks.run.run import Run
 from tasks.stages.evidence_sentences import gate_sentence, sealed_sentence, used_up_sentence
-from tasks.stages.gates import bound_of, not_asked
+from tasks.stages.gates import bound_of, not_asked, subject
 from tasks.stages.ledger_entries import LedgerEntries
 from tasks.stages.set_scores import SetScores
 
+_OTHER_ROWS = "the test rows of another gate are used up"
+
 
 def judge_evidence(
-    run: Run, gates: Sequence[GateSpec], candidate: Evaluation, champion: Evaluation, scores: SetScores
+    run: Run, gates: Sequence[GateSpec], candidate: Evaluation, champion: Evaluation | None, scores: SetScores
 ) -> list[GateResult]:
     """The results of the gates with `confidence`, in order. The comparison is entered in the ledger before it is made.
+
+    Args:
+        champion: None only for gates that do not compare with it.
 
     Raises:
         UsageError: a metric cannot be resampled; a slice or a unit is not there.
         InsufficientEvidence: the models were not scored on the same rows.
     """
     sealed = candidate.sealed
-    candidate, champion = (unsealed(run.store, one) for one in (candidate, champion))
+    candidate = unsealed(run.store, candidate)
+    champion = None if champion is None else unsealed(run.store, champion)
     # First, so that nothing is spent if the scores cannot be compared.
     questions = [_question(gate, candidate, champion, scores) for gate in gates]
-    rows = [scores.test_rows(candidate, gate.name) for gate in gates]
-    entries = LedgerEntries(run, gates, rows, candidate.checkpoint_id, champion.checkpoint_id)
+    for gate, one in zip(gates, questions, strict=True):
+        if not math.isfinite(one.measured.gain):
+            raise InsufficientEvidence(
+                f"{subject(gate)} has no value for one of the models, so the gate cannot decide",
+                remedy="Give the set or the slice rows of each class, or use another metric.",
+            )
+    rows = [scores.test_rows(candidate, gate) for gate in gates]
+    entries = LedgerEntries(run, gates, rows, candidate, champion)
     before = [entries.spent(one) for one in rows]
-    if any(used_up(1 - one.confidence, spent) for one, spent in zip(questions, before, strict=True)):
+    over = [used_up(1 - one.confidence, spent) for one, spent in zip(questions, before, strict=True)]
+    if any(over):
         return [
-            not_asked(gate, used_up_sentence(spent, one.paired.rows))
-            for gate, one, spent in zip(gates, questions, before, strict=True)
+            not_asked(gate, used_up_sentence(spent, one.measured.rows) if its else _OTHER_ROWS)
+            for gate, one, spent, its in zip(gates, questions, before, over, strict=True)
         ]
     entries.enter()
     questions = [replace(one, spent=entries.spent(its)) for one, its in zip(questions, rows, strict=True)]
     decisions = decide(questions)
-    if all(one.verdict == "better" for one in decisions):
-        entries.mark_better()
+    # All gates on sealed sets have one verdict: many gates with different bounds would give the scores away.
+    hidden = [gate.name in sealed for gate in gates]
+    unseen = all(one.verdict == "better" for one, hides in zip(decisions, hidden, strict=True) if hides)
+    met = [unseen if hides else one.verdict == "better" for one, hides in zip(decisions, hidden, strict=True)]
+    entries.mark_better([its for its in rows if all(one for one, of in zip(met, rows, strict=True) if of.id == its.id)])
     results = []
-    for gate, question, decision in zip(gates, questions, decisions, strict=True):
-        if gate.name in sealed:
-            results.append(_sealed_result(gate, decision, question.paired.rows))
+    for gate, question, decision, hides in zip(gates, questions, decisions, hidden, strict=True):
+        if hides:
+            results.append(_sealed_result(gate, unseen, question.measured.rows, sum(hidden)))
             continue
-        evidence = _evidence(question, decision, scores.units(gate))
-        results.append(_result(gate, evidence, _values(gate, candidate, champion, scores)))
+        evidence = _evidence(gate, question, decision, scores.units(gate))
+        results.append(_result(gate, evidence, _values(gate, evidence, (candidate, champion), scores)))
     return results
 
 
-def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation, scores: SetScores) -> Question:
+def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None, scores: SetScores) -> Question:
     assert gate.confidence is not None
+    if not gate.compares:
+        sign = _sign(gate)
+        alone, reverse = scores.alone(gate, candidate, sign), scores.alone(gate, candidate, -1 if sign > 0 else 1)
+        return Question(alone, reverse, sign * gate.asked, gate.confidence, NOTHING)
+    assert champion is not None
     paired, reverse = scores.paired(gate, candidate, champion), scores.paired(gate, champion, candidate)
     return Question(paired, reverse, bound_of(gate), gate.confidence, NOTHING)
 
 
-def _values(gate: GateSpec, candidate: Evaluation, champion: Evaluation, scores: SetScores) -> tuple[float, float]:
-    """The values of both models on the rows that the gate is about."""
+def _sign(gate: GateSpec) -> Literal[1, -1]:
+    """-1 if a gate asks for a small value."""
+    return -1 if gate.max is not None else 1
+
+
+def _values(
+    gate: GateSpec, evidence: Evidence, models: tuple[Evaluation, Evaluation | None], scores: SetScores
+) -> tuple[float, float | None]:
+    """The values of the candidate and, if it is compared with, the champion on the rows that the gate is about."""
+    if not gate.compares:
+        return evidence.estimate, None
+    candidate, champion = models
+    assert champion is not None
     if gate.slice is None:
         return candidate.metrics[gate.name].value, champion.metrics[gate.name].value
     mine, theirs = (scores.on_slice(one, gate.name, gate.slice).value for one in (candidate, champion))
     return mine, theirs
 
 
-def _evidence(question: Question, decision: Decision, units: int | None) -> Evidence:
+def _evidence(gate: GateSpec, question: Question, decision: Decision, units: int | None) -> Evidence:
+    sign = _sign(gate)
+    low, high = sorted((sign * decision.interval.low, sign * decision.interval.high))
     return Evidence(
         verdict=decision.verdict,
-        gain=decision.gain,
-        low=decision.interval.low,
-        high=decision.interval.high,
+        estimate=sign * decision.gain,
+        low=low,
+        high=high,
         confidence=question.confidence,
         method=decision.interval.method,
         p_value=decision.p_value,
         level=decision.level,
         comparisons=question.spent.comparisons,
         promotions=question.spent.promotions,
-        rows=question.paired.rows,
+        rows=question.measured.rows,
         units=units,
         rows_needed=decision.rows_needed,
     )
 
 
-def _result(gate: GateSpec, evidence: Evidence, values: tuple[float, float]) -> GateResult:
+def _result(gate: GateSpec, evidence: Evidence, values: tuple[float, float | None]) -> GateResult:
     return GateResult(
         metric=gate.name,
         slice=gate.slice or "",
@@ -103,9 +140,12 @@ def _result(gate: GateSpec, evidence: Evidence, values: tuple[float, float]) -> 
     )
 
 
-def _sealed_result(gate: GateSpec, decision: Decision, rows: int) -> GateResult:
-    """The verdict alone: neither by how much, nor whether it is worse or the evidence is insufficient."""
-    met = decision.verdict == "better"
+def _sealed_result(gate: GateSpec, met: bool, rows: int, gates: int) -> GateResult:
+    """The verdict alone: neither by how much, nor whether it is worse or the evidence is insufficient.
+
+    Args:
+        gates: on sealed sets, which are met together or not at all.
+    """
     return GateResult(
         metric=gate.name,
         slice=gate.slice or "",
@@ -113,5 +153,5 @@ def _sealed_result(gate: GateSpec, decision: Decision, rows: int) -> GateResult:
         value=0.0,
         bound=bound_of(gate),
         sealed=True,
-        sentence=sealed_sentence(gate, met, rows),
+        sentence=sealed_sentence(gate, met, rows, gates),
     )

@@ -9,33 +9,49 @@ from data_contracts.pipeline_spec import GateSpec
 from tasks.evidence.levels import MOST_EFFORT, Spent, comparisons_left, effort, used_up
 from tasks.stages.gates import subject
 
+# Smaller values are shown with two digits of their own.
+_SMALL = 0.01
 
-def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float]) -> str:
-    """What the evidence says, in one sentence without its full stop."""
-    gain, low, high = evidence.gain, evidence.low, evidence.high
-    units = "" if evidence.units is None else f" of {evidence.units:,} units"
-    seen = (
-        f"{subject(gate)} is {_decimal(values[0])} against the champion's {_decimal(values[1])} on the same "
-        f"{evidence.rows:,} rows{units}: it {'gains' if gain >= 0 else 'loses'} {_decimal(abs(gain))} "
-        f"({100 * evidence.confidence:.4g} % interval {_signed(low)} to {_signed(high)})"
-    )
+
+def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float | None]) -> str:
+    """What the evidence says, in one sentence without its full stop.
+
+    Args:
+        values: of the candidate and of the champion; None if it is not compared with.
+    """
+    estimate, low, high = evidence.estimate, evidence.low, evidence.high
+    rows = f"{evidence.rows:,} rows" + ("" if evidence.units is None else f" of {evidence.units:,} units")
+    mine, theirs = values
+    within = f"{100 * evidence.confidence:.6g} % interval"
+    if theirs is None:
+        seen = f"{subject(gate)} is {_decimal(mine)} on {rows} ({within} {_decimal(low)} to {_decimal(high)})"
+    else:
+        seen = (
+            f"{subject(gate)} is {_decimal(mine)} against the champion's {_decimal(theirs)} on the same {rows}: it "
+            f"{'gains' if estimate >= 0 else 'loses'} {_decimal(abs(estimate))} "
+            f"({within} {_signed(low)} to {_signed(high)})"
+        )
     wanted = _wanted(gate)
     if evidence.verdict == "better":
         what = f"which shows {wanted}"
     elif evidence.verdict == "worse":
-        what = f"worse than asked for, which was {wanted}"
+        return f"{seen}, worse than asked for, which was {wanted}"
     else:
         what = f"insufficient evidence of {wanted}"
-    return f"{seen}, {what} ({_probability(evidence)}){_needed(evidence)}"
+    return f"{seen}, {what} ({_probability(evidence)}){_needed(evidence, 'value' if theirs is None else 'gain')}"
 
 
-def sealed_sentence(gate: GateSpec, met: bool, rows: int) -> str:
-    """What may be told of a gate on a sealed set."""
+def sealed_sentence(gate: GateSpec, met: bool, rows: int, gates: int) -> str:
+    """What may be told of a gate on a sealed set; `gates` are on sealed sets."""
+    if not met and gates > 1:
+        return f"{subject(gate)}: the rows of sealed sets do not show all that the {gates} gates on them ask for"
     shown = "show" if met else "do not show"
     return f"{subject(gate)}: the sealed set's {rows:,} rows {shown} {_wanted(gate)}"
 
 
 def _wanted(gate: GateSpec) -> str:
+    if not gate.compares:
+        return f"a value {'above' if gate.min is not None else 'below'} {gate.asked:g}"
     return f"a gain above {gate.asked:g}" if gate.margin is None else f"a loss below {gate.asked:g}"
 
 
@@ -45,11 +61,11 @@ def _probability(evidence: Evidence) -> str:
     return f"p = {evidence.p_value:.2g}; accepted is at most {evidence.level:.2g}{after}"
 
 
-def _needed(evidence: Evidence) -> str:
+def _needed(evidence: Evidence, measured: str) -> str:
     if evidence.verdict != "insufficient":
         return ""
     if evidence.rows_needed is None:
-        return "; with this gain, no number of rows would show it"
+        return f"; with this {measured}, no number of rows would show it"
     return f"; about {_rounded(evidence.rows_needed):,} fresh rows would show it"
 
 
@@ -69,7 +85,7 @@ def ledger_sentence(spent: Spent, confidence: float, rows: int) -> str:
     if not spent.comparisons:
         return f"the {rows:,} test rows have decided nothing yet"
     left = comparisons_left(alpha, spent)
-    many = f"about {left:,}" if left < 10_000 else "more than 10,000"
+    many = f"about {_rounded(left):,}" if left < 10_000 else "more than 10,000"
     return (
         f"the {rows:,} test rows have decided {_so_far(spent)}: a gain must be {effort(alpha, spent):.2f} times as "
         f"large as on fresh rows, and {rows:,} fresh rows are due after {many} more comparisons"
@@ -78,7 +94,7 @@ def ledger_sentence(spent: Spent, confidence: float, rows: int) -> str:
 
 def _so_far(spent: Spent) -> str:
     comparisons, promotions = _whole(spent.comparisons), _whole(spent.promotions)
-    better = f" ({promotions:,} found the candidate better)" if promotions else ""
+    better = f" ({promotions:,} in the candidate's favour)" if promotions else ""
     return f"{comparisons:,} {'comparison' if comparisons == 1 else 'comparisons'}{better}"
 
 
@@ -87,11 +103,12 @@ def _whole(count: float) -> int:
 
 
 def _decimal(value: float) -> str:
-    return f"{value:.4f}"
+    return f"{value:.4f}" if value == 0 or abs(value) >= _SMALL else f"{value:.2g}"
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.4f}".replace("-", "−")
+    sign = "−" if value < 0 else "+"
+    return f"{sign}{_decimal(abs(value))}"
 
 
 def _rounded(rows: int) -> int:

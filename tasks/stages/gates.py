@@ -131,7 +131,7 @@ def names_measure(gate: GateSpec) -> bool:
 
 
 def bound_of(gate: GateSpec) -> float:
-    """The gain over the champion that a gate asks for."""
+    """The value, gap or gain over the champion that a gate asks for."""
     return gate.asked if gate.margin is None else -gate.asked
 
 

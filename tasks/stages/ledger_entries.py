@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_contracts.canonical import digest
+from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
 from infra import exposures
 from infra.exposures import Exposure
@@ -17,20 +18,35 @@ from tasks.run.run import Run
 class LedgerEntries:
     """One comparison of two checkpoints, on one or several sets of rows.
 
-    A retry of the same comparison finds its entries and spends nothing. Another question about the same checkpoints is
-    another comparison.
+    A retry of the same comparison finds its entries and spends nothing. Another question about the same checkpoints, or
+    the same about other rows or scores, is another comparison.
     """
 
     def __init__(
-        self, run: Run, gates: Sequence[GateSpec], rows: Sequence[TestRows], candidate: str, champion: str
+        self,
+        run: Run,
+        gates: Sequence[GateSpec],
+        rows: Sequence[TestRows],
+        candidate: Evaluation,
+        champion: Evaluation | None,
     ) -> None:
-        """`rows` of each gate; `candidate` and `champion` are ids of checkpoints."""
+        """`rows` of each gate."""
         self._run = run
         self._asked: dict[str, tuple[TestRows, str, str, str]] = {}
         self._made: dict[str, Exposure] = {}
+        models = [one for one in (candidate, champion) if one is not None]
+        # The keys of the evaluations tell apart scores by other code, or under another perturbation.
+        question = digest(
+            {
+                "gates": [_question(run, gate) for gate in gates],
+                "rows": [one.id for one in rows],
+                "scores": [one.key for one in models],
+                "candidates": run.spec.promote.candidates,
+            }
+        )
+        theirs = "none" if champion is None else champion.checkpoint_id
         for one in rows:
-            questions = [_question(run, gate) for gate, its in zip(gates, rows, strict=True) if its.id == one.id]
-            self._asked[one.id] = (one, candidate, champion, digest(questions))
+            self._asked[one.id] = (one, candidate.checkpoint_id, theirs, question)
         for its_id, asked in self._asked.items():
             if (found := exposures.find_exposure(run.store, *asked)) is not None:
                 self._made[its_id] = found
@@ -49,10 +65,10 @@ class LedgerEntries:
             if its_id not in self._made:
                 self._made[its_id] = exposures.expose(self._run.store, *asked, self._run.spec.promote.candidates)
 
-    def mark_better(self) -> None:
-        """Record that the candidate was found better; before anyone is told."""
-        for made in self._made.values():
-            exposures.was_better(self._run.store, made)
+    def mark_better(self, rows: Sequence[TestRows]) -> None:
+        """Record the sets of rows that found the candidate better; before anyone is told."""
+        for its_id in dict.fromkeys(one.id for one in rows):
+            exposures.was_better(self._run.store, self._made[its_id])
 
 
 def _question(run: Run, gate: GateSpec) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from infra import registry
 from infra.receipts import without_hold
 from infra.store import PointerMoved, Versioned
 from tasks.run.run import Run
-from tasks.stages.all_gates import MORE_ROWS, is_undecided, judged, lacking, refusing, rows_left
+from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing, rows_left
 from tasks.stages.evaluate import comparable, evaluate
 from tasks.stages.rollback import checked_reason
 from tasks.stages.shard import comparison, shard
@@ -185,14 +185,16 @@ def _judged(
         gates = judged(run, dataset, evaluation, champion)
     except InsufficientEvidence as error:
         sentence = f"Not promoted: {error.message.rstrip('.')}; {_stays(run, previous)}."
-        raise InsufficientEvidence(sentence, details=error.details) from None
+        raise InsufficientEvidence(sentence, remedy=error.remedy, details=error.details) from None
     if missed := refusing(run, gates):
         why = "; ".join(gate.sentence for gate in missed)
         details = {"gates": [gate.to_json() for gate in gates]}
         count = f"{len(missed)} of {len(gates)} gates not met"
         if all(is_undecided(gate) for gate in missed):
             sentence = f"Not promoted, insufficient evidence for {len(missed)} of {len(gates)} gates: {why}"
-            raise InsufficientEvidence(f"{sentence}; {_stays(run, previous)}.", remedy=MORE_ROWS, details=details)
+            raise InsufficientEvidence(
+                f"{sentence}; {_stays(run, previous)}.", remedy=more_rows(run, missed), details=details
+            )
         raise GateNotMet(f"Not promoted, {count}: {why}; {_stays(run, previous)}.", details=details)
     return gates, evaluation
 

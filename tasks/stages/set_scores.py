@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +16,17 @@ from data_contracts.handoffs import Dataset, Evaluation, MetricValue
 from data_contracts.pipeline_spec import GateSpec
 from infra.evaluations import Outcomes, measures_of, outcomes_of, pairs_of
 from infra.row_sketch import TestRows
-from tasks.evidence.decision import Paired
+from tasks.evidence.decision import Measured
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_values import PairedValues
 from tasks.evidence.resampled_metrics import ResampledMetric, cannot_be_resampled, resampled_metric
+from tasks.evidence.shares import Share
 from tasks.run.run import Run
 from tasks.stages.evaluate import sets_to_score
 from tasks.stages.test_rows import SetRows, num_different, read_test_rows
 
 Values = NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
 log = logging.getLogger("trainwright")
 
 
@@ -69,10 +72,11 @@ class SetScores:
             dataset, split = sets_to_score(self._run, self._dataset)[name]
             self._rows[name] = read_test_rows(self._run, dataset, split, wanted.unit, wanted.slices)
             if wanted.unit is None:
-                self._warn_of_dependent_rows(dataset, split, self._rows[name].num_rows)
+                place = f"set {name}" if name else split
+                self._warn_of_dependent_rows(dataset, split, place, self._rows[name].num_rows)
         return self._rows[name]
 
-    def _warn_of_dependent_rows(self, dataset: Dataset, split: str, rows: int) -> None:
+    def _warn_of_dependent_rows(self, dataset: Dataset, split: str, place: str, rows: int) -> None:
         """Say so if the split keeps rows of one key together, and a key has several rows."""
         key = self._run.spec.shards.split.key if self._run.spec.shards is not None else None
         for column in [key] if isinstance(key, str) else key or []:
@@ -80,24 +84,26 @@ class SetScores:
                 log.warning(
                     "evaluate.unit: %s, the key of shards.split, has %s different values in %s rows of %s, and rows "
                     "with the same value may not be independent; set evaluate.unit: %s",
-                    column, f"{found:,}", f"{rows:,}", split, column,
+                    column, f"{found:,}", f"{rows:,}", place, column,
                 )  # fmt: skip
 
-    def test_rows(self, evaluation: Evaluation, metric: str) -> TestRows:
-        """The rows of a metric's set, by which the exposure ledger knows them."""
+    def test_rows(self, evaluation: Evaluation, gate: GateSpec) -> TestRows:
+        """The rows that a gate is about, by which the exposure ledger knows them."""
+        metric = gate.name
         if self._run.external:
             noted = self._run.store.manifest(evaluation.ref).provenance.get("rows", {}).get(metric)
             if noted is None:
                 raise InsufficientEvidence(f"the rows of {metric} are not known, so the gate cannot decide")
             return TestRows.of_digest(noted["digest"])
-        return self.set_rows(metric.rpartition("/")[0]).rows
+        found = self.set_rows(metric.rpartition("/")[0])
+        return found.rows if gate.slice is None else found.slice_rows[gate.slice]
 
     def units(self, gate: GateSpec) -> int | None:
         """How many units of rows a gate looks at; None without `evaluate.unit`."""
         units, mask = self._units(gate.name), self._mask(gate.name, gate.slice)
         return None if units is None else len(np.unique(units if mask is None else units[mask]))
 
-    def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> Paired:
+    def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> Measured:
         """Both models' scores on the rows that a gate is about.
 
         Raises:
@@ -109,49 +115,65 @@ class SetScores:
             raise InsufficientEvidence(
                 f"the champion has no score for {metric} that can be compared with the candidate's"
             )
-        mask, units = self._mask(metric, gate.slice), self._units(metric)
-        asked = "evaluate.unit" if units is not None else "" if gate.slice is None else f"slice {gate.slice}"
-        mine, theirs = (self._outcomes(one, metric, asked) for one in (candidate, champion))
+        chosen, rows_for = self._chosen(gate)
+        mine, theirs = (self._outcomes(one, metric, rows_for) for one in (candidate, champion))
         if mine is None or theirs is None:
-            return self._of_pairs(metric, candidate, champion, mask, units)
+            return self._of_pairs(metric, mode, chosen, candidate, champion)
         if mine.unit != theirs.unit or not np.array_equal(mine.rows, theirs.rows):
             raise InsufficientEvidence(f"{metric} of the champion was scored on other rows, so the gate cannot decide")
-        sign = 1.0 if mode == "max" else -1.0
-        first, second, rows = mine.values, theirs.values, mine.rows.astype(np.float64)
-        if mask is not None:
-            first, second, rows = first[mask], second[mask], rows[mask]
-        kept = units if units is None or mask is None else units[mask]
-        if kept is None and mine.unit == "row" and _are_flags(first) and _are_flags(second):
-            won = int(np.count_nonzero(sign * first > sign * second))
-            lost = int(np.count_nonzero(sign * first < sign * second))
-            return PairedCounts(won, lost, len(first))
-        gains = sign * (first - second) * rows
-        which = np.arange(len(rows)) if kept is None else np.unique(kept, return_inverse=True)[1]
-        sizes = np.bincount(which, rows).astype(np.float64)
-        per_unit = np.bincount(which, gains).astype(np.float64)
-        return PairedValues(per_unit, None if np.all(sizes == 1) else sizes, _seed(candidate, champion))
+        first, second, rows = chosen.of(mine.values), chosen.of(theirs.values), chosen.of(mine.rows)
+        gains = first - second if mode == "max" else second - first
+        if chosen.units is None and mine.unit == "row" and _are_flags(first) and _are_flags(second):
+            return PairedCounts(int(np.count_nonzero(gains > 0)), int(np.count_nonzero(gains < 0)), len(gains))
+        return _values(gains * rows, rows, chosen.units, _seed(candidate, champion))
+
+    def alone(self, gate: GateSpec, evaluation: Evaluation, sign: Literal[1, -1]) -> Measured:
+        """One model's scores on the rows that a gate is about; `sign` is -1 if a smaller value is asked for.
+
+        Raises:
+            UsageError: as `paired`.
+        """
+        metric = gate.name
+        chosen, rows_for = self._chosen(gate)
+        outcomes = self._outcomes(evaluation, metric, rows_for)
+        if outcomes is None:
+            return self._of_pairs(metric, "max" if sign > 0 else "min", chosen, evaluation)
+        values, rows = chosen.of(outcomes.values), chosen.of(outcomes.rows)
+        if chosen.units is None and outcomes.unit == "row" and _are_flags(values):
+            return Share(int(values.sum()), len(values), sign)
+        return _values(sign * values * rows, rows, chosen.units, _seed(evaluation))
+
+    def _chosen(self, gate: GateSpec) -> tuple[_Chosen, str]:
+        """The rows that a gate is about, and what of it needs a score for each row."""
+        mask, units = self._mask(gate.name, gate.slice), self._units(gate.name)
+        rows_for = "evaluate.unit" if units is not None else "" if gate.slice is None else f"slice {gate.slice}"
+        return _Chosen(mask, units if units is None or mask is None else units[mask]), rows_for
 
     def _of_pairs(
         self,
         metric: str,
+        mode: Literal["max", "min"],
+        chosen: _Chosen,
         candidate: Evaluation,
-        champion: Evaluation,
-        mask: NDArray[np.bool_] | None,
-        units: NDArray[np.int64] | None,
-    ) -> Paired:
-        (target, mine), (of_champion, theirs) = self._pairs(candidate, metric), self._pairs(champion, metric)
-        if not np.array_equal(target, of_champion):
-            raise InsufficientEvidence(f"{metric} of the champion was scored on other rows, so the gate cannot decide")
-        chosen = slice(None) if mask is None else mask
+        champion: Evaluation | None = None,
+    ) -> Measured:
+        target, mine = self._pairs(candidate, metric)
+        theirs = None
+        if champion is not None:
+            of_champion, theirs = self._pairs(champion, metric)
+            if not np.array_equal(target, of_champion):
+                raise InsufficientEvidence(
+                    f"{metric} of the champion was scored on other rows, so the gate cannot decide"
+                )
         from tasks.evidence.paired_scores import PairedScores
 
         return PairedScores(
             self._resampled(metric),
-            candidate.metrics[metric].mode,
-            target[chosen],
-            mine[chosen],
-            theirs[chosen],
-            None if units is None else units[chosen],
+            mode,
+            chosen.of(target),
+            chosen.of(mine),
+            None if theirs is None else chosen.of(theirs),
+            chosen.units,
             _seed(candidate, champion),
         )
 
@@ -162,8 +184,8 @@ class SetScores:
             rows_for: what needs an outcome for each row; "" if nothing does.
         """
         unit = evaluation.metrics[metric].unit
-        # A mean over very many rows is kept by batches; the pairs, if they are kept, are finer.
-        if unit == "dataset" or (unit == "batch" and metric in evaluation.pairs):
+        # Pairs tell more: a mean over very many rows is kept by batches, and some predictions make any metric a mean.
+        if unit == "dataset" or metric in evaluation.pairs:
             return None
         if unit == "batch" and rows_for:
             raise UsageError(
@@ -194,10 +216,33 @@ class SetScores:
         return None if units is None or len(np.unique(units)) == len(units) else units
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """Some of the rows.
+
+    Attributes:
+        mask: of all rows; None if all are chosen.
+        units: of the chosen rows; None if each row is its own.
+    """
+
+    mask: NDArray[np.bool_] | None
+    units: NDArray[np.int64] | None
+
+    def of(self, values: NDArray[T]) -> NDArray[T]:
+        """The values of the chosen rows."""
+        return values if self.mask is None else values[self.mask]
+
+
+def _values(sums: Values, rows: NDArray[Any], units: NDArray[np.int64] | None, seed: int) -> PairedValues:
+    which = np.arange(len(rows)) if units is None else np.unique(units, return_inverse=True)[1]
+    sizes = np.bincount(which, rows).astype(np.float64)
+    return PairedValues(np.bincount(which, sums).astype(np.float64), None if np.all(sizes == 1) else sizes, seed)
+
+
 def _are_flags(values: Values) -> bool:
     return bool(np.all((values == 0) | (values == 1)))
 
 
-def _seed(candidate: Evaluation, champion: Evaluation) -> int:
-    """The same for the same two checkpoints, so that a retry draws the same resamples."""
-    return int(digest([candidate.checkpoint_id, champion.checkpoint_id])[:8], 16)
+def _seed(*models: Evaluation | None) -> int:
+    """The same for the same checkpoints, so that a retry draws the same resamples."""
+    return int(digest([one.checkpoint_id for one in models if one is not None])[:8], 16)

@@ -7,7 +7,7 @@ needed, so this runs in the process of the flow.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -37,12 +37,14 @@ class SetRows:
         units: (num_rows,) the number of each row's unit from 0; a row without one is a unit of its own. None if no unit
             was asked for.
         slices: by name: (num_rows,) whether each row is in it.
+        slice_rows: by name: what the exposure ledger knows the rows of a slice by.
     """
 
     rows: TestRows
     units: NDArray[np.int64] | None
     slices: dict[str, NDArray[np.bool_]]
     num_rows: int
+    slice_rows: dict[str, TestRows] = field(default_factory=dict)
 
 
 def read_test_rows(
@@ -100,13 +102,17 @@ class _Reading:
         rows, units = TestRows.of(np.empty(0, np.uint64)), [np.empty(0, np.uint64)]
         missing = [np.empty(0, bool)]
         slices = {name: [np.empty(0, bool)] for name in self.conditions}
+        slice_rows = dict.fromkeys(self.conditions, rows)
         for block in self._blocks():
-            rows = rows.with_more(row_hashes(block[name] for name in hashed))
+            hashes = row_hashes(block[name] for name in hashed)
+            rows = rows.with_more(hashes)
             if self.unit is not None:
                 units.append(value_hashes(block[self.unit]))
                 missing.append(value_hashes(pa.nulls(1))[0] == units[-1])
             for name, condition in self.conditions.items():
-                slices[name].append(meeting(name, condition, block))
+                met = meeting(name, condition, block)
+                slices[name].append(met)
+                slice_rows[name] = slice_rows[name].with_more(hashes[met])
         found = {name: np.concatenate(parts) for name, parts in slices.items()}
         self._refuse_empty(found)
         numbered = None if self.unit is None else _numbered(np.concatenate(units), np.concatenate(missing))
@@ -116,7 +122,7 @@ class _Reading:
                 f"{self.unit!r}, so there is one unit and nothing to compare",
                 remedy="Name a column with several values, or leave evaluate.unit out.",
             )
-        return SetRows(rows, numbered, found, self.shards.num_rows)
+        return SetRows(rows, numbered, found, self.shards.num_rows, slice_rows)
 
     def _blocks(self) -> Iterator[dict[str, pa.Array]]:
         names = self.shards.schema.names

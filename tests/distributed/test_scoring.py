@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, VerifyRequest
-from infra.evaluations import pairs_of
+from infra.evaluations import OUTCOMES, pairs_of
 from tests.support.scoring import LAYOUTS, ROWS, Scoring, case_of
 from training.score import evaluate_worker, verify_worker
 
@@ -24,7 +24,7 @@ CASES = [
 
 def outcomes(scoring: Scoring, evaluation: Evaluation) -> bytes:
     assert evaluation.ref is not None
-    return (scoring.store.local(evaluation.ref) / evaluate_worker.OUTCOMES).read_bytes()
+    return (scoring.store.local(evaluation.ref) / OUTCOMES).read_bytes()
 
 
 def test_ranks_score_as_one_process_to_the_bit(scoring: Scoring) -> None:

@@ -32,11 +32,11 @@ GATES = [
 ]
 
 
-def evidence(verdict: str, gain: float, low: float, high: float, needed: int | None = None) -> Evidence:
+def evidence(verdict: str, estimate: float, low: float, high: float, needed: int | None = None) -> Evidence:
     """Evidence as a gate with confidence leaves it."""
     return Evidence.model_validate(
         {
-            **{"verdict": verdict, "gain": gain, "low": low, "high": high, "confidence": 0.95, "p_value": 0.21},
+            **{"verdict": verdict, "estimate": estimate, "low": low, "high": high, "confidence": 0.95, "p_value": 0.21},
             **{"method": "exact paired counts", "level": 0.013, "comparisons": 12, "promotions": 2, "rows": 59},
             "rows_needed": needed,
         }
@@ -88,8 +88,9 @@ def _with_gates(resolved: dict[str, Any]) -> None:
 
 
 def _refused(report: dict[str, Any]) -> None:
-    missed = "Not promoted, 2 of 4 gates not met; tiny@champion stays at version 1."
     gates = [one.to_json() for one in gate_results()]
+    why = "; ".join(one.sentence for one in gate_results() if not one.met)
+    missed = f"Not promoted, 2 of 4 gates not met: {why}; tiny@champion stays at version 1."
     report.update(verdict="not_promoted", exit_code=4, sentence=missed, metrics={"accuracy": 0.97})
     report["model"] = {"name": "tiny", "version": 1, "alias": "champion"}
     report["error"] = {

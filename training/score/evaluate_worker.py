@@ -22,7 +22,7 @@ from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, EvaluateRequest
 from data_contracts.pipeline_spec import EvaluateSpec
 from infra import scratch
-from infra.evaluations import SEALED
+from infra.evaluations import OUTCOMES, SEALED, SEALED_OUTCOMES
 from infra.handoffs import put_handoff
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
@@ -38,8 +38,6 @@ from training.score.scored import Scored
 from training.score.scoring import Scorer, score
 from training.score.team import Dealt, Team, local_copy, read_again
 from training.user.assemble import batch_transform, build_datamodule, build_module
-
-OUTCOMES = "outcomes.parquet"
 
 # By the name of the set.
 Tables = dict[str, PredictionTable]
@@ -72,7 +70,9 @@ def evaluated(request: EvaluateRequest, report: Report, team: Team | None) -> Ev
     """Score the checkpoint that a request names, and seal the evaluation; None on a rank other than 0 of a team."""
     with scratch.make("outcomes") as folder:
         tables: Tables = {name: PredictionTable(folder.path, name) for name in _tables(request)}
-        kept = Kept(folder.path, tables, pair_tables(folder.path, list(request.sets) or [""], request.pairs))
+        metrics = EvaluateSpec.model_validate(request.evaluate).metrics
+        asked = {name: metrics[name] for name in request.pairs}
+        kept = Kept(folder.path, tables, pair_tables(folder.path, list(request.sets) or [""], asked))
         scored = scored_by(request, report, team, kept)
         return seal(request, scored, kept) if team is None or team.rank == 0 else None
 
@@ -132,10 +132,13 @@ def seal(request: EvaluateRequest, scored: dict[str, Scored], beside: Kept) -> E
         "dataset_ids": {name: one.dataset.ref.id for name, one in request.sets.items()},
         "metrics": {name: one.value.to_json() for name, one in scored.items()},
     }
-    sealed = _sealed(request, scored)
+    hidden = _sealed_sets(request)
+    sealed = [name for name in scored if name.rpartition("/")[0] in hidden]
     writer = store.writer(request.uri, afresh=True)  # killed earlier, on hardware that rounds differently
-    pq.write_table(outcomes_table(scored), folder / OUTCOMES)
-    writer.put(OUTCOMES, folder / OUTCOMES)
+    for file, names in ((OUTCOMES, [name for name in scored if name not in sealed]), (SEALED_OUTCOMES, sealed)):
+        if names or file == OUTCOMES:
+            pq.write_table(outcomes_table({name: scored[name] for name in names}), folder / file)
+            writer.put(file, folder / file)
     kept = {name: table.close() for name, table in tables.items()}
     for one in kept.values():
         if one.file:
@@ -160,10 +163,9 @@ def seal(request: EvaluateRequest, scored: dict[str, Scored], beside: Kept) -> E
     return Evaluation.from_json({**fields, "ref": ref.to_json()})
 
 
-def _sealed(request: EvaluateRequest, scored: dict[str, Scored]) -> list[str]:
-    """The metrics of sealed sets."""
-    sets = {name for name, one in request.evaluate.get("sets", {}).items() if one.get("sealed")}
-    return [name for name in scored if name.rpartition("/")[0] in sets]
+def _sealed_sets(request: EvaluateRequest) -> set[str]:
+    """The names of the sealed sets."""
+    return {name for name, one in request.evaluate.get("sets", {}).items() if one.get("sealed")}
 
 
 def _taken_out(fields: dict[str, Any], names: list[str]) -> dict[str, Any]:
@@ -200,8 +202,9 @@ def _closed(pairs: Pairs, scored: dict[str, Scored]) -> dict[str, str]:
 
 
 def _tables(request: EvaluateRequest) -> list[str]:
-    """The names of the sets whose predictions are kept."""
-    return list(request.sets) if request.predictions else []
+    """The names of the sets whose predictions are kept; never of a sealed one, whose score they would tell."""
+    hidden = _sealed_sets(request)
+    return [name for name in request.sets if name not in hidden] if request.predictions else []
 
 
 def _sets(

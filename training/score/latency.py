@@ -22,9 +22,14 @@ class Latency(L.Callback):
 
     @property
     def median_ms(self) -> float | None:
-        """The median over the batches but the first ones; None if there were none."""
-        counted = self._taken_s[_WARM_UP:] or self._taken_s[-1:]
-        return 1e3 * statistics.median(counted) if counted else None
+        """The median over the batches but the first ones and the last, which may be smaller.
+
+        The fastest of the others where there are so few; None if there were none.
+        """
+        full = self._taken_s[:-1] or self._taken_s
+        if not full:
+            return None
+        return 1e3 * (statistics.median(full[_WARM_UP:]) if len(full) > _WARM_UP else min(full))
 
     def on_predict_batch_start(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
         """Begin to time a batch."""

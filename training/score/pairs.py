@@ -12,6 +12,7 @@ import pyarrow as pa
 import torch
 
 from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec import MetricSpec
 from training.score.scored import Scored
 from training.score.table_file import TableFile
 
@@ -22,8 +23,9 @@ MAX_VALUES = 100
 class PairTable:
     """The pairs of one metric on one set: columns `target`, and `prediction` or `prediction_0` … `prediction_<n-1>`."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = TableFile(path)
+    def __init__(self, path: Path, *, of_mean: bool = False) -> None:
+        """`of_mean`: the metric is a mean over rows, whatever is predicted; its pairs are kept only if it must be."""
+        self._file, self._of_mean = TableFile(path), of_mean
         self._refused = ""
 
     def add(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
@@ -52,7 +54,9 @@ class PairTable:
         UsageError if the pairs are needed and could not be kept.
         """
         written = self._file.close()
-        if scored.value.unit == "row":
+        # Some predictions make a mean of any metric, such as the precision of a model that always says yes. The pairs
+        # are kept all the same: another model, for which it is none, is compared with this one.
+        if scored.value.unit == "row" and self._of_mean:
             return ""
         if self._refused and scored.value.unit == "dataset":
             raise UsageError(
@@ -71,13 +75,22 @@ class PairTable:
 Pairs = Mapping[str, Mapping[str, PairTable]]
 
 
-def pair_tables(folder: Path, sets: Sequence[str], metrics: Sequence[str]) -> Pairs:
+def pair_tables(folder: Path, sets: Sequence[str], metrics: Mapping[str, MetricSpec]) -> Pairs:
     """A table for each of the metrics on each set, whose files lie in `folder`."""
     return {
-        name: {one: PairTable(folder / f"pairs-{at * len(metrics) + number}.parquet")
-               for number, one in enumerate(metrics)}
+        name: {
+            one: PairTable(folder / f"pairs-{at * len(metrics) + number}.parquet", of_mean=_is_mean(spec))
+            for number, (one, spec) in enumerate(metrics.items())
+        }
         for at, name in enumerate(sets)
-    }  # fmt: skip
+    }
+
+
+def _is_mean(spec: MetricSpec) -> bool:
+    """Whether a torchmetrics class is the share of right rows."""
+    name = (spec.class_path or "").rpartition(".")[2]
+    average = spec.init_args.get("average", "macro" if name.startswith("Multiclass") else "micro")
+    return name.endswith("Accuracy") and (name.startswith("Binary") or average == "micro")
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

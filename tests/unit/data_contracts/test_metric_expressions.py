@@ -36,6 +36,10 @@ def test_no_value_is_not_a_number(expression: str) -> None:
     ("expression", "words"),
     [
         ("accurac", "accurac is not a metric"),
+        ("accuracy / 0", "it divides by zero or is too large, whatever the metrics are"),
+        ("1e999 * accuracy", "it divides by zero or is too large"),
+        ("_0 + 1", "_0 is not a metric"),
+        ("__metric_0 + 1", "__metric_ is not a metric"),
         ("hart/accuracy", "hart is not a metric"),
         ("accuracy ** 9", r"only numbers, metrics, \+ - \* / and brackets"),
         ("accuracy if loss else 1", "only numbers"),

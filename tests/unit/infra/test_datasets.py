@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, ShardFile
-from infra.datasets import dataset_to_extend, local_dataset, newest_dataset
+from infra.datasets import dataset_to_extend, local_dataset, local_split, newest_dataset
 from infra.handoffs import put_handoff
 from infra.store import Store, open_store
 from tests.support.s3 import S3Server, s3_server  # noqa: F401 - a fixture
@@ -20,6 +20,7 @@ def seal(store: Store, key: str, data: bytes, earlier: list[ShardFile] | None = 
     """A dataset with one shard of its own, after the earlier ones."""
     writer = store.writer(f"datasets/{key}-0")
     entry = writer.put(f"train-{len(earlier or []):05d}.parquet", data)
+    writer.put("schema.json", b"{}")
     own = ShardFile(uri="", path=entry.path, rows=1, bytes=entry.bytes, blake3=entry.blake3)
     splits = {"train": [shard.to_json() for shard in [*(earlier or []), own]]}
     put_handoff(writer, {"schema_version": 1, "key": key, "format": "parquet", "splits": splits, "columns": {}})
@@ -29,12 +30,14 @@ def seal(store: Store, key: str, data: bytes, earlier: list[ShardFile] | None = 
     return found
 
 
-@pytest.mark.parametrize("place", ["folder", "s3"])
-def test_shards_elsewhere_lie_below_the_same_root(place: str, tmp_path: Path, s3_server: S3Server) -> None:  # noqa: F811
-    uri, options = (
-        (str(tmp_path / "store"), {}) if place == "folder" else (f"s3://{s3_server.bucket()}/s", s3_server.options)
-    )
-    store = open_store(uri, options)
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, s3_server: S3Server) -> Store:  # noqa: F811
+    if request.param == "folder":
+        return open_store(str(tmp_path / "store"))
+    return open_store(f"s3://{s3_server.bucket()}/s", s3_server.options)
+
+
+def test_shards_elsewhere_lie_below_the_same_root(store: Store) -> None:
     first = seal(store, "a", b"first")
     second = seal(store, "b", b"second", first.splits["train"])
     for _ in range(2):
@@ -42,6 +45,15 @@ def test_shards_elsewhere_lie_below_the_same_root(place: str, tmp_path: Path, s3
         root = folder.parents[1]
         assert folder == root / second.ref.uri
         assert [(root / one.uri / one.path).read_bytes() for one in second.splits["train"]] == [b"first", b"second"]
+
+
+def test_one_split_is_read_alone_with_its_shards_elsewhere(store: Store) -> None:
+    first = seal(store, "a", b"first")
+    second = seal(store, "b", b"second", first.splits["train"])
+    with local_split(store, second, "train") as folder:
+        root = folder.parents[1]
+        assert [(root / one.uri / one.path).read_bytes() for one in second.splits["train"]] == [b"first", b"second"]
+    assert root.exists() == store.is_local, "a copy is gone afterwards"
 
 
 def test_a_dataset_is_whole_only_with_its_parents(tmp_path: Path) -> None:

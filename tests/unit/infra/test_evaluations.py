@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.messages.children import EvaluateRequest, StoreAddress
-from infra.evaluations import outcomes_of, pairs_of
+from data_contracts.pipeline_spec import MetricSpec
+from infra.evaluations import outcomes_of, pairs_of, unsealed
 from infra.store import Store, open_store
 from training.score.evaluate_worker import Kept, seal
 from training.score.pairs import pair_tables
@@ -33,6 +37,10 @@ def scored(unit: Any, values: list[float], rows: list[int]) -> Scored:
     return Scored(value, Outcomes(unit, values, rows))
 
 
+def metric(kind: str) -> MetricSpec:
+    return MetricSpec(class_path=f"torchmetrics.classification.{kind}", target="y", mode="max")
+
+
 def sealed(store: Store, folder: Path, *batches: tuple[torch.Tensor, torch.Tensor]) -> Evaluation:
     """An evaluation of three metrics on two sets, which got these batches (prediction, target)."""
     metrics = {
@@ -41,7 +49,7 @@ def sealed(store: Store, folder: Path, *batches: tuple[torch.Tensor, torch.Tenso
         "right": scored("row", [1.0, 0.0, 1.0, 1.0, 0.0], [1] * 5),
         "loss": scored("batch", [0.5, 0.25], [3, 2]),
     }
-    tables = pair_tables(folder, ["", "hard"], ["f1", "right"])
+    tables = pair_tables(folder, ["", "hard"], {"f1": metric("BinaryF1Score"), "right": metric("BinaryAccuracy")})
     for one in tables.values():
         for table in one.values():
             for prediction, target in batches:
@@ -81,6 +89,18 @@ def test_pairs_are_read_as_the_metric_got_them(
         np.testing.assert_array_equal(found, expected.numpy(), strict=True)
 
 
+def test_pairs_are_kept_by_what_the_metric_is_and_not_by_what_a_model_answers(tmp_path: Path) -> None:
+    # F1 of a model that never says yes is 0 on any rows, and so is its mean.
+    [tables] = pair_tables(tmp_path, [""], {"f1": metric("BinaryF1Score"), "right": metric("BinaryAccuracy")}).values()
+    for table in tables.values():
+        table.add(torch.zeros(5), TRUTH)
+    always_no = scored("row", [0.0] * 5, [1] * 5)
+    assert {name: table.close(name, always_no) for name, table in tables.items()} == {
+        "f1": "pairs-0.parquet",
+        "right": "",
+    }
+
+
 @pytest.mark.parametrize("file", ["outcomes.parquet", "pairs-0.parquet"])
 def test_a_changed_file_is_refused(store: Store, tmp_path: Path, file: str) -> None:
     evaluation = sealed(store, tmp_path, (SCORES, TRUTH))
@@ -89,6 +109,50 @@ def test_a_changed_file_is_refused(store: Store, tmp_path: Path, file: str) -> N
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     with pytest.raises(CorruptError, match=f"evaluations/e-0/{file} is not what was sealed"):
         outcomes_of(store, evaluation, "right") if file.startswith("outcomes") else pairs_of(store, evaluation, "f1")
+
+
+def forged(store: Store, table: pa.Table, rows: int) -> Evaluation:
+    """An evaluation of f1 whose pairs someone else wrote and sealed."""
+    writer, written = store.writer("evaluations/forged-0"), io.BytesIO()
+    pq.write_table(table, written)
+    writer.put("pairs-0.parquet", written.getvalue())
+    metric = MetricValue(value=0.5, mode="max", rows=rows, unit="dataset")
+    fields: dict[str, Any] = {"key": "f", "checkpoint_id": "c", "dataset_ids": {}, "pairs": {"f1": "pairs-0.parquet"}}
+    return Evaluation(ref=writer.seal("evaluation", {}, {}), metrics={"f1": metric}, **fields)
+
+
+@pytest.mark.parametrize(
+    ("table", "rows", "words"),
+    [
+        (pa.table({"target": np.zeros(10_000), "prediction": np.zeros(10_000)}), 10, "it does not have the rows of f1"),
+        (pa.table({"target": ["x" * 99] * 10, "prediction": np.zeros(10)}), 10, "not have numbers alone for f1"),
+        (pa.table({f"c{at}": np.zeros(10) for at in range(1_100)}), 10, "it does not have the rows of f1"),
+    ],
+)
+def test_few_bytes_that_stand_for_many_values_are_not_decoded(
+    store: Store, monkeypatch: pytest.MonkeyPatch, table: pa.Table, rows: int, words: str
+) -> None:
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.read", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(CorruptError, match=words):
+        pairs_of(store, forged(store, table, rows), "f1")
+
+
+def test_more_values_than_are_wanted_are_not_decoded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = forged(store, pa.table({"target": np.zeros(10), "prediction": np.zeros(10)}), 10)
+    assert pairs_of(store, evaluation, "f1", 20) is not None
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile.read", lambda *_: pytest.fail("it was decoded"))
+    assert pairs_of(store, evaluation, "f1", 19) is None
+
+
+@pytest.mark.parametrize("data", [b"[]", b"null", b'{"metrics": 3}', b"[" * 100_000, b"{", b'{"metrics": {"a": 1}}'])
+def test_a_file_of_sealed_metrics_that_someone_else_wrote_is_refused(store: Store, data: bytes) -> None:
+    writer = store.writer("evaluations/forged-0")
+    writer.put("sealed.json", data)
+    evaluation = Evaluation(
+        ref=writer.seal("evaluation", {}, {}), key="f", checkpoint_id="c", dataset_ids={}, metrics={}, sealed=["h/f1"]
+    )
+    with pytest.raises(CorruptError, match=r"evaluations/forged-0/sealed.json cannot be read: "):
+        unsealed(store, evaluation)
 
 
 def test_outcomes_of_other_rows_than_the_metric_says_are_refused(store: Store, tmp_path: Path) -> None:

@@ -36,8 +36,10 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "store"))
 
 
-def compare(store: Store, of: TestRows, candidate: str, *, better: bool = False, candidates: int = 1) -> Exposure:
-    made = expose(store, of, candidate, "champion", "question", candidates)
+def compare(
+    store: Store, of: TestRows, candidate: str, *, better: bool = False, candidates: int = 1, question: str = "question"
+) -> Exposure:
+    made = expose(store, of, candidate, "champion", question, candidates)
     if better:
         was_better(store, made)
     return made
@@ -89,6 +91,20 @@ def test_rows_inherit_by_their_share(any_store: Store) -> None:
     ]
 
 
+def test_a_comparison_on_several_sets_counts_once_for_rows_that_they_share(store: Store) -> None:
+    whole, part = rows(0, 1000), rows(0, 50)
+    for night in ("one", "two", "three"):
+        assert [compare(store, of, night, better=night == "two").before for of in (whole, part)] == [
+            ("one", "two", "three").index(night)
+        ] * 2
+    assert (spent(store, whole).before, spent(store, whole).promoted) == (3, 1)
+    # The same part among other rows each night has decided all of it.
+    assert spent(store, part).before == 3
+    assert spent(store, rows(0, 50)).before == 3
+    # The same two models on other rows are another question.
+    assert compare(store, rows(1, 1000), "one", question="without a row").before == 3
+
+
 def test_nothing_is_written_by_a_look(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "store"))
     before = store.stored()
@@ -109,7 +125,7 @@ def _racer(number: int, uri: str, barrier: Any, answers: Any) -> None:
     same = [compare(store, rows(0, 100), f"{turn}-{number // 2}").before for turn in range(5)]
     barrier.wait(60)
     mine = TestRows.of(np.concatenate([POOL[1000:1500], POOL[2000 + number * 100 :][:100]]))
-    answers.put((number, same, compare(store, mine, "one").before))
+    answers.put((number, same, compare(store, mine, "one", question=f"of {number}").before))
 
 
 def test_eight_at_once_do_not_miss_each_other(tmp_path: Path) -> None:

@@ -102,12 +102,31 @@ def test_other_shapes_and_names_are_told_apart(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"\xff" * 40, struct.pack("<Q", 4) + b"null", struct.pack("<Q", 2) + b"{}", save({"x": np.ones(3)})]
+    "data",
+    [
+        b"",
+        b"\xff" * 40,
+        struct.pack("<Q", 4) + b"null",
+        struct.pack("<Q", 2) + b"{}",
+        save({"x": np.ones(3)}),
+        save({"w": np.ones((2, 2))}),
+        struct.pack("<Q", 80_000) + b"[" * 80_000,
+    ],
 )
 def test_a_file_that_is_not_what_the_index_says_is_corrupt(data: bytes, store: Store) -> None:
     files = {"weights-0.safetensors": data}
     ref = sealed(store, "trainings/a-0/checkpoints/1-g0", files, {"w": [piece("weights-0.safetensors")]})
     with pytest.raises(CorruptError):
+        dict(weights(store, ref))
+
+
+def test_a_tensor_that_is_said_to_be_larger_than_its_pieces_is_not_put_together(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.weights._whole", lambda *_: pytest.fail("it was put together"))
+    made = {"weights-0.safetensors": save({"w": np.ones((2, 2), np.float32)})}  # the index says 4 x 2
+    ref = sealed(store, "trainings/a-0/checkpoints/1-g0", made, {"w": [piece("weights-0.safetensors", rows=2)]})
+    with pytest.raises(CorruptError, match="does not match the tensors in its files"):
         dict(weights(store, ref))
 
 

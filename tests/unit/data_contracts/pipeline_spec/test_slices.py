@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.pipeline_spec import EvaluateSpec, GateSpec, SliceSpec
+from data_contracts.pipeline_spec import EvaluateSpec, GateSpec, PipelineSpec, SliceSpec
 from data_contracts.pipeline_spec.base import FieldError
+from data_contracts.pipeline_spec.evaluate import SetSpec
 from data_contracts.pipeline_spec.gate_names import check_gates
+from tests.support.tiny import SPEC
 
 METRICS: dict[str, Any] = {"accuracy": {"logged": "acc", "mode": "max"}}
 SLICES: dict[str, Any] = {"old": {"column": "age", "min": 60}, "young": {"column": "age", "max": 30}}
@@ -38,6 +40,7 @@ def test_what_a_slice_means(given: dict[str, Any], condition: str) -> None:
         ({"column": "a"}, "column: needs min or max, or else values"),
         ({"column": "a", "min": 1, "values": [1]}, "column: needs min or max, or else values"),
         ({"column": "a", "min": 2, "max": 2}, "max: must be above min (2)"),
+        ({"column": "a", "min": 30, "max": 18.5}, "max: must be above min (30)"),
         ({"where": "a > 1", "min": 1}, "where: excludes min, max and values"),
         ({"where": "a >"}, "where: cannot be read at character 4"),
         ({"where": "open('x') == 1"}, "is not permitted"),
@@ -90,6 +93,94 @@ def test_the_names_in_a_gate(gate: dict[str, Any], sentence: str) -> None:
     assert str(refused.value).startswith("promote.gates.1.")
 
 
+@pytest.mark.parametrize(
+    ("gate", "sentence"),
+    [
+        ({"min": 0.9, "confidence": 0.95}, ""),
+        ({"max": 0.9, "confidence": 0.95, "slice": "old"}, ""),
+        ({"margin": 0, "confidence": 0.95}, ""),
+        ({"margin": 0.01}, "margin: needs confidence; give one, such as confidence: 0.95, or use min_gain"),
+        ({"margin": -0.01, "confidence": 0.95}, "margin\n  Input should be greater than or equal to 0"),
+        ({"max_gap": 0.1, "confidence": 0.95}, "confidence: does not go with max_gap"),
+        ({"max_gap": 0.1, "slice": "old"}, "slice: does not go with max_gap, which compares all slices"),
+        ({"max_gap": -0.1}, "max_gap\n  Input should be greater than or equal to 0"),
+        ({"min_gain": 0, "confidence": 0.5}, "confidence\n  Input should be greater than 0.5"),
+        ({"min_gain": 0, "confidence": 1}, "confidence\n  Input should be less than or equal to 0.9999"),
+        ({"metric": None, "expression": "accuracy", "min_gain": 0}, "min_gain: needs a metric: whether a larger"),
+        ({"min_gain": 0, "margin": 0, "confidence": 0.9}, "give exactly one of min, max, min_gain, margin and max_gap"),
+        ({"expression": "accuracy", "min": 0}, "give either metric or expression, and not both"),
+        ({"metric": None, "min": 0}, "give either metric or expression, and not both"),
+        (
+            {"metric": None, "expression": "accuracy", "min_gain": 0, "confidence": 0.9},
+            "expression: can have min or max, without confidence, slice and max_gap",
+        ),
+    ],
+)
+def test_what_a_gate_may_ask_for(gate: dict[str, Any], sentence: str) -> None:
+    given = {"metric": "accuracy", **gate}
+    if not sentence:
+        assert GateSpec.model_validate(GateSpec(**given).model_dump(mode="json")) == GateSpec(**given)
+        return
+    with pytest.raises(ValidationError) as refused:
+        GateSpec(**given)
+    assert sentence in str(refused.value)
+
+
+SEALED = {"held": {"source": ["held.parquet"], "sealed": True}, "open": {"source": ["open.parquet"]}}
+
+
+@pytest.mark.parametrize(
+    ("gate", "sentence"),
+    [
+        ({"metric": "held/accuracy", "margin": 0.01, "confidence": 0.95}, ""),
+        ({"metric": "held/accuracy", "min": 0.9, "confidence": 0.95}, ""),
+        ({"expression": "accuracy - open/accuracy", "max": 0.1}, ""),
+        ({"metric": "held/accuracy", "min": 0.9}, "'held' is a sealed set, and only a gate with confidence may be"),
+        ({"metric": "held/accuracy", "max_gap": 0.1}, "'held' is a sealed set"),
+        ({"expression": "accuracy - held/accuracy", "max": 0.1}, "expression: 'held' is a sealed set, and only a gate"),
+        ({"metric": "latency_ms", "max": 9, "confidence": 0.95}, "latency_ms is measured of the whole model"),
+        ({"metric": "size_bytes", "max": 9, "slice": "old"}, "size_bytes is measured of the whole model"),
+    ],
+)
+def test_what_a_sealed_set_and_a_measure_can_decide(gate: dict[str, Any], sentence: str) -> None:
+    sets = {name: SetSpec(**one) for name, one in SEALED.items()}
+    evaluate = EvaluateSpec(metrics=METRICS, slices=SLICES, sets=sets)
+    if not sentence:
+        check_gates([GateSpec(**gate)], evaluate)
+        return
+    with pytest.raises(FieldError) as refused:
+        check_gates([GateSpec(**gate)], evaluate)
+    assert sentence in str(refused.value)
+
+
 def test_a_gap_needs_slices() -> None:
     with pytest.raises(FieldError, match="max_gap: compares slices, and evaluate.slices has none"):
         check_gates([GateSpec(metric="accuracy", max_gap=0.1)], EvaluateSpec(metrics=METRICS))
+
+
+@pytest.mark.parametrize(
+    ("sets", "sentence"),
+    [
+        ({"held": {"split": "test", "sealed": True}}, "its rows are scored under another name, too ('test')"),
+        (
+            {"held": {"split": "val", "sealed": True}, "open": {"split": "val"}},
+            "its rows are scored under another name, too ('val')",
+        ),
+        ({"held": {"source": "./rows.csv", "sealed": True}}, "its rows are also read under another name (./rows.csv)"),
+        (
+            {"held": {"source": "h.csv", "sealed": True}, "open": {"source": ["o.csv", "h.csv"]}},
+            "its rows are also read under another name (h.csv)",
+        ),
+        ({"held": {"source": "h.csv", "sealed": True}, "open": {"source": "o.csv"}}, ""),
+        ({"open": {"source": "h.csv"}, "other": {"source": "h.csv"}}, ""),
+    ],
+)
+def test_rows_of_a_sealed_set_are_scored_under_no_other_name(sets: dict[str, Any], sentence: str) -> None:
+    spec = {**SPEC, "evaluate": {**SPEC["evaluate"], "sets": sets}}
+    if not sentence:
+        PipelineSpec.model_validate(spec)
+        return
+    with pytest.raises(ValidationError) as refused:
+        PipelineSpec.model_validate(spec)
+    assert sentence in str(refused.value)
+    assert "evaluate.sets.held.sealed" in str(refused.value)

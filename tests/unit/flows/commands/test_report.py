@@ -1,4 +1,4 @@
-"""`report` and `diff`: a page in the store, in a file of one's own, in a browser; and what is refused."""
+"""`report` and `diff`: a page in a file of one's own, in a browser; and what is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows import cli
-from infra.store import Store
+from tasks.pages.html import HEAD
 from tests.support.reported import CANCELLED, FIRST, PROMOTED, RECOVERED, reported_store
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -33,21 +33,35 @@ def command(store: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     return run
 
 
-def test_the_page_of_an_earlier_run_is_made_and_kept(command: Any, store: Path) -> None:
-    answer = command("report", PROMOTED)
-    page = store / "runs" / PROMOTED / "report.html"
-    assert answer == {"run_id": PROMOTED, "verdict": "promoted", "page": str(page), "opened": False}
-    made = page.read_bytes()
-    assert b"<h1>Promoted</h1>" in made
-    assert command("report", PROMOTED) == answer
-    assert page.read_bytes() == made
-    assert command("report", CANCELLED)["page"] == str(store / "runs" / CANCELLED / "pages/0.html")
+def page_of(home: Path, run_id: str) -> Path:
+    return home / "pages" / f"{run_id}.html"
 
 
-def test_out_writes_the_same_page_to_a_new_file(command: Any, store: Path, tmp_path: Path) -> None:
+def test_the_page_is_one_of_this_users(command: Any, store: Path, home: Path) -> None:
+    page = page_of(home, PROMOTED)
+    assert command("report", PROMOTED) == {
+        "run_id": PROMOTED, "verdict": "promoted", "page": str(page), "opened": False,
+    }  # fmt: skip
+    assert b"<h1>Promoted</h1>" in page.read_bytes()
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert command("report", CANCELLED)["page"] == str(page_of(home, CANCELLED))
+    assert not list(store.rglob("*.html"))
+
+
+def test_what_others_wrote_in_the_place_of_a_page_is_not_shown(command: Any, store: Path, home: Path) -> None:
+    command("report", PROMOTED)
+    ours = page_of(home, PROMOTED).read_bytes()
+    # It begins as a page of ours, so no script of it would run; the browser would be led elsewhere all the same.
+    forged = f'{HEAD}<meta http-equiv="refresh" content="0; url=https://example.org"></head></html>'
+    (store / "runs" / PROMOTED / "report.html").write_text(forged)
+    assert Path(command("report", PROMOTED)["page"]).read_bytes() == ours
+
+
+def test_out_writes_the_same_page_to_a_new_file(command: Any, home: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     assert command("report", FIRST, "--out", out)["page"] == str(out)
-    assert out.read_bytes() == (store / "runs" / FIRST / "report.html").read_bytes()
+    command("report", FIRST)
+    assert out.read_bytes() == page_of(home, FIRST).read_bytes()
     error = command("report", FIRST, "--out", out, code=2)["error"]
     assert error["message"] == f"{out} exists already."
     error = command("report", FIRST, "--out", tmp_path / "no" / "page.html", code=2)["error"]
@@ -56,30 +70,15 @@ def test_out_writes_the_same_page_to_a_new_file(command: Any, store: Path, tmp_p
     assert error["message"].startswith("/proc/page.html cannot be written: ")
 
 
-def test_a_run_that_has_not_ended_has_a_page_that_is_not_kept(command: Any, store: Path, home: Path) -> None:
+def test_a_run_that_has_not_ended_has_a_page(command: Any, store: Path, home: Path) -> None:
     (store / "runs" / RECOVERED / "report.json").unlink()
     answer = command("report", RECOVERED)
-    assert (answer["verdict"], answer["page"]) == ("unfinished", str(home / "pages" / f"{RECOVERED}.html"))
+    assert (answer["verdict"], answer["page"]) == ("unfinished", str(page_of(home, RECOVERED)))
     assert command("report", RECOVERED)["page"] == answer["page"], "written anew"
-    assert not list((store / "runs" / RECOVERED).rglob("*.html"))
-
-
-def test_a_store_that_may_not_be_written_gives_a_page_elsewhere(
-    command: Any, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_once = Store.create_once
-
-    def refuse(self: Store, path: str, value: Any) -> bool:
-        if path.endswith(".html"):
-            raise PermissionError(13, "Permission denied")
-        return create_once(self, path, value)
-
-    monkeypatch.setattr(Store, "create_once", refuse)
-    assert command("report", PROMOTED)["page"] == str(home / "pages" / f"{PROMOTED}.html")
 
 
 def test_open_starts_a_browser_or_says_that_there_is_none(
-    command: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Any, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser, seen = tmp_path / "browser", tmp_path / "seen"
     browser.write_text(f'#!/bin/sh\necho "$1" > {seen}\n')
@@ -88,7 +87,7 @@ def test_open_starts_a_browser_or_says_that_there_is_none(
     monkeypatch.setattr("webbrowser._browsers", {})
     monkeypatch.setenv("BROWSER", f"{browser} %s")
     assert command("report", PROMOTED, "--open")["opened"] is True
-    assert seen.read_text().strip() == (store / "runs" / PROMOTED / "report.html").as_uri()
+    assert seen.read_text().strip() == page_of(home, PROMOTED).as_uri()
     monkeypatch.setattr("webbrowser._tryorder", [])
     error = command("report", PROMOTED, "--open", code=2)["error"]
     assert error["message"].startswith("There is no browser here to open ")

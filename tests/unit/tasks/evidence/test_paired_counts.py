@@ -61,7 +61,16 @@ def test_rows_needed_would_decide_as_often_as_said() -> None:
         0.8, abs=0.03
     )
     assert PairedCounts(20, 30, 1_000).rows_needed(0.0, 0.025) is None
-    assert rows_needed(0.5, 0.0, 0.05) == 0
+    # Five coins that fall on one side are rarer than 0.05.
+    assert rows_needed(0.5, 0.0, 0.05) == 5
+
+
+def test_models_that_never_differ_still_need_rows_to_show_a_margin() -> None:
+    equal = PairedCounts(0, 0, 50)
+    assert equal.p_value(-0.01) > 0.025
+    rows = equal.rows_needed(-0.01, 0.025)
+    assert rows is not None
+    assert PairedCounts(0, 0, rows).p_value(-0.01) <= 0.025 < PairedCounts(0, 0, rows // 4).p_value(-0.01)
 
 
 @pytest.mark.parametrize(("rows", "bound", "lost"), [(2_000, 0.005, 0.001), (2_000, -0.01, 0.012), (300, 0.03, 0.01)])

@@ -54,10 +54,11 @@ def outcomes(values: list[float], metric: str = "loss") -> pa.Table:
     return pa.table({**columns, "value": values})
 
 
-def evaluation(ref: Ref, mode: str, **pairs: str) -> Evaluation:
+def evaluation(ref: Ref, mode: str, rows: int = 3, **pairs: str) -> Evaluation:
     """In place of an evaluation: what a page reads of one."""
-    metric = MetricValue.model_validate({"value": 0.5, "mode": mode, "rows": 9, "unit": "row"})
-    return cast("Evaluation", SimpleNamespace(ref=ref, metrics={"loss": metric}, pairs=pairs))
+    metric = MetricValue.model_validate({"value": 0.5, "mode": mode, "rows": rows, "unit": "row"})
+    metrics = dict.fromkeys(["loss", "hard/loss", *pairs], metric)
+    return cast("Evaluation", SimpleNamespace(ref=ref, metrics=metrics, pairs=pairs, sealed=[]))
 
 
 def test_the_wrong_rows_of_a_real_evaluation_with_their_columns(store: Store) -> None:
@@ -70,6 +71,10 @@ def test_the_wrong_rows_of_a_real_evaluation_with_their_columns(store: Store) ->
     assert rows == {
         at: {name: shown(value) for name, value in table.slice(at, 1).to_pylist()[0].items()} for at in (2, 56)
     }
+    names = table.column_names
+    moved = rows_at(store, dataset_of(store), "test", worst.positions, names[-1])
+    assert moved == rows
+    assert list(moved[2]) == [names[-1], *names[:-1]]
 
 
 @pytest.mark.parametrize(
@@ -87,15 +92,17 @@ def test_the_worst_rows(
     mode: str, values: list[float], positions: list[int], alike: int, store: Store, tmp_path: Path
 ) -> None:
     ref = sealed(store, {"outcomes.parquet": outcomes(values)}, tmp_path)
-    worst = worst_rows(store, evaluation(ref, mode), "loss")
+    worst = worst_rows(store, evaluation(ref, mode, len(values)), "loss")
     assert worst is not None
     assert (worst.positions, worst.alike, worst.rows) == (positions, alike, len(values))
 
 
 def test_a_metric_without_outcomes_for_rows_has_no_worst_rows(store: Store, tmp_path: Path) -> None:
     ref = sealed(store, {"other.parquet": outcomes([1.0])}, tmp_path)
-    assert worst_rows(store, evaluation(ref, "max"), "loss") is None
     assert worst_rows(store, evaluation(ref, "max"), "unknown") is None
+    assert worst_rows(store, evaluation(ref, "max", rows=0), "loss") is None
+    with pytest.raises(CorruptError):
+        worst_rows(store, evaluation(ref, "max"), "loss")
 
 
 def test_a_shard_with_other_rows_than_were_sealed_is_not_shown(store: Store) -> None:
@@ -114,6 +121,9 @@ def test_truths_and_predictions_of_a_metric(store: Store, tmp_path: Path) -> Non
     assert found.sure is not None
     assert found.sure.tolist() == pytest.approx([0.9, 0.8, 0.6])
     assert read_pairs(store, evaluation(ref, "max"), "loss") is None
+    assert read_pairs(store, evaluation(ref, "max", f1="pairs-0.parquet"), "loss") is not None, "of the same rows"
+    assert read_pairs(store, evaluation(ref, "max", loss="pairs-0.parquet"), "hard/loss") is None, "of other rows"
+    assert read_pairs(store, evaluation(ref, "max", rows=2_000_001, loss="pairs-0.parquet"), "loss") is None
 
 
 def test_what_a_prediction_is_follows_from_its_values() -> None:

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from infra.store import layout
+from tasks.pages import origin_sections
 from tasks.pages import run_report_page as module
-from tasks.pages.facts import facts_of
+from tasks.pages.facts import Facts, facts_of
 from tasks.pages.html import HEAD
-from tasks.pages.run_report_page import keep_page, kept_page, page_path, run_report_page
+from tasks.pages.run_report_page import keep_page, page_path, run_report_page
 from tasks.run.report import latest_report, num_attempts
 from tasks.run.run import Run, reopen_run
+from tasks.stages.contract_pages import report_results
 from tests.support.damage import overwrite
 from tests.support.html_elements import Elements
 from tests.support.reported import CANCELLED, FIRST, NOT_PROMOTED, PROMOTED, RECOVERED, REJECTED, RUNS, reported_store
@@ -45,7 +47,7 @@ def words(page: str) -> str:
 SAID = {
     "promoted": ["Promoted", "tiny@champion is version 2, was 1", "2 of 2 gates met", "it gains 0.0339"],
     "rejected": ["Rejected", "The contract rejected the data", "row 4", "7.5", "Mend the data"],
-    "not promoted": ["Not promoted", "2 of 4 gates met", "insufficient evidence", "1,240 fresh rows", "loses 0.0700"],
+    "not promoted": ["Not promoted", "2 of 4 gates met", "insufficient evidence", "1,240 would decide", "loses 0.0700"],
     "recovered": ["Promoted", "It recovered: the training was restarted once", "node_lost", "10 steps, 2 s"],
     "waiting": ["Waiting", "waits for an approval", "The run may continue: trainwright resume"],
     "cancelled": ["Cancelled", "The run may continue"],
@@ -73,6 +75,8 @@ def test_rejected_data_comes_first(store: Path) -> None:
     said = words(run_report_page(facts_of(opened(store, REJECTED))))
     assert said.index("Data and contract") < said.index("Lineage")
     said = words(run_report_page(facts_of(opened(store, NOT_PROMOTED))))
+    assert "gates not met: accuracy, accuracy on the slice weekend; tiny@champion stays at version 1. Train a" in said
+    assert said.count("but 59 rows are too few to decide") == 2, "once at its gate, once at its stage"
     assert said.index("Gates") < said.index("Training") < said.index("Data and contract") < said.index("Time and cost")
 
 
@@ -84,7 +88,7 @@ def test_a_page_is_kept_once(store: Path) -> None:
     first = (store / "runs" / PROMOTED / "report.html").read_bytes()
     keep_page(run, report.model_copy(update={"sentence": "another"}), {})
     assert (store / "runs" / PROMOTED / "report.html").read_bytes() == first
-    assert kept_page(run.store, page_path(run, report)) == first
+    assert page_path(run, report) == f"runs/{PROMOTED}/report.html"
 
 
 def test_the_page_of_an_attempt_is_not_counted_as_an_attempt(store: Path) -> None:
@@ -132,20 +136,43 @@ def test_a_store_that_has_lost_a_part_still_gives_a_page(gone: str, store: Path)
     assert "tiny@champion is version 2" in page
 
 
+def test_many_expectations_that_hold_are_folded_and_what_is_broken_is_not(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = facts_of(opened(store, PROMOTED))
+    assert facts.contract is not None
+    one = report_results(facts.run, facts.contract)[0]
+    broken = replace(one, unclear="broken", text="what is broken")
+
+    def page_with(held: int) -> tuple[str, str, str]:
+        monkeypatch.setattr(origin_sections, "report_results", lambda *_: [*[one] * held, broken])
+        return run_report_page(facts).partition("<details>")
+
+    before, found, after = page_with(12)
+    assert found
+    assert "what is broken" in before
+    assert after.startswith("<summary>12 expectations hold</summary>")
+    assert page_with(11)[1] == ""
+
+
 def test_a_run_that_has_not_ended_has_a_page(store: Path) -> None:
     (store / "runs" / RECOVERED / "report.json").unlink()
     said = words(run_report_page(facts_of(opened(store, RECOVERED))))
     assert "Unfinished The run has not ended." in said
 
 
-def test_only_a_page_of_ours_is_shown(store: Path) -> None:
-    run = opened(store, PROMOTED)
-    path = layout.page(PROMOTED)
-    assert kept_page(run.store, path) is None
-    overwrite(store / path, "<!doctype html><script>alert(1)</script>")
-    assert kept_page(run.store, path) is None
-    overwrite(store / path, f"{HEAD}<title>t</title>")
-    assert kept_page(run.store, path) is not None
+def test_the_worst_rows_are_those_of_a_metric_that_has_a_value_for_each(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = facts_of(opened(store, FIRST))
+    assert facts.evaluation is not None
+    metrics = facts.evaluation.metrics
+    f1 = metrics["accuracy"].model_copy(update={"unit": "dataset"})
+    monkeypatch.setattr(Facts, "main_metric", "f1")
+    both = facts.evaluation.model_copy(update={"metrics": {"f1": f1, **metrics}})
+    assert "with the worst accuracy" in words(run_report_page(replace(facts, evaluation=both)))
+    alone = facts.evaluation.model_copy(update={"metrics": {"f1": f1}})
+    assert "f1 has no value for each row" in words(run_report_page(replace(facts, evaluation=alone)))
 
 
 def test_values_of_sensitive_columns_are_masked(store: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import InsufficientEvidence, UsageError
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Evaluation, MetricValue, Ref
 from data_contracts.pipeline_spec import EvaluateSpec, GateSpec
@@ -19,7 +19,8 @@ from infra.row_sketch import TestRows
 from infra.store import Store, open_store
 from tasks.evidence.levels import Spent, level
 from tasks.evidence.paired_counts import PairedCounts
-from tasks.stages.all_gates import is_undecided, judged, lacking, refusing
+from tasks.evidence.shares import Share
+from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing
 from tasks.stages.evidence_gates import judge_evidence
 
 ROWS = TestRows.of(np.arange(1_000, dtype=np.uint64))
@@ -46,7 +47,10 @@ class Scores:
             return PairedCounts(*self.counts[candidate.checkpoint_id], 1_000)
         return PairedCounts(*reversed(self.counts[champion.checkpoint_id]), 1_000)
 
-    def test_rows(self, evaluation: Evaluation, metric: str) -> TestRows:
+    def alone(self, gate: GateSpec, evaluation: Evaluation, sign: Literal[1, -1]) -> Share:
+        return Share(self.counts[evaluation.checkpoint_id][0], 1_000, sign)
+
+    def test_rows(self, evaluation: Evaluation, gate: GateSpec) -> TestRows:
         return self.rows
 
     def units(self, gate: GateSpec) -> None:
@@ -111,6 +115,15 @@ def test_a_better_candidate_is_marked_and_counts_more(store: Store) -> None:
     assert after.level == level(1 - 0.95, Spent(1, 1))
 
 
+def test_other_scores_and_another_number_of_candidates_are_another_comparison(store: Store) -> None:
+    scores: Any = Scores({"a": EQUAL})
+    for at, key in enumerate(("key", "key", "another perturbation")):
+        judge_evidence(Nights(store).run, [BETTER], scored("a", key=key), scored("champion"), scores)
+        assert spent(store, ROWS).before == (1, 1, 2)[at]
+    judge_evidence(Nights(store, candidates=20).run, [BETTER], scored("a", key="key"), scored("champion"), scores)
+    assert spent(store, ROWS).before == 22
+
+
 def test_one_of_two_gates_is_not_a_promotion(store: Store) -> None:
     nights = Nights(store)
     gates = BETTER, GateSpec(metric="accuracy", min_gain=0.5, confidence=0.95)
@@ -136,6 +149,41 @@ def test_rows_that_are_used_up_decide_nothing_and_spend_nothing(store: Store) ->
     assert spent(store, ROWS) == before
     fresh = TestRows.of(np.arange(5_000, 6_000, dtype=np.uint64))
     assert Nights(store).judge("best", CLEAR, rows=fresh).met
+
+
+@pytest.mark.parametrize("when", ["keep", "promote"])
+def test_rows_that_are_used_up_promote_nobody(store: Store, when: str) -> None:
+    Nights(store, candidates=100_000).judge("first", (500, 0))
+    nights = Nights(store, when_insufficient=when)
+    worst = nights.judge("worst", (0, 900))
+    assert worst.skipped
+    assert refusing(nights.run, [worst]) == [worst]
+
+
+def test_only_the_gate_whose_rows_are_used_up_says_so(store: Store) -> None:
+    others = TestRows.of(np.arange(7_000, 8_000, dtype=np.uint64))
+    Nights(store, candidates=100_000).judge("first", (500, 0))
+
+    class TwoSets(Scores):
+        def test_rows(self, evaluation: Evaluation, gate: GateSpec) -> TestRows:
+            return others if gate.min_gain else ROWS
+
+    gates = BETTER, GateSpec(metric="accuracy", min_gain=0.01, confidence=0.95)
+    two: Any = TwoSets({"a": CLEAR})
+    own, other = judge_evidence(Nights(store).run, gates, scored("a"), scored("champion"), two)
+    assert "they have decided 100,000 comparisons" in own.sentence
+    assert other.sentence == "accuracy is not compared: the test rows of another gate are used up"
+
+
+def test_a_gain_that_is_no_number_decides_nothing_and_spends_nothing(store: Store) -> None:
+    class OneClass(Scores):
+        def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> Any:
+            return SimpleNamespace(gain=float("nan"), rows=1_000)
+
+    one: Any = OneClass({})
+    with pytest.raises(InsufficientEvidence, match="accuracy has no value for one of the models, so the gate"):
+        judge_evidence(Nights(store).run, [BETTER], scored("a"), scored("champion"), one)
+    assert spent(store, ROWS).before == 0
 
 
 SENTENCES = [
@@ -168,6 +216,51 @@ def test_each_verdict_has_its_own_sentence(
     assert "comparison" not in result.sentence
 
 
+BOUNDS = [
+    ({"min": 0.9}, 930, "better", "accuracy is 0.9300 on 1,000 rows (95 % interval 0.9124 to 0.9450), which shows a"),
+    ({"min": 0.9}, 910, "insufficient", "insufficient evidence of a value above 0.9 (p = 0.16; accepted is at most"),
+    ({"min": 0.9}, 895, "insufficient", "with this value, no number of rows would show it"),
+    ({"min": 0.9}, 870, "worse", "worse than asked for, which was a value above 0.9"),
+    ({"max": 0.1}, 70, "better", "accuracy is 0.0700 on 1,000 rows (95 % interval 0.0550 to 0.0876), which shows a"),
+    ({"max": 0.1}, 95, "insufficient", "insufficient evidence of a value below 0.1"),
+    ({"max": 0.1}, 130, "worse", "worse than asked for, which was a value below 0.1"),
+]
+
+
+@pytest.mark.parametrize(("asked", "count", "verdict", "words"), BOUNDS)
+@pytest.mark.parametrize("champion", [None, scored("champion")])
+def test_a_value_must_be_shown(
+    asked: dict[str, float], count: int, verdict: str, words: str, champion: Evaluation | None, store: Store
+) -> None:
+    gate = GateSpec.model_validate({"metric": "accuracy", "confidence": 0.95, **asked})
+    scores: Any = Scores({"a": (count, 0)})
+    [found] = judge_evidence(Nights(store).run, [gate], scored("a"), champion, scores)
+    assert found.evidence is not None
+    assert (found.met, found.evidence.verdict, found.champion_value) == (verdict == "better", verdict, None)
+    assert found.value == found.evidence.estimate == count / 1_000
+    assert found.evidence.low < found.value < found.evidence.high
+    assert words in found.sentence
+    assert spent(store, ROWS).before == 1
+
+
+def test_values_and_gains_are_one_comparison(store: Store) -> None:
+    gates = BETTER, GateSpec(metric="accuracy", min=0.01, confidence=0.95)
+    assert Nights(store).judge("a", CLEAR, *gates).met
+    assert (spent(store, ROWS).before, spent(store, ROWS).promoted) == (1, 1)
+
+
+def test_without_a_champion_a_value_must_be_shown_and_a_gain_need_not(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores: Any = Scores({"a": (870, 0)})
+    monkeypatch.setattr("tasks.stages.all_gates._scores", lambda run, dataset: scores)
+    nights = Nights(store, gates=[BETTER, {"metric": "accuracy", "min": 0.9, "confidence": 0.95}])
+    gain, value = judged(nights.run, None, scored("a"), None)
+    assert (gain.met, value.met) == (True, False)
+    assert "no champion yet" in gain.sentence
+    assert refusing(nights.run, [gain, value]) == [value]
+
+
 def test_a_sealed_set_tells_its_verdict_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     sealed = scored("a", metrics={}, sealed=["accuracy"])
     monkeypatch.setattr("tasks.stages.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
@@ -181,6 +274,42 @@ def test_a_sealed_set_tells_its_verdict_alone(store: Store, monkeypatch: pytest.
     for result in results.values():
         assert (result.value, result.champion_value, result.evidence, result.sealed) == (0, None, None, True)
     assert results["worse"].sentence == "accuracy: the sealed set's 1,000 rows do not show a gain above 0"
+
+
+def test_gates_on_sealed_sets_have_one_verdict(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Each with its own would give away the gain of 0.03, as a ruler does.
+    sealed = scored("a", metrics={}, sealed=["accuracy"])
+    monkeypatch.setattr("tasks.stages.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
+    scores: Any = Scores({"a": CLEAR})
+    ruler = [GateSpec(metric="accuracy", min_gain=at / 100, confidence=0.95) for at in range(-5, 6)]
+    found = judge_evidence(Nights(store).run, ruler, sealed, scored("champion"), scores)
+    assert {one.met for one in found} == {False}
+    assert {one.sentence for one in found} == {
+        "accuracy: the rows of sealed sets do not show all that the 11 gates on them ask for"
+    }
+    assert spent(store, ROWS).promoted == 0
+    met = judge_evidence(Nights(store).run, ruler[:6], sealed, scored("champion"), scores)
+    assert {one.met for one in met} == {True}
+    assert (spent(store, ROWS).before, spent(store, ROWS).promoted) == (2, 1)
+
+
+def test_each_set_of_rows_counts_what_it_found(store: Store) -> None:
+    metrics = {f"{name}accuracy": scored("c").metrics["accuracy"] for name in ("", "other/")}
+    others = TestRows.of(np.arange(7_000, 8_000, dtype=np.uint64))
+
+    class TwoSets(Scores):
+        def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> PairedCounts:
+            won, lost = CLEAR if gate.name == "accuracy" else EQUAL
+            return PairedCounts(won, lost, 1_000) if candidate.checkpoint_id == "a" else PairedCounts(lost, won, 1_000)
+
+        def test_rows(self, evaluation: Evaluation, gate: GateSpec) -> TestRows:
+            return others if "/" in gate.name else ROWS
+
+    gates = [GateSpec(metric=name, min_gain=0, confidence=0.95) for name in metrics]
+    models = scored("a", metrics=metrics), scored("champion", metrics=metrics)
+    two: Any = TwoSets({})
+    assert [one.met for one in judge_evidence(Nights(store).run, gates, *models, two)] == [True, False]
+    assert [(spent(store, its).before, spent(store, its).promoted) for its in (ROWS, others)] == [(1, 1), (1, 0)]
 
 
 def test_a_candidate_that_another_gate_refuses_spends_nothing(store: Store) -> None:
@@ -206,6 +335,15 @@ def test_when_insufficient_promote(store: Store, counts: tuple[int, int], promot
     assert is_undecided(result) is promotes
     assert ("promoted although the evidence is insufficient" in lacking([result])) is True
     assert refusing(Nights(store).run, [result]) == [result]
+
+
+def test_the_remedy_offers_only_what_would_help(store: Store) -> None:
+    missed = Nights(store).judge("a", EQUAL)
+    assert "promote.when_insufficient: promote accepts" in more_rows(Nights(store).run, [missed])
+    already = Nights(store, when_insufficient="promote").run
+    hidden = missed.model_copy(update={"sealed": True})
+    for said in (more_rows(already, [missed]), more_rows(Nights(store).run, [missed, hidden])):
+        assert said == "Give the set more test rows, or fresh ones, or train a better candidate."
 
 
 def test_nothing_is_spent_if_the_scores_cannot_be_compared(store: Store) -> None:

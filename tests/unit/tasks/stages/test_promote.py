@@ -189,12 +189,12 @@ def test_too_little_evidence_keeps_its_details(place: Place, monkeypatch: pytest
     assert raised.value.message == f"Not promoted: {undecided}; no version was made."
     assert raised.value.__cause__ is None
     place.promoted(2)
-    error = InsufficientEvidence("Rows differ.", details={"rows": 3})
+    error = InsufficientEvidence("Rows differ.", remedy="Mend the slice.", details={"rows": 3})
     monkeypatch.setattr(stage, "judged", Mock(side_effect=error))
     with pytest.raises(InsufficientEvidence) as raised:
         place.promoted(1)
     assert raised.value.message == f"Not promoted: Rows differ; {NAME} stays at version 1."
-    assert raised.value.details == {"rows": 3}
+    assert (raised.value.remedy, raised.value.details) == ("Mend the slice.", {"rows": 3})
 
 
 def test_a_checkpoint_on_hold(place: Place) -> None:

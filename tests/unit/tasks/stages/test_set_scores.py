@@ -22,6 +22,7 @@ from infra.store import Store, open_store
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_scores import PairedScores
 from tasks.evidence.paired_values import PairedValues
+from tasks.evidence.shares import Share
 from tasks.stages import set_scores
 from tasks.stages.set_scores import SetScores
 from tasks.stages.test_rows import SetRows
@@ -68,7 +69,13 @@ def evaluation(store: Store, key: str, outcomes: dict[str, Any], pairs: Any = No
 
 
 def scores(store: Store, monkeypatch: pytest.MonkeyPatch, unit: str | None = None, units: Any = UNITS) -> SetScores:
-    rows = SetRows(TestRows.of(np.arange(ROWS, dtype=np.uint64)), None if unit is None else units, {"old": OLD}, ROWS)
+    rows = SetRows(
+        TestRows.of(np.arange(ROWS, dtype=np.uint64)),
+        None if unit is None else units,
+        {"old": OLD},
+        ROWS,
+        {"old": TestRows.of(np.arange(5, dtype=np.uint64))},
+    )
     monkeypatch.setattr(set_scores, "read_test_rows", lambda *_: rows)
     monkeypatch.setattr(set_scores, "sets_to_score", lambda run, dataset: {"": (dataset, "test")})
     slices = {"old": {"column": "age", "min": 60}}
@@ -101,6 +108,25 @@ def test_right_and_wrong_are_counted(store: Store, monkeypatch: pytest.MonkeyPat
     on_old = found.on_slice(mine, "accuracy", "old")
     assert (on_old.value, on_old.rows, on_old.unit) == (1.0, 5, "row")
     assert found.units(gate()) is None
+
+
+def test_one_model_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = scores(store, monkeypatch)
+    mine, _ = both(store)
+    assert found.alone(gate(), mine, 1) == Share(7, 8)
+    assert found.alone(gate(slice="old"), mine, -1) == Share(5, 5, -1)
+    by_unit = scores(store, monkeypatch, unit="customer").alone(gate(), mine, -1)
+    assert isinstance(by_unit, PairedValues)
+    assert (by_unit.gains.tolist(), by_unit.rows, by_unit.gain) == ([-2, -2, -2, -1], 8, -7 / 8)
+
+
+def test_one_model_alone_by_a_metric_that_is_no_mean(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = np.array([1, 1, 1, 0, 0, 0, 1, 0])
+    mine = evaluation(store, "mine", {"f1": ("dataset", "max", [0.75])}, (truth, np.array(WRONG, np.float32)))
+    for sign, mode in ((1, "max"), (-1, "min")):
+        alone = scores(store, monkeypatch).alone(gate("f1"), mine, sign)  # type: ignore[arg-type]
+        assert isinstance(alone, PairedScores)
+        assert (alone.mode, alone.champion, alone.rows) == (mode, None, 8)
 
 
 def test_an_error_rate_is_better_when_it_is_smaller(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 from data_contracts.errors import CorruptError, InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.messages.children import EvaluateRequest, ScoredSet, StoreAddress, Verified, VerifyRequest
+from infra.evaluations import outcomes_of, unsealed
 from infra.store import Store, open_store
 from tests.support.gang import make_dataset
 from training.checkpoint.capture import capture
@@ -116,6 +117,32 @@ def test_a_champion_is_scored_by_todays_metrics_and_its_own_code(request_of: Eva
     found = evaluate_worker.main(request_of, lambda _: None)
     assert found.metrics["score"].value == 7.0
     assert found.metrics["score"].rows == 10
+
+
+def test_the_scores_of_a_sealed_set_are_apart_from_all_that_people_read(
+    request_of: EvaluateRequest, store: Store
+) -> None:
+    sys.modules.pop("model"), sys.modules.pop("metrics")
+    sets = {"judge": {"split": "test", "sealed": True}, "open": {"split": "test"}}
+    asked = request_of.model_copy(
+        update={
+            "evaluate": {**request_of.evaluate, "sets": sets},
+            "sets": {**request_of.sets, **dict.fromkeys(sets, request_of.sets[""])},
+            "predictions": True,
+        }
+    )
+    found = evaluate_worker.main(asked, lambda _: None)
+    assert set(found.metrics) == {"score", "open/score"}
+    assert found.sealed == ["judge/score"]
+    assert set(found.predictions) == {"", "open"}
+    whole = unsealed(store, found)
+    assert whole.metrics["judge/score"] == whole.metrics["score"]
+    assert outcomes_of(store, whole, "judge/score").values.tolist() == [7.0] * 10
+    folder = store.local(found.ref)
+    said = [path.name for path in folder.iterdir() if b"judge/score" in path.read_bytes()]
+    assert set(said) == {"handoff.json", "sealed.json", "sealed-outcomes.parquet"}
+    assert (folder / "handoff.json").read_text().count("judge/score") == 1, "its name alone"
+    assert not list(folder.glob("*predictions-judge*"))
 
 
 def test_layers_that_are_made_late_are_there_when_weights_are_loaded(request_of: EvaluateRequest) -> None:
