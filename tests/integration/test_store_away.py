@@ -82,7 +82,9 @@ def test_training_goes_on_while_the_store_is_away_and_then_waits(
         gone = Fault("reset", times=10**9)
         since = time.time()
         proxy.faults.append(gone)
-        time.sleep(away_s)
+        # A request fails for good after several tries, each after a pause, so the sentence comes some seconds later.
+        until(lambda: "waiting: " in (tmp_path / "said").read_text(), 120, (tmp_path / "said").read_text)
+        time.sleep(max(0.0, since + away_s - time.time()))
         proxy.clear()
         back = time.time()
         answer, _ = run.communicate(timeout=200)
