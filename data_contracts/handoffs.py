@@ -13,6 +13,7 @@ from pydantic import Field
 from data_contracts.canonical import StorePath
 from data_contracts.drift_report import DriftReport
 from data_contracts.gate_results import GateResult as GateResult
+from data_contracts.incidents import Incident
 from data_contracts.records import SCHEMA as SCHEMA
 from data_contracts.records import HandOff as HandOff
 from data_contracts.records import Record as Record
@@ -255,6 +256,7 @@ class Receipt(HandOff):
         version, previous: the version that the alias names now, and the one that it named before, or None.
         quarantined_rows: raw rows that the contract kept out of the candidate's dataset.
         contamination: the report that says how far the candidate's rows are apart; None if they were not compared.
+        incident: the note of a rollback; None for any other move.
     """
 
     ref: Ref | None = None
@@ -270,6 +272,7 @@ class Receipt(HandOff):
     contamination: Ref | None = Field(default=None, exclude_if=lambda one: one is None)
     sentence: str
     quarantined_rows: int = Field(default=0, exclude_if=lambda rows: rows == 0)
+    incident: Incident | None = Field(default=None, exclude_if=lambda one: one is None)
 
 
 class Hold(Record):

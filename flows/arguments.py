@@ -155,6 +155,8 @@ def _rollback(command: argparse.ArgumentParser) -> None:
         help="version to go back to; default: the previous version that is not on hold",
     )
     command.add_argument("--reason", default="", metavar="WHY", help="why; recorded in the receipt and the hold")
+    help_ = "a link or a figure that shows it; recorded in the receipt; may be repeated"
+    command.add_argument("--evidence", action="append", default=[], metavar="TEXT", help=help_)
 
 
 def _release(command: argparse.ArgumentParser) -> None:
@@ -207,6 +209,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "evaluate": _evaluating,
     "promote": _promoting,
     "drift": _drift,
+    "history": _named,
     "rollback": _rollback,
     "release": _release,
     "show": _show,

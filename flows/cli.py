@@ -32,6 +32,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "drift": ("drift", "compare the data with earlier data, such as the champion's, and list what moved most"),
     "rollback": ("aliases", "move an alias back to an earlier version, and put the checkpoint it leaves on hold"),
     "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
+    "history": ("history", "list who moved an alias, from which version to which, and why"),
     "show": ("queries", "show a model version, an alias or a run"),
     "report": ("report", "write the page of a run as one HTML file, and open it in a browser"),
     "diff": ("diff", "compare two runs or versions: data, contract, spec, code, metrics and weights"),

@@ -77,6 +77,12 @@ def without_hold(held: Holds, checkpoint_id: str) -> Holds:
     return tuple(one for one in held if one.checkpoint_id != checkpoint_id)
 
 
+def is_rollback(receipt: Receipt) -> bool:
+    """Whether a person moved the alias back; earlier versions left no note, but always this sentence."""
+    went_back = f"{receipt.model}@{receipt.alias} went back from version "
+    return receipt.incident is not None or receipt.sentence.startswith(went_back)
+
+
 def _parse_holds(move: Any) -> Holds:
     return tuple(Hold.model_validate(one) for one in move["held"])
 
@@ -93,7 +99,7 @@ def pointed_at(read: Callable[[Ref], Manifest], ref: Ref) -> Manifest:
 def _after_earlier(store: Store, manifest: Manifest, held: Holds) -> Holds:
     """`held` after a move whose receipt carries no holds: only a rollback, recognised by its sentence, changes it."""
     receipt = read_receipt(store, manifest)
-    if not receipt.sentence.startswith(f"{receipt.model}@{receipt.alias} went back from version "):
+    if not is_rollback(receipt):
         return held
     left, back = _checkpoint_id(store, receipt.champion), _checkpoint_id(store, receipt.candidate)
     if left is not None:

@@ -139,9 +139,14 @@ def history(store: Store, model: str, alias: str) -> list[Receipt]:
 
     CorruptError naming what is changed or gone.
     """
+    return [receipt for receipt, _ in moves(store, model, alias)]
+
+
+def moves(store: Store, model: str, alias: str) -> list[tuple[Receipt, dict[str, Any]]]:
+    """The receipts as `history` returns them, each with the provenance of its move (actor, trigger, run, times)."""
     named = read_alias(store, model, alias)
     newest = _newest_receipt(None if named is None else named[0])
-    return [read_receipt(store, manifest) for manifest in chain(store, newest, store.verify)][::-1]
+    return [(read_receipt(store, one), one.provenance) for one in chain(store, newest, store.verify)][::-1]
 
 
 def receipt_of_run(store: Store, current: Versioned, run_id: str, since: str) -> Receipt | None:

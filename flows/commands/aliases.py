@@ -19,7 +19,8 @@ def rollback(arguments: argparse.Namespace) -> Answer:
     """The `rollback` command."""
     model, _, alias = arguments.name.partition("@")
     about = _provenance("rollback")
-    receipt = roll_back(store_with(arguments), model, alias or "champion", arguments.to, about, arguments.reason)
+    store, alias = store_with(arguments), alias or "champion"
+    receipt = roll_back(store, model, alias, arguments.to, about, arguments.reason, arguments.evidence)
     return Answer(receipt.sentence, receipt.to_json())
 
 

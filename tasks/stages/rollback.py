@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from data_contracts.errors import UsageError
@@ -10,33 +11,48 @@ from infra import registry
 from infra.receipts import Holds, with_hold, without_hold
 from infra.store import PointerMoved, Store, Versioned
 from tasks.run.versions import existing_version
+from tasks.stages.incident import noted, read_again
 
 MOST_REASON = 500
+MOST_EVIDENCE = 20
 
 
 def rollback(
-    store: Store, model: str, alias: str, to: int | None, provenance: dict[str, Any], reason: str = ""
+    store: Store,
+    model: str,
+    alias: str,
+    to: int | None,
+    provenance: dict[str, Any],
+    reason: str = "",
+    evidence: Sequence[str] = (),
 ) -> Receipt:
-    """Move an alias back to version `to`, or to the version that it named before; the receipt is kept like any other.
+    """Move an alias back to version `to`, or to the version that it named before.
+
+    Every byte of the older version's checkpoint is read again first. The receipt carries a note of the incident: the
+    reason, the evidence, and what was known of both versions.
 
     The checkpoint that the alias leaves is then on hold: no run promotes it there until it is released. A version that
     is on hold itself must be named by its number, which lifts its hold.
 
     Raises:
         UsageError: there is no such alias or version, nothing to go back to, or someone else moved the alias meanwhile.
+        CorruptError: the older version's checkpoint is damaged or gone; the alias stays.
     """
     current, version = _named(store, model, alias)
     why = checked_reason(reason) if reason else ""
+    shown = checked_evidence(evidence)
     held = registry.holds(store, current)
     target = to if to is not None else _previous(store, model, alias, version, held)
     if target is None or target == version:
         raise UsageError(f"{model}@{alias} has no other version to go back to.", remedy="Name one with --to.")
     back = existing_version(store, model, target)
-    store.verify(back.checkpoint.ref)
+    read = read_again(store, back, stays=f"{model}@{alias} stays at version {version}")
     champion = Ref.model_validate(current.value["model_version"])
-    left = registry.model_version(store, champion).checkpoint.ref.id
+    left = registry.model_version(store, champion)
     by, at = provenance.get("actor") or "someone", provenance.get("finished", "")
-    hold = Hold(checkpoint_id=left, version=version, by=by, at=at, reason=why)
+    hold = Hold(checkpoint_id=left.checkpoint.ref.id, version=version, by=by, at=at, reason=why)
+    incident = noted(store, left, back, registry.moves(store, model, alias), read)
+    incident = incident.model_copy(update={"reason": why, "evidence": shown})
     receipt = Receipt(
         decision="promoted",
         model=model,
@@ -47,6 +63,7 @@ def rollback(
         evaluation=back.evaluation,
         champion=champion,
         sentence=f"{model}@{alias} went back from version {version} to version {target}" + (why and f': "{why}"'),
+        incident=incident,
     )
     held = without_hold(with_hold(held, hold), back.checkpoint.ref.id)
     try:
@@ -99,16 +116,25 @@ def release(
             continue
 
 
-def checked_reason(reason: str) -> str:
+def checked_reason(reason: str, option: str = "--reason") -> str:
     """A reason in its stored form, on one line; UsageError if it is empty, too long or not printable."""
     line = " ".join(reason.split())
     if wrong := next((one for one in line if not one.isprintable()), None):
-        raise UsageError(f"--reason: {wrong!a} is not printable.", remedy="Leave that character out.")
+        raise UsageError(f"{option}: {wrong!a} is not printable.", remedy="Leave that character out.")
     if not line or len(line) > MOST_REASON:
         raise UsageError(
-            f"--reason: {len(line)} characters were given.", remedy=f"Give 1 to {MOST_REASON} printable characters."
+            f"{option}: {len(line)} characters were given.", remedy=f"Give 1 to {MOST_REASON} printable characters."
         )
     return line
+
+
+def checked_evidence(evidence: Sequence[str]) -> list[str]:
+    """What a person points at, each in its stored form; UsageError as for a reason, and for too many."""
+    if len(evidence) > MOST_EVIDENCE:
+        raise UsageError(
+            f"--evidence was given {len(evidence)} times.", remedy=f"Give it {MOST_EVIDENCE} times at most."
+        )
+    return [checked_reason(one, "--evidence") for one in evidence]
 
 
 def _named(store: Store, model: str, alias: str) -> tuple[Versioned, int]:

@@ -1,0 +1,41 @@
+"""The note that a rollback leaves: why an alias went back, and what was known of both versions."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from data_contracts.records import Record
+
+
+class VersionFacts(Record):
+    """What the store knew of a version when an alias left it or went back to it.
+
+    Attributes:
+        since, by, run_id: when, by whom and in which run the alias was moved to it last (UTC, ISO 8601); "" if unknown.
+        metrics: its scores, without those of sealed sets; {} if its evaluation is gone.
+        gates: the sentences of the gates by which it was promoted.
+    """
+
+    version: int
+    since: str = ""
+    by: str = ""
+    run_id: str = ""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    gates: list[str] = Field(default_factory=list)
+
+
+class Incident(Record):
+    """Why an alias went back.
+
+    Attributes:
+        reason, evidence: as the person gave them: one sentence, and links or figures; may be empty.
+        left, back: the version that the alias left, and the one that it went back to.
+        checked_files, checked_bytes: of that version's checkpoint, read again and found as sealed before the move.
+    """
+
+    reason: str = ""
+    evidence: list[str] = Field(default_factory=list)
+    left: VersionFacts
+    back: VersionFacts
+    checked_files: int = 0
+    checked_bytes: int = 0

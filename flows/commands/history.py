@@ -1,0 +1,76 @@
+"""`history`: who moved an alias, when and why, with the notes of its rollbacks and what is on hold."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from data_contracts.handoffs import Hold
+from data_contracts.incidents import Incident
+from flows.commands.guard import Answer
+from flows.commands.queries import store_with
+from flows.commands.tables import table
+from infra import registry
+from infra.store import Store
+from tasks.queries.alias_moves import Move, moves_of
+
+
+def history(arguments: argparse.Namespace) -> Answer:
+    """The `history` command: of one alias, or of all aliases of a model."""
+    model, _, alias = arguments.name.partition("@")
+    store = store_with(arguments)
+    lines: list[str] = []
+    value: dict[str, Any] = {"model": model, "aliases": {}}
+    for name, moves in moves_of(store, model, alias).items():
+        held = _held(store, model, name)
+        lines += ["", *_lines(model, name, moves, held)]
+        value["aliases"][name] = {"moves": [one.to_json() for one in moves], "held": [one.to_json() for one in held]}
+    return Answer("\n".join(lines[1:]), value)
+
+
+def _held(store: Store, model: str, alias: str) -> tuple[Hold, ...]:
+    found = registry.read_alias(store, model, alias)
+    return registry.holds(store, found and found[0])
+
+
+def _lines(model: str, alias: str, moves: list[Move], held: tuple[Hold, ...]) -> list[str]:
+    count = f"{len(moves)} entr{'y' if len(moves) == 1 else 'ies'}"
+    rows = [(one.at, one.by or "?", one.trigger, _versions(one), _why(model, alias, one)) for one in moves]
+    lines = [f"{model}@{alias} is version {moves[-1].after}: {count}", ""]
+    lines.append(table(("when", "who", "trigger", "version", "what"), rows))
+    for one in moves:
+        if one.incident is not None:
+            lines += ["", f"{one.at}: the rollback from version {one.before} to version {one.after}"]
+            lines += _note(one.incident)
+    for hold in held:
+        lines += ["", f"on hold: checkpoint {hold.checkpoint_id[:12]}, because {hold.sentence}"]
+    return lines
+
+
+def _versions(move: Move) -> str:
+    if move.kind == "kept":
+        return f"{move.after}"
+    return f"{'–' if move.before is None else move.before} → {'–' if move.after is None else move.after}"
+
+
+def _why(model: str, alias: str, move: Move) -> str:
+    """The receipt's sentence without the alias's name, which stands above the table."""
+    return move.sentence.removeprefix(f"{model}@{alias} ")
+
+
+def _note(note: Incident) -> list[str]:
+    left, back = note.left, note.back
+    lines = [f"  reason      {note.reason or 'none was given'}"]
+    lines += [f"  evidence    {one}" for one in note.evidence]
+    since = f" since {left.since}" if left.since else ""
+    run = f", by run {left.run_id}" if left.run_id else ""
+    lines.append(f"  in service  version {left.version}{since}{run}")
+    lines += [f"  it had met  {one}" for one in left.gates]
+    names = sorted(left.metrics.keys() | back.metrics.keys())
+    lines += [f"  {name}: {_figure(left.metrics, name)} → {_figure(back.metrics, name)}" for name in names]
+    files = f"{note.checked_files} file{'' if note.checked_files == 1 else 's'}, {note.checked_bytes:,} bytes"
+    return [*lines, f"  checked     version {back.version}'s checkpoint, {files}: every byte as sealed"]
+
+
+def _figure(metrics: dict[str, float], name: str) -> str:
+    return f"{metrics[name]:.4g}" if name in metrics else "not scored"

@@ -1,0 +1,165 @@
+"""`history` tells each move of an alias, and the note that a rollback leaves: reason, evidence, both versions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data_contracts.handoffs import Receipt
+from flows.cli import main
+from infra import registry
+from infra.store import Store, layout, open_store
+from tests.support.tiny import trainwright, write_project
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose store has two promoted versions; seeds 1 and 2."""
+    spec = write_project(tmp_path_factory.mktemp("project") / "tiny")
+    home = tmp_path_factory.mktemp("home")
+    for seed in (1, 2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TRAINWRIGHT_HOME", str(home))
+            ran = trainwright(
+                "run", spec, "--set", f"train.seed={seed}", "--set", "promote.gates=[{metric: accuracy, min: 0.1}]"
+            )
+            assert ran.returncode == 0, ran.stderr
+    return spec.parent
+
+
+@pytest.fixture
+def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    copy = Path(shutil.copytree(line, tmp_path / "tiny"))
+    monkeypatch.chdir(copy)
+    return copy
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(list(words)) == code
+    printed = capsys.readouterr()
+    return printed.err if code else printed.out
+
+
+def store_of(project: Path) -> Store:
+    return open_store(str(project / ".trainwright"), create=False)
+
+
+def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(
+        capsys,
+        "rollback",
+        "tiny",
+        "--reason",
+        "recall fell",
+        "--evidence",
+        "https://pages.example/r/7",
+        "--evidence",
+        "7 of 9",
+    )
+    page = said(capsys, "history", "tiny@champion").splitlines()
+    assert page[0] == "tiny@champion is version 1: 3 entries"
+    rows = [line.split(None, 3) for line in page[3:6]]
+    assert [row[3].split("  ")[0].strip() for row in rows] == ["– → 1", "1 → 2", "2 → 1"]
+    assert all(row[1] == registry_actor(project) and row[2] == "cli" for row in rows)
+    note = "\n".join(page[7:])
+    told = json.loads(said(capsys, "history", "tiny", "--json"))["aliases"]["champion"]
+    first, second, back = told["moves"]
+    assert [one["kind"] for one in told["moves"]] == ["promoted", "promoted", "rolled back"]
+    incident = back["incident"]
+    assert (incident["reason"], incident["evidence"]) == ("recall fell", ["https://pages.example/r/7", "7 of 9"])
+    assert (incident["left"]["version"], incident["back"]["version"]) == (2, 1)
+    assert (incident["left"]["run_id"], incident["back"]["run_id"]) == (second["run_id"], first["run_id"])
+    assert incident["left"]["since"] == second["at"]
+    assert incident["left"]["gates"] == [incident["left"]["gates"][0]]
+    store = store_of(project)
+    checkpoint = registry.read_version(store, "tiny", 1).checkpoint.ref
+    files = store.manifest(checkpoint).files
+    assert (incident["checked_files"], incident["checked_bytes"]) == (len(files), sum(one.bytes for one in files))
+    scores = f"accuracy: {incident['left']['metrics']['accuracy']:.4g} → "
+    checked = f"{incident['checked_bytes']:,} bytes"
+    for words in ("reason      recall fell", "evidence    7 of 9", second["run_id"], checked, scores, "on hold: "):
+        assert words in note
+    assert [one["version"] for one in told["held"]] == [2]
+
+
+def registry_actor(project: Path) -> str:
+    return registry.moves(store_of(project), "tiny", "champion")[0][1]["actor"]
+
+
+def test_an_entry_that_moves_nothing_is_told_and_kept(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "rollback", "tiny")
+    said(capsys, "release", "tiny", "--reason", "looked again")
+    moves = json.loads(said(capsys, "history", "tiny@champion", "--json"))["aliases"]["champion"]["moves"]
+    assert [(one["kind"], one["before"], one["after"]) for one in moves[2:]] == [("rolled back", 2, 1), ("kept", 1, 1)]
+    assert moves[3]["sentence"].endswith('"looked again"')
+    assert moves[2]["incident"]["reason"] == ""
+    assert "reason      none was given" in said(capsys, "history", "tiny")
+
+
+@pytest.mark.parametrize("name", ["tiny@nothing", "tiny@history", "tiny@../../x", "nothing"])
+def test_an_alias_that_is_not_there(project: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answer = said(capsys, "history", name, code=2)
+    assert "Traceback" not in answer
+    assert len(answer.strip().splitlines()) <= 2
+
+
+@pytest.mark.parametrize("harm", ["changed", "missing"])
+def test_a_rollback_to_a_version_that_is_not_whole_moves_nothing(
+    project: Path, harm: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_of(project)
+    ref = registry.read_version(store, "tiny", 1).checkpoint.ref
+    folder = project / ".trainwright" / ref.uri
+    file = folder / (
+        max(store.manifest(ref).files, key=lambda one: one.bytes).path if harm == "changed" else layout.MANIFEST
+    )
+    file.chmod(0o600)
+    if harm == "changed":
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        file.write_bytes(data)
+    else:
+        file.unlink()
+    answer = said(capsys, "rollback", "tiny", "--reason", "why", code=6)
+    assert ref.uri in answer
+    assert len(registry.history(store, "tiny", "champion")) == 2
+    assert registry.read_alias(store, "tiny", "champion")[1] == 2
+
+
+def test_old_scores_that_are_gone_do_not_keep_an_alias_from_going_back(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_of(project)
+    evaluation = registry.read_version(store, "tiny", 1).evaluation
+    (project / ".trainwright" / evaluation.uri / layout.MANIFEST).unlink()
+    said(capsys, "rollback", "tiny", "--reason", "why")
+    note = registry.history(store, "tiny", "champion")[-1].incident
+    assert note.back.metrics == {}
+    assert "→ not scored" in said(capsys, "history", "tiny")
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        (["a\x1b[2J"], "--evidence: '\\x1b' is not printable"),
+        ([""], "--evidence: 0 characters"),
+        (["x"] * 21, "21 times"),
+    ],
+)
+def test_what_is_wrong_with_evidence_is_said(
+    project: Path, evidence: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [word for one in evidence for word in ("--evidence", one)]
+    assert words in said(capsys, "rollback", "tiny", *options, code=2)
+    assert len(registry.history(store_of(project), "tiny", "champion")) == 2
+
+
+def test_a_receipt_without_a_note_is_written_as_before() -> None:
+    plain = {"decision": "promoted", "model": "m", "alias": "a", "version": 1, "previous": None, "sentence": "."}
+    assert "incident" not in Receipt.from_json(plain).to_json()
