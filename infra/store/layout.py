@@ -7,38 +7,31 @@ from __future__ import annotations
 
 import re
 
-from data_contracts.canonical import digest, valid_name, valid_path
-from data_contracts.errors import UsageError
+from data_contracts.canonical import digest, valid_name
+from infra.store.model_paths import alias as alias
+from infra.store.model_paths import aliases as aliases
+from infra.store.model_paths import answer as answer
+from infra.store.model_paths import approvals as approvals
+from infra.store.model_paths import exposed_rows as exposed_rows
+from infra.store.model_paths import exposure as exposure
+from infra.store.model_paths import exposures as exposures
+from infra.store.model_paths import history as history
+from infra.store.model_paths import model as model
+from infra.store.model_paths import models as models
+from infra.store.model_paths import protection as protection
+from infra.store.model_paths import protections as protections
+from infra.store.model_paths import question as question
+from infra.store.model_paths import receipt as receipt
+from infra.store.model_paths import split_exposure as split_exposure
+from infra.store.path_parts import check_path as check_path
+from infra.store.path_parts import name_part as _name
+from infra.store.path_parts import number_part as _number
 
 STORE = "store.json"
 MANIFEST = "manifest.json"
 _GENERATION = re.compile(r"g(0|[1-9][0-9]*)")
 _CHECKPOINT = re.compile(r"([0-9]+)-(g[0-9]+)(?:\.([a-z]+))?")
 _ATTEMPT = re.compile(r"(.+)-(0|[1-9][0-9]*)")
-
-
-def check_path(path: str, what: str = "path in a store") -> str:
-    """`path`, if it stays below the folder it is relative to (see `valid_path`); else UsageError."""
-    try:
-        return valid_path(path)
-    except ValueError as error:
-        raise UsageError(
-            f"{path!r} cannot be a {what}.",
-            remedy="Use a relative path in UTF-8 with '/' and without '..', backslashes or control characters.",
-        ) from error
-
-
-def _name(text: str) -> str:
-    try:
-        return valid_name(text)
-    except ValueError as error:
-        raise UsageError(f"{error}.") from error
-
-
-def _number(value: int) -> int:
-    if value < 0:
-        raise UsageError(f"{value} cannot be a number in a store's path: it is negative.")
-    return value
 
 
 def attempt(area: str, key: str, n: int) -> str:
@@ -80,62 +73,6 @@ def code(code_digest: str, n: int = 0) -> str:
 def imported(content_digest: str) -> str:
     """Sealed weights from outside."""
     return f"imports/{_name(content_digest)}"
-
-
-# Models, versions, aliases and the exposure ledger. `rows_id` stands for the rows of a test set.
-
-
-def models(name: str) -> str:
-    """Folder of a model's versions."""
-    return f"models/{_name(name)}"
-
-
-def model(name: str, version: int) -> str:
-    """Sealed version of a model, from 1."""
-    return f"{models(name)}/{_number(version)}"
-
-
-def alias(model_name: str, alias_name: str) -> str:
-    """Pointer of a model's alias; an alias cannot be named `history`, which is the receipts' folder."""
-    if alias_name == "history":
-        raise UsageError("'history' cannot be an alias: receipts are kept under that name.", remedy="Choose another.")
-    return f"aliases/{_name(model_name)}/{_name(alias_name)}"
-
-
-def history(model_name: str, alias_name: str) -> str:
-    """Folder of an alias's sealed receipts."""
-    return f"aliases/{_name(model_name)}/history/{_name(alias_name)}"
-
-
-def receipt(model_name: str, alias_name: str, k: int) -> str:
-    """Sealed receipt `k` of an alias, from 0."""
-    return f"{history(model_name, alias_name)}/{_number(k)}"
-
-
-def aliases(model_name: str | None = None) -> str:
-    """Folder of a model's aliases, or the folder of all aliases."""
-    return "aliases" if model_name is None else f"aliases/{_name(model_name)}"
-
-
-def exposures(rows_id: str | None = None) -> str:
-    """Folder of the comparisons that a set of test rows decided, or the folder of all sets."""
-    return "exposures" if rows_id is None else f"exposures/{_name(rows_id)}"
-
-
-def exposed_rows(rows_id: str) -> str:
-    """The digests of the rows."""
-    return f"{exposures(rows_id)}/rows"
-
-
-def exposure(rows_id: str, n: int, what: str = "json") -> str:
-    """Entry of comparison `n` from 0, or beside it `spent.json` (spent before) or `better` (a mark)."""
-    return f"{exposures(rows_id)}/{_number(n)}.{what}"
-
-
-def split_exposure(path: str) -> tuple[str, int, str] | None:
-    """(rows_id, n, what) of a path of `exposure`; None for another path."""
-    match = re.fullmatch(r"exposures/([^/]+)/(0|[1-9][0-9]*)\.(json|spent\.json|better)", path)
-    return (match[1], int(match[2]), match[3]) if match else None
 
 
 # Runs.
