@@ -24,6 +24,7 @@ from infra.audit import TRIGGER
 from infra.orchestrator.admission import ASK_S, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
+from infra.orchestrator.model_events import announce_verdict
 from infra.store import layout
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
@@ -157,6 +158,7 @@ def as_state(run: Run, report: RunReport) -> State:
         artifact_pages.run_page(report, data_section(run), run_image(run, report)),
         f"{report.pipeline}: {report.verdict}",
     )
+    announce_verdict(report)
     return make(name=name, message=report.sentence, data=report.to_json())
 
 

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.canonical import valid_name
+from data_contracts.canonical import is_name, valid_name
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
@@ -15,6 +15,9 @@ from flows.commands.run import connect
 from infra.orchestrator.local_pool import POOL, ensure_pool
 from infra.store import absolute_address
 from tasks.run.spec_check import check_spec
+
+# Instead of a model: none any more.
+OFF = "off"
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -30,6 +33,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     spec = load_spec(path, arguments.set)
     _refuse_never(spec)
     name = _name(arguments.name or spec.name)
+    after = _after(arguments.after, spec)
     ui = connect("cli")
     from prefect.client.orchestration import get_client
     from prefect.deployments import run_deployment
@@ -53,6 +57,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     with get_client(sync_client=True) as client:
         schedules = deploy_pipeline(client, wanted)
         _automate(client, wanted.title, spec)
+        _automate_after(client, wanted.title, after)
         nobody = why_nobody_conducts(client, wanted.pool)
         if nobody is not None and arguments.start:
             raise nobody
@@ -79,6 +84,37 @@ def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec) -> None
         log.info("automation: %s", retrain_when_drifted(client, title, spec.name))
     elif deleted := stop_retraining(client, title):
         log.info("automation deleted, because contract.drift.retrain is no longer set: %s", deleted)
+
+
+def _automate_after(client: SyncPrefectClient, title: str, after: list[str] | None) -> None:
+    """Make the automation that `--after` asks for, or delete it; None: leave it as it is."""
+    from infra.orchestrator.model_events import start_after, stop_starting_after
+
+    if after:
+        log.info("automation: %s (%s)", start_after(client, title, after), ", ".join(after))
+    elif after is not None and (deleted := stop_starting_after(client, title)):
+        log.info("automation deleted: %s", deleted)
+
+
+def _after(asked: list[str] | None, spec: PipelineSpec) -> list[str] | None:
+    """The models of `--after` as `MODEL@ALIAS`; [] for `off`; UsageError for the deployment's own model."""
+    if asked is None or asked == [OFF]:
+        return asked and []
+    after = []
+    for one in asked:
+        model, at, alias = one.partition("@")
+        alias = alias if at else "champion"
+        if not (is_name(model) and is_name(alias)) or one == OFF:
+            raise UsageError(
+                f"--after: {one!r} is not a model.", remedy="Name it as MODEL or MODEL@ALIAS, or give off."
+            )
+        if (model, alias) == (spec.model_name, spec.promote.alias):
+            raise UsageError(
+                f"--after: {model}@{alias} is what this pipeline itself promotes, so it would start itself again.",
+                remedy="Name another model, or give a schedule with --cron.",
+            )
+        after.append(f"{model}@{alias}")
+    return list(dict.fromkeys(after))
 
 
 def _refuse_never(spec: PipelineSpec) -> None:

@@ -95,6 +95,14 @@ def server_status() -> Server | None:
     return Server(service.url, api.pages(service.url), started=False)
 
 
+def connect_if_running() -> bool:
+    """Whether a server that a command would use answers; if so, Prefect in this process uses it from then on."""
+    server = server_status()
+    if server is not None and server.ours:
+        api.connect_to(server.url, password.read())
+    return server is not None
+
+
 def stop_server() -> str | None:
     """Stop our server and all its descendants, and delete its password; its address, or None if it did not run.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.damage import overwrite
+from tests.support.pool import Site, model_events, password_in, server_url
 from tests.support.tiny import answer, trainwright, write_project, write_rows
 
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
@@ -60,6 +61,16 @@ def test_a_worse_setting_is_trained_and_not_promoted(project: Path) -> None:
         assert "on the same" in report["sentence"]
         assert "loses" in report["sentence"]
         assert report["model"] == {"name": "tiny", "version": 1, "alias": "champion"}
+
+
+def test_verdicts_are_events_of_the_model(project: Path, tmp_path: Path, state_folder: Path) -> None:
+    site = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
+    runs = [path.name for path in (project / ".trainwright" / "runs").iterdir()]
+    about = [one for one in model_events(site, "tiny") if one["payload"].get("run_id") in runs]
+    site.close()
+    kinds = [one["event"].removeprefix("trainwright.model.") for one in sorted(about, key=lambda one: one["occurred"])]
+    assert kinds == ["promoted", "not_promoted", "not_promoted"]
+    assert {one["prefect.resource.role"] for one in about[0]["related"]} == {"flow-run", "pipeline"}
 
 
 def test_broken_data_is_rejected_with_column_count_and_examples(project: Path) -> None:
@@ -153,14 +164,22 @@ def test_stage_verbs_take_earlier_hand_offs_by_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rollback_moves_the_alias_back(tmp_path: Path) -> None:
-    spec = write_project(tmp_path / "back")
+def test_rollback_moves_the_alias_back(tmp_path: Path, state_folder: Path) -> None:
+    spec = write_project(tmp_path / "back", {"name": "back", "promote": {"model": "tiny-back"}})
     store = tmp_path / "back" / ".trainwright"
     for seed in (1, 2):
         gates = "promote.gates=[]"
         assert trainwright("run", spec, "--set", f"train.seed={seed}", "--set", gates).returncode == 0
-    assert answer(trainwright("show", "tiny@champion", "--store", store, "--json"))["version"] == 2
-    assert trainwright("rollback", "tiny@champion", "--store", store).returncode == 0
-    shown = answer(trainwright("show", "tiny@champion", "--store", store, "--json"))
+    assert answer(trainwright("show", "tiny-back@champion", "--store", store, "--json"))["version"] == 2
+    assert trainwright("rollback", "tiny-back@champion", "--store", store).returncode == 0
+    shown = answer(trainwright("show", "tiny-back@champion", "--store", store, "--json"))
     assert (shown["version"], len(shown["history"])) == (1, 3)
-    assert trainwright("rollback", "tiny@champion", "--store", store, "--to", "9").returncode == 2
+    assert trainwright("rollback", "tiny-back@champion", "--store", store, "--to", "9").returncode == 2
+    site = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
+    events = {one["event"]: one for one in model_events(site, "tiny-back")}
+    site.close()
+    back = events["trainwright.model.rolled_back"]
+    assert back["resource"]["trainwright.name"] == "tiny-back@champion"
+    assert (back["payload"]["version"], back["payload"]["previous"]) == (1, 2)
+    away = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}  # a rollback needs no server
+    assert trainwright("rollback", "tiny-back", "--to", "2", "--store", store, env=away).returncode == 0

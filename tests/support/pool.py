@@ -290,6 +290,12 @@ def site_with(pool: str, slots: int, folder: Path, home: Path) -> Iterator[Site]
         site.close()
 
 
+def model_events(site: Site, model: str) -> list[dict[str, Any]]:
+    """The events about a model that the server has."""
+    wanted = {"resource": {"id": [f"trainwright.model.{model}"]}, "event": {"prefix": ["trainwright.model."]}}
+    return list(site.ask("/events/filter", {"filter": wanted})["events"])
+
+
 def server_url() -> str:
     """The address of this session's server, started if it is not there."""
     code = "from infra.orchestrator.server import ensure_server; print(ensure_server().url)"

@@ -1,0 +1,133 @@
+"""The Prefect events about a model, and the automation that starts a deployment when another model is promoted."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.handoffs import Receipt
+from data_contracts.run_report import RunReport
+from infra.orchestrator.admission import asking
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+PROMOTED = "trainwright.model.promoted"
+ROLLED_BACK = "trainwright.model.rolled_back"
+# By the verdict that each one tells of; all other verdicts change nothing of a model.
+EVENTS = {
+    "promoted": PROMOTED,
+    "not_promoted": "trainwright.model.not_promoted",
+    "waiting": "trainwright.model.waiting",
+}
+# `MODEL@ALIAS`, by which automations choose.
+NAME = "trainwright.name"
+# Events of one id are one event to Prefect's server, so two processes may tell of one end.
+_IDS = uuid.UUID("5a0b4c1e-6a35-4c5f-9d0e-0d6c3f0f7d55")
+
+log = logging.getLogger("trainwright")
+
+
+def announce_verdict(report: RunReport) -> None:
+    """Emit the event of a run's verdict, if there is one; a failure is one warning, because nothing depends on it."""
+    event, model = EVENTS.get(report.verdict), report.model
+    if event is None or model is None:
+        return
+    payload = {
+        "run_id": report.run_id,
+        "version": model.version,
+        "sentence": report.sentence,
+        "metrics": report.metrics,
+        "actor": report.actor,
+        "trigger": report.trigger,
+    }
+    alias = model.alias or ""
+    _send(event, (model.name, alias), payload, f"{report.run_id}/{report.finished}", pipeline=report.pipeline)
+
+
+def announce_rollback(receipt: Receipt, by: str) -> None:
+    """Emit the event of a rollback, in a process that is connected to a server; a failure is one warning."""
+    payload = {"version": receipt.version, "previous": receipt.previous, "sentence": receipt.sentence, "actor": by}
+    key = receipt.ref.seal if receipt.ref is not None else uuid.uuid4().hex
+    _send(ROLLED_BACK, (receipt.model, receipt.alias), payload, key)
+
+
+def start_after(client: SyncPrefectClient, deployment: str, names: Sequence[str]) -> str:
+    """Make the automation, or change it: a promotion of any of the models starts the deployment.
+
+    Args:
+        deployment: its name, `retrain/NAME`.
+        names: each `MODEL@ALIAS`.
+
+    Returns:
+        The automation's name.
+    """
+    from prefect.events.actions import RunDeployment
+    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+    known = client.read_deployment_by_name(deployment)
+    wanted = AutomationCore(
+        name=_automation(deployment),
+        description=f"Starts {deployment} when {' or '.join(names)} is promoted.",
+        trigger=EventTrigger(expect={PROMOTED}, match={NAME: list(names)}, posture=Posture.Reactive, threshold=1),
+        actions=[RunDeployment(deployment_id=known.id)],
+    )
+    existing = _ours(client, deployment)
+    if existing:
+        client.update_automation(existing[0].id, wanted)
+    else:
+        client.create_automation(wanted)
+    return wanted.name
+
+
+def stop_starting_after(client: SyncPrefectClient, deployment: str) -> str | None:
+    """Delete the automation that an earlier deploy made; returns its name, or None if there is none."""
+    existing = _ours(client, deployment)
+    for one in existing:
+        client.delete_automation(one.id)
+    return _automation(deployment) if existing else None
+
+
+def _ours(client: SyncPrefectClient, deployment: str) -> list[Any]:
+    from prefect.events.schemas.automations import EventTrigger
+
+    found = client.read_automations_by_name(_automation(deployment))
+    return [one for one in found if isinstance(one.trigger, EventTrigger) and PROMOTED in one.trigger.expect]
+
+
+def _automation(deployment: str) -> str:
+    return f"{deployment} after promotions"
+
+
+def _send(event: str, name: tuple[str, str], payload: Mapping[str, Any], key: str, pipeline: str | None = None) -> None:
+    """Post the event and wait, briefly, until the server has it: the process may end right after."""
+    from prefect.events.schemas.events import Event, RelatedResource, Resource
+    from prefect.runtime import deployment, flow_run
+
+    model, alias = name
+    resource = {
+        "prefect.resource.id": f"trainwright.model.{model}",
+        "prefect.resource.name": model,
+        "trainwright.alias": alias,
+        NAME: f"{model}@{alias}",
+    }
+    related = {"flow-run": f"prefect.flow-run.{flow_run.id}"} if flow_run.id else {}
+    related |= {"deployment": f"prefect.deployment.{deployment.id}"} if deployment.id else {}
+    related |= {"pipeline": f"trainwright.pipeline.{pipeline}"} if pipeline else {}
+    try:
+        emitted = Event(
+            id=uuid.uuid5(_IDS, f"{event}/{key}"),
+            event=event,
+            resource=Resource(resource),
+            related=[
+                RelatedResource({"prefect.resource.id": one, "prefect.resource.role": role})
+                for role, one in related.items()
+            ],
+            payload=dict(payload),
+        )
+        with asking(retries=1) as client:
+            client.request("POST", "/events", json=[emitted.model_dump(mode="json")])
+    except Exception as error:
+        log.warning("Prefect did not take the event %s; nothing else depends on it: %s", event, error)

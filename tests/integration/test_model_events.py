@@ -1,0 +1,69 @@
+"""A promotion and a rollback are events of their model, and a promotion starts what was deployed after it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.pool import Site, model_events, password_in, server_url, until
+from tests.support.tiny import trainwright, write_project
+
+EMIT = """
+import sys
+from data_contracts.run_report import ModelName, RunReport
+from infra.orchestrator.model_events import announce_verdict
+run, verdict, model, alias = sys.argv[1:]
+about = {"run_id": run, "pipeline": "first", "exit_code": 0, "sentence": "s", "stages": [], "finished": "t"}
+announce_verdict(RunReport(verdict=verdict, model=ModelName(name=model, version=2, alias=alias), **about))
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, state_folder: Path):
+    found = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
+    yield found
+    found.close()
+
+
+def test_a_promotion_starts_the_deployment_that_waits_for_it(site: Site, tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "second", {"name": "second"})
+    site.pool("after", worker=False)
+
+    def deploy(*after: str) -> subprocess.CompletedProcess[str]:
+        arguments = [part for one in after for part in ("--after", one)]
+        return trainwright("deploy", str(spec), "--pool", "after", *arguments, "--json", env=site.environment)
+
+    itself = deploy("second")
+    assert itself.returncode == 2
+    assert "start itself" in itself.stderr + itself.stdout
+    for after in (("first@staging",), ("first", "third@canary"), ()):  # the last leaves it as it is
+        done = deploy(*after)
+        assert done.returncode == 0, done.stderr
+    deployment = site.ask("/deployments/name/retrain/second", method="GET")
+    [automation] = site.ask("/automations/filter", {})
+    assert automation["name"] == "retrain/second after promotions"
+
+    def started() -> list[dict]:
+        return site.ask("/flow_runs/filter", {"flow_runs": {"deployment_id": {"any_": [deployment["id"]]}}})
+
+    def emit(*told: str) -> None:
+        subprocess.run([sys.executable, "-c", EMIT, *told], env=site.environment, check=True)
+
+    emit("r1", "not_promoted", "first", "champion")
+    emit("r2", "promoted", "first", "staging")
+    emit("r3", "promoted", "another", "champion")
+    emit("r4", "unchanged", "first", "champion")
+    for _ in range(2):  # two processes tell of one end
+        emit("r5", "promoted", "first", "champion")
+    until(started, 60)
+    emit("r6", "promoted", "third", "canary")
+    until(lambda: len(started()) > 1, 60)
+    assert [one["created_by"]["type"] for one in started()] == ["AUTOMATION"] * 2
+    told = model_events(site, "first")
+    assert sorted(one["event"].rpartition(".")[2] for one in told) == ["not_promoted", "promoted", "promoted"]
+    assert all(one["related"][0]["prefect.resource.id"] == "trainwright.pipeline.first" for one in told)
+    assert deploy("off").returncode == 0
+    assert site.ask("/automations/filter", {}) == []
