@@ -223,6 +223,7 @@ class Evaluation(HandOff):
     Attributes:
         predictions: tables by set, if `contract.predictions` asks for them.
         pairs: metric → file with the truth and the prediction of each row, if a gate needs them.
+        shown: the same, for pages alone.
         sealed: metrics of sealed sets. They are not here but in a file beside it, which only gates read.
         undecided: with `predictions`: why a metric has no value and is missing; "" if all have one.
     """
@@ -234,6 +235,7 @@ class Evaluation(HandOff):
     metrics: dict[str, MetricValue]
     predictions: dict[str, Predictions] = Field(default={}, exclude_if=lambda tables: not tables)
     pairs: dict[str, str] = Field(default={}, exclude_if=lambda files: not files)
+    shown: dict[str, str] = Field(default={}, exclude_if=lambda files: not files)
     sealed: list[str] = Field(default=[], exclude_if=lambda names: not names)
     undecided: str = Field(default="", exclude_if=lambda reason: not reason)
 

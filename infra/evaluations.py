@@ -2,6 +2,7 @@
 
     outcomes_of(store, evaluation, metric) -> Outcomes                       values, rows, unit
     pairs_of(store, evaluation, metric) -> (target, prediction) or None      for a metric that is computed again
+    shown_of(store, evaluation, metric) -> (target, prediction) or None      for pages alone
     unsealed(store, evaluation) -> Evaluation                                with the metrics of sealed sets
 
 `metric` is a name in `evaluation.metrics`, such as `accuracy` or `hard/accuracy`. Rows stand in the order of the set,
@@ -89,20 +90,27 @@ def outcomes_of(store: Store, evaluation: Evaluation, metric: str) -> Outcomes:
     return _parsed(store, evaluation, SEALED_OUTCOMES if metric in evaluation.sealed else OUTCOMES, outcomes)
 
 
-def pairs_of(
-    store: Store, evaluation: Evaluation, metric: str, most_values: int | None = None
-) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def pairs_of(store: Store, evaluation: Evaluation, metric: str) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """The truth (rows,) and the prediction (rows,) or (rows, n) of each row; None if the evaluation has none.
 
     They have the types that the metric got: predictions that are not whole numbers are in single precision.
 
-    Args:
-        most_values: None is returned if there are more.
-
     Raises:
         CorruptError: the file is missing, or is not what was sealed.
     """
-    file = evaluation.pairs.get(metric)
+    return _pairs_in(store, evaluation, metric, evaluation.pairs.get(metric), None)
+
+
+def shown_of(
+    store: Store, evaluation: Evaluation, metric: str, most_values: int
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """As `pairs_of`, also if they are kept for pages alone; None if there are more than `most_values`, too."""
+    return _pairs_in(store, evaluation, metric, {**evaluation.shown, **evaluation.pairs}.get(metric), most_values)
+
+
+def _pairs_in(
+    store: Store, evaluation: Evaluation, metric: str, file: str | None, most_values: int | None
+) -> tuple[NDArray[Any], NDArray[Any]] | None:
     if file is None:
         return None
 

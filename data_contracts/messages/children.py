@@ -204,6 +204,7 @@ class EvaluateRequest(LaidOut, Message):
         settings: added to the manifest's.
         predictions: whether the predictions of each row are kept.
         pairs: names of the metrics, without a set's, for which the truth and the prediction of each row are kept.
+        shown: a metric for which they are kept on the first set, for pages alone; "" for none.
         measures: what is measured of the model itself, such as `latency_ms`.
     """
 
@@ -220,6 +221,7 @@ class EvaluateRequest(LaidOut, Message):
     provenance: dict[str, Any]
     predictions: bool = Field(default=False, exclude_if=lambda kept: not kept)
     pairs: list[str] = Field(default=[], exclude_if=lambda names: not names)
+    shown: str = Field(default="", exclude_if=lambda name: not name)
     measures: list[str] = Field(default=[], exclude_if=lambda names: not names)
 
     @property

@@ -65,11 +65,12 @@ class Worst:
 
 def read_pairs(store: Store, evaluation: Evaluation, metric: str) -> Pairs | None:
     """Truth and prediction of each row for a metric, or for another one of the same set; None if none are kept."""
-    alike = [name for name in evaluation.pairs if name.rpartition("/")[0] == metric.rpartition("/")[0]]
+    of_set = metric.rpartition("/")[0]
+    alike = [name for name in {**evaluation.pairs, **evaluation.shown} if name.rpartition("/")[0] == of_set]
     name = metric if metric in alike else next(iter(alike), None)
     if name is None or evaluation.metrics[name].rows > _MOST_ROWS:
         return None
-    found = evaluations.pairs_of(store, evaluation, name, _MOST_VALUES)
+    found = evaluations.shown_of(store, evaluation, name, _MOST_VALUES)
     if found is None:
         return None
     truth, scores = found

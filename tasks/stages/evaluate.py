@@ -121,6 +121,7 @@ def score(
         provenance=run.provenance(*parents),
         predictions=asked_of(run) is not None,
         pairs=_pairs(run),
+        shown=_shown(run),
         measures=_measures(run),
     )
     # A second scoring is another piece of work than the first.
@@ -217,6 +218,18 @@ def _pairs(run: Run) -> list[str]:
     gates = [gate for gate in run.spec.promote.gates if gate.confidence or gate.slice or gate.max_gap is not None]
     named = {gate.name.rpartition("/")[2] for gate in gates} & metrics.keys()
     return sorted(name for name in named if keeps_pairs(metrics[name].class_path, metrics[name].init_args))
+
+
+def _shown(run: Run) -> str:
+    """The metric whose truths and predictions pages show; "" if none may be shown.
+
+    It is not part of the key: an evaluation that was made without them is reused.
+    """
+    if run.withholds:
+        return ""
+    metrics = run.spec.evaluate.metrics
+    named = [*(gate.name for gate in run.spec.promote.gates), *metrics]
+    return next((name for name in named if name in metrics and metrics[name].class_path), "")
 
 
 def sets_to_score(run: Run, dataset: Dataset | None) -> Sets:

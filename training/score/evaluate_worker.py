@@ -3,7 +3,7 @@
 Run as `python -m training.score.evaluate_worker REQUEST ANSWER` by `infra.child`. It opens the sets, and
 `training.score.scoring` scores each; the outcomes are sealed beside the metrics as `outcomes.parquet`, and the
 predictions of each row as `predictions.parquet`, and truth and prediction of each row for some metrics as
-`pairs-<n>.parquet`, if they are asked for.
+`pairs-<n>.parquet` and for pages as `shown.parquet`, if they are asked for.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from training.checkpoint import load_module_weights
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order
 from training.score.latency import Latency, size_bytes
 from training.score.metrics import metric_classes
-from training.score.pairs import Pairs, pair_tables
+from training.score.pairs import MOST_SHOWN, SHOWN, Pairs, PairTable, pair_tables
 from training.score.perturb import Perturbation, perturbations, then
 from training.score.predictions import PredictionTable
 from training.score.progress import Progress
@@ -50,6 +50,7 @@ class Kept:
     Attributes:
         folder: for files.
         tables: of predictions, by set; pairs: of truth and prediction, by set and metric.
+        shown: of truth and prediction on the first set, for pages, by metric.
         measures: what was measured of the model itself, by name.
     """
 
@@ -57,6 +58,11 @@ class Kept:
     tables: Tables = field(default_factory=dict)
     pairs: Pairs = field(default_factory=dict)
     measures: dict[str, float] = field(default_factory=dict)
+    shown: dict[str, PairTable] = field(default_factory=dict)
+
+    def pairs_on(self, name: str) -> dict[str, PairTable]:
+        """The tables of a set, by metric."""
+        return {**({} if name else self.shown), **self.pairs[name]}
 
 
 def main(request: EvaluateRequest, report: Report) -> Evaluation:
@@ -73,6 +79,8 @@ def evaluated(request: EvaluateRequest, report: Report, team: Team | None) -> Ev
         metrics = EvaluateSpec.model_validate(request.evaluate).metrics
         asked = {name: metrics[name] for name in request.pairs}
         kept = Kept(folder.path, tables, pair_tables(folder.path, list(request.sets) or [""], asked))
+        if request.shown and request.shown not in asked:
+            kept.shown[request.shown] = PairTable(folder.path / SHOWN, most_values=MOST_SHOWN)
         scored = scored_by(request, report, team, kept)
         return seal(request, scored, kept) if team is None or team.rank == 0 else None
 
@@ -115,7 +123,7 @@ def scored_by(request: EvaluateRequest, report: Report, team: Team | None, kept:
     for number, (name, batches) in enumerate(_sets(request, wanted, team, perturbed)):
         prefix = f"{name}/" if name else ""
         first = scorer if number else timed
-        found = score(module, batches, wanted.metrics, classes, first, kept.tables.get(name), kept.pairs[name])
+        found = score(module, batches, wanted.metrics, classes, first, kept.tables.get(name), kept.pairs_on(name))
         scored |= {f"{prefix}{metric}": value for metric, value in found.items()}
     if latency.median_ms is not None:
         kept.measures["latency_ms"] = latency.median_ms
@@ -149,6 +157,9 @@ def seal(request: EvaluateRequest, scored: dict[str, Scored], beside: Kept) -> E
         for file in files.values():
             writer.put(file, folder / file)
         fields["pairs"] = files
+    if shown := _shown(request.shown, beside, scored, files):
+        writer.put(shown, folder / shown)
+        fields["shown"] = {request.shown: shown}
     if sealed:
         writer.put(SEALED, canonical(_taken_out(fields, sealed)))
         fields["sealed"] = sealed
@@ -199,6 +210,13 @@ def _closed(pairs: Pairs, scored: dict[str, Scored]) -> dict[str, str]:
             if name in scored and (file := table.close(metric, scored[name])):
                 files[name] = file
     return files
+
+
+def _shown(metric: str, beside: Kept, scored: dict[str, Scored], files: Mapping[str, str]) -> str:
+    """The file of a metric's pairs on the first set, for pages; "" if `files` of gates has some of this set."""
+    if metric not in scored or any("/" not in name for name in files):
+        return ""
+    return beside.pairs_on("")[metric].close_for_pages()
 
 
 def _tables(request: EvaluateRequest) -> list[str]:

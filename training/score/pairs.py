@@ -1,10 +1,11 @@
-"""Keeps the truth and the prediction of each row for a metric that is computed again on resampled rows.
+"""Keeps the truth and the prediction of each row: for a metric that is computed again on resampled rows, or for pages.
 
-Most metrics need no pairs, because the mean of their outcomes is the metric. `infra.evaluations` reads the file.
+Most gates need no pairs, because the mean of a metric's outcomes is the metric. `infra.evaluations` reads the file.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,14 +19,22 @@ from training.score.table_file import TableFile
 
 TARGET, PREDICTION = "target", "prediction"
 MAX_VALUES = 100
+# For pages: 64 MiB of truths and predictions.
+MOST_SHOWN = 2**24
+SHOWN = "shown.parquet"
 
 
 class PairTable:
     """The pairs of one metric on one set: columns `target`, and `prediction` or `prediction_0` … `prediction_<n-1>`."""
 
-    def __init__(self, path: Path, *, of_mean: bool = False) -> None:
-        """`of_mean`: the metric is a mean over rows, whatever is predicted; its pairs are kept only if it must be."""
+    def __init__(self, path: Path, *, of_mean: bool = False, most_values: int | None = None) -> None:
+        """
+        Args:
+            of_mean: the metric is a mean over rows, whatever is predicted; its pairs are kept only if it must be.
+            most_values: nothing is kept of a set that has more; None for no limit.
+        """
         self._file, self._of_mean = TableFile(path), of_mean
+        self._left = math.inf if most_values is None else most_values
         self._refused = ""
 
     def add(self, prediction: torch.Tensor, target: torch.Tensor) -> None:
@@ -45,6 +54,10 @@ class PairTable:
         else:
             self._refuse(f"a row's prediction has {prediction.shape[1]} values, and at most {MAX_VALUES} are kept")
             return
+        self._left -= len(target) * len(columns)
+        if self._left < 0:
+            self._refuse("the set has too many rows")
+            return
         if not self._file.append(pa.table({name: pa.array(one.numpy()) for name, one in columns.items()})):
             self._refuse("the shape or type of the predictions changes from batch to batch")
 
@@ -53,7 +66,7 @@ class PairTable:
 
         UsageError if the pairs are needed and could not be kept.
         """
-        written = self._file.close()
+        file = self.close_for_pages()
         # Some predictions make a mean of any metric, such as the precision of a model that always says yes. The pairs
         # are kept all the same: another model, for which it is none, is compared with this one.
         if scored.value.unit == "row" and self._of_mean:
@@ -64,6 +77,11 @@ class PairTable:
                 remedy="Leave confidence, slice and max_gap out of its gates, or let predict_step return one value or "
                 "one list of values for each row.",
             )
+        return file
+
+    def close_for_pages(self) -> str:
+        """Complete the file; returns its name, or "" if the pairs could not be kept."""
+        written = self._file.close()
         return self._file.path.name if written and not self._refused else ""
 
     def _refuse(self, reason: str) -> None:

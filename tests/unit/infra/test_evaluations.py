@@ -16,10 +16,10 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Evaluation, MetricValue
 from data_contracts.messages.children import EvaluateRequest, StoreAddress
 from data_contracts.pipeline_spec import MetricSpec
-from infra.evaluations import outcomes_of, pairs_of, unsealed
+from infra.evaluations import outcomes_of, pairs_of, shown_of, unsealed
 from infra.store import Store, open_store
 from training.score.evaluate_worker import Kept, seal
-from training.score.pairs import pair_tables
+from training.score.pairs import PairTable, pair_tables
 from training.score.row_means import Outcomes
 from training.score.scored import Scored
 
@@ -41,6 +41,14 @@ def metric(kind: str) -> MetricSpec:
     return MetricSpec(class_path=f"torchmetrics.classification.{kind}", target="y", mode="max")
 
 
+def request_for(store: Store, shown: str = "") -> EvaluateRequest:
+    checkpoint = type("C", (), {"ref": type("R", (), {"id": "c"})})
+    return EvaluateRequest.model_construct(
+        store=StoreAddress(uri=store.uri), uri="evaluations/e-0", key="e", sets={}, settings={}, evaluate={},
+        provenance={}, checkpoint=checkpoint, shown=shown,
+    )  # fmt: skip
+
+
 def sealed(store: Store, folder: Path, *batches: tuple[torch.Tensor, torch.Tensor]) -> Evaluation:
     """An evaluation of three metrics on two sets, which got these batches (prediction, target)."""
     metrics = {
@@ -54,12 +62,7 @@ def sealed(store: Store, folder: Path, *batches: tuple[torch.Tensor, torch.Tenso
         for table in one.values():
             for prediction, target in batches:
                 table.add(prediction, target)
-    checkpoint = type("C", (), {"ref": type("R", (), {"id": "c"})})
-    request = EvaluateRequest.model_construct(
-        store=StoreAddress(uri=store.uri), uri="evaluations/e-0", key="e", sets={}, settings={}, evaluate={},
-        provenance={}, checkpoint=checkpoint,
-    )  # fmt: skip
-    return seal(request, metrics, Kept(folder, pairs=tables))
+    return seal(request_for(store), metrics, Kept(folder, pairs=tables))
 
 
 def test_outcomes_are_read_as_they_were_computed(store: Store, tmp_path: Path) -> None:
@@ -139,9 +142,9 @@ def test_few_bytes_that_stand_for_many_values_are_not_decoded(
 
 def test_more_values_than_are_wanted_are_not_decoded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluation = forged(store, pa.table({"target": np.zeros(10), "prediction": np.zeros(10)}), 10)
-    assert pairs_of(store, evaluation, "f1", 20) is not None
+    assert shown_of(store, evaluation, "f1", 20) is not None
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.read", lambda *_: pytest.fail("it was decoded"))
-    assert pairs_of(store, evaluation, "f1", 19) is None
+    assert shown_of(store, evaluation, "f1", 19) is None
 
 
 @pytest.mark.parametrize("data", [b"[]", b"null", b'{"metrics": 3}', b"[" * 100_000, b"{", b'{"metrics": {"a": 1}}'])
@@ -174,3 +177,39 @@ def test_outcomes_of_other_rows_than_the_metric_says_are_refused(store: Store, t
 def test_what_cannot_be_kept_is_said(store: Store, tmp_path: Path, batches: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=rf"evaluate.metrics.f1 cannot be resampled: .*{reason}"):
         sealed(store, tmp_path, *batches)
+
+
+@pytest.mark.parametrize(
+    ("asked", "files", "shown"),
+    [
+        ([], {}, {"right": "shown.parquet"}),
+        (["right"], {}, {"right": "pairs-0.parquet"}),  # kept for the gate, which needs none: the mean tells as much
+        (["f1"], {"f1": "pairs-0.parquet"}, {}),  # the gate's show the same rows
+    ],
+)
+def test_truths_and_predictions_are_kept_once_for_pages(
+    store: Store, tmp_path: Path, asked: list[str], files: dict[str, str], shown: dict[str, str]
+) -> None:
+    kinds = {"f1": "BinaryF1Score", "right": "BinaryAccuracy"}
+    pairs = pair_tables(tmp_path, [""], {name: metric(kinds[name]) for name in asked})
+    kept = Kept(tmp_path, pairs=pairs)
+    if "right" not in asked:
+        kept.shown["right"] = PairTable(tmp_path / "shown.parquet", most_values=15)
+    for table in kept.pairs_on("").values():
+        table.add(SCORES, TRUTH)
+    evaluation = seal(
+        request_for(store, shown="right"),
+        {"f1": scored("dataset", [0.5], [5]), "right": scored("row", [1.0, 0.0, 1.0, 1.0, 0.0], [1] * 5)},
+        kept,
+    )
+    assert (evaluation.pairs, evaluation.shown) == (files, shown)
+    assert pairs_of(store, evaluation, "right") is None, "no gate sees what is kept for pages"
+    found = shown_of(store, evaluation, next(iter({**files, **shown})), 15)
+    assert found is not None
+    np.testing.assert_array_equal(found[1], SCORES.numpy())
+
+
+def test_a_set_that_is_too_large_for_a_page_keeps_no_pairs(tmp_path: Path) -> None:
+    table = PairTable(tmp_path / "shown.parquet", most_values=14)
+    table.add(SCORES, TRUTH)
+    assert table.close_for_pages() == ""

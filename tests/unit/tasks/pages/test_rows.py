@@ -58,7 +58,7 @@ def evaluation(ref: Ref, mode: str, rows: int = 3, **pairs: str) -> Evaluation:
     """In place of an evaluation: what a page reads of one."""
     metric = MetricValue.model_validate({"value": 0.5, "mode": mode, "rows": rows, "unit": "row"})
     metrics = dict.fromkeys(["loss", "hard/loss", *pairs], metric)
-    return cast("Evaluation", SimpleNamespace(ref=ref, metrics=metrics, pairs=pairs, sealed=[]))
+    return cast("Evaluation", SimpleNamespace(ref=ref, metrics=metrics, pairs=pairs, shown={}, sealed=[]))
 
 
 def test_the_wrong_rows_of_a_real_evaluation_with_their_columns(store: Store) -> None:
