@@ -51,6 +51,7 @@ class GateResult(Record):
         evidence: of a gate with `confidence` that was asked.
         sealed: whether the gate is about a sealed set: no figure of it is here, and `value` is 0.
         skipped: whether the comparison was not made; the sentence says why, and `value` is 0.
+        ledger: what the gate's rows have decided now, and can still decide; "" if it was not asked.
     """
 
     metric: str
@@ -63,3 +64,4 @@ class GateResult(Record):
     evidence: Evidence | None = Field(default=None, exclude_if=lambda evidence: evidence is None)
     sealed: bool = Field(default=False, exclude_if=lambda sealed: not sealed)
     skipped: bool = Field(default=False, exclude_if=lambda skipped: not skipped)
+    ledger: str = Field(default="", exclude_if=lambda sentence: not sentence)

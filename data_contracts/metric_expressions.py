@@ -6,6 +6,7 @@ A metric of a set is written as everywhere, `<set>/<metric>`: where such a name 
 from __future__ import annotations
 
 import ast
+import difflib
 import math
 import operator
 import re
@@ -19,6 +20,10 @@ _MOST = 1_000
 _SHORT = "__metric_"
 
 
+class _UnknownName(Exception):
+    """The expression has this name, which is not a known metric."""
+
+
 def value_of(expression: str, values: Mapping[str, float]) -> float:
     """The value of an expression for the metrics' `values`; NaN if it divides by zero.
 
@@ -27,6 +32,9 @@ def value_of(expression: str, values: Mapping[str, float]) -> float:
     tree, names = _parsed(expression, values)
     try:
         return _value(tree, {short: values[name] for short, name in names.items()}, expression)
+    except _UnknownName as error:
+        near = _nearest(error.args[0], expression, values)
+        raise _refused(expression, f"{error.args[0]} is not a metric that was scored{near}") from None
     except (ZeroDivisionError, OverflowError):
         return float("nan")
     except RecursionError:
@@ -66,12 +74,21 @@ def _value(node: ast.expr, values: Mapping[str, float], expression: str) -> floa
         case ast.Name(id=name) if name in values:
             return values[name]
         case ast.Name(id=name):
-            raise _refused(expression, f"{name} is not a metric that was scored")
+            raise _UnknownName(name)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _TWO:
             return _TWO[type(op)](_value(left, values, expression), _value(right, values, expression))
         case ast.UnaryOp(op=op, operand=operand) if type(op) in _ONE:
             return _ONE[type(op)](_value(operand, values, expression))
     raise _refused(expression, "only numbers, metrics, + - * / and brackets are allowed")
+
+
+def _nearest(name: str, expression: str, known: Iterable[str]) -> str:
+    """The known metric that may be meant, as the end of a sentence; a metric of a set has a slash."""
+    names = list(known)
+    written = re.search(rf"{re.escape(name)}/[\w-]+", expression)
+    near = difflib.get_close_matches(name, names, 1)
+    near = near or (difflib.get_close_matches(written[0], names, 1) if written else [])
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def _refused(expression: str, why: str) -> ValueError:

@@ -16,6 +16,7 @@ from tasks.charts.scales import label
 from tasks.pages.facts import Facts, tried
 from tasks.pages.html import NOTHING, Markup, chart, join, section, table, tag
 from tasks.pages.rows import MASKED, Pairs, Worst, rows_at, shown, worst_rows
+from tasks.stages.all_gates import ledger_sentences
 
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
 _COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
@@ -40,7 +41,8 @@ def gates_section(facts: Facts) -> Markup:
     head = ("Outcome", "What was found", "Interval by")[: 3 if any(one.evidence for one in gates) else 2]
     listed = table(head, [row[: len(head)] for row in rows])
     met = sum(one.met for one in gates)
-    return section("Gates", tag("p", f"{met} of {len(gates)} gates met.", kind="soft"), chart(plot), listed)
+    left = (tag("p", sentence, kind="soft") for sentence in ledger_sentences(gates))
+    return section("Gates", tag("p", f"{met} of {len(gates)} gates met.", kind="soft"), chart(plot), listed, *left)
 
 
 def curves_section(facts: Facts) -> Markup:

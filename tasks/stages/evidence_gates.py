@@ -17,9 +17,9 @@ from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
 from infra.evaluations import unsealed
 from tasks.evidence.decision import Decision, Question, decide
-from tasks.evidence.levels import NOTHING, used_up
+from tasks.evidence.levels import NOTHING, Spent, used_up
 from tasks.run.run import Run
-from tasks.stages.evidence_sentences import gate_sentence, sealed_sentence, used_up_sentence
+from tasks.stages.evidence_sentences import gate_sentence, ledger_sentence, sealed_sentence, used_up_sentence
 from tasks.stages.gates import bound_of, not_asked, subject
 from tasks.stages.ledger_entries import LedgerEntries
 from tasks.stages.set_scores import SetScores
@@ -44,12 +44,7 @@ def judge_evidence(
     champion = None if champion is None else unsealed(run.store, champion)
     # First, so that nothing is spent if the scores cannot be compared.
     questions = [_question(gate, candidate, champion, scores) for gate in gates]
-    for gate, one in zip(gates, questions, strict=True):
-        if not math.isfinite(one.measured.gain):
-            raise InsufficientEvidence(
-                f"{subject(gate)} has no value for one of the models, so the gate cannot decide",
-                remedy="Give the set or the slice rows of each class, or use another metric.",
-            )
+    _check_values(gates, questions)
     rows = [scores.test_rows(candidate, gate) for gate in gates]
     entries = LedgerEntries(run, gates, rows, candidate, champion)
     before = [entries.spent(one) for one in rows]
@@ -74,7 +69,19 @@ def judge_evidence(
             continue
         evidence = _evidence(gate, question, decision, scores.units(gate))
         results.append(_result(gate, evidence, _values(gate, evidence, (candidate, champion), scores)))
-    return results
+    return [
+        one.model_copy(update={"ledger": _ledger(question, entries.spent_with_this(its))})
+        for one, question, its in zip(results, questions, rows, strict=True)
+    ]
+
+
+def _check_values(gates: Sequence[GateSpec], questions: Sequence[Question]) -> None:
+    for gate, one in zip(gates, questions, strict=True):
+        if not math.isfinite(one.measured.gain):
+            raise InsufficientEvidence(
+                f"{subject(gate)} has no value for one of the models, so the gate cannot decide",
+                remedy="Give the set or the slice rows of each class, or use another metric.",
+            )
 
 
 def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None, scores: SetScores) -> Question:
@@ -86,6 +93,10 @@ def _question(gate: GateSpec, candidate: Evaluation, champion: Evaluation | None
     assert champion is not None
     paired, reverse = scores.paired(gate, candidate, champion), scores.paired(gate, champion, candidate)
     return Question(paired, reverse, bound_of(gate), gate.confidence, NOTHING)
+
+
+def _ledger(question: Question, spent: Spent) -> str:
+    return ledger_sentence(spent, question.confidence, question.measured.rows)
 
 
 def _sign(gate: GateSpec) -> Literal[1, -1]:

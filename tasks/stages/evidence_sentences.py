@@ -78,7 +78,7 @@ def used_up_sentence(spent: Spent, rows: int) -> str:
 
 
 def ledger_sentence(spent: Spent, confidence: float, rows: int) -> str:
-    """What the rows have decided and can still decide, for a plan."""
+    """What the rows have decided and can still decide, for a plan or a report."""
     alpha = 1 - confidence
     if used_up(alpha, spent):
         return used_up_sentence(spent, rows)
@@ -94,7 +94,7 @@ def ledger_sentence(spent: Spent, confidence: float, rows: int) -> str:
 
 def _so_far(spent: Spent) -> str:
     comparisons, promotions = _whole(spent.comparisons), _whole(spent.promotions)
-    better = f" ({promotions:,} in the candidate's favour)" if promotions else ""
+    better = f" ({promotions:,} in a candidate's favour)" if promotions else ""
     return f"{comparisons:,} {'comparison' if comparisons == 1 else 'comparisons'}{better}"
 
 

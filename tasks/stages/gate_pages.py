@@ -9,11 +9,13 @@ from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, Receipt
 from data_contracts.run_report import RunReport
 from infra import registry
+from infra.orchestrator.artifacts import as_text
 from tasks.charts.forest import forest
 from tasks.charts.gate_rows import forest_rows
 from tasks.charts.history_panels import panels
 from tasks.charts.picture import as_image
 from tasks.run.run import Run
+from tasks.stages.all_gates import ledger_sentences
 
 log = logging.getLogger("trainwright")
 # A page in the Prefect UI is short.
@@ -39,13 +41,18 @@ def gates_in(report: RunReport, receipt: Receipt | None) -> list[GateResult]:
 
 
 def gates_image(run: Run, gates: Sequence[GateResult]) -> list[str]:
-    """Lines of Markdown with the forest plot of the gates; none without gates."""
-    return _lines(lambda: [("gates", forest(forest_rows(gates, run.spec)))] if gates else [])
+    """Lines of Markdown with the forest plot of the gates, and what their rows can still decide; none without gates."""
+    drawn = _lines(lambda: [("gates", forest(forest_rows(gates, run.spec)))] if gates else [])
+    return [*drawn, *(line for sentence in ledger_sentences(gates) for line in ("", as_text(sentence)))]
 
 
 def run_image(run: Run, report: RunReport) -> list[str]:
-    """Lines of Markdown with the forest plot of a run's gates; none if it had none."""
-    return _lines(lambda: [("gates", forest(forest_rows(gates_in(report, receipt_of(run, report)), run.spec)))])
+    """Lines of Markdown as `gates_image` gives them, of a run that has ended."""
+    try:
+        return gates_image(run, gates_in(report, receipt_of(run, report)))
+    except Exception as error:  # as in _lines
+        log.warning("A page in the Prefect UI has no picture: %s.", type(error).__name__)
+        return []
 
 
 def curves_image(run: Run, checkpoint: Checkpoint) -> list[str]:

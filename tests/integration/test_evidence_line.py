@@ -57,7 +57,7 @@ def planned(project: Path, *settings: str) -> str:
 def test_the_first_comparison_is_of_the_value_alone(project: Path) -> None:
     # The test rows have shown that the accuracy is above 0.6; the sealed rows were asked nothing.
     assert len(entries(project)) == 1
-    assert "have decided 1 comparison (1 in the candidate's favour)" in planned(project, OTHER)
+    assert "have decided 1 comparison (1 in a candidate's favour)" in planned(project, OTHER)
 
 
 def test_a_worse_model_is_not_promoted_and_each_gate_says_why(project: Path) -> None:

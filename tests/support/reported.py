@@ -55,6 +55,7 @@ def gate_results() -> list[GateResult]:
             champion_value=0.95,
             sentence="accuracy gains 0.0200, but 59 rows are too few to decide: about 1,240 would decide",
             evidence=evidence("insufficient", 0.02, -0.015, 0.055, 1240),
+            ledger="the 59 test rows have decided 13 comparisons (2 in a candidate's favour), and more are left",
         ),
         GateResult(
             metric="accuracy",

@@ -35,12 +35,13 @@ def test_no_value_is_not_a_number(expression: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "words"),
     [
-        ("accurac", "accurac is not a metric"),
+        ("accurac", r"accurac is not a metric that was scored \(did you mean accuracy\?\);"),
         ("accuracy / 0", "it divides by zero or is too large, whatever the metrics are"),
         ("1e999 * accuracy", "it divides by zero or is too large"),
         ("_0 + 1", "_0 is not a metric"),
         ("__metric_0 + 1", "__metric_ is not a metric"),
-        ("hart/accuracy", "hart is not a metric"),
+        ("hart/accuracy", r"hart is not a metric that was scored \(did you mean hard/accuracy\?\)"),
+        ("zebra - 1", "zebra is not a metric that was scored;"),
         ("accuracy ** 9", r"only numbers, metrics, \+ - \* / and brackets"),
         ("accuracy if loss else 1", "only numbers"),
         ("accuracy.real", "only numbers"),

@@ -77,6 +77,7 @@ def test_rejected_data_comes_first(store: Path) -> None:
     said = words(run_report_page(facts_of(opened(store, NOT_PROMOTED))))
     assert "gates not met: accuracy, accuracy on the slice weekend; tiny@champion stays at version 1. Train a" in said
     assert said.count("but 59 rows are too few to decide") == 2, "once at its gate, once at its stage"
+    assert said.count("The 59 test rows have decided 13 comparisons") == 1
     assert said.index("Gates") < said.index("Training") < said.index("Data and contract") < said.index("Time and cost")
 
 

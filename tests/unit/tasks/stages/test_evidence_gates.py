@@ -20,7 +20,7 @@ from infra.store import Store, open_store
 from tasks.evidence.levels import Spent, level
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.shares import Share
-from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing
+from tasks.stages.all_gates import is_undecided, judged, lacking, ledger_sentences, more_rows, refusing
 from tasks.stages.evidence_gates import judge_evidence
 
 ROWS = TestRows.of(np.arange(1_000, dtype=np.uint64))
@@ -354,3 +354,33 @@ def test_nothing_is_spent_if_the_scores_cannot_be_compared(store: Store) -> None
     with pytest.raises(UsageError):
         judge_evidence(Nights(store).run, [BETTER], scored("a"), scored("b"), Broken({}))  # type: ignore[arg-type]
     assert spent(store, ROWS).before == 0
+
+
+def test_a_result_says_what_the_rows_can_still_decide(store: Store) -> None:
+    nights = Nights(store)
+    first, second = nights.judge("a", CLEAR), nights.judge("b", EQUAL)
+    assert first.ledger.startswith(
+        "the 1,000 test rows have decided 1 comparison (1 in a candidate's favour): a gain must be 1.32 times as"
+    )
+    assert "have decided 2 comparisons (1 in" in second.ledger
+    assert "1,000 fresh rows are due after" in second.ledger
+    assert nights.judge("a", CLEAR) == first, "a retry says what was said"
+    fresh = TestRows.of(np.arange(5_000, 6_000, dtype=np.uint64))
+    last = Nights(store, candidates=100_000).judge("c", (500, 0), rows=fresh)
+    assert last.ledger.startswith("the test rows are used up: they have decided 100,000 comparisons (1 in")
+
+
+def test_a_sealed_result_says_so_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.stages.evidence_gates.unsealed", lambda store, one: scored(one.checkpoint_id))
+    models = scored("a", metrics={}, sealed=["accuracy"]), scored("champion")
+    scores: Any = Scores({"a": EQUAL})
+    [result] = judge_evidence(Nights(store).run, [BETTER], *models, scores)
+    assert result.ledger.startswith("the 1,000 test rows have decided 1 comparison:")
+
+
+def test_sentences_about_the_rows_of_several_gates() -> None:
+    def gate(metric: str, part: str, ledger: str) -> GateResult:
+        return GateResult(metric=metric, met=True, value=0, bound=0, slice=part, sentence="", ledger=ledger)
+
+    gates = [gate("a", "", "the rows"), gate("b", "", "the rows"), gate("hard/a", "old", "the rows"), gate("c", "", "")]
+    assert ledger_sentences(gates) == ["The rows.", "Set hard, slice old: the rows."]
