@@ -89,16 +89,3 @@ def lacking(gates: Sequence[GateResult]) -> str:
     """What a promotion lacks, as the end of a sentence; "" if all gates are met."""
     missed = [gate for gate in gates if not gate.met]
     return f", promoted although the evidence is insufficient ({missed[0].sentence})" if missed else ""
-
-
-def ledger_sentences(gates: Sequence[GateResult]) -> list[str]:
-    """What the rows of the gates had decided and could still decide once the gates were judged; each once."""
-    said = (f"{rows_named(one.metric.rpartition('/')[0], one.slice)}{one.ledger}" for one in gates if one.ledger)
-    return list(dict.fromkeys(f"{one[0].upper()}{one[1:]}." for one in said))
-
-
-def rows_named(set_name: str, slice_name: str | None) -> str:
-    """How a sentence about some rows begins; "" for all rows of the spec's own split."""
-    place = f"set {set_name}" if set_name else ""
-    part = f"slice {slice_name}" if slice_name else ""
-    return f"{', '.join(one for one in (place, part) if one)}: " if place or part else ""

@@ -15,7 +15,7 @@ from tasks.charts.gate_rows import forest_rows
 from tasks.charts.history_panels import panels
 from tasks.charts.picture import as_image
 from tasks.run.run import Run
-from tasks.stages.all_gates import ledger_sentences
+from tasks.stages.gates import ledger_sentences
 
 log = logging.getLogger("trainwright")
 # A page in the Prefect UI is short.

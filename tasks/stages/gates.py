@@ -148,6 +148,19 @@ def not_asked(gate: GateSpec, why: str) -> GateResult:
     )
 
 
+def ledger_sentences(gates: Sequence[GateResult]) -> list[str]:
+    """What the rows of the gates had decided and could still decide once the gates were judged; each once."""
+    said = (f"{rows_named(one.metric.rpartition('/')[0], one.slice)}{one.ledger}" for one in gates if one.ledger)
+    return list(dict.fromkeys(f"{one[0].upper()}{one[1:]}." for one in said))
+
+
+def rows_named(set_name: str, slice_name: str | None) -> str:
+    """How a sentence about some rows begins; "" for all rows of the spec's own split."""
+    place = f"set {set_name}" if set_name else ""
+    part = f"slice {slice_name}" if slice_name else ""
+    return f"{', '.join(one for one in (place, part) if one)}: " if place or part else ""
+
+
 def _scored(gate: GateSpec, evaluation: Evaluation, models: Models, mine: MetricValue | None = None) -> MetricValue:
     """The value that a gate looks at.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from infra import exposures
 from tasks.evidence.levels import Spent
 from tasks.run.run import Run
-from tasks.stages.all_gates import rows_named
 from tasks.stages.evidence_sentences import ledger_sentence
+from tasks.stages.gates import rows_named
 from tasks.stages.set_scores import SetScores
 from tasks.stages.shard import find_dataset
 

@@ -20,8 +20,9 @@ from infra.store import Store, open_store
 from tasks.evidence.levels import Spent, level
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.shares import Share
-from tasks.stages.all_gates import is_undecided, judged, lacking, ledger_sentences, more_rows, refusing
+from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing
 from tasks.stages.evidence_gates import judge_evidence
+from tasks.stages.gates import ledger_sentences
 
 ROWS = TestRows.of(np.arange(1_000, dtype=np.uint64))
 BETTER = GateSpec(metric="accuracy", min_gain=0, confidence=0.95)
