@@ -4,9 +4,10 @@
     ├── UsageError                2   bad usage or spec
     │   └── SpecError             2   a field of the spec, with file and line
     ├── ContractRejected          3   the data broke its contract
-    ├── GateNotMet                4   gate not met, approval refused
+    ├── GateNotMet                4   gate not met
     │   ├── InsufficientEvidence  4   no rows, or rows other than the champion's
-    │   └── OnHold                4   a person rolled the alias back from these weights
+    │   ├── OnHold                4   a person rolled the alias back from these weights
+    │   └── ApprovalRefused       4   a person refused, or nobody answered in time
     ├── Interrupted               5   try again
     │   ├── Preempted             5   `preempted`: at once
     │   ├── NodeLost              5   `node_lost`: with the remaining nodes
@@ -118,6 +119,13 @@ class OnHold(GateNotMet):
     default_remedy = "Lift the hold with `trainwright release`, or train other weights."
 
 
+class ApprovalRefused(GateNotMet):
+    """A person refused the promotion, or nobody approved it before the deadline."""
+
+    cause = "approval_refused"
+    default_remedy = "Run the pipeline again to ask again."
+
+
 class Interrupted(TrainwrightError):
     """Something outside the user's code stopped the work; the same run may continue."""
 
@@ -210,11 +218,11 @@ class Diverged(UserCodeError):
 
 
 class ApprovalPending(TrainwrightError):
-    """The run waits for a person."""
+    """The run waits for a person. Nothing holds a lease or a worker meanwhile."""
 
     cause = "waiting"
     exit_code = 9
-    default_remedy = "The run continues once the approval is answered."
+    default_remedy = "Answer with `trainwright approve` or `trainwright refuse`, then resume the run."
 
 
 class Cancelled(TrainwrightError):

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from data_contracts.approved import Approval, Force
 from data_contracts.canonical import StorePath
 from data_contracts.drift_report import DriftReport
 from data_contracts.gate_results import GateResult as GateResult
@@ -259,6 +260,8 @@ class Receipt(HandOff):
         quarantined_rows: raw rows that the contract kept out of the candidate's dataset.
         contamination: the report that says how far the candidate's rows are apart; None if they were not compared.
         incident: the note of a rollback; None for any other move.
+        approval: of the promotion; None if none was asked for.
+        force: why a checkpoint was promoted that was on hold; None if it was not.
     """
 
     ref: Ref | None = None
@@ -275,6 +278,8 @@ class Receipt(HandOff):
     sentence: str
     quarantined_rows: int = Field(default=0, exclude_if=lambda rows: rows == 0)
     incident: Incident | None = Field(default=None, exclude_if=lambda one: one is None)
+    approval: Approval | None = Field(default=None, exclude_if=lambda one: one is None)
+    force: Force | None = Field(default=None, exclude_if=lambda one: one is None)
 
 
 class Hold(Record):

@@ -129,6 +129,20 @@ def _resume(command: argparse.ArgumentParser) -> None:
     command.add_argument("--from", dest="from_step", type=int, metavar="STEP", help=help_)
 
 
+def _approval(command: argparse.ArgumentParser) -> None:
+    command.add_argument("run", metavar="RUN", help="id of the run that waits")
+    _store(command)
+    help_ = "why; recorded in the receipt, and so in the alias's history for ever"
+    command.add_argument("--reason", required=True, metavar="WHY", help=help_)
+
+
+def _protect(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME[@ALIAS]", help="model and alias; default alias: champion")
+    _store(command)
+    command.add_argument("--off", action="store_true", help="end the protection; its records stay")
+    command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the store")
+
+
 def _init(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="DIR", help="folder to write to; created if it does not exist")
 
@@ -212,6 +226,9 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "promote": _promoting,
     "drift": _drift,
     "history": _named,
+    "approve": _approval,
+    "refuse": _approval,
+    "protect": _protect,
     "rollback": _rollback,
     "release": _release,
     "show": _show,

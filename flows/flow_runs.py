@@ -20,6 +20,7 @@ from prefect.states import Cancelled, Completed, Failed, State
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.load import load_spec
 from data_contracts.run_report import RunReport, Trigger
+from flows.waiting import suspend_if_deployed, take_form_answer
 from infra.audit import TRIGGER
 from infra.orchestrator.admission import ASK_S, asking
 from infra.orchestrator.api import unreachable
@@ -41,6 +42,13 @@ if TYPE_CHECKING:
 
 # How long a newer execution may take to end, to take the run's lease or to renew it, before a failure is reported.
 NEWER_S = PATIENCE_S
+_KINDS: dict[str, Callable[..., State]] = {
+    "promoted": Completed,
+    "unchanged": Completed,
+    "not_promoted": Completed,
+    "waiting": Completed,
+    "cancelled": Cancelled,
+}
 
 log = logging.getLogger("trainwright")
 
@@ -137,6 +145,7 @@ def end_of(opened: Callable[[], Run], work: Callable[[Run], RunReport]) -> State
     run = None
     try:
         run = opened()
+        take_form_answer(run)
         return as_state(run, work(run))
     except Exception as error:
         _leave_to_newer_execution(run, str(error))
@@ -146,11 +155,14 @@ def end_of(opened: Callable[[], Run], work: Callable[[Run], RunReport]) -> State
 def as_state(run: Run, report: RunReport) -> State:
     """The flow run's final state: its name is the verdict, its data the report.
 
-    Raises: Abort if the run failed here and Prefect executes the flow run again in another process, which reports it.
+    A run that waits for an approval is suspended if it has a deployment. Otherwise nothing failed, so it is completed.
+
+    Raises:
+        Abort: the run failed here, and Prefect executes the flow run again in another process, which reports it.
+        Pause: the flow run is suspended.
     """
     name = report.verdict.replace("_", " ").title().replace(" ", "")
-    kind = {"promoted": Completed, "unchanged": Completed, "not_promoted": Completed, "cancelled": Cancelled}
-    make = kind.get(report.verdict, Failed)
+    make = _KINDS.get(report.verdict, Failed)
     if make is Failed:
         _leave_to_newer_execution(run, report.sentence)
     stage_artifact(
@@ -159,6 +171,8 @@ def as_state(run: Run, report: RunReport) -> State:
         f"{report.pipeline}: {report.verdict}",
     )
     announce_verdict(report)
+    if report.verdict == "waiting":
+        suspend_if_deployed(run)
     return make(name=name, message=report.sentence, data=report.to_json())
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from datetime import timedelta
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
+from data_contracts.pipeline_spec.arrival import length_of
 from data_contracts.pipeline_spec.base import FieldError, Section
 
 # What is measured of a model itself, and can be named like a metric.
@@ -15,8 +17,22 @@ _MOST_CANDIDATES = 1_000_000
 _ASKED = ("min", "max", "min_gain", "margin", "max_gap")
 
 
+_APPROVAL_WITHIN = "7d"
+_LONGEST_APPROVAL = timedelta(days=365)
+
+
 def _absent(value: Any) -> bool:
     return value is None
+
+
+def _time_to_answer(text: str) -> str:
+    try:
+        fits = timedelta(0) < length_of(text) <= _LONGEST_APPROVAL
+    except OverflowError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{text!r} is not between 1m and {_LONGEST_APPROVAL.days}d")
+    return text
 
 
 class GateSpec(Section):
@@ -91,6 +107,13 @@ class PromoteSpec(Section):
     """If the rows do not suffice for a gate with `confidence`: `keep` the champion or `promote`; default keep."""
     candidates: int = Field(default=1, ge=1, le=_MOST_CANDIDATES, exclude_if=lambda one: one == 1)
     """How many candidates were compared on the same rows before this one was chosen, with it; default 1."""
+
+    approval: Literal["none", "manual"] = Field(default="none", exclude_if=lambda one: one == "none")
+    """With `manual`, a person must approve each promotion once all gates are met; default none."""
+    approval_within: Annotated[str, AfterValidator(_time_to_answer)] = Field(
+        default=_APPROVAL_WITHIN, exclude_if=lambda one: one == _APPROVAL_WITHIN
+    )
+    """How long a person may take to answer, such as `36h` or `7d`; after that it counts as refused; default 7d."""
 
     @field_validator("alias")
     @classmethod

@@ -1,4 +1,4 @@
-"""`history`: who moved an alias, when and why, with the notes of its rollbacks and what is on hold."""
+"""`history`: who moved an alias, when and why, with approvals, the notes of its rollbacks and what is on hold."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from flows.commands.tables import table
 from infra import registry
+from infra.protections import protection
 from infra.store import Store
 from tasks.queries.alias_moves import Move, moves_of
 
@@ -24,7 +25,13 @@ def history(arguments: argparse.Namespace) -> Answer:
     for name, moves in moves_of(store, model, alias).items():
         held = _held(store, model, name)
         lines += ["", *_lines(model, name, moves, held)]
-        value["aliases"][name] = {"moves": [one.to_json() for one in moves], "held": [one.to_json() for one in held]}
+        protected = protection(store, model, name)
+        lines += ["", f"protected, because {protected.sentence}"] if protected is not None else []
+        value["aliases"][name] = {
+            "moves": [one.to_json() for one in moves],
+            "held": [one.to_json() for one in held],
+            "protection": protected and protected.to_json(),
+        }
     return Answer("\n".join(lines[1:]), value)
 
 
@@ -39,6 +46,10 @@ def _lines(model: str, alias: str, moves: list[Move], held: tuple[Hold, ...]) ->
     lines = [f"{model}@{alias} is version {moves[-1].after}: {count}", ""]
     lines.append(table(("when", "who", "trigger", "version", "what"), rows))
     for one in moves:
+        if one.approval is not None or one.force is not None:
+            lines += ["", f"{one.at}: the promotion of version {one.after}"]
+            lines += [f"  {one.approval.sentence}"] if one.approval is not None else []
+            lines += [f"  {one.force.sentence}"] if one.force is not None else []
         if one.incident is not None:
             lines += ["", f"{one.at}: the rollback from version {one.before} to version {one.after}"]
             lines += _note(one.incident)

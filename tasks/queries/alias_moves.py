@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from data_contracts.approved import Approval, Force
 from data_contracts.canonical import is_name
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Receipt
@@ -26,6 +27,8 @@ class Move:
         at: UTC, ISO 8601; by, trigger: the actor, and what started the run, as recorded.
         seal: of the receipt.
         incident: the note of a rollback; None for other moves, and for rollbacks of earlier versions.
+        approval: of a promotion; None if none was asked for.
+        force: why a checkpoint was promoted that was on hold; None if it was not.
     """
 
     kind: Kind
@@ -38,10 +41,13 @@ class Move:
     sentence: str
     seal: str
     incident: Incident | None
+    approval: Approval | None
+    force: Force | None
 
     def to_json(self) -> dict[str, Any]:
         """The move as objects that JSON can hold."""
-        return {**asdict(self), "incident": self.incident and self.incident.to_json()}
+        notes = {name: getattr(self, name) for name in ("incident", "approval", "force")}
+        return {**asdict(self), **{name: note and note.to_json() for name, note in notes.items()}}
 
 
 def moves_of(store: Store, model: str, alias: str = "") -> dict[str, list[Move]]:
@@ -75,4 +81,6 @@ def _move(receipt: Receipt, about: dict[str, Any]) -> Move:
         sentence=receipt.sentence,
         seal=receipt.ref.seal if receipt.ref else "",
         incident=receipt.incident,
+        approval=receipt.approval,
+        force=receipt.force,
     )

@@ -9,6 +9,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Evaluation, ModelVersion, Receipt
 from data_contracts.incidents import Incident, VersionFacts
 from infra.handoffs import read_handoff
+from infra.receipts import is_rollback
 from infra.store import Store
 
 Moves = Sequence[tuple[Receipt, dict[str, Any]]]
@@ -47,7 +48,7 @@ def noted(store: Store, left: ModelVersion, back: ModelVersion, moves: Moves, re
 def _facts(store: Store, version: ModelVersion, moves: Moves) -> VersionFacts:
     came = [(one, about) for one, about in moves if one.version == version.version and one.previous != one.version]
     about = came[-1][1] if came else {}
-    promoted = [one for one, _ in came if one.incident is None]
+    promoted = [one for one, _ in came if not is_rollback(one)]
     try:
         metrics = read_handoff(store, version.evaluation, Evaluation).metrics
     except CorruptError:  # a rollback must not wait until old scores can be read

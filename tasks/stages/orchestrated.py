@@ -9,7 +9,7 @@ from prefect import task
 from prefect.states import Cancelled as PrefectCancelled
 from prefect.states import Completed, Failed, State
 
-from data_contracts.errors import ContractRejected, GateNotMet, TrainwrightError
+from data_contracts.errors import ApprovalPending, ContractRejected, GateNotMet, TrainwrightError
 from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import ShardProgress
 from infra.orchestrator.artifacts import ProgressArtifact, stage_artifact
@@ -77,6 +77,8 @@ def _announce_drift(run: Run, handoff: Any = None, error: TrainwrightError | Non
 def _as_state(run: Run, stage: str, handoff: Any = None, error: TrainwrightError | None = None) -> State:
     """The task run's final state: its name is the stage's status, so that a list of runs shows what happened."""
     result = run.results[stage]
+    if isinstance(error, ApprovalPending):
+        return Completed(name="Waiting", message=result.sentence, data=error)
     if isinstance(error, GateNotMet):
         return Completed(name="NotPromoted", message=result.sentence, data=error)
     if error is not None:

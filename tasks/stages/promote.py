@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from data_contracts.approved import Force
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, Hold, ModelVersion, Receipt, Ref
 from infra import registry
 from infra.receipts import without_hold
 from infra.store import PointerMoved, Versioned
 from tasks.run.run import Run
+from tasks.stages import approval
 from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing, rows_left
 from tasks.stages.evaluate import comparable, evaluate
 from tasks.stages.rollback import checked_reason
@@ -45,7 +47,7 @@ def move_alias(
     evaluation: Evaluation,
     force: str | None = None,
 ) -> Done[Receipt]:
-    """Make the candidate the champion if every gate is met.
+    """Make the candidate the champion if every gate is met, and a person approves if that is asked for.
 
     If the alias moved meanwhile, the new champion is evaluated and the gate computed again.
 
@@ -56,7 +58,10 @@ def move_alias(
         GateNotMet: a gate was not met; the sentence says by how much. The alias stays.
         InsufficientEvidence: there are no rows to decide on, or they are not the champion's.
         OnHold: a person rolled the alias back from this checkpoint, and nobody released it.
+        ApprovalPending: all gates are met, and nobody has answered yet.
+        ApprovalRefused: a person refused, or nobody answered in time.
     """
+    approval.refuse_alone(run)
     why = None if force is None else checked_reason(force)
     while True:
         try:
@@ -74,7 +79,8 @@ def judged_or_held(
     if hold is not None:
         return "run", f"it will not be promoted: on hold, because {hold.sentence}"
     ledger = rows_left(run)
-    return "run", f"{JUDGED}{'; ' if ledger else ''}{ledger}"
+    asks = "; then a person must approve" if approval.is_asked_for(run) else ""
+    return "run", f"{JUDGED}{asks}{'; ' if ledger else ''}{ledger}"
 
 
 promote = Stage(
@@ -120,6 +126,7 @@ def _promote(
     if hold is not None and force is None:
         raise _refused(run, hold, previous)
     gates, evaluation = _judged(run, checkpoint, dataset, evaluation, theirs)
+    by = approval.approved(run, checkpoint, evaluation, gates, theirs)
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
     version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, provenance)
     was = f", was {previous}" if previous else ""
@@ -137,6 +144,8 @@ def _promote(
         contamination=comparison(run),
         sentence=f"{model}@{alias} is version {version.version}{was}{checkpoint.passed_over}{lifted}{lacking(gates)}",
         quarantined_rows=0 if dataset is None else dataset.dropped_rows.get("quarantined", 0),
+        approval=by,
+        force=None if hold is None else Force(by=run.resolved.actor, reason=force or "", held=hold.sentence),
     )
     provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination)
     kept = without_hold(held, checkpoint.ref.id)

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import Hold, Receipt, Ref
+from data_contracts.handoffs import Hold, ModelVersion, Receipt, Ref
+from data_contracts.incidents import Incident
 from infra import registry
+from infra.protections import protection
 from infra.receipts import Holds, with_hold, without_hold
 from infra.store import PointerMoved, Store, Versioned
 from tasks.run.versions import existing_version
@@ -35,10 +37,13 @@ def rollback(
     is on hold itself must be named by its number, which lifts its hold.
 
     Raises:
-        UsageError: there is no such alias or version, nothing to go back to, or someone else moved the alias meanwhile.
+        UsageError: there is no such alias or version, nothing to go back to, or no reason although the alias is
+            protected; or someone else moved the alias meanwhile.
         CorruptError: the older version's checkpoint is damaged or gone; the alias stays.
     """
     current, version = _named(store, model, alias)
+    if not reason and protection(store, model, alias) is not None:
+        raise UsageError(f"{model}@{alias} is protected, so a rollback needs a reason.", remedy="Give --reason WHY.")
     why = checked_reason(reason) if reason else ""
     shown = checked_evidence(evidence)
     held = registry.holds(store, current)
@@ -47,24 +52,11 @@ def rollback(
         raise UsageError(f"{model}@{alias} has no other version to go back to.", remedy="Name one with --to.")
     back = existing_version(store, model, target)
     read = read_again(store, back, stays=f"{model}@{alias} stays at version {version}")
-    champion = Ref.model_validate(current.value["model_version"])
-    left = registry.model_version(store, champion)
+    left = registry.model_version(store, Ref.model_validate(current.value["model_version"]))
+    incident = noted(store, left, back, registry.moves(store, model, alias), read)
+    receipt = _went_back(model, alias, left, back, incident.model_copy(update={"reason": why, "evidence": shown}))
     by, at = provenance.get("actor") or "someone", provenance.get("finished", "")
     hold = Hold(checkpoint_id=left.checkpoint.ref.id, version=version, by=by, at=at, reason=why)
-    incident = noted(store, left, back, registry.moves(store, model, alias), read)
-    incident = incident.model_copy(update={"reason": why, "evidence": shown})
-    receipt = Receipt(
-        decision="promoted",
-        model=model,
-        alias=alias,
-        version=target,
-        previous=version,
-        candidate=back.ref,
-        evaluation=back.evaluation,
-        champion=champion,
-        sentence=f"{model}@{alias} went back from version {version} to version {target}" + (why and f': "{why}"'),
-        incident=incident,
-    )
     held = without_hold(with_hold(held, hold), back.checkpoint.ref.id)
     try:
         return registry.move_alias(store, current, back, receipt, provenance, held)
@@ -135,6 +127,22 @@ def checked_evidence(evidence: Sequence[str]) -> list[str]:
             f"--evidence was given {len(evidence)} times.", remedy=f"Give it {MOST_EVIDENCE} times at most."
         )
     return [checked_reason(one, "--evidence") for one in evidence]
+
+
+def _went_back(model: str, alias: str, left: ModelVersion, back: ModelVersion, incident: Incident) -> Receipt:
+    why = f': "{incident.reason}"' if incident.reason else ""
+    return Receipt(
+        decision="promoted",
+        model=model,
+        alias=alias,
+        version=back.version,
+        previous=left.version,
+        candidate=back.ref,
+        evaluation=back.evaluation,
+        champion=left.ref,
+        sentence=f"{model}@{alias} went back from version {left.version} to version {back.version}{why}",
+        incident=incident,
+    )
 
 
 def _named(store: Store, model: str, alias: str) -> tuple[Versioned, int]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from data_contracts.errors import (
+    ApprovalPending,
     Cancelled,
     ContractRejected,
     CorruptError,
@@ -34,7 +35,11 @@ log = logging.getLogger("trainwright")
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_STATUSES: dict[type[TrainwrightError], StageStatus] = {ContractRejected: "rejected", Cancelled: "cancelled"}
+_STATUSES: dict[type[TrainwrightError], StageStatus] = {
+    ContractRejected: "rejected",
+    Cancelled: "cancelled",
+    ApprovalPending: "waiting",
+}
 # What a stage will do, and why: the last two columns of a plan.
 PlannedAction = tuple[str, str]
 

@@ -1,0 +1,152 @@
+"""What a run asks a person before it promotes, what the person answers, and what both mean at a given time.
+
+An answer counts for one question: it carries the question's digest, and the question names run, candidate and champion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter
+
+from data_contracts.canonical import Name, canonical, digest
+from data_contracts.handoffs import GateResult, HandOff, Ref
+
+# The type of the bytes that a signed answer signs, in the envelope around them.
+PAYLOAD_TYPE = "application/vnd.trainwright.approval+json"
+Decision = Literal["approved", "refused", "expired"]
+Standing = Literal["waiting", "approved", "refused"]
+_AWARE: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
+
+
+def _moment(text: str) -> str:
+    _AWARE.validate_python(text)
+    return text
+
+
+# A time with its zone, in ISO 8601.
+Moment = Annotated[str, AfterValidator(_moment)]
+
+
+class Question(HandOff):
+    """May this candidate be promoted? Asked once all gates are met.
+
+    Attributes:
+        n: its number in the run, from 0; a run asks again if the champion has moved.
+        candidate, evaluation: the checkpoint that would be promoted, and its scores.
+        champion, champion_version: the model version that it would replace; None if there is none.
+        gates: what the gates found.
+        asked, deadline: UTC, ISO 8601.
+    """
+
+    run_id: Name
+    n: int = Field(ge=0)
+    pipeline: str
+    model: Name
+    alias: Name
+    candidate: Ref
+    evaluation: Ref
+    champion: Ref | None
+    champion_version: int | None
+    gates: list[GateResult] = Field(default=[])
+    asked: Moment
+    deadline: Moment
+
+    @property
+    def digest(self) -> str:
+        """What an answer to this question names."""
+        return digest(self.to_json())
+
+    @property
+    def name(self) -> str:
+        """The model and its alias."""
+        return f"{self.model}@{self.alias}"
+
+
+class Answer(HandOff):
+    """What a person answered; `expired` is written by the first process that finds the deadline passed.
+
+    Attributes:
+        question: digest of the question.
+        by: the person, as stated; a signature shows who holds the key.
+        via: the command line, Prefect's pages, or the deadline.
+        at: UTC, ISO 8601, by the clock of the machine that wrote it.
+        signature: a DSSE envelope whose payload is `signed_bytes`; None if the answer is not signed.
+    """
+
+    question: str
+    decision: Decision
+    by: str
+    via: Literal["cli", "prefect", "deadline"]
+    reason: str
+    at: Moment
+    signature: dict[str, Any] | None = Field(default=None, exclude_if=lambda one: one is None)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What a signature covers: everything but itself, as canonical JSON."""
+        value = self.to_json()
+        value.pop("signature", None)
+        return canonical(value)
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What a question and its answer mean.
+
+    Attributes:
+        reason: for a refusal, as the end of a sentence; "" otherwise.
+    """
+
+    standing: Standing
+    reason: str = ""
+
+
+def is_late(question: Question, at: str) -> bool:
+    """Whether a time is after the question's deadline."""
+    return datetime.fromisoformat(at) > datetime.fromisoformat(question.deadline)
+
+
+def meaning(question: Question, answer: Answer | None, now: str) -> Meaning:
+    """What the answer means at the time `now`; the same for every reader once there is an answer.
+
+    Signatures are not looked at here.
+    """
+    if answer is None:
+        return Meaning("refused", expired(question)) if is_late(question, now) else Meaning("waiting")
+    if answer.question != question.digest:
+        return Meaning("refused", "the answer in the store is about another question")
+    if answer.decision == "expired":
+        return Meaning("refused", expired(question))
+    if is_late(question, answer.at):
+        return Meaning("refused", f"{answer.by} answered at {answer.at}, after the deadline {question.deadline}")
+    if answer.decision == "refused":
+        return Meaning("refused", f'{answer.by} refused it at {answer.at}: "{answer.reason}"')
+    return Meaning("approved")
+
+
+def expired(question: Question) -> str:
+    """Why a question that nobody answered in time counts as refused."""
+    return f"nobody answered before the deadline {question.deadline}"
+
+
+class Protection(HandOff):
+    """What was decided about an alias: whether its promotions need an approval.
+
+    Attributes:
+        by, at, reason: who decided it, when (UTC, ISO 8601) and why, as stated.
+    """
+
+    model: Name
+    alias: Name
+    protected: bool
+    by: str
+    at: Moment
+    reason: str
+
+    @property
+    def sentence(self) -> str:
+        """Who decided it, when and why, as the end of a sentence."""
+        return f'{self.by} decided so at {self.at}: "{self.reason}"'

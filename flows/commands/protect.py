@@ -1,0 +1,40 @@
+"""`protect`: an alias whose promotions need an approval, whatever a spec says."""
+
+from __future__ import annotations
+
+import argparse
+
+from data_contracts.canonical import is_name
+from data_contracts.errors import UsageError
+from flows.commands.guard import Answer
+from infra import audit
+from infra.store import Store, layout
+from tasks.run.run import known_store_list, not_found
+from tasks.stages.protect import protect as protect_alias
+from tasks.stages.protect import unprotect
+
+
+def protect(arguments: argparse.Namespace) -> Answer:
+    """The `protect` command."""
+    model, _, alias = arguments.name.partition("@")
+    alias = alias or "champion"
+    if not is_name(model) or not is_name(alias) or alias == "history":
+        raise UsageError(f"{arguments.name} cannot be a model and its alias.", remedy="Write it as NAME@ALIAS.")
+    store = _store(arguments.store, model)
+    decide = unprotect if arguments.off else protect_alias
+    decision = decide(store, model, alias, audit.actor(), arguments.reason)
+    sentence = (
+        f"{model}@{alias} is protected: each promotion needs an approval, and each rollback a reason"
+        if decision.protected
+        else f"{model}@{alias} is no longer protected; specs decide whether a promotion needs an approval"
+    )
+    return Answer(sentence, decision.to_json())
+
+
+def _store(uri: str | None, model: str) -> Store:
+    """The named store, the known store that has the model, or the only known store: the model may not exist yet."""
+    stores = known_store_list(uri)
+    having = [store for store in stores if store.list(layout.models(model))]
+    if having or len(stores) == 1:
+        return (having or stores)[0]
+    raise not_found(f"model {model}", stores)

@@ -1,0 +1,93 @@
+"""A run that waits for an approval, as a flow run: suspended with a form, whose answer is then written to the store."""
+
+from __future__ import annotations
+
+import logging
+
+from prefect.exceptions import Pause
+
+from data_contracts.approvals import Answer, Question
+from data_contracts.errors import UsageError
+from infra import approvals
+from infra.audit import now
+from infra.orchestrator.artifacts import as_code, as_text
+from infra.orchestrator.suspension import FormAnswer, deployed_flow_run, form_answer, suspend, wake
+from tasks.run.run import Run
+from tasks.stages.answers import checked_name, unsigned_counts
+from tasks.stages.rollback import checked_reason
+
+log = logging.getLogger("trainwright")
+
+
+def take_form_answer(run: Run) -> None:
+    """Write what a person answered in this flow run's form into the store, where the first answer counts."""
+    flow_run, question = deployed_flow_run(), approvals.latest_question(run.store, run.run_id)
+    if flow_run is None or question is None or approvals.answer_to(run.store, question, now()) is not None:
+        return
+    given = form_answer(flow_run, question.n)
+    if given is None:
+        return
+    answer = _answer(run, question, given)
+    if answer is not None:
+        counts = approvals.give(run.store, question, answer)
+        log.info("%s %s the candidate of %s: %s", counts.by, counts.decision, question.name, counts.reason)
+
+
+def suspend_if_deployed(run: Run) -> None:
+    """Suspend this process's flow run until the run's question is answered; returns if it has no deployment.
+
+    Raises:
+        Pause: the flow run is suspended, or an answer came meanwhile and it is about to be executed again.
+    """
+    flow_run, question = deployed_flow_run(), approvals.latest_question(run.store, run.run_id)
+    if flow_run is None or question is None:
+        return
+    try:
+        suspend(flow_run, question.n, page(run, question))
+    except Pause:
+        # Whoever answers looks for a suspended flow run after that; one of the two sees the other.
+        answer = approvals.answer_to(run.store, question, now())
+        if answer is not None:
+            wake(run.run_id, "approve" if answer.decision == "approved" else "refuse", answer.reason, answer.by)
+        raise
+
+
+def page(run: Run, question: Question) -> str:
+    """What the form shows: the candidate, the champion, and what the gates found."""
+    instead = f" instead of version {question.champion_version}" if question.champion_version else ""
+    lines = [
+        f"## May this candidate become {as_text(question.name)}{instead}?",
+        "",
+        "| Gate | Met |",
+        "|---|---|",
+        *(f"| {as_text(gate.sentence)} | {'yes' if gate.met else 'no'} |" for gate in question.gates),
+        "",
+        f"Checkpoint {as_code(question.candidate.id)}. The report's artifact of this flow run has the whole evidence.",
+        "",
+        f"Run {as_code(question.run_id)} of {as_code(question.pipeline)}. Without an answer before "
+        f"{as_text(question.deadline)}, it counts as refused.",
+    ]
+    if not unsigned_counts(run.store, question):
+        command = f"trainwright approve {question.run_id} --key FILE --reason WHY"
+        lines += ["", f"**Only a signed answer counts here:** {as_code(command)}. This form can only refuse."]
+    return "\n".join(lines)
+
+
+def _answer(run: Run, question: Question, given: FormAnswer) -> Answer | None:
+    """The answer to store; None if the form has none that could count."""
+    if given.decision == "approve" and not unsigned_counts(run.store, question):
+        log.warning("The form approved, but only a signed answer counts for %s: the run waits on.", question.name)
+        return None
+    try:
+        by, reason = checked_name(given.by), checked_reason(given.reason, "reason")
+    except UsageError as error:
+        log.warning("The form's answer was not taken: %s", error)
+        return None
+    return Answer(
+        question=question.digest,
+        decision="approved" if given.decision == "approve" else "refused",
+        by=by,
+        via="prefect",
+        reason=reason,
+        at=given.at,
+    )

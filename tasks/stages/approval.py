@@ -1,0 +1,133 @@
+"""Whether a person lets a candidate be promoted: asks once, reads the answer, and asks again if the champion moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from data_contracts.approvals import Answer, Question, meaning
+from data_contracts.approved import Approval
+from data_contracts.errors import ApprovalPending, ApprovalRefused, UsageError
+from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
+from data_contracts.pipeline_spec.arrival import length_of
+from infra import approvals
+from infra.audit import now
+from infra.protections import protection
+from tasks.run.run import Run
+
+
+def is_asked_for(run: Run) -> bool:
+    """Whether a promotion of this run needs an approval, by its spec or by the alias's protection."""
+    if run.spec.promote.approval == "manual":
+        return True
+    return protection(run.store, run.spec.model_name, run.spec.promote.alias) is not None
+
+
+def refuse_alone(run: Run) -> None:
+    """UsageError if an approval is needed, and this is a stage command, which nobody could continue."""
+    if not run.recorded and is_asked_for(run):
+        name = f"{run.spec.model_name}@{run.spec.promote.alias}"
+        raise UsageError(
+            f"promote: {name} needs an approval, and the stage command leaves no run that could wait for it.",
+            remedy="Use `trainwright run SPEC`, which ends waiting and continues once it is answered.",
+        )
+
+
+def approved(
+    run: Run,
+    checkpoint: Checkpoint,
+    evaluation: Evaluation,
+    gates: Sequence[GateResult],
+    champion: ModelVersion | None,
+) -> Approval | None:
+    """The approval of this promotion, which meets its gates; None if none is needed.
+
+    Raises:
+        ApprovalPending: nobody has answered yet. The question is in the store.
+        ApprovalRefused: a person refused, nobody answered in time, or the answer is not signed as it must be.
+    """
+    if not is_asked_for(run):
+        return None
+    question = approvals.latest_question(run.store, run.run_id)
+    while True:
+        if question is None:
+            question = approvals.ask(run.store, _question(run, 0, checkpoint, evaluation, gates, champion))
+        answer = approvals.answer_to(run.store, question, now())
+        means = meaning(question, answer, now())
+        if means.standing == "refused":
+            raise _refused(question, means.reason)
+        if (question.champion, question.candidate) == (champion and champion.ref, checkpoint.ref):
+            break
+        # The gates were computed against another champion than the one that the person saw.
+        asked = _question(run, question.n + 1, checkpoint, evaluation, gates, champion)
+        question = approvals.ask(run.store, asked)
+    if answer is None:
+        raise _waits(question)
+    return _taken(question, answer)
+
+
+def pending(run: Run) -> Question | None:
+    """The question that the run waits for; None if it waits for none."""
+    question = approvals.latest_question(run.store, run.run_id)
+    if question is None or approvals.answer_to(run.store, question, now()) is not None:
+        return None
+    return question
+
+
+def _question(
+    run: Run,
+    n: int,
+    checkpoint: Checkpoint,
+    evaluation: Evaluation,
+    gates: Sequence[GateResult],
+    champion: ModelVersion | None,
+) -> Question:
+    asked = now()
+    deadline = datetime.fromisoformat(asked) + length_of(run.spec.promote.approval_within)
+    return Question(
+        run_id=run.run_id,
+        n=n,
+        pipeline=run.spec.name,
+        model=run.spec.model_name,
+        alias=run.spec.promote.alias,
+        candidate=checkpoint.ref,
+        evaluation=evaluation.ref,
+        champion=champion.ref if champion else None,
+        champion_version=champion.version if champion else None,
+        gates=list(gates),
+        asked=asked,
+        deadline=deadline.isoformat(timespec="seconds"),
+    )
+
+
+def _waits(question: Question) -> ApprovalPending:
+    replaced = f", in the place of version {question.champion_version}," if question.champion_version else ""
+    met = "The gate is met" if len(question.gates) == 1 else f"All {len(question.gates)} gates are met"
+    ready = f"{met}, and a" if question.gates else "A"
+    return ApprovalPending(
+        f"{ready} person must approve the candidate as {question.name}{replaced} before {question.deadline}.",
+        remedy=f"`trainwright approve {question.run_id} --reason WHY`, or `refuse`; "
+        f"then `trainwright resume {question.run_id}`.",
+        details={"gates": [gate.to_json() for gate in question.gates], "question": question.to_json()},
+    )
+
+
+def _refused(question: Question, reason: str) -> ApprovalRefused:
+    stays = f"stays at version {question.champion_version}" if question.champion_version else "names no version"
+    return ApprovalRefused(
+        f"Not promoted: {reason}; {question.name} {stays}.",
+        details={"gates": [gate.to_json() for gate in question.gates], "question": question.to_json()},
+    )
+
+
+def _taken(question: Question, answer: Answer) -> Approval:
+    assert answer.via != "deadline"
+    return Approval(
+        run_id=question.run_id,
+        n=question.n,
+        question=question.digest,
+        by=answer.by,
+        via=answer.via,
+        reason=answer.reason,
+        at=answer.at,
+    )
