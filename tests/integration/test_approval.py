@@ -1,0 +1,111 @@
+"""A deployed run that waits for an approval, on a real server and worker: suspended, answered, executed again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.store import Store, layout, open_store
+from infra.store.lease import held_lease
+from tasks.queries.alias_moves import Move, moves_of
+from tests.support.pool import Site, processes_of, site_with, until
+from tests.support.tiny import SPEC, trainwright, write_project
+
+POOL = "approving"
+FORM = {"decision": "approve", "reason": "recall is what we need", "your_name": "Ada"}
+MANUAL = {"promote": {**SPEC["promote"], "approval": "manual"}}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path) -> Iterator[Site]:
+    """A pool whose only worker has room for one run: a run that waits must not take it."""
+    with site_with(POOL, 1, tmp_path_factory.mktemp("site"), state_folder / "home") as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_project(tmp_path_factory.mktemp("project") / "tiny", MANUAL)
+
+
+def store_of(spec: Path) -> Store:
+    return open_store(str(spec.parent / ".trainwright"), create=False)
+
+
+def suspended(site: Site, spec: Path, alias: str) -> tuple[dict[str, Any], str]:
+    """A new flow run, once it is suspended, and the id of its run. All of them use one training."""
+    parameters = {"spec": str(spec), "set": f"promote.alias={alias}"}
+    flow_run = site.run(POOL, "retrain", parameters, "flows.retrain.retrain")
+
+    def waits() -> bool:
+        state = site.now(flow_run)["state"]
+        assert state["type"] not in ("FAILED", "CRASHED", "COMPLETED"), state
+        return state["type"] == "PAUSED"
+
+    until(waits, what=lambda: site.now(flow_run)["state"])
+    until(lambda: not processes_of(site, flow_run))
+    return flow_run, site.now(flow_run)["name"].split()[1]
+
+
+def form_of(site: Site, flow_run: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """The schema of the form that the pages show, and the text above it."""
+    keys = site.now(flow_run)["state"]["state_details"]["run_input_keyset"]
+    schema, text = (
+        site.api.get(f"/flow_runs/{flow_run['id']}/input/{keys[name]}").json() for name in ("schema", "description")
+    )
+    return (schema if isinstance(schema, dict) else json.loads(schema)), text
+
+
+def ended(site: Site, flow_run: dict[str, Any]) -> str:
+    """The name of its final state."""
+    final = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+    until(lambda: site.now(flow_run)["state"]["type"] in final, what=lambda: site.now(flow_run)["state"])
+    return str(site.now(flow_run)["state"]["name"])
+
+
+def last_move(store: Store, alias: str) -> Move:
+    return moves_of(store, "tiny", alias)["" or alias][-1]
+
+
+def test_a_run_is_suspended_without_worker_or_lease_and_its_form_promotes(site: Site, spec: Path) -> None:
+    flow_run, run_id = suspended(site, spec, "champion")
+    store = store_of(spec)
+    report = json.loads(store.read(layout.run_attempt(run_id, 0)))
+    assert (report["verdict"], report["exit_code"]) == ("waiting", 9)
+    assert report["stages"][-1]["status"] == "waiting"
+    assert held_lease(store, layout.lease(layout.run(run_id))) is None
+    # The only place of the only worker is free: a second run gets as far.
+    other, _ = suspended(site, spec, "challenger")
+
+    schema, text = form_of(site, flow_run)
+    assert set(schema["properties"]) == {"decision", "reason", "your_name"}
+    assert "at least the 0.8 asked for" in text and "tiny@champion" in text
+    empty = site.api.post(f"/flow_runs/{flow_run['id']}/resume", json={"run_input": {**FORM, "reason": ""}})
+    assert site.now(flow_run)["state"]["type"] == "PAUSED", empty.text
+
+    site.ask(f"/flow_runs/{flow_run['id']}/resume", {"run_input": FORM})
+    assert ended(site, flow_run) == "Promoted"
+    approval = last_move(store, "champion").approval
+    assert approval is not None
+    assert (approval.by, approval.via, approval.reason) == ("Ada", "prefect", "recall is what we need")
+    assert "name as stated" in approval.sentence
+
+    site.ask(f"/flow_runs/{other['id']}/resume", {"run_input": {**FORM, "decision": "refuse"}})
+    assert ended(site, other) == "NotPromoted"
+    assert store.list(layout.history("tiny", "challenger")) == []
+
+
+def test_approve_on_the_command_line_lets_a_suspended_flow_run_go_on(site: Site, spec: Path) -> None:
+    flow_run, run_id = suspended(site, spec, "second")
+    environment = {**site.environment, "TRAINWRIGHT_ACTOR": "grace"}
+    given = trainwright("approve", run_id, "--reason", "seen", "--store", store_of(spec).uri, "--json", env=environment)
+    assert given.returncode == 0, given.stderr
+    assert json.loads(given.stdout)["resumed"] == [site.now(flow_run)["name"]]
+    assert ended(site, flow_run) == "Promoted"
+    approval = last_move(store_of(spec), "second").approval
+    assert approval is not None
+    assert (approval.by, approval.via, approval.reason) == ("grace", "cli", "seen")
