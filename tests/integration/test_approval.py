@@ -12,7 +12,7 @@ import pytest
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from tasks.queries.alias_moves import Move, moves_of
-from tests.support.pool import Site, processes_of, site_with, until
+from tests.support.pool import Site, password_in, processes_of, server_url, until
 from tests.support.tiny import SPEC, trainwright, write_project
 
 POOL = "approving"
@@ -23,8 +23,12 @@ MANUAL = {"promote": {**SPEC["promote"], "approval": "manual"}}
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path) -> Iterator[Site]:
     """A pool whose only worker has room for one run: a run that waits must not take it."""
-    with site_with(POOL, 1, tmp_path_factory.mktemp("site"), state_folder / "home") as site:
+    site = Site(server_url(), tmp_path_factory.mktemp("site"), password_in(state_folder / "home"))
+    try:
+        site.pool(POOL, limit=1)
         yield site
+    finally:
+        site.close()
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +72,7 @@ def ended(site: Site, flow_run: dict[str, Any]) -> str:
 
 
 def last_move(store: Store, alias: str) -> Move:
-    return moves_of(store, "tiny", alias)["" or alias][-1]
+    return moves_of(store, "tiny", alias)[alias][-1]
 
 
 def test_a_run_is_suspended_without_worker_or_lease_and_its_form_promotes(site: Site, spec: Path) -> None:
@@ -83,7 +87,8 @@ def test_a_run_is_suspended_without_worker_or_lease_and_its_form_promotes(site: 
 
     schema, text = form_of(site, flow_run)
     assert set(schema["properties"]) == {"decision", "reason", "your_name"}
-    assert "at least the 0.8 asked for" in text and "tiny@champion" in text
+    assert "at least the 0.8 asked for" in text
+    assert "tiny@champion" in text
     empty = site.api.post(f"/flow_runs/{flow_run['id']}/resume", json={"run_input": {**FORM, "reason": ""}})
     assert site.now(flow_run)["state"]["type"] == "PAUSED", empty.text
 
@@ -109,3 +114,23 @@ def test_approve_on_the_command_line_lets_a_suspended_flow_run_go_on(site: Site,
     approval = last_move(store_of(spec), "second").approval
     assert approval is not None
     assert (approval.by, approval.via, approval.reason) == ("grace", "cli", "seen")
+
+
+def test_a_local_run_ends_waiting_and_resume_continues_it_once_it_is_answered(site: Site, spec: Path) -> None:
+    asked = {"cwd": spec.parent, "env": site.environment}
+    ran = trainwright("run", spec, "--set", "promote.alias=third", "--json", **asked)
+    report = json.loads(ran.stdout)
+    assert (ran.returncode, report["verdict"], report["stages"][-1]["status"]) == (9, "waiting", "waiting"), ran.stderr
+    run_id = report["run_id"]
+    assert f"trainwright approve {run_id} --reason WHY" in ran.stderr
+    assert held_lease(store_of(spec), layout.lease(layout.run(run_id))) is None
+    again = trainwright("resume", run_id, **asked)
+    assert (again.returncode, "person must approve" in again.stdout) == (9, True), again.stderr
+    given = trainwright("approve", run_id, "--reason", "seen", **asked)
+    assert f"`trainwright resume {run_id}` continues the run" in given.stdout, given.stderr
+    assert trainwright("resume", run_id, **asked).returncode == 0
+    told = trainwright("history", "tiny@third", **asked).stdout
+    assert "approved it at" in told
+    assert 'on the command line (name as stated): "seen"' in told
+    late = trainwright("refuse", run_id, "--reason", "no", **asked)
+    assert (late.returncode, "does not wait for an answer: it ended promoted" in late.stderr) == (2, True), late.stderr

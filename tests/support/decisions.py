@@ -287,12 +287,14 @@ class World:
             model_name="m",
             contract=None,
             promote=SimpleNamespace(
-                alias="champion", gates=[GateSpec(metric="x", **{one.kind: float(one.bound)}) for one in gates]
+                alias="champion",
+                approval="none",
+                gates=[GateSpec(metric="x", **{one.kind: float(one.bound)}) for one in gates],
             ),
         )
         about = {"run_id": run, "actor": "ann", "finished": self._time(self.count)}
         resolved = SimpleNamespace(started=self._time(int(run.removeprefix("run-"))), actor="ann")
-        of_run = SimpleNamespace(store=self.store, run_id=run, spec=spec, resolved=resolved)
+        of_run = SimpleNamespace(store=self.store, run_id=run, spec=spec, resolved=resolved, recorded=True)
         of_run.provenance = lambda *parents: {**about, "parents": []}
         try:
             with mock.patch.object(tasks.stages.promote, "comparable", comparable):

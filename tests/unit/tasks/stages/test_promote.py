@@ -51,7 +51,7 @@ class Place:
 
     def run(self, run_id: str, *gates: GateSpec) -> Any:
         """A run as promote sees it; `asked` gets what each provenance names."""
-        promote = SimpleNamespace(alias="champion", gates=list(gates))
+        promote = SimpleNamespace(alias="champion", gates=list(gates), approval="none")
         spec = SimpleNamespace(model_name="tiny", promote=promote, contract=None)
         resolved = SimpleNamespace(started=STARTED, actor="bob")
 

@@ -1,0 +1,109 @@
+"""`approve` and `refuse` on runs that wait, and on runs that do not: one sentence each, and the exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data_contracts.approvals import Question
+from flows.cli import main
+from infra.approvals import ask, latest_question
+from infra.store import Store, layout, open_store
+from tests.support.reported import PROMOTED, WAITING, reported_store
+from tests.unit.data_contracts.test_approvals import question
+
+LONG_AGO = "2026-01-01T00:00:00+00:00"
+FAR_OFF = "2126-01-01T00:00:00+00:00"
+
+
+@pytest.fixture
+def store(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRAINWRIGHT_ACTOR", "ada")
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    return open_store(str(reported_store(repository / "tests/golden/store-v1", tmp_path)), create=False)
+
+
+def asked(store: Store, **changes: object) -> Question:
+    return ask(store, question(**{"run_id": WAITING, "deadline": FAR_OFF, **changes}))
+
+
+def said(store: Store, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main([*words, "--store", store.uri]) == code
+    printed = capsys.readouterr()
+    return printed.err if code else printed.out
+
+
+def test_an_answer_is_written_once_and_says_how_the_run_continues(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = asked(store)
+    printed = said(store, capsys, "approve", WAITING, "--reason", "looks  good", "--json")
+    value = json.loads(printed)
+    assert (value["run_id"], value["resumed"]) == (WAITING, [])
+    assert value["answer"] == {**value["answer"], "by": "ada", "via": "cli", "reason": "looks good"}
+    assert value["answer"]["question"] == told.digest
+    kept = store.read_json(layout.answer(WAITING, 0))
+    assert kept == value["answer"]
+    for command in ("approve", "refuse"):
+        again = said(store, capsys, command, WAITING, "--reason", "again", code=2)
+        assert f"The question of the run {WAITING} is answered already: ada approved it at " in again
+    assert store.read_json(layout.answer(WAITING, 0)) == kept
+
+
+def test_refuse(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(store)
+    printed = said(store, capsys, "refuse", WAITING, "--reason", "October is missing")
+    expected = f'ada refused the candidate of the run {WAITING}: "October is missing"; `trainwright resume {WAITING}` '
+    assert printed == f"{expected}continues the run\n"
+    again = said(store, capsys, "approve", WAITING, "--reason", "but", code=2)
+    assert "ada refused it at " in again
+
+
+def test_the_latest_question_is_answered(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(store)
+    second = asked(store, n=1)
+    said(store, capsys, "approve", WAITING, "--reason", "seen")
+    assert not store.exists(layout.answer(WAITING, 0))
+    assert store.read_json(layout.answer(WAITING, 1))["question"] == second.digest
+
+
+def test_an_answer_after_the_deadline(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(store, asked=LONG_AGO, deadline=LONG_AGO)
+    for command in ("approve", "refuse"):
+        late = said(store, capsys, command, WAITING, "--reason", "seen", code=4)
+        assert f"nobody answered before the deadline {LONG_AGO}" in late
+    assert store.read_json(layout.answer(WAITING, 0))["decision"] == "expired"
+
+
+BAD = [
+    ([PROMOTED, "--reason", "seen"], f"The run {PROMOTED} does not wait for an answer: it ended promoted."),
+    ([WAITING, "--reason", "seen"], f"The run {WAITING} does not wait for an answer"),
+    (["20991231-000000-ffffff", "--reason", "seen"], "There is no run 20991231-000000-ffffff in "),
+    (["../../x", "--reason", "seen"], "There is no run ../../x in "),
+    ([WAITING], "the following arguments are required: --reason"),
+    ([WAITING, "--reason", " "], "--reason: 0 characters were given."),
+    ([WAITING, "--reason", "x" * 501], "--reason: 501 characters were given."),
+    ([WAITING, "--reason", "a\x1bb"], "'\\x1b' is not printable"),
+]
+
+
+@pytest.mark.parametrize("command", ["approve", "refuse"])
+@pytest.mark.parametrize(("words", "sentence"), BAD, ids=range(len(BAD)))
+def test_bad_input(
+    store: Store, capsys: pytest.CaptureFixture[str], command: str, words: list[str], sentence: str
+) -> None:
+    assert sentence in said(store, capsys, command, *words, code=2)
+    assert latest_question(store, WAITING) is None
+
+
+def test_a_name_that_cannot_be_stored(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(store)
+    monkeypatch.setenv("TRAINWRIGHT_ACTOR", "x" * 101)
+    assert "cannot be the name of whoever answers" in said(store, capsys, "approve", WAITING, "--reason", "y", code=2)
+    assert not store.exists(layout.answer(WAITING, 0))

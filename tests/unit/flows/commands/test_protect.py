@@ -1,0 +1,57 @@
+"""`protect`: the decisions about an alias are kept, shown, and can be ended."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from infra.protections import protection, protections
+from infra.store import Store, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRAINWRIGHT_ACTOR", "cto")
+    return open_store(str(tmp_path / "store"))
+
+
+def said(store: Store, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["protect", *words, "--store", store.uri]) == code
+    printed = capsys.readouterr()
+    return printed.err if code else printed.out
+
+
+def test_an_alias_is_protected_before_its_model_exists(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = said(store, capsys, "digits", "--reason", "it is in the shop")
+    assert printed.startswith("digits@champion is protected: each promotion needs an approval")
+    found = protection(store, "digits", "champion")
+    assert found is not None
+    assert (found.by, found.reason) == ("cto", "it is in the shop")
+    assert protection(store, "digits", "other") is None
+
+
+def test_protection_ends_and_its_records_stay(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    said(store, capsys, "digits@live", "--reason", "first")
+    ended = json.loads(said(store, capsys, "digits@live", "--off", "--reason", "moved", "--json"))
+    assert (ended["protected"], ended["reason"]) == (False, "moved")
+    assert protection(store, "digits", "live") is None
+    assert [one.protected for one in protections(store, "digits", "live")] == [True, False]
+    assert "digits@live is not protected." in said(store, capsys, "digits@live", "--off", "--reason", "x", code=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["digits@history", "--reason", "x"], "digits@history cannot be a model and its alias."),
+        (["../x", "--reason", "x"], "../x cannot be a model and its alias."),
+        (["digits", "--reason", ""], "--reason: 0 characters were given."),
+        (["digits"], "the following arguments are required: --reason"),
+    ],
+)
+def test_bad_input(store: Store, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str) -> None:
+    assert sentence in said(store, capsys, *words, code=2)
+    assert store.list("protections") == []

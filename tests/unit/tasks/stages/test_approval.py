@@ -1,0 +1,192 @@
+"""promote asks before it moves an alias: once for each champion, and it takes no answer for another."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.approvals import Question
+from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet, OnHold, UsageError
+from infra import approvals, protections, registry
+from infra.audit import now
+from infra.store import layout
+from tasks.stages import approval as stage
+from tasks.stages.answers import answer
+from tasks.stages.promote import promote
+from tasks.stages.protect import protect, unprotect
+from tasks.stages.rollback import rollback
+from tests.unit.tasks.stages.test_promote import ANN, Place, gate, scored
+from tests.unit.tasks.stages.test_promote import place as place
+
+
+class Waiting:
+    """A run of `place` that asks, each time it is resumed."""
+
+    def __init__(self, place: Place, n: int, *, recorded: bool = True, manual: bool = True) -> None:
+        self.place, self.n = place, n
+        self.run = place.run(f"run-{n}", gate(min=0.5), gate(min_gain=0.0))
+        self.run.recorded = recorded
+        self.run.spec.name = "tiny"
+        self.run.spec.promote = SimpleNamespace(
+            alias="champion",
+            gates=self.run.spec.promote.gates,
+            approval="manual" if manual else "none",
+            approval_within="36h",
+        )
+
+    def resumed(self, force: str | None = None) -> Any:
+        return promote.done(self.run, self.place.checkpoints[self.n], None, scored(self.n), force=force).handoff
+
+    def question(self) -> Question:
+        found = approvals.latest_question(self.place.store, self.run.run_id)
+        assert found is not None
+        return found
+
+    def waits(self) -> Question:
+        with pytest.raises(ApprovalPending):
+            self.resumed()
+        return self.question()
+
+    def answered(self, decision: Any = "approved") -> None:
+        answer(self.place.store, self.run.run_id, decision, "ada", "seen")
+
+
+def test_a_run_asks_once_waits_and_is_promoted_with_the_approval_in_its_receipt(place: Place) -> None:
+    run = Waiting(place, 1)
+    asked = run.waits()
+    assert (asked.n, asked.champion, asked.candidate) == (0, None, place.checkpoints[1].ref)
+    assert [one.met for one in asked.gates] == [True, True]
+    span = datetime.fromisoformat(asked.deadline) - datetime.fromisoformat(asked.asked)
+    assert span == timedelta(hours=36)
+    assert run.waits() == asked, "asked once"
+    assert registry.read_alias(place.store, "tiny", "champion") is None
+    assert place.store.list(layout.models("tiny")) == [], "no version before the answer"
+    run.answered()
+    receipt = run.resumed()
+    assert receipt.version == 1
+    approval = receipt.approval
+    assert (approval.by, approval.reason, approval.via, approval.n) == ("ada", "seen", "cli", 0)
+    assert approval.question == asked.digest
+    assert registry.history(place.store, "tiny", "champion")[-1].approval == approval
+
+
+def test_a_refusal_is_final(place: Place) -> None:
+    run = Waiting(place, 1)
+    run.waits()
+    run.answered("refused")
+    for _ in range(2):
+        with pytest.raises(ApprovalRefused, match=r'ada refused it at .*: "seen"; tiny@champion names no version\.'):
+            run.resumed()
+    assert ApprovalRefused.exit_code == 4
+
+
+def test_an_answer_after_the_deadline_is_refused_for_every_reader(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Waiting(place, 1)
+    asked = run.waits()
+    late = (datetime.fromisoformat(asked.deadline) + timedelta(seconds=1)).astimezone(UTC).isoformat()
+    monkeypatch.setattr("tasks.stages.answers.now", lambda: late)
+    with pytest.raises(ApprovalRefused, match="came too late: nobody answered before the deadline"):
+        run.answered()
+    # This reader's clock says that there is time left.
+    with pytest.raises(ApprovalRefused, match="nobody answered before the deadline"):
+        run.resumed()
+
+
+def test_gates_are_computed_again_and_a_person_asked_again_if_the_champion_moved(place: Place) -> None:
+    waiting = Waiting(place, 2)
+    first = waiting.waits()
+    place.promoted(1)
+    waiting.answered()
+    again = waiting.waits()
+    assert (again.n, again.champion, again.champion_version) == (1, place.version(1), 1)
+    assert place.compared == [(2, 1, ["a"])], "with the new champion"
+    assert again.digest != first.digest
+    waiting.answered()
+    receipt = waiting.resumed()
+    assert (receipt.version, receipt.previous, receipt.approval.n) == (2, 1, 1)
+
+
+def test_an_approved_candidate_that_no_longer_meets_its_gates_is_not_promoted(place: Place) -> None:
+    waiting = Waiting(place, 2)
+    waiting.waits()
+    waiting.answered()
+    place.promoted(3)
+    with pytest.raises(GateNotMet) as refused:
+        waiting.resumed()
+    assert not isinstance(refused.value, ApprovalRefused)
+
+
+def test_a_candidate_that_was_rolled_back_meanwhile_is_on_hold(place: Place) -> None:
+    place.promoted(1)
+    waiting = Waiting(place, 2)
+    waiting.waits()
+    waiting.answered()
+    place.promoted(2, run_id="other")
+    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
+    with pytest.raises(OnHold):
+        waiting.resumed()
+
+
+def test_a_stage_command_has_no_run_that_could_wait(place: Place) -> None:
+    with pytest.raises(UsageError, match="leaves no run that could wait"):
+        Waiting(place, 1, recorded=False).resumed()
+    assert place.compared == []
+
+
+def test_a_protected_alias_asks_although_the_spec_does_not(place: Place) -> None:
+    protect(place.store, "tiny", "champion", "cto", "it is in the shop")
+    run = Waiting(place, 1, manual=False)
+    run.waits()
+    run.answered()
+    assert run.resumed().approval.by == "ada"
+    place_run = Waiting(place, 2, manual=False)
+    unprotect(place.store, "tiny", "champion", "cto", "moved")
+    assert place_run.resumed().approval is None
+
+
+def test_a_rollback_of_a_protected_alias_needs_a_reason(place: Place) -> None:
+    place.promoted(1)
+    place.promoted(2)
+    protect(place.store, "tiny", "champion", "cto", "it is in the shop")
+    with pytest.raises(UsageError, match="is protected, so a rollback needs a reason"):
+        rollback(place.store, "tiny", "champion", None, ANN)
+    assert place.now() == (2, [])
+    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
+    assert place.now() == (1, [2])
+
+
+def test_decisions_about_protection_are_kept_and_a_gap_is_damage(place: Place) -> None:
+    for k in range(3):
+        protect(place.store, "tiny", "champion", "cto", f"reason {k}")
+    found = protections.protections(place.store, "tiny", "champion")
+    assert [one.reason for one in found] == ["reason 0", "reason 1", "reason 2"]
+    assert datetime.fromisoformat(found[-1].at) <= datetime.fromisoformat(now())
+    place.store.create_json(layout.protection("tiny", "champion", 4), found[0].to_json())
+    with pytest.raises(CorruptError, match=r"3\.json is missing"):
+        Waiting(place, 1, manual=False).resumed()
+
+
+def test_a_plan_and_a_reader_know_what_is_pending(place: Place) -> None:
+    run = Waiting(place, 1)
+    assert stage.is_asked_for(run.run)
+    assert stage.pending(run.run) is None
+    asked = run.waits()
+    assert stage.pending(run.run) == asked
+    run.answered()
+    assert stage.pending(run.run) is None
+
+
+def test_a_forced_promotion_keeps_its_reason_and_the_hold(place: Place) -> None:
+    place.promoted(1)
+    place.promoted(2)
+    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
+    receipt = place.promoted(2, force="the test set was wrong", run_id="forced").handoff
+    assert (receipt.force.by, receipt.force.reason) == ("bob", "the test set was wrong")
+    assert "ann rolled version 2 back" in receipt.force.sentence
+    assert registry.history(place.store, "tiny", "champion")[-1].force == receipt.force
+    assert place.promoted(3).handoff.force is None
