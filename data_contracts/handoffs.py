@@ -14,6 +14,7 @@ from data_contracts.approved import Approval, Force
 from data_contracts.canonical import StorePath
 from data_contracts.drift_report import DriftReport
 from data_contracts.gate_results import GateResult as GateResult
+from data_contracts.incidents import Hold as Hold
 from data_contracts.incidents import Incident
 from data_contracts.records import SCHEMA as SCHEMA
 from data_contracts.records import HandOff as HandOff
@@ -280,25 +281,3 @@ class Receipt(HandOff):
     incident: Incident | None = Field(default=None, exclude_if=lambda one: one is None)
     approval: Approval | None = Field(default=None, exclude_if=lambda one: one is None)
     force: Force | None = Field(default=None, exclude_if=lambda one: one is None)
-
-
-class Hold(Record):
-    """A hold on a checkpoint that a person rolled an alias back from: not promoted there until a person releases it.
-
-    Attributes:
-        version: the version that the alias left.
-        by, at: the person who rolled back, and the time (UTC, ISO 8601).
-        reason: as it was given; "" if there was none.
-    """
-
-    checkpoint_id: str
-    version: int
-    by: str
-    at: str
-    reason: str = ""
-
-    @property
-    def sentence(self) -> str:
-        """The person, time and reason of the roll-back, as the end of a sentence."""
-        when = f" at {self.at}" if self.at else ""
-        return f"{self.by} rolled version {self.version} back{when}" + (f' ("{self.reason}")' if self.reason else "")

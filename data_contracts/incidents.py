@@ -1,4 +1,4 @@
-"""The note that a rollback leaves: why an alias went back, and what was known of both versions."""
+"""What a rollback leaves: a hold, and a note of why an alias went back and what was known of both versions."""
 
 from __future__ import annotations
 
@@ -39,3 +39,25 @@ class Incident(Record):
     back: VersionFacts
     checked_files: int = 0
     checked_bytes: int = 0
+
+
+class Hold(Record):
+    """A hold on a checkpoint that a person rolled an alias back from: not promoted there until a person releases it.
+
+    Attributes:
+        version: the version that the alias left.
+        by, at: the person who rolled back, and the time (UTC, ISO 8601).
+        reason: as it was given; "" if there was none.
+    """
+
+    checkpoint_id: str
+    version: int
+    by: str
+    at: str
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """The person, time and reason of the roll-back, as the end of a sentence."""
+        when = f" at {self.at}" if self.at else ""
+        return f"{self.by} rolled version {self.version} back{when}" + (f' ("{self.reason}")' if self.reason else "")

@@ -61,10 +61,8 @@ def test_training_goes_on_while_the_store_is_away_and_then_waits(
     }
     train = {**SPEC["train"], "lightning": lightning, "checkpoint": {"every_steps": EVERY}}
     proxy = FaultProxy(s3_server.url)
-    store = {
-        "uri": f"s3://{s3_server.bucket()}/store",
-        "storage_options": {**s3_server.options, "endpoint_url": proxy.url},
-    }
+    options = {**s3_server.options, "endpoint_url": proxy.url}
+    store = {"uri": f"s3://{s3_server.bucket()}/store", "storage_options": options}
     spec = write_project(tmp_path / "project", {"train": train, "store": store, "promote": {"gates": []}})
     (tmp_path / "project" / "net.py").write_text(MODEL)
 

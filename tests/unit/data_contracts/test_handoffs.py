@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts import handoffs
+from data_contracts.approvals import Answer, Protection, Question
 from data_contracts.errors import UsageError
 from data_contracts.exposures import ExposureEntry, SpentBefore
 from data_contracts.file_part import FilePart
@@ -21,7 +22,8 @@ from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
-           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart]  # fmt: skip
+           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart,
+           Question, Answer, Protection]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
