@@ -9,6 +9,7 @@ is in `World.look` and `World.compare` (`tests/support/alias_world.py`).
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -83,8 +84,9 @@ def test_what_a_reader_sees_while_all_run(
 class AliasMachine(RuleBasedStateMachine):
     """Steps that Hypothesis chooses; a step that does not apply does nothing."""
 
-    def __init__(self, kind: str, actors: Actors) -> None:
+    def __init__(self, kind: str, actors: Actors, counts: Counter[str]) -> None:
         super().__init__()
+        self.counts = counts
         self._place = contextlib.ExitStack()
         self.world = World(self._place.enter_context(place(kind)), actors)
         self.failed = False
@@ -130,6 +132,7 @@ class AliasMachine(RuleBasedStateMachine):
         with self._place:
             if not self.failed:
                 self._take(self.world.end)
+                self.counts.update(self.world.counts)
             for number in list(self.world.doing):
                 self.world.actors.kill(number)
 
@@ -152,4 +155,7 @@ def test_no_steps_that_hypothesis_finds_break_it(kind: str, examples: int, actor
         phases=[Phase.generate, Phase.shrink],
         print_blob=True,
     )
-    run_state_machine_as_test(lambda: AliasMachine(kind, actors), settings=chosen)
+    counts: Counter[str] = Counter()
+    run_state_machine_as_test(lambda: AliasMachine(kind, actors, counts), settings=chosen)
+    print(f"\n{kind}, {examples} examples: {dict(counts)}")
+    assert counts["promote: moved"] > 0
