@@ -24,6 +24,7 @@ class Evidence(Record):
         level: how small the p-value had to be.
         comparisons, promotions: what these rows had decided before; a part of one if they share a part of their rows.
         rows, units: rows that were compared; units of `evaluate.unit` among them, or None.
+        batches: how many batches the rows were scored in, if the metric has one value for each batch.
         rows_needed: rows that would decide if the gain stays as it is; None if they would not, or are not needed.
     """
 
@@ -39,6 +40,7 @@ class Evidence(Record):
     promotions: float
     rows: int
     units: int | None = None
+    batches: int | None = Field(default=None, exclude_if=lambda number: number is None)
     rows_needed: int | None = None
 
 

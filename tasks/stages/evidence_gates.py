@@ -67,7 +67,9 @@ def judge_evidence(
         if hides:
             results.append(_sealed_result(gate, unseen, question.measured.rows, sum(hidden)))
             continue
-        evidence = _evidence(gate, question, decision, scores.units(gate))
+        evidence = _evidence(gate, question, decision).model_copy(
+            update={"units": scores.units(gate), "batches": scores.batches(gate, candidate)}
+        )
         results.append(_result(gate, evidence, _values(gate, evidence, (candidate, champion), scores)))
     return [
         one.model_copy(update={"ledger": _ledger(question, entries.spent_with_this(its))})
@@ -118,7 +120,7 @@ def _values(
     return mine, theirs
 
 
-def _evidence(gate: GateSpec, question: Question, decision: Decision, units: int | None) -> Evidence:
+def _evidence(gate: GateSpec, question: Question, decision: Decision) -> Evidence:
     sign = _sign(gate)
     low, high = sorted((sign * decision.interval.low, sign * decision.interval.high))
     return Evidence(
@@ -133,7 +135,6 @@ def _evidence(gate: GateSpec, question: Question, decision: Decision, units: int
         comparisons=question.spent.comparisons,
         promotions=question.spent.promotions,
         rows=question.measured.rows,
-        units=units,
         rows_needed=decision.rows_needed,
     )
 

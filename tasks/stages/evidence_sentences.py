@@ -21,6 +21,7 @@ def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float
     """
     estimate, low, high = evidence.estimate, evidence.low, evidence.high
     rows = f"{evidence.rows:,} rows" + ("" if evidence.units is None else f" of {evidence.units:,} units")
+    rows += "" if evidence.batches is None else f" in {evidence.batches:,} batches"
     mine, theirs = values
     within = f"{100 * evidence.confidence:.6g} % interval"
     if theirs is None:
@@ -35,9 +36,10 @@ def gate_sentence(gate: GateSpec, evidence: Evidence, values: tuple[float, float
     if evidence.verdict == "better":
         what = f"which shows {wanted}"
     elif evidence.verdict == "worse":
-        return f"{seen}, worse than asked for, which was {wanted}"
+        asked = f", which was {wanted}" if gate.margin is None else f": it may lose less than {gate.asked:g}"
+        return f"{seen}, worse than asked for{asked}"
     else:
-        what = f"insufficient evidence of {wanted}"
+        what = f"insufficient evidence {'of ' if gate.margin is None else ''}{wanted}"
     return f"{seen}, {what} ({_probability(evidence)}){_needed(evidence, 'value' if theirs is None else 'gain')}"
 
 
@@ -52,7 +54,7 @@ def sealed_sentence(gate: GateSpec, met: bool, rows: int, gates: int) -> str:
 def _wanted(gate: GateSpec) -> str:
     if not gate.compares:
         return f"a value {'above' if gate.min is not None else 'below'} {gate.asked:g}"
-    return f"a gain above {gate.asked:g}" if gate.margin is None else f"a loss below {gate.asked:g}"
+    return f"a gain above {gate.asked:g}" if gate.margin is None else f"that it loses less than {gate.asked:g}"
 
 
 def _probability(evidence: Evidence) -> str:

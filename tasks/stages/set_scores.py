@@ -103,6 +103,12 @@ class SetScores:
         units, mask = self._units(gate.name), self._mask(gate.name, gate.slice)
         return None if units is None else len(np.unique(units if mask is None else units[mask]))
 
+    def batches(self, gate: GateSpec, evaluation: Evaluation) -> int | None:
+        """How many batches a gate's rows were scored in, if its metric has one value for each; else None."""
+        unit = evaluation.metrics[gate.name].unit
+        outcomes = self._outcomes(evaluation, gate.name, "") if unit == "batch" else None
+        return None if outcomes is None else len(outcomes.values)
+
     def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> Measured:
         """Both models' scores on the rows that a gate is about.
 
@@ -192,7 +198,14 @@ class SetScores:
                 f"promote.gates: {metric} has one value for each batch, and {rows_for} needs one for each row.",
                 remedy="Name a torchmetrics class whose mean over rows it is, or leave this out.",
             )
-        return outcomes_of(self._run.store, evaluation, metric)
+        found = outcomes_of(self._run.store, evaluation, metric)
+        if unit == "batch" and len(found.values) == 1:
+            raise InsufficientEvidence(
+                f"{metric} has one value for each batch, and its {int(found.rows.sum()):,} rows are one batch, so "
+                "nothing tells how far chance goes",
+                remedy="Set a smaller evaluate.batch_size, or name a torchmetrics class that is a mean over rows.",
+            )
+        return found
 
     def _pairs(self, evaluation: Evaluation, metric: str) -> tuple[NDArray[Any], NDArray[Any]]:
         self._resampled(metric)

@@ -70,7 +70,9 @@ def test_a_worse_model_is_not_promoted_and_each_gate_says_why(project: Path) -> 
         assert len(entries(project)) == before + 3, "all rows, the slice, and the sealed set"
         gates = report["error"]["details"]["gates"]
         assert [gate["met"] for gate in gates][1:] == [False, False, False]
-        assert gates[3]["sentence"] == "judge/accuracy: the sealed set's 300 rows do not show a loss below 0.2"
+        assert (
+            gates[3]["sentence"] == "judge/accuracy: the sealed set's 300 rows do not show that it loses less than 0.2"
+        )
         assert "evidence" not in gates[3]
         assert "judge/accuracy is" not in said
     assert "set judge: the 300 test rows have decided 1 comparison:" in planned(project, OTHER)

@@ -41,6 +41,7 @@ class Scores:
 
     def __init__(self, counts: dict[str, tuple[int, int]], rows: TestRows = ROWS) -> None:
         self.counts, self.rows, self.asked = counts, rows, 0
+        self.in_batches: int | None = None
 
     def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> PairedCounts:
         self.asked += 1
@@ -56,6 +57,9 @@ class Scores:
 
     def units(self, gate: GateSpec) -> None:
         return None
+
+    def batches(self, gate: GateSpec, evaluation: Evaluation) -> int | None:
+        return self.in_batches
 
 
 class Nights:
@@ -385,3 +389,14 @@ def test_sentences_about_the_rows_of_several_gates() -> None:
 
     gates = [gate("a", "", "the rows"), gate("b", "", "the rows"), gate("hard/a", "old", "the rows"), gate("c", "", "")]
     assert ledger_sentences(gates) == ["The rows.", "Set hard, slice old: the rows."]
+
+
+def test_a_loss_that_is_accepted_and_batches_are_told_in_words(store: Store) -> None:
+    margin = GateSpec(metric="accuracy", margin=0.01, confidence=0.95)
+    scores: Any = Scores({"a": EQUAL, "b": CLEAR, "c": LOST})
+    scores.in_batches = 4
+    said = [judge_evidence(Nights(store).run, [margin], scored(one), scored("z"), scores)[0].sentence for one in "abc"]
+    assert "on the same 1,000 rows in 4 batches: it gains 0.0000" in said[0]
+    assert "insufficient evidence that it loses less than 0.01 (p" in said[0]
+    assert "which shows that it loses less than 0.01 (p" in said[1]
+    assert said[2].endswith("worse than asked for: it may lose less than 0.01")

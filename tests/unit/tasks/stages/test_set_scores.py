@@ -224,3 +224,13 @@ def test_rows_of_one_key_are_warned_of(
     if warns:
         assert "customer, the key of shards.split, has 5 different values in 8 rows of test" in warned[0]
         assert warned[0].endswith("set evaluate.unit: customer")
+
+
+def test_one_batch_is_no_evidence_and_several_are_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = scores(store, monkeypatch)
+    one = evaluation(store, "one", {"loss": ("batch", "min", [0.5]), "accuracy": ("row", "max", RIGHT)})
+    with pytest.raises(InsufficientEvidence, match="loss has one value for each batch, and its 2 rows are one batch"):
+        found.alone(gate("loss"), one, -1)
+    four = evaluation(store, "four", {"loss": ("batch", "min", [0.5, 0.25, 0.5, 0.125])})
+    assert found.batches(gate("loss"), four) == 4
+    assert found.batches(gate(), one) is None
