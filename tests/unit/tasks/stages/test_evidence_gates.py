@@ -22,7 +22,6 @@ from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.shares import Share
 from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing
 from tasks.stages.evidence_gates import judge_evidence
-from tasks.stages.gates import ledger_sentences
 
 ROWS = TestRows.of(np.arange(1_000, dtype=np.uint64))
 BETTER = GateSpec(metric="accuracy", min_gain=0, confidence=0.95)
@@ -41,7 +40,6 @@ class Scores:
 
     def __init__(self, counts: dict[str, tuple[int, int]], rows: TestRows = ROWS) -> None:
         self.counts, self.rows, self.asked = counts, rows, 0
-        self.in_batches: int | None = None
 
     def paired(self, gate: GateSpec, candidate: Evaluation, champion: Evaluation) -> PairedCounts:
         self.asked += 1
@@ -58,8 +56,8 @@ class Scores:
     def units(self, gate: GateSpec) -> None:
         return None
 
-    def batches(self, gate: GateSpec, evaluation: Evaluation) -> int | None:
-        return self.in_batches
+    def batches(self, gate: GateSpec, evaluation: Evaluation) -> None:
+        return None
 
 
 class Nights:
@@ -381,22 +379,3 @@ def test_a_sealed_result_says_so_too(store: Store, monkeypatch: pytest.MonkeyPat
     scores: Any = Scores({"a": EQUAL})
     [result] = judge_evidence(Nights(store).run, [BETTER], *models, scores)
     assert result.ledger.startswith("the 1,000 test rows have decided 1 comparison:")
-
-
-def test_sentences_about_the_rows_of_several_gates() -> None:
-    def gate(metric: str, part: str, ledger: str) -> GateResult:
-        return GateResult(metric=metric, met=True, value=0, bound=0, slice=part, sentence="", ledger=ledger)
-
-    gates = [gate("a", "", "the rows"), gate("b", "", "the rows"), gate("hard/a", "old", "the rows"), gate("c", "", "")]
-    assert ledger_sentences(gates) == ["The rows.", "Set hard, slice old: the rows."]
-
-
-def test_a_loss_that_is_accepted_and_batches_are_told_in_words(store: Store) -> None:
-    margin = GateSpec(metric="accuracy", margin=0.01, confidence=0.95)
-    scores: Any = Scores({"a": EQUAL, "b": CLEAR, "c": LOST})
-    scores.in_batches = 4
-    said = [judge_evidence(Nights(store).run, [margin], scored(one), scored("z"), scores)[0].sentence for one in "abc"]
-    assert "on the same 1,000 rows in 4 batches: it gains 0.0000" in said[0]
-    assert "insufficient evidence that it loses less than 0.01 (p" in said[0]
-    assert "which shows that it loses less than 0.01 (p" in said[1]
-    assert said[2].endswith("worse than asked for: it may lose less than 0.01")
