@@ -147,6 +147,17 @@ def _init(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="DIR", help="folder to write to; created if it does not exist")
 
 
+def _reproducing(command: argparse.ArgumentParser) -> None:
+    _named(command)
+    command.add_argument("--into", metavar="DIR", help="new folder to work in; default: reproduced-NAME-VERSION here")
+    help_ = "folder that has the raw files now, in place of the spec's folder"
+    command.add_argument("--data", metavar="DIR", help=help_)
+    help_ = "install the packages that this installation lacks from this folder of wheels, and ask no index"
+    command.add_argument("--wheels", metavar="DIR", help=help_)
+    help_ = "use this installation, which must have the recorded versions, instead of a new environment"
+    command.add_argument("--here", action="store_true", help=help_)
+
+
 def _making(command: argparse.ArgumentParser) -> None:
     help_ = "init: make the store, or show how an existing store was made"
     command.add_argument("action", choices=("init",), help=help_)
@@ -235,6 +246,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "report": _report,
     "diff": _diff,
     "prove": _named,
+    "reproduce": _reproducing,
     "store": _making,
     "gc": _gc,
     "contract": _contract,

@@ -6,6 +6,7 @@ import getpass
 import hashlib
 import os
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -47,11 +48,15 @@ def in_repository(folder: Path) -> bool:
     return any((one / ".git").exists() for one in (start, *start.parents))
 
 
-def lock_digest() -> str:
-    """SHA-256 over the versions of all installed distributions, sorted."""
+def lock() -> list[str]:
+    """`name==version` of every installed distribution, sorted."""
     headers = [_headers(distribution) for distribution in metadata.distributions()]
-    versions = sorted({f"{one['name'].lower()}=={one.get('version')}" for one in headers if "name" in one})
-    return hashlib.sha256("\n".join(versions).encode()).hexdigest()
+    return sorted({f"{one['name'].lower()}=={one.get('version')}" for one in headers if "name" in one})
+
+
+def lock_digest(lines: Sequence[str] | None = None) -> str:
+    """SHA-256 over a lock; default: of this installation."""
+    return hashlib.sha256("\n".join(lock() if lines is None else lines).encode()).hexdigest()
 
 
 def _headers(distribution: metadata.Distribution) -> dict[str, str]:

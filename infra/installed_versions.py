@@ -17,13 +17,19 @@ ROOMS = ("data_contracts", "infra", "tasks", "training")
 @functools.cache
 def installed() -> dict[str, str]:
     """Versions by name; ImportError if a library is missing."""
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    versions = {name: metadata.version(name) for name in LIBRARIES}
+    return {"Python": python, "Trainwright": source_digest()[:12], **versions}
+
+
+@functools.cache
+def source_digest() -> str:
+    """BLAKE3 over our own modules, 64 hexadecimal digits."""
     ours = blake3()
     for room in ROOMS:
         for path in sorted((CODE_ROOT / room).rglob("*.py")):
             ours.update(f"{path.relative_to(CODE_ROOT)}\n".encode() + path.read_bytes())
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    versions = {name: metadata.version(name) for name in LIBRARIES}
-    return {"Python": python, "Trainwright": ours.hexdigest()[:12], **versions}
+    return ours.hexdigest()
 
 
 def differences(wanted: dict[str, str]) -> list[str]:

@@ -24,6 +24,7 @@ from data_contracts.canonical import StorePath
 from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankEnd, RankReport
+from data_contracts.replay import StopAt
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # More than any machine has; a larger number in a file is damage.
@@ -56,6 +57,8 @@ class Launch(Message, extra="ignore"):
         begin: the checkpoint of an earlier attempt, used until this training has committed its own.
         resume: the checkpoint to resume from.
         skip: samples (from, to) that are skipped, because a training with them diverged.
+        stop: where it ends; None: with the training.
+        threads: of a rank; None: this machine's cores, divided among its ranks.
         train: the spec's section, with the Lightning config inlined.
         sealed: what every checkpoint holds as `train.json`: everything that a module is rebuilt from.
         provenance: of every checkpoint.
@@ -86,6 +89,8 @@ class Launch(Message, extra="ignore"):
     begin: Checkpoint | None = None
     resume: Checkpoint | None = None
     skip: list[tuple[int, int]] = []
+    stop: StopAt | None = Field(default=None, exclude_if=operator.not_)
+    threads: int | None = Field(default=None, ge=1, exclude_if=operator.not_)
     train: dict[str, Any] = {}
     sealed: dict[str, Any] = {}
     provenance: dict[str, Any] = {}

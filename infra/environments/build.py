@@ -37,6 +37,7 @@ class InstallPlan:
         linked: names of packages to link from this installation, unless the requirements ask for other versions.
         build: names that are built from source.
         wheels: the folder that packages come from; None: the indexes of this machine.
+        whole: whether the requirements name every package, so that nothing else is looked up.
     """
 
     requirements: Sequence[str]
@@ -44,6 +45,7 @@ class InstallPlan:
     linked: Iterable[str]
     build: Sequence[str]
     wheels: Path | None
+    whole: bool = False
 
 
 def make(folder: Path, plan: InstallPlan) -> Path:
@@ -60,7 +62,8 @@ def make(folder: Path, plan: InstallPlan) -> Path:
         requirements.write_text("".join(f"{line}\n" for line in plan.requirements))
         constraints.write_text("".join(f"{line}\n" for line in plan.constraints))
     bounds = ["--constraints", str(constraints)] if plan.constraints else []
-    uv.install(interpreter_in(folder), ["--requirements", str(requirements), *bounds], plan.build, plan.wheels)
+    alone = ["--no-deps"] if plan.whole else []
+    uv.install(interpreter_in(folder), ["--requirements", str(requirements), *bounds, *alone], plan.build, plan.wheels)
     with on_this_machine(folder):
         _compile(site, linked)
         _record(folder, site)

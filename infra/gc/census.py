@@ -23,6 +23,7 @@ SEALED: dict[str, Kind] = {
     "evaluations": "evaluation",
     "code": "code",
     "imports": "import",
+    "recipes": "recipe",
 }
 # Files of a sealed directory that name other directories, besides its manifest.
 _REFERRING = ("handoff.json", "receipt.json", "train.json")

@@ -11,7 +11,7 @@ from typing import Any
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from infra import code_bundle, imported_weights, registry
+from infra import code_bundle, imported_weights, recipes, registry
 from infra.sources import Places, digest_now
 from infra.store import Manifest, Store
 from tasks.run.versions import find_version
@@ -20,6 +20,7 @@ from tasks.run.versions import find_version
 NAMED_BY_CONTENT: dict[str, Callable[[Store, Manifest], None]] = {
     code_bundle.KIND: code_bundle.check_bundle,
     imported_weights.KIND: imported_weights.check_import,
+    recipes.KIND: recipes.check_recipe,
 }
 
 
@@ -123,8 +124,8 @@ def read_again(store: Store, ref: Ref, pointed_by: str) -> Manifest:
 
 def _parents(manifest: Manifest) -> list[Ref]:
     parents = [Ref.model_validate(parent) for parent in manifest.provenance.get("parents", [])]
-    code = (manifest.provenance.get("code") or {}).get("ref")
-    return [*parents, Ref.model_validate(code)] if code else parents
+    named = [(manifest.provenance.get("code") or {}).get("ref"), manifest.provenance.get("recipe")]
+    return [*parents, *(Ref.model_validate(one) for one in named if one)]
 
 
 def _check_raw(provenance: dict[str, Any], proof: Proof, seen: set[str]) -> None:

@@ -21,6 +21,8 @@ from data_contracts.resolved import Resolved
 from data_contracts.run_report import Cost, StageResult
 from infra import code_bundle, scratch, settings
 from infra.audit import now
+from infra.gang.conductor.replaying import Replay
+from infra.recipes import seal_recipe
 from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.resolve import ci_key, resolve
@@ -33,6 +35,7 @@ class Run:
     Attributes:
         recorded: whether it has a place under `runs/`; a stage command called alone has none.
         from_step: step of the committed checkpoint that an unfinished training resumes from; None: the newest.
+        replay: the training that `train` makes again, generation by generation; None: it trains as the spec says.
         results: how the stages ended so far, by name.
     """
 
@@ -40,6 +43,7 @@ class Run:
     store: Store
     recorded: bool = True
     from_step: int | None = None
+    replay: Replay | None = None
     results: dict[str, StageResult] = field(default_factory=dict)
     spent: list[Cost] = field(default_factory=list)
 
@@ -102,6 +106,10 @@ class Run:
             "raw_sources": [source.model_dump(mode="json") for source in sources],
             "raw": [file.to_json() for file in files],
         }
+
+    def with_recipe(self, provenance: dict[str, Any]) -> dict[str, Any]:
+        """The provenance, with the sealed recipe of this run, by which `trainwright reproduce` makes a model again."""
+        return {**provenance, "recipe": seal_recipe(self.store, self.resolved, provenance).to_json()}
 
     def provenance(self, *parents: Ref | None, started: str | None = None) -> dict[str, Any]:
         """The provenance of this run's results: parents, code, spec, lock, times, actor, trigger, tags."""

@@ -128,7 +128,7 @@ def _promote(
     gates, evaluation = _judged(run, checkpoint, dataset, evaluation, theirs)
     by = approval.approved(run, checkpoint, evaluation, gates, theirs)
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
-    version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, provenance)
+    version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, run.with_recipe(provenance))
     was = f", was {previous}" if previous else ""
     lifted = "" if hold is None else f'; {run.resolved.actor} lifted its hold: "{force}"'
     receipt = Receipt(

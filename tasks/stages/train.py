@@ -67,6 +67,7 @@ def run_training(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpoint
             select=spec.select,
             rollcall_timeout_s=spec.rollcall_timeout_s,
             from_step=run.from_step,
+            replay=run.replay,
             on_progress=Reporter(run, training, dataset),
             **placed(run, "train", training),
         )
@@ -127,6 +128,7 @@ def _launch(run: Run, training: str, dataset: Dataset | None) -> Launch:
     spec, resolved = run.spec.train, run.resolved
     read = [] if dataset is None else [dataset.ref, *(_fitting(run, dataset, name).ref for name in resolved.mixture)]
     begin = _older(run, training)
+    provenance = run.provenance(*read, begin.ref if begin else None, resolved.init_from, resolved.code)
     return Launch(
         training=training,
         nodes=spec.nodes,
@@ -140,7 +142,7 @@ def _launch(run: Run, training: str, dataset: Dataset | None) -> Launch:
         train=run.train_settings(),
         code=resolved.code,
         sealed=sealed_settings(run, dataset),
-        provenance=run.provenance(*read, begin.ref if begin else None, resolved.init_from, resolved.code),
+        provenance=run.with_recipe(provenance),
         withhold=run.withholds,
     )
 

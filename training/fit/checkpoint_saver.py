@@ -10,6 +10,7 @@ import lightning as L
 import torch
 
 from data_contracts.handoffs import Checkpoint
+from data_contracts.replay import Segment
 from infra import audit
 from infra.gang.node.ranks import SAVED_WITHIN_S
 from infra.store import Store, layout
@@ -18,6 +19,7 @@ from training.checkpoint.capture import Staging, capture
 from training.checkpoint.save import Place, save
 from training.fit.history import History, finite
 from training.fit.launch_context import Context
+from training.fit.machine_facts import machine_facts
 from training.fit.reports import Reports
 from training.order.rank_plan import Plan
 
@@ -37,6 +39,7 @@ class Saver:
         self._history, self._plan = history, plan
         self._staging = Staging()
         self._background = BackgroundWork()
+        self._generations: list[dict[str, Any]] | None = None
 
     def meet(self) -> None:
         """Create the background thread's group. Collective; call it once the ranks have found each other."""
@@ -85,7 +88,8 @@ class Saver:
         }
         passed = [[first, end] for first, end in context.skip if end <= samples]
         skipped = {"skipped": passed} if passed else {}
-        place = self._place(step, {**facts, "samples": samples, "held": held, **skipped})
+        generations = self._generations_to(trainer.strategy.root_device)
+        place = self._place(step, {**facts, "samples": samples, "held": held, **skipped}, generations)
         history = list(self._history.records)
 
         def work() -> None:
@@ -102,7 +106,40 @@ class Saver:
         self.step = step
         self._background.start(work)
 
-    def _place(self, step: int, settings: dict[str, Any]) -> Place:
+    def _generations_to(self, device: torch.device) -> dict[str, Any]:
+        """The part of the provenance that lists the generations up to here; {} on all ranks but the one that seals.
+
+        Also {} where training resumed from a checkpoint without such a list, which an earlier Trainwright sealed.
+        """
+        context = self._context
+        if context.rank != 0:
+            return {}
+        if self._generations is None:
+            sealed = None if context.resume is None else self._store.manifest(context.resume.ref)
+            earlier = [] if sealed is None else sealed.provenance.get("generations")
+            held = sealed is not None and sealed.settings.get("held") is not None
+            self._generations = [] if earlier is None else [*earlier, self._segment(device, held).to_json()]
+        return {"generations": self._generations} if self._generations else {}
+
+    def _segment(self, device: torch.device, held: bool) -> Segment:
+        """This generation's own part of the training."""
+        context, train = self._context, self._context.train
+        return Segment(
+            training=context.training,
+            generation=context.generation,
+            first_step=0 if context.resume is None else context.resume.step,
+            resumed_from=None if context.resume is None else context.resume.ref.id,
+            held=held,
+            nodes=context.nodes,
+            devices=context.devices,
+            strategy=train.strategy,
+            micro_batch=self._plan.micro_batch if self._plan else 0,
+            shard_ranks=train.shard_ranks,
+            skip=context.skip,
+            facts=machine_facts(device),
+        )
+
+    def _place(self, step: int, settings: dict[str, Any], generations: dict[str, Any]) -> Place:
         context = self._context
         versions = {"python": platform.python_version(), "torch": torch.__version__, "lightning": L.__version__}
         return Place(
@@ -115,6 +152,7 @@ class Saver:
                 "generation": context.generation,
                 "finished": audit.now(),
                 "versions": versions,
+                **generations,
             },
             sealed=context.sealed,
             scratch=context.scratch,

@@ -13,6 +13,7 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.pipeline_spec import TrainSpec
 from data_contracts.quoting import PROJECT
+from data_contracts.replay import StopAt
 from infra.gang.environment import DATASET, SCRATCH, STORE, store_options
 from infra.gang.rank_files import read_launch
 from infra.store import Store, open_store
@@ -30,6 +31,7 @@ class Context:
         init_from: the checkpoint or import that gives the module its first weights.
         resume: the checkpoint to resume from.
         skip: samples (from, to) that are skipped, because a training with them diverged.
+        stop: where this generation ends; None: with the training.
         sealed: what every checkpoint holds as `train.json`: everything that a module is rebuilt from.
         scratch: folder shared by this node's ranks and their supervisor.
         project: root of the user's unpacked code.
@@ -46,6 +48,7 @@ class Context:
     init_from: Ref | None
     resume: Checkpoint | None
     skip: list[tuple[int, int]]
+    stop: StopAt | None
     provenance: dict[str, Any]
     sealed: dict[str, Any]
     heartbeat_s: float
@@ -97,6 +100,7 @@ def read_context(env: Mapping[str, str] = os.environ) -> Context:
         init_from=launch.init_from,
         resume=launch.resume,
         skip=launch.skip,
+        stop=launch.stop,
         provenance=launch.provenance,
         sealed=_sealable(launch.sealed),
         heartbeat_s=launch.heartbeat_s,

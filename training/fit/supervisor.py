@@ -98,9 +98,10 @@ class Supervisor(L.Callback):
         if done % trainer.accumulate_grad_batches:
             return
         due = self._cadence.is_due(trainer.global_step, self._saver.step, epoch_begins=done == 0)
-        flag = self._agree(trainer, saving=due)
+        planned = self._context.stop if self._stops_here(trainer) else None
+        flag = self._agree(trainer, saving=due or planned is not None)
         if due or flag == STOP:
-            self._save(trainer, wait=flag == STOP)
+            self._save(trainer, last=planned is None or planned.may_be_last, wait=flag == STOP)
         if flag == STOP:
             raise Preempted(f"Rank {trainer.global_rank} was asked to stop at step {trainer.global_step}.")
         self._progress(trainer)
@@ -131,7 +132,7 @@ class Supervisor(L.Callback):
         """
         look = saving or trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOOK_EVERY == 0
         finding = self._loss.look(trainer.lightning_module, weights=saving) if look else FINE
-        flag = self._agreement.most_urgent(self._own_flag() if finding == FINE else WRONG + finding)
+        flag = self._agreement.most_urgent(self._own_flag(trainer) if finding == FINE else WRONG + finding)
         if flag == STOP and not saving:
             # Not all ranks knew that a checkpoint was due; now all check the state to be saved.
             return self._agree(trainer, saving=True)
@@ -148,17 +149,22 @@ class Supervisor(L.Callback):
             compare(trainer.lightning_module, device, trainer.world_size, step, shards=shards)
         return flag
 
-    def _own_flag(self) -> int:
+    def _own_flag(self, trainer: L.Trainer) -> int:
         if self._saver.failed:
             return NOT_SAVED
-        return STOP if self._agreement.stop_signalled or self._reports.stop_asked else CONTINUE
+        asked = self._agreement.stop_signalled or self._reports.stop_asked
+        return STOP if asked or self._stops_here(trainer) else CONTINUE
 
-    def _save(self, trainer: L.Trainer, *, wait: bool = False) -> None:
+    def _stops_here(self, trainer: L.Trainer) -> bool:
+        """Whether this generation is to end after the step that was done."""
+        return self._context.stop is not None and trainer.global_step >= self._context.stop.step
+
+    def _save(self, trainer: L.Trainer, *, wait: bool = False, last: bool = True) -> None:
         saver, resume = self._saver, self._resume
         self.activity.enter("checkpoint")
         if saver.step != trainer.global_step:
             state, own = dump_checkpoint(trainer), resume.rank_state(trainer)
-            chosen = self._cadence.may_be_chosen(finite(resume.metrics), last=wait)
+            chosen = self._cadence.may_be_chosen(finite(resume.metrics), last=wait and last)
             held = self._held_loss(trainer) if chosen else None
             saver.save(trainer, state, own, resume.metrics, self._samples(trainer), held)
         if wait:

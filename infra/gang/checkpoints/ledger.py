@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -138,13 +138,13 @@ class Ledger:
         if later:
             self._move(self.checkpoints[:end], aside=later)
 
-    def retire(self, keep: int, select: SelectSpec | None, *, by: str) -> None:
+    def retire(self, keep: int, select: SelectSpec | None, *, by: str, also: Collection[int] = ()) -> None:
         """Delete all checkpoints but the `keep` newest, the one that `select` prefers so far, and those in use.
 
-        The newest checkpoint always stays.
+        The newest checkpoint always stays, and so do those of the steps in `also`.
         """
         best = self.best(select)
-        newest = self.checkpoints[-max(keep, 1) :]
+        newest = [*self.checkpoints[-max(keep, 1) :], *(one for one in self.checkpoints if one.step in also)]
         kept = {checkpoint.ref.uri for checkpoint in [*newest, *([] if best is None else [best])]}
         uris = [checkpoint.ref.uri for checkpoint in self.checkpoints]
         retired = [uri for uri in uris if uri not in kept and not self._in_use(uri)]

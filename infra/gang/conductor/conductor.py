@@ -163,7 +163,8 @@ class _Conductor:
             self.on_progress(Progress(last, "starting", step=new[-1].step, sentence=sentence))
 
     def _retire(self, ledger: Ledger) -> None:
-        ledger.retire(self.request.keep, self.request.select, by=self.holder)
+        steps = () if self.request.replay is None else self.request.replay.keep_steps
+        ledger.retire(self.request.keep, self.request.select, by=self.holder, also=steps)
 
     def on_progress(self, progress: Progress) -> None:
         """Report progress, with the node seconds of earlier generations added."""
@@ -171,7 +172,9 @@ class _Conductor:
 
     def _generations(self, ledger: Ledger, keeper: LeaseKeeper) -> RankAnswer:
         """Launch generations until one is done; returns rank 0's answer. Raises a cause whose retry budget is spent."""
-        recovery = Recovery(self.request.retry, self.launch, ledger.skipped, ledger.retries)
+        replay, retry = self.request.replay, self.request.retry
+        retry = retry if replay is None else replay.with_stops(retry)
+        recovery = Recovery(retry, self.launch, ledger.skipped, ledger.retries)
         self.happened = recovery.happened
         # Whether to wait for optional nodes as long as for those that are required.
         patient = True
@@ -248,6 +251,8 @@ class _Conductor:
         self.first = False
         while True:
             launch = recovery.launch.for_generation(self._next(), ledger.token, resume)
+            if self.request.replay is not None:
+                launch = self.request.replay.launch(launch)
             path = layout.launch(self.training, launch.generation)
             # Otherwise the number is taken, by a fenced conductor or by this call when its answer was lost: try the
             # next.

@@ -11,6 +11,7 @@ from data_contracts.messages.ranks import TrainingSummary
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra.gang.conductor.rank_reports import Progress
+from infra.gang.conductor.replaying import Replay
 from infra.gang.node.local import Room, Start
 from infra.store.lease_keeper import PATIENCE_S
 
@@ -53,6 +54,7 @@ class TrainingRequest:
         select: which checkpoint is handed over; None: the last.
         rollcall_timeout_s: seconds within which the nodes of a generation must join.
         from_step: resume from the committed checkpoint of this step; later checkpoints are set aside.
+        replay: how an earlier training went, to be made again in the same way; see `infra.gang.conductor.replaying`.
         on_progress: called with each progress report.
         start: launches a node; None: as a process on this machine.
         room: admits all nodes of a generation, or none; held until the end. None: there is always room.
@@ -66,6 +68,7 @@ class TrainingRequest:
     select: SelectSpec | None
     rollcall_timeout_s: float
     from_step: int | None = None
+    replay: Replay | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
     start: Start | None = None
     room: Room | None = None

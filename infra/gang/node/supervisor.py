@@ -263,9 +263,10 @@ class _Supervisor:
     def _env(self, meeting: Meeting, inputs: Inputs, log: Path) -> dict[str, str]:
         neighbours = sum(joined.host == socket.gethostname() for joined in meeting.nodes)
         # A rank that scores has as many threads as one process does.
-        threads = str(ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours))
+        threads = ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours)
+        mine = os.environ.get("OMP_NUM_THREADS", str(threads))
         return {
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads),
+            "OMP_NUM_THREADS": str(self.launch.threads or mine),
             **ranks.network_env(self.address),
             **scratch.variables(scratch.default_root() if self.own_scratch is None else self.own_scratch.path),
             LAUNCH: str(write_launch(self.scratch, self.launch)),

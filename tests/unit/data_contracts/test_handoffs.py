@@ -18,12 +18,13 @@ from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, R
 from data_contracts.messages.contamination import ContaminationReport
 from data_contracts.messages.message import Message
 from data_contracts.profile.record import Profile
+from data_contracts.recipe import Recipe
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart,
-           Question, Answer, Protection]  # fmt: skip
+           Question, Answer, Protection, Recipe]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def supervisor() -> Supervisor:
         collective_timeout_s=60,
         checkpoint=SimpleNamespace(every_steps=None),
     )
-    context: Any = SimpleNamespace(resume=None, train=train)
+    context: Any = SimpleNamespace(resume=None, train=train, stop=None)
     reports: Any = SimpleNamespace(stop_asked=False, activity=RankActivity())
     store: Any = None
     return Supervisor(context, store, reports, History(), None, None)

@@ -1,0 +1,176 @@
+"""Makes a model again: finds what is sealed, prepares an environment, lets a child make it, and compares."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import TrainwrightError, UsageError, from_json
+from data_contracts.replay import Segment
+from infra import scratch, stopping
+from infra.environments.locked import make_locked
+from infra.processes.processes import end, marked_env, module_command, new_mark, uninterrupted
+from infra.store import Store, open_store
+from tasks.reproduction.comparison import Comparison, compare
+from tasks.reproduction.conditions import lock_differences, machine_differences, revision_difference
+from tasks.reproduction.recorded import Recorded, read_recorded
+from tasks.reproduction.remake import ERROR, MADE, REQUEST, STORE, Made, RemakeRequest
+from tasks.reproduction.sources import check_sources, moved
+
+log = logging.getLogger("trainwright")
+POLL_S = 0.1
+TRUST = (
+    "reproduce runs the model's own code, which is read from {uri}: whoever can write this store may have chosen it. "
+    "Run it only for a store whose writers you trust with this machine."
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to reproduce, and where.
+
+    Attributes:
+        into: a new folder; None: one beside, named after the version.
+        data: the folder that has the raw files now; None: where they were.
+        wheels: the folder of wheels for packages that are not installed here; None: the indexes of this machine.
+        here: whether this installation is used instead of a new environment.
+    """
+
+    name: str
+    into: Path | None = None
+    data: Path | None = None
+    wheels: Path | None = None
+    here: bool = False
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The result: what was compared, where it was made, and what else a reader must know."""
+
+    version: str
+    folder: str
+    comparison: Comparison
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as objects that JSON can hold."""
+        return {"version": self.version, "folder": self.folder, "notes": self.notes, **self.comparison.to_json()}
+
+
+def reproduce(store: Store, request: Request) -> Reproduction:
+    """Make a model version again in a new folder, and compare it with what is sealed.
+
+    Raises:
+        UsageError: something is missing, or this installation or its indexes do not have the recorded packages.
+        CorruptError: something that is sealed, or a raw file, has changed.
+        TrainwrightError: the cause, if it could not be made.
+    """
+    recorded = read_recorded(store, request.name)
+    version = f"{recorded.version.name}@{recorded.version.version}"
+    folder = request.into or Path(f"reproduced-{recorded.version.name}-{recorded.version.version}")
+    _refuse_used(folder)
+    log.warning("%s", TRUST.format(uri=store.uri))
+    notes = _notes(recorded)
+    checked = check_sources(moved(recorded.recipe.resolved, request.data))
+    log.info("sources   %d raw files are as they were", checked)
+    folder.mkdir(parents=True, exist_ok=True)
+    python = _interpreter(recorded, request, folder)
+    address, data = store.address, None if request.data is None else str(request.data.resolve())
+    (folder / REQUEST).write_text(RemakeRequest(source=address, name=version, data=data).model_dump_json())
+    _run_child(folder, python)
+    made = Made.model_validate_json((folder / MADE).read_text())
+    made_in = open_store(str(folder.resolve() / STORE), create=False)
+    notes += _machine_notes(recorded, made_in, made)
+    return Reproduction(version, str(folder), compare(store, recorded, made_in, made), notes)
+
+
+def _refuse_used(folder: Path) -> None:
+    try:
+        used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be used: {error.strerror}.", remedy="Name another with --into.") from error
+    if used:
+        raise UsageError(f"{folder} exists and is not empty.", remedy="Name a new folder with --into, or remove it.")
+
+
+def _notes(recorded: Recorded) -> list[str]:
+    """What is to be known before anything is made."""
+    notes = [one] if (one := revision_difference(recorded.trained)) else []
+    if recorded.external:
+        notes.append(
+            "The data is external: the model's data module reads it again, and nothing proves that it reads the same."
+        )
+    if (begin := recorded.recipe.resolved.init_from) is not None:
+        notes.append(f"The training began with {begin.uri}, which is copied and not made again.")
+    if recorded.recipe.lock != recorded.trained.lock:
+        notes.append("The version was made with other packages than its training, whose packages are used for all.")
+    for note in notes:
+        log.warning("%s", note)
+    return notes
+
+
+def _interpreter(recorded: Recorded, request: Request, folder: Path) -> Path:
+    """The interpreter that the model is made with."""
+    trained = recorded.trained
+    wanted, found = trained.python.split(".")[:2], list(map(str, sys.version_info[:2]))
+    if wanted != found:
+        raise UsageError(
+            f"The model was trained with Python {trained.python}; this is Python {'.'.join(found)}.",
+            remedy=f"Install Trainwright with Python {'.'.join(wanted)}, and run it again.",
+        )
+    if not request.here:
+        started = time.monotonic()
+        python = make_locked(folder / "environment", trained.lock, request.wheels)
+        log.info("lock      %d packages installed in %.1f s", len(trained.lock), time.monotonic() - started)
+        return python
+    if differs := lock_differences(trained):
+        more = f" and {len(differs) - 5} more" if len(differs) > 5 else ""
+        raise UsageError(
+            f"--here: this installation is not the recorded one: {', '.join(differs[:5])}{more}.",
+            remedy="Leave --here out: the recorded packages are then installed into a new environment.",
+        )
+    return Path(sys.executable)
+
+
+def _run_child(folder: Path, python: Path) -> None:
+    """Let the child make the model; raises its error."""
+    mark = new_mark()
+    path = str(folder.resolve() / REQUEST)
+    command = module_command("infra.processes.tied_to_parent", "tasks.reproduction.remake", path, python=str(python))
+    with scratch.make("reproduce", mark=mark) as own:
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            process = subprocess.Popen(
+                command,
+                env=marked_env(mark, scratch.variables(own.path), os.environ),
+                stdin=subprocess.DEVNULL,
+                # The answer of this command is alone on its standard output.
+                stdout=sys.stderr.fileno(),
+                start_new_session=True,
+                pass_fds=own.handles,
+            )
+            while process.poll() is None:
+                stopping.check()
+                time.sleep(POLL_S)
+        finally:
+            with uninterrupted():
+                code = end(mark, process)
+    if (folder / ERROR).exists():
+        raise from_json(json.loads((folder / ERROR).read_text()))
+    if code != 0 or not (folder / MADE).exists():
+        raise TrainwrightError(f"The process that makes the model again ended with exit code {code}.")
+
+
+def _machine_notes(recorded: Recorded, made_in: Store, made: Made) -> list[str]:
+    manifest = made_in.manifest(made.checkpoint.ref)
+    segments = [Segment.model_validate(one) for one in manifest.provenance["generations"]]
+    if differs := machine_differences(recorded.segments, segments):
+        return [f"This is not the same kind of machine: {'; '.join(differs)}."]
+    return []

@@ -1,0 +1,200 @@
+"""A model is made again to the bit, its history replayed; what differs, has changed or is missing is named."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError, UsageError
+from flows.cli import main
+from infra.recipes import read_recipe
+from infra.store import Store, open_store
+from infra.store.transfer import copy_sealed
+from tasks.reproduction.comparison import compare
+from tasks.reproduction.conditions import lock_differences, machine_differences, revision_difference
+from tasks.reproduction.recorded import Recorded, read_recorded
+from tasks.reproduction.remake import MADE, Made
+from tasks.reproduction.sources import check_sources, moved
+from tests.support.reproducing import make_line
+from tests.support.reseal import reseal
+from tests.support.tiny import answer, trainwright
+
+
+@pytest.fixture(scope="module", autouse=True)
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_line(tmp_path_factory.mktemp("project") / "tiny").parent
+
+
+@pytest.fixture(scope="module")
+def remade(line: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder in which the model was made again, and the answer of the command."""
+    folder = line.parent / "again"
+    done = trainwright(
+        "reproduce", "tiny@champion", "--store", line / ".trainwright", "--into", folder, "--here", "--json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "whoever can write this store may have chosen it" in done.stderr
+    return folder, answer(done)
+
+
+@pytest.fixture
+def store(line: Path) -> Store:
+    return open_store(str(line / ".trainwright"), create=False)
+
+
+@pytest.fixture
+def recorded(store: Store) -> Recorded:
+    return read_recorded(store, "tiny@champion")
+
+
+def test_each_generation_is_sealed_with_what_it_did(recorded: Recorded) -> None:
+    first, second, third = recorded.segments
+    assert [(one.first_step, one.world_size, one.micro_batch) for one in recorded.segments] == [
+        (0, 2, 16),
+        (20, 1, 32),
+        (40, 1, 32),
+    ]
+    assert (first.skip, second.skip) == ([], [])
+    assert len(third.skip) == 1
+    assert recorded.steps[20] == second.resumed_from
+    assert 20 in recorded.steps
+    assert first.facts.torch
+    assert first.facts.threads > 0
+    assert recorded.version.checkpoint.skipped == third.skip
+
+
+def test_every_id_is_equal_after_the_history_was_replayed(
+    remade: tuple[Path, dict[str, Any]], recorded: Recorded
+) -> None:
+    folder, told = remade
+    assert told["equal"]
+    assert told["weights_equal"]
+    assert told["first_difference"] is None
+    assert not told["notes"]
+    whats = [row["what"] for row in told["rows"]]
+    assert whats[:2] == ["contract report", "dataset"]
+    assert whats[-1] == "evaluation"
+    assert "checkpoint, step 20" in whats
+    assert "checkpoint, step 40" in whats
+    made_in = open_store(str(folder / "store"), create=False)
+    made = Made.model_validate_json((folder / MADE).read_text())
+    provenance = made_in.manifest(made.checkpoint.ref).provenance["generations"]
+    assert [(one["first_step"], one["nodes"] * one["devices"], one["skip"]) for one in provenance] == [
+        (one.first_step, one.world_size, [list(span) for span in one.skip]) for one in recorded.segments
+    ]
+    assert not made_in.list("aliases"), "nothing is promoted"
+
+
+def test_a_flipped_weight_is_found_and_named_with_its_tensor(
+    remade: tuple[Path, dict[str, Any]], store: Store, recorded: Recorded, tmp_path: Path
+) -> None:
+    folder, _ = remade
+    shutil.copytree(folder / "store", tmp_path / "store")
+    made = Made.model_validate_json((folder / MADE).read_text())
+    uri = made.checkpoint.ref.uri
+    weights = bytearray((tmp_path / "store" / uri / "weights-0.safetensors").read_bytes())
+    size = struct.unpack("<Q", weights[:8])[0]
+    header = json.loads(weights[8 : 8 + size])
+    at = 8 + size + header["net.2.bias" if "net.2.bias" in header else "state_dict/net.2.bias"]["data_offsets"][0]
+    value = struct.unpack_from("<f", weights, at)[0]
+    struct.pack_into("<f", weights, at, value + 1.0)
+    ref = reseal(tmp_path / "store", uri, {"weights-0.safetensors": bytes(weights)})
+    flipped = made.model_copy(update={"checkpoint": made.checkpoint.model_copy(update={"ref": ref})})
+    found = compare(store, recorded, open_store(str(tmp_path / "store"), create=False), flipped)
+    assert (found.equal, found.weights_equal, found.step) == (False, False, made.checkpoint.step)
+    assert found.weights is not None
+    assert (found.weights.tensor, found.weights.tensors, found.weights.of) == ("net.2.bias", 1, 4)
+    assert (found.weights.values, found.weights.of_values) == (1, 2)
+    assert found.weights.largest == pytest.approx(1.0, abs=1e-6)
+    assert found.parts == ["weights-0.safetensors"]
+    # In another part than the weights.
+    shutil.copytree(folder / "store", tmp_path / "other")
+    history = (folder / "store" / uri / "history.json").read_bytes()
+    ref = reseal(tmp_path / "other", uri, {"history.json": history + b" "})
+    other = made.model_copy(update={"checkpoint": made.checkpoint.model_copy(update={"ref": ref})})
+    found = compare(store, recorded, open_store(str(tmp_path / "other"), create=False), other)
+    assert (found.equal, found.weights_equal, found.weights, found.parts) == (False, True, None, ["history.json"])
+
+
+def test_a_raw_file_that_changed_or_is_gone_is_refused_before_anything_is_made(
+    line: Path, recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resolved = recorded.recipe.resolved
+    assert check_sources(resolved) == 1
+    elsewhere = tmp_path / "data"
+    elsewhere.mkdir()
+    shutil.copy(line / "rows.csv", elsewhere)
+    assert check_sources(moved(resolved, elsewhere)) == 1
+    with (elsewhere / "rows.csv").open("a") as rows:
+        rows.write("600,0,0,0,1\n")
+    command = ["reproduce", "tiny", "--store", str(line / ".trainwright"), "--here"]
+    assert main([*command, "--into", str(tmp_path / "new"), "--data", str(elsewhere)]) == 6
+    assert f"The raw file {elsewhere / 'rows.csv'} has changed" in capsys.readouterr().err
+    (elsewhere / "rows.csv").unlink()
+    assert main([*command, "--into", str(tmp_path / "new"), "--data", str(elsewhere)]) == 2
+    assert f"The raw file {elsewhere / 'rows.csv'} no longer exists." in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert main([*command, "--into", str(line)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_the_older_model_of_a_golden_store_lists_what_is_missing(repository: Path, tmp_path: Path) -> None:
+    shutil.copytree(repository / "tests/golden/store-v1/store", tmp_path / "store")
+    with pytest.raises(UsageError) as refused:
+        read_recorded(open_store(str(tmp_path / "store"), create=False), "tiny@champion")
+    assert refused.value.details["missing"] == [
+        "the history of its generations",
+        "the recipe of its training: lock, inputs and Trainwright's revision",
+    ]
+    assert "tiny version 1 cannot be reproduced; missing: the history" in refused.value.message
+
+
+def test_a_recipe_that_was_changed_and_sealed_again_is_refused(line: Path, tmp_path: Path) -> None:
+    shutil.copytree(line / ".trainwright", tmp_path / "store")
+    store = open_store(str(tmp_path / "store"), create=False)
+    named = store.manifest("models/tiny/1").provenance["recipe"]
+    recipe = json.loads((tmp_path / "store" / named["uri"] / "recipe.json").read_text())
+    recipe["lock"] = ["numpy==0.1"]
+    ref = reseal(tmp_path / "store", named["uri"], {"recipe.json": json.dumps(recipe).encode()})
+    with pytest.raises(CorruptError, match="is not the recipe that its name stands for"):
+        read_recipe(store, ref)
+
+
+def test_what_is_not_as_it_was_is_said_in_words(recorded: Recorded) -> None:
+    recipe = recorded.trained
+    assert lock_differences(recipe) == []
+    assert revision_difference(recipe) == ""
+    other = recipe.model_copy(
+        update={
+            "lock": [*(line for line in recipe.lock if not line.startswith("numpy==")), "numpy==0.1"],
+            "trainwright": recipe.trainwright.model_copy(update={"source": "0" * 64, "revision": "a" * 40}),
+        }
+    )
+    [difference] = lock_differences(other)
+    assert difference.startswith("numpy ")
+    assert difference.endswith(" instead of 0.1")
+    assert "git worktree add DIR aaaaaaaaaaaa" in revision_difference(other)
+    first = recorded.segments[0]
+    older = first.model_copy(update={"facts": first.facts.model_copy(update={"torch": "2.0", "cpu": "another"})})
+    assert machine_differences([first], [first]) == []
+    assert [one.partition(" ")[0] for one in machine_differences([older], [first])] == ["cpu", "torch"]
+
+
+def test_a_sealed_directory_is_copied_with_its_seal(store: Store, recorded: Recorded, tmp_path: Path) -> None:
+    target, code = open_store(str(tmp_path / "store")), recorded.recipe.resolved.code
+    copy_sealed(store, target, code)
+    copy_sealed(store, target, code)
+    assert target.verify(code).ref == code
