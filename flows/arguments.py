@@ -199,6 +199,21 @@ def _release(command: argparse.ArgumentParser) -> None:
     command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the receipt")
 
 
+def _export(command: argparse.ArgumentParser) -> None:
+    _named(command)
+    command.add_argument("dir", metavar="DIR", help="folder to write; a new or an empty one")
+    help_ = (
+        "torch: a torch.export program; onnx: an ONNX model; safetensors: the tensors; huggingface: tensors, config "
+        "and model card; mlflow: a folder for MLflow's load_model"
+    )
+    targets = ("safetensors", "torch", "onnx", "huggingface", "mlflow")
+    command.add_argument("--to", required=True, choices=targets, help=help_)
+    help_ = "how far an output may differ from the checkpoint's, besides --rtol; default: by its type"
+    command.add_argument("--atol", type=float, metavar="X", help=help_)
+    help_ = "how far an output may differ from the checkpoint's, as a share of its value; default: by its type"
+    command.add_argument("--rtol", type=float, metavar="X", help=help_)
+
+
 def _gc(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", help="store to clean; default: only .trainwright in this folder")
     command.add_argument("--dry-run", action="store_true", help="list what would be deleted, and delete nothing")
@@ -243,6 +258,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "rollback": _rollback,
     "release": _release,
     "show": _show,
+    "export": _export,
     "report": _report,
     "diff": _diff,
     "prove": _named,

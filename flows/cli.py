@@ -37,6 +37,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
     "history": ("history", "list who moved an alias, from which version to which, and why"),
     "show": ("queries", "show a model version, an alias or a run"),
+    "export": ("export", "write a model version to a folder, in a form that runs without Trainwright"),
     "report": ("report", "write the page of a run as one HTML file, and open it in a browser"),
     "diff": ("diff", "compare two runs or versions: data, contract, spec, code, metrics and weights"),
     "prove": ("queries", "re-read every byte from a model back to the raw data"),

@@ -6,14 +6,13 @@ The champion may have other code and another architecture than this run's; it is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Ref
 from infra.checkpoints import TRAIN, check_against_seal, read_trained_with
 from infra.code_bundle import check_bundle
-from infra.store import layout
-from tasks.run.run import Run
+from infra.store import Store, layout
 from tasks.stages.trainings import VERSION, key_of
 
 
@@ -35,7 +34,15 @@ class TrainedWith:
         return self.sealed["train"]
 
 
-def trained_with(run: Run, checkpoint: Checkpoint) -> TrainedWith:
+class HasStore(Protocol):
+    """A run, or whatever else knows the store that a checkpoint lies in."""
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+
+
+def trained_with(run: HasStore, checkpoint: Checkpoint) -> TrainedWith:
     """Read what is sealed in the checkpoint; CorruptError if it is changed, gone, or not of its training."""
     try:
         manifest = run.store.manifest(checkpoint.ref)
@@ -60,7 +67,7 @@ def trained_with(run: Run, checkpoint: Checkpoint) -> TrainedWith:
     return TrainedWith(sealed, code, dataset)
 
 
-def _check_code(run: Run, code: Ref, sealed: dict[str, Any]) -> None:
+def _check_code(run: HasStore, code: Ref, sealed: dict[str, Any]) -> None:
     """CorruptError unless a checkpoint's bundle has the code that its settings were sealed with."""
     try:
         check_bundle(run.store, run.store.manifest(code), sealed["code_digest"])

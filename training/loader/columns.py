@@ -37,7 +37,7 @@ class Fixed:
 
     def decode(self, table: pa.Table, out: NDArray[Any]) -> None:
         """Write the table's rows into `out`, (rows, *shape); UsageError for a missing value."""
-        arrays = [_numbers(table, name) for name in self.columns]
+        arrays = [numbers(table, name) for name in self.columns]
         if len(arrays) == 1:
             out[...] = arrays[0].reshape(out.shape)  # a column in a list by itself: (rows, 1)
             return
@@ -167,7 +167,7 @@ def _is_ragged(kind: pa.DataType) -> bool:
     return pa.types.is_integer(item) or pa.types.is_floating(item) or pa.types.is_boolean(item)
 
 
-def _numbers(table: pa.Table, name: str) -> NDArray[Any]:
+def numbers(table: pa.Table, name: str) -> NDArray[Any]:
     """One column of a table, without a copy where Arrow allows it."""
     field, column = table.schema.field(name), table.column(name)
     kind, tensor = field.type, tensor_of(field)

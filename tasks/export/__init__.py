@@ -1,0 +1,1 @@
+"""Exports a model version to a folder: what the child that does it is asked, the model card, and the folder itself."""

@@ -1,0 +1,1 @@
+"""Exports a checkpoint to files that run without Trainwright, and compares their outputs with the checkpoint's."""

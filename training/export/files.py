@@ -1,0 +1,110 @@
+"""Writes the files of an export: tensors, a torch.export program or an ONNX model.
+
+None holds a row of the data, a path of this machine or a line of the user's source.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from data_contracts.errors import UserCodeError
+from data_contracts.quoting import describe
+from training.export.tracing import Untraceable
+
+SAFETENSORS, TORCH, ONNX = "model.safetensors", "model.pt2", "model.onnx"
+# A protobuf message may have 2 GiB; the graph needs some of it.
+_INSIDE_BYTES = 2**30
+# Metadata of nodes that quote the user's source and its path on this machine.
+_QUOTES = ("stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn", "from_node")
+
+
+def write_tensors(module: nn.Module, folder: Path) -> tuple[int, int, list[str]]:
+    """Write the parameters and buffers; returns their number, that of their values, and the names of tied tensors."""
+    found: dict[str, Tensor] = {}
+    seen: set[tuple[Any, ...]] = set()
+    tied = []
+    for name, value in module.state_dict().items():
+        if not isinstance(value, Tensor):
+            continue
+        place = (value.data_ptr(), value.storage_offset(), value.shape)
+        if value.numel() and place in seen:
+            tied.append(name)
+        seen.add(place)
+        # A copy each: safetensors refuses tensors that share their memory.
+        found[name] = value.detach().cpu().clone().contiguous()
+    save_file(found, folder / SAFETENSORS, metadata={"format": "pt"})
+    return len(found), sum(one.numel() for one in found.values()), tied
+
+
+def write_torch(program: ExportedProgram, folder: Path) -> None:
+    """Write `model.pt2`, without the inputs of the trace."""
+    for node in program.graph.nodes:
+        for quoted in _QUOTES:
+            node.meta.pop(quoted, None)
+    program.example_inputs = None
+    torch.export.save(program, folder / TORCH)
+
+
+def write_onnx(
+    program: ExportedProgram, example: dict[str, Tensor], outputs: Sequence[str], folder: Path, num_bytes: int
+) -> None:
+    """Write `model.onnx`, and `model.onnx.data` beside it if the tensors have more than 1 GiB.
+
+    Args:
+        num_bytes: of the module's tensors.
+
+    Raises: Untraceable if ONNX has no form of an operation.
+    """
+    try:
+        made: Any = torch.onnx.export(
+            program,
+            (example,),
+            dynamo=True,
+            input_names=list(example),
+            output_names=list(outputs),
+            verbose=False,
+            optimize=True,
+        )
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        raise _unconverted(error, program) from error
+    for graph in (made.model.graph, *(function.graph for function in made.model.functions.values())):
+        graph.metadata_props.clear()
+        for node in graph.all_nodes():
+            node.metadata_props.clear()
+            node.doc_string = None
+    path = folder / ONNX
+    made.save(path, external_data=num_bytes > _INSIDE_BYTES)
+    onnx.checker.check_model(str(path))
+
+
+def _unconverted(error: Exception, program: ExportedProgram) -> UserCodeError:
+    print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
+    text = str(error)
+    operation = re.search(r"OpOverload\(op='([\w.]+)'", text) or re.search(r"torch\.ops\.([\w.]+)", text)
+    if operation is None:
+        return Untraceable(f"The ONNX exporter failed: {describe(error)}.", remedy="Export it with --to torch.")
+    name = operation[1]
+    # A decomposition's name begins with an underscore, that of the operation which the user called does not.
+    bare = name.rpartition(".")[2].lstrip("_")
+    place = next((line for node in program.graph.nodes if bare in str(node.target) and (line := _line(node))), "")
+    return Untraceable(f"ONNX has no form of the operation {name}{place}.", remedy="Export it with --to torch.")
+
+
+def _line(node: Any) -> str:
+    """The innermost line of a node's stack that is not a library's, as part of a sentence."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in \w+\n\s+(.+)', str(node.meta.get("stack_trace", "")))
+    own = [(Path(file).name, line, code) for file, line, code in frames if "site-packages" not in file]
+    return f" in {own[-1][0]}:{own[-1][1]} (`{own[-1][2].strip()}`)" if own else ""
