@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from data_contracts.errors import UsageError
 from data_contracts.messages.export import TensorFacts
 from training.formats.schema import pick, tensor_of, type_text
 from training.formats.shards import Shards
@@ -21,6 +22,15 @@ from training.loader.columns import Fixed, columns_of, names_of, numbers
 # The largest sample, and the longest run of rows in it that follow each other.
 SAMPLE = 256
 RUN = 32
+
+
+class NotTensors(UsageError):
+    """A batch holds something that cannot be an input of a graph."""
+
+    default_remedy = (
+        "Pad the column (train.loader.pad), make tensors in train.transform, or export the weights alone (--to "
+        "safetensors)."
+    )
 
 
 @dataclass(frozen=True)
@@ -122,14 +132,16 @@ def flattened(batch: Any, columns: Any) -> tuple[dict[str, Tensor], Any]:
     Args:
         columns: the spec's `train.batch`, whose columns name the entries of a tuple.
 
-    Raises: TypeError if the batch holds anything else than tensors.
+    Raises: NotTensors if the batch holds anything else.
     """
     paths, spec = pytree.tree_flatten_with_path(batch)
     found: dict[str, Tensor] = {}
     for path, value in paths:
         name = "_".join(_part(key, columns if len(path) == 1 else None) for key in path) or "input"
         if not isinstance(value, Tensor):
-            raise TypeError(f"the entry {name} of a batch is a {type(value).__name__}, not a tensor")
+            raise NotTensors(
+                f"The model cannot be exported: the entry {name} of a batch is a {type(value).__name__}, not a tensor."
+            )
         found[name if name not in found else f"{name}_{len(found)}"] = value
     return found, spec
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.export import ExportedProgram
 
 from data_contracts.errors import UserCodeError
 from data_contracts.quoting import describe
+from training.export.portable import Course
 from training.export.tracing import Untraceable
 
 SAFETENSORS, TORCH, ONNX = "model.safetensors", "model.pt2", "model.onnx"
@@ -57,11 +58,16 @@ def write_torch(program: ExportedProgram, folder: Path) -> None:
 
 
 def write_onnx(
-    program: ExportedProgram, example: dict[str, Tensor], outputs: Sequence[str], folder: Path, num_bytes: int
+    program: ExportedProgram,
+    example: dict[str, Tensor],
+    course: Course,
+    folder: Path,
+    num_bytes: int,
 ) -> None:
     """Write `model.onnx`, and `model.onnx.data` beside it if the tensors have more than 1 GiB.
 
     Args:
+        course: of the trace: it has the names of the outputs.
         num_bytes: of the module's tensors.
 
     Raises: Untraceable if ONNX has no form of an operation.
@@ -72,14 +78,14 @@ def write_onnx(
             (example,),
             dynamo=True,
             input_names=list(example),
-            output_names=list(outputs),
+            output_names=course.names,
             verbose=False,
             optimize=True,
         )
     except (KeyboardInterrupt, MemoryError):
         raise
     except Exception as error:
-        raise _unconverted(error, program) from error
+        raise _unconverted(error, course.places) from error
     for graph in (made.model.graph, *(function.graph for function in made.model.functions.values())):
         graph.metadata_props.clear()
         for node in graph.all_nodes():
@@ -90,21 +96,15 @@ def write_onnx(
     onnx.checker.check_model(str(path))
 
 
-def _unconverted(error: Exception, program: ExportedProgram) -> UserCodeError:
+def _unconverted(error: Exception, places: Mapping[str, str]) -> UserCodeError:
     print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
-    text = str(error)
+    # Searched, never shown.
+    text = "".join(traceback.format_exception_only(error))
     operation = re.search(r"OpOverload\(op='([\w.]+)'", text) or re.search(r"torch\.ops\.([\w.]+)", text)
     if operation is None:
         return Untraceable(f"The ONNX exporter failed: {describe(error)}.", remedy="Export it with --to torch.")
     name = operation[1]
-    # A decomposition's name begins with an underscore, that of the operation which the user called does not.
+    # A decomposition's name begins with an underscore; torch.linalg.svd is aten.linalg_svd.
     bare = name.rpartition(".")[2].lstrip("_")
-    place = next((line for node in program.graph.nodes if bare in str(node.target) and (line := _line(node))), "")
+    place = next((place for called, place in places.items() if called.replace(".", "_").endswith(bare)), "")
     return Untraceable(f"ONNX has no form of the operation {name}{place}.", remedy="Export it with --to torch.")
-
-
-def _line(node: Any) -> str:
-    """The innermost line of a node's stack that is not a library's, as part of a sentence."""
-    frames = re.findall(r'File "([^"]+)", line (\d+), in \w+\n\s+(.+)', str(node.meta.get("stack_trace", "")))
-    own = [(Path(file).name, line, code) for file, line, code in frames if "site-packages" not in file]
-    return f" in {own[-1][0]}:{own[-1][1]} (`{own[-1][2].strip()}`)" if own else ""

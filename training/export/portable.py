@@ -26,9 +26,11 @@ class Course:
         at: the part that runs, `batch`, `transform` or `step`; after an exception, the part that raised it.
         names: of the outputs.
         left_out: parts of the step's result that are not tensors.
+        places: operation → the first line of the user's that calls it, as part of a sentence.
     """
 
     at: str = ""
+    places: dict[str, str] = dataclasses.field(default_factory=dict)
     names: list[str] = dataclasses.field(default_factory=list)
     left_out: list[str] = dataclasses.field(default_factory=list)
 

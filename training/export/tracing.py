@@ -72,14 +72,17 @@ def _graph(portable: Portable, facts: Sequence[TensorFacts], root: Path) -> Expo
     dynamic = {
         one.name: {at: _dim(size) for at, size in enumerate(one.shape) if isinstance(size, str)} for one in facts
     }
-    last = _Operations(root)
+    operations = _Operations(root)
     try:
-        with torch.no_grad(), last:
+        with torch.no_grad(), operations:
             return torch.export.export(portable, (_zeros(facts, TRACE_ROWS),), dynamic_shapes=(dynamic,), strict=False)
     except (KeyboardInterrupt, TrainwrightError, MemoryError):
         raise
     except BaseException as error:
-        raise _untraceable(error, last, root) from error
+        raise _untraceable(error, operations, root) from error
+    finally:
+        found = {name: _in_words(*place, root) for name, place in operations.places.items()}
+        portable.course.places = found
 
 
 _DIMS: dict[str, Any] = {}
@@ -139,6 +142,7 @@ class _Operations(TorchFunctionMode):
         self.last: tuple[str, str, int] = ("", "", 0)
         self.raising: tuple[str, str, int] | None = None
         self.fixing: tuple[str, str, int] | None = None
+        self.places: dict[str, tuple[str, int]] = {}
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -146,6 +150,7 @@ class _Operations(TorchFunctionMode):
         name = resolve_name(function) or getattr(function, "__name__", str(function))
         if not name.endswith(".__get__"):
             self.last = (name, *self._place())
+            self.places.setdefault(name, self.last[1:])
             if self.fixing is None and name.rpartition(".")[2] in _FIXES_ROWS:
                 self.fixing = self.last
         called = self.last
@@ -164,7 +169,8 @@ class _Operations(TorchFunctionMode):
 
 
 def _untraceable(error: BaseException, operations: _Operations, root: Path) -> UserCodeError:
-    text = str(error)
+    # Searched, never shown.
+    text = "".join(traceback.format_exception_only(error))
     fixed = "Constraints violated" in text or "specialized" in text
     ours = isinstance(error, RuntimeError | NotImplementedError | torch._dynamo.exc.TorchDynamoException)
     if not ours and raised_in_project(error, root):
@@ -180,8 +186,10 @@ def _untraceable(error: BaseException, operations: _Operations, root: Path) -> U
         why = "what is computed next depends on the values of the rows"
     else:
         why = describe(error, root)
-    place = ""
-    if file:
-        place = f" in {Path(file).relative_to(root)}:{line} (`{linecache.getline(file, line).strip()}`)"
     print("".join(traceback.format_exception(error)), file=sys.stderr, flush=True)
-    return Untraceable(f"torch.export cannot trace {name or 'the module'}{place}: {why}.")
+    return Untraceable(f"torch.export cannot trace {name or 'the module'}{_in_words(file, line, root)}: {why}.")
+
+
+def _in_words(file: str, line: int, root: Path) -> str:
+    """A line of the user's as part of a sentence; "" for none."""
+    return f" in {Path(file).relative_to(root)}:{line} (`{linecache.getline(file, line).strip()}`)" if file else ""

@@ -23,9 +23,9 @@ from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
 from training.export import files
-from training.export.columns import SAMPLE, columns_in, flattened, read_columns, sampled
+from training.export.columns import SAMPLE, NotTensors, columns_in, flattened, read_columns, sampled
 from training.export.comparison import batches_of, compare, reference, run_fresh
-from training.export.portable import Batch, Portable, named
+from training.export.portable import Batch, Course, Portable, named
 from training.export.tracing import Untraceable, outputs_of, traced
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
@@ -106,11 +106,11 @@ def _program(
     progress.moved(long=True)
     names, step = portable.course.names, portable.step
     outputs = outputs_of(program, names)
+    inputs = {one.name: sample.inputs[one.name] for one in facts}
     state = [value for value in module.state_dict().values() if isinstance(value, Tensor)]
     left_out = portable.course.left_out
-    _write(request, program, sample, facts, names, sum(one.nbytes for one in state))
+    _write(request, program, inputs, portable.course, sum(one.nbytes for one in state))
     progress.moved(long=True)
-    inputs = {one.name: sample.inputs[one.name] for one in facts}
     file = folder / (files.TORCH if request.format == "torch" else files.ONNX)
     found = run_fresh(file, request.format, inputs, names, sample.ranges)
     progress.moved(long=True)
@@ -152,15 +152,13 @@ def _traced(request: ExportRequest, module: L.LightningModule, trainer: L.Traine
     return portable, program, facts
 
 
-def _write(
-    request: ExportRequest, program: Any, sample: Sample, facts: list[TensorFacts], names: list[str], num_bytes: int
-) -> None:
+def _write(request: ExportRequest, program: Any, inputs: dict[str, Tensor], course: Course, num_bytes: int) -> None:
     folder = Path(request.folder)
     if request.format == "torch":
         files.write_torch(program, folder)
         return
-    example = {one.name: torch.zeros_like(sample.inputs[one.name][:2]) for one in facts}
-    files.write_onnx(program, example, names, folder, num_bytes)
+    example = {name: torch.zeros_like(value[:2]) for name, value in inputs.items()}
+    files.write_onnx(program, example, course, folder, num_bytes)
 
 
 def _expected(portable: Portable, module: L.LightningModule, trainer: L.Trainer, sample: Sample) -> list[Any]:
@@ -192,13 +190,10 @@ def _sample(request: ExportRequest, transform: Any, *, included: bool) -> Sample
     whole = split.batches(rows, len(rows))[0][0] if included else batches[0]
     try:
         return _of_batch(whole, train.get("batch"), transform if included else None, ranges, batches)
-    except TypeError as error:
+    except NotTensors:
         if included and transform is not None:
             return _sample(request, transform, included=False)
-        raise UsageError(
-            f"The model cannot be exported: {error}.",
-            remedy="Pad the column (train.loader.pad) or turn it into tensors in train.transform.",
-        ) from error
+        raise
 
 
 def _of_batch(whole: Any, columns: Any, transform: Any, ranges: list[tuple[int, int]], batches: list[Any]) -> Sample:
@@ -209,7 +204,10 @@ def _of_batch(whole: Any, columns: Any, transform: Any, ranges: list[tuple[int, 
     facts = []
     for name, value in inputs.items():
         if not value.ndim or len(value) != rows:
-            raise TypeError(f"the entry {name} of a batch has the shape {list(value.shape)}, but the batch {rows} rows")
+            raise NotTensors(
+                f"The model cannot be exported: the entry {name} of a batch of {rows} rows has the shape "
+                f"{list(value.shape)}."
+            )
         same = all(_entry(batch, spec, inputs, name).shape[1:] == value.shape[1:] for batch in batches) or transform
         shape = ["rows", *(size if same else next(varying) for size in value.shape[1:])]
         facts.append(TensorFacts(name=name, dtype=str(value.dtype).removeprefix("torch."), shape=shape))
@@ -223,7 +221,7 @@ def _of_batch(whole: Any, columns: Any, transform: Any, ranges: list[tuple[int, 
 def _entry(batch: Any, spec: Any, inputs: dict[str, Tensor], name: str) -> Tensor:
     leaves, found = pytree.tree_flatten(batch)
     if found != spec:
-        raise TypeError("batches of different sizes hold different entries")
+        raise NotTensors("The model cannot be exported: batches of different sizes hold different entries.")
     return leaves[list(inputs).index(name)]
 
 
@@ -243,12 +241,7 @@ def _sample_of_theirs(request: ExportRequest) -> Sample:
         return pytree.tree_unflatten([one[first:end] if isinstance(one, Tensor) else one for one in leaves], spec)
 
     ranges = batches_of(rows)
-    try:
-        return _of_batch(cut(0, rows), None, None, ranges, [cut(*one) for one in ranges])
-    except TypeError as error:
-        raise UsageError(
-            f"The model cannot be exported: {error}.", remedy="Let test_dataloader give tensors with a row each."
-        ) from error
+    return _of_batch(cut(0, rows), None, None, ranges, [cut(*one) for one in ranges])
 
 
 def _dataset_path(request: ExportRequest) -> str:

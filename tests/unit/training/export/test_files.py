@@ -25,7 +25,7 @@ def test_an_onnx_file_has_the_names_and_the_values(module: Any, tmp_path: Path) 
     program, facts = traced(one, [*X, LABEL], ROOT)
     names = one.course.names
     example = {fact.name: torch.zeros(2, dtype=torch.float64) for fact in facts}
-    write_onnx(program, example, names, tmp_path, 0)
+    write_onnx(program, example, one.course, tmp_path, 0)
     session = onnxruntime.InferenceSession(str(tmp_path / ONNX))
     assert [(given.name, given.type) for given in session.get_inputs()] == [(name, "tensor(double)") for name in "abc"]
     assert [made.name for made in session.get_outputs()] == names
@@ -62,7 +62,7 @@ def test_an_operation_that_onnx_lacks_is_named_with_its_line(tmp_path: Path) -> 
     one = portable(portables.Decomposed())
     program, facts = traced(one, [*X, LABEL], ROOT)
     with pytest.raises(Untraceable) as raised:
-        write_onnx(program, {fact.name: torch.zeros(2) for fact in facts}, ["prediction"], tmp_path, 0)
+        write_onnx(program, {fact.name: torch.zeros(2) for fact in facts}, one.course, tmp_path, 0)
     message = raised.value.message
     assert message.startswith("ONNX has no form of the operation aten._linalg_svd in portables.py:")
     assert "return torch.linalg.svd(" in message

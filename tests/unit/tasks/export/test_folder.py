@@ -1,0 +1,91 @@
+"""An export's folder is complete or not there, whatever happens to the process that makes it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import UsageError
+from tasks.export.folder import check_free, made_whole
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_gets_its_name_when_all_is_written(there: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "out [1]"
+    if there:
+        folder.mkdir()
+    with made_whole(folder) as draft:
+        (draft / "file").write_text("whole")
+        assert not there or names(folder) == []
+        assert not (folder / "file").exists()
+    assert names(tmp_path) == ["out [1]"]
+    assert (folder / "file").read_text() == "whole"
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~os.umask(os.umask(0o022) or 0o022)
+
+
+def failing(folder: Path) -> None:
+    with made_whole(folder) as draft:
+        (draft / "file").write_text("half")
+        raise ZeroDivisionError
+
+
+def overtaken(folder: Path) -> None:
+    with made_whole(folder) as second:
+        (second / "file").write_text("second")
+        with made_whole(folder) as first:
+            (first / "file").write_text("first")
+        assert (second / "file").exists()  # the other does not sweep a draft that is in use
+
+
+def replaced_by_a_link(folder: Path, target: Path) -> None:
+    with made_whole(folder) as draft:
+        (draft / "file").write_text("mine")
+        folder.symlink_to(target)
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        failing(tmp_path / "out")
+    assert names(tmp_path) == []
+
+
+def test_two_at_once_do_not_mix(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="was filled while the export was made"):
+        overtaken(tmp_path / "out")
+    assert names(tmp_path) == ["out"]
+    assert (tmp_path / "out/file").read_text() == "first"
+
+
+def test_a_link_put_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    with pytest.raises(UsageError):
+        replaced_by_a_link(tmp_path / "out", tmp_path / "elsewhere")
+    assert names(tmp_path / "elsewhere") == []
+    with pytest.raises(UsageError, match="is a link"):
+        check_free(tmp_path / "out")
+
+
+def test_the_draft_of_a_killed_process_is_swept_by_the_next(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, pathlib; from tasks.export.folder import made_whole\n"
+        "with made_whole(pathlib.Path(sys.argv[1])) as draft:\n"
+        "    (draft / 'file').write_text('half'); os.kill(os.getpid(), 9)"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "out")], cwd=Path(__file__).parents[4], check=False
+    )
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = names(tmp_path)
+    assert left.startswith(".out.draft-")
+    with made_whole(tmp_path / "out") as draft:
+        (draft / "file").write_text("whole")
+    assert names(tmp_path) == ["out"]
