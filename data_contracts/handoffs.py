@@ -25,7 +25,7 @@ class Ref(Record):
     """A reference to a sealed directory: where it is, what it is, and a seal that shows it is unchanged.
 
     Attributes:
-        uri: path of the directory below the store's root, such as `datasets/<key>-0`.
+        uri: path below the store's root, such as `datasets/<key>-0`.
         id: SHA-256 of its canonical content.
         seal: SHA-256 of its manifest up to the seal.
     """
@@ -259,10 +259,10 @@ class Receipt(HandOff):
         decision: `promoted`, `unchanged` (the candidate already is the champion) or `not_promoted`.
         version, previous: the version that the alias names now, and the one that it named before, or None.
         quarantined_rows: raw rows that the contract kept out of the candidate's dataset.
-        contamination: the report that says how far the candidate's rows are apart; None if they were not compared.
-        incident: the note of a rollback; None for any other move.
+        contamination: the report that says how far the candidate's rows are apart; incident: a rollback's note.
         approval: of the promotion; None if none was asked for.
         force: why a checkpoint was promoted that was on hold; None if it was not.
+        required: what `promote.require` asked for; all was met.
     """
 
     ref: Ref | None = None
@@ -281,3 +281,4 @@ class Receipt(HandOff):
     incident: Incident | None = Field(default=None, exclude_if=lambda one: one is None)
     approval: Approval | None = Field(default=None, exclude_if=lambda one: one is None)
     force: Force | None = Field(default=None, exclude_if=lambda one: one is None)
+    required: list[str] = Field(default=[], exclude_if=lambda names: not names)

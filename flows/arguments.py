@@ -173,6 +173,19 @@ def _show(command: argparse.ArgumentParser) -> None:
     _store(command)
 
 
+def _prove(command: argparse.ArgumentParser) -> None:
+    _named(command)
+    help_ = "public key (PEM) that signed the receipts; may be repeated, for keys of different times"
+    command.add_argument("--key", action="append", default=[], metavar="PUBLIC.pem", help=help_)
+    help_ = "seal of a receipt, kept elsewhere, that must be in the alias's history"
+    command.add_argument("--at-least", default="", metavar="SEAL", help=help_)
+
+
+def _key(command: argparse.ArgumentParser) -> None:
+    command.add_argument("action", choices=("new",), help="new: make a pair of keys")
+    command.add_argument("folder", metavar="DIR", help="folder to write to; existing files are never replaced")
+
+
 def _rollback(command: argparse.ArgumentParser) -> None:
     _named(command)
     command.add_argument(
@@ -261,8 +274,9 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "export": _export,
     "report": _report,
     "diff": _diff,
-    "prove": _named,
     "reproduce": _reproducing,
+    "prove": _prove,
+    "key": _key,
     "store": _making,
     "gc": _gc,
     "contract": _contract,

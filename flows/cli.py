@@ -42,6 +42,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "diff": ("diff", "compare two runs or versions: data, contract, spec, code, metrics and weights"),
     "prove": ("queries", "re-read every byte from a model back to the raw data"),
     "reproduce": ("reproduce", "make a model again from what is sealed, and compare every id on the way"),
+    "key": ("keys", "make a pair of keys to sign receipts with (`key new DIR`)"),
     "store": ("stores", "make a store (`store init URI`); a database decides its pointers if the server cannot"),
     "gc": ("gc", "delete what nothing in a store refers to any more"),
     "contract": ("contract", "write a contract from data, explain one, show a report or compare two"),

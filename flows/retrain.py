@@ -18,6 +18,7 @@ from tasks.run.options import RunOptions
 from tasks.run.report import report
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.orchestrated import as_task
+from tasks.stages.requirements import refuse_early
 
 # The stages in order, each in a module of its own. A stage takes hand-offs of stages above it, which its module names.
 LINE = {
@@ -80,6 +81,7 @@ def line(run: Run) -> RunReport:
     made: dict[str, Any] = {}
     try:
         with cost_tagged(run), cancellable():
+            refuse_early(run)
             for stage in stages(LINE):
                 made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))
         parts = {part: made[name] for part, name in REPORTED.items()}

@@ -77,6 +77,11 @@ def without_hold(held: Holds, checkpoint_id: str) -> Holds:
     return tuple(one for one in held if one.checkpoint_id != checkpoint_id)
 
 
+def is_signed(store: Store, receipt: Ref | None) -> bool:
+    """Whether a receipt has a signature beside it, which may be anything."""
+    return receipt is not None and store.exists(layout.signature(receipt.uri, "receipt.dsse"))
+
+
 def is_rollback(receipt: Receipt) -> bool:
     """Whether a person moved the alias back; earlier versions left no note, but always this sentence."""
     went_back = f"{receipt.model}@{receipt.alias} went back from version "

@@ -10,14 +10,18 @@ from __future__ import annotations
 import contextlib
 from datetime import datetime, timedelta
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.canonical import canonical, is_name
 from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
 from infra.receipts import RECEIPT, Holds, chain, holds_after, pointed_at, put_move, read_receipt
+from infra.signing.moves import signing_of
 from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
 from infra.store.records import SCHEMA, corrupt, parsed
+
+if TYPE_CHECKING:
+    from infra.signing.keys import SigningKey
 
 
 def next_version(store: Store, name: str) -> int:
@@ -93,6 +97,7 @@ def move_alias(
     receipt: Receipt,
     provenance: dict[str, Any],
     held: Holds,
+    key: SigningKey | None = None,
 ) -> Receipt:
     """Seal `receipt` as the next in its alias's history, then make the alias name `version`.
 
@@ -101,6 +106,7 @@ def move_alias(
     Args:
         expected: the result of `read_alias`, or None if the alias named nothing.
         held: the holds that apply after the move.
+        key: signs the receipt; default: the key that `TRAINWRIGHT_SIGNING_KEY` names, if it is set.
 
     Returns:
         The receipt with its ref; its sentence says so if the alias has moved since.
@@ -108,23 +114,31 @@ def move_alias(
     Raises:
         PointerMoved: another process moved the alias; its history is unchanged then.
         StorageUnavailable: it is unknown whether the alias moved.
+        UsageError: the newest receipt is signed, and there is no key for this one.
     """
     pointer = store.pointer(layout.alias(receipt.model, receipt.alias))
     current = pointer.read()
     if current != expected:
         raise PointerMoved(pointer.path, current)
+    signing = signing_of(store, _newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
     previous = None if expected is None else expected.value["receipt"]
     # An alias of an earlier schema that names this receipt is not the alias that was written.
     about = {**provenance, "previous_receipt": previous, "alias_schema": SCHEMA}
     sealed = _seal_receipt(store, receipt, about, held)
+    signing.before(sealed)
     value = {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
     receipt = receipt.model_copy(update={"ref": sealed})
     try:
         pointer.swap(expected, value)
     except (PointerMoved, Interrupted) as error:
-        current = _settled(store, pointer, expected, sealed, error)
+        try:
+            current = _settled(store, pointer, expected, sealed, error)
+        except PointerMoved:
+            signing.lost(sealed)
+            raise
         if current.value["receipt"] != sealed.to_json():
             return moved_on(receipt, current)
+    signing.won(sealed)
     return receipt
 
 

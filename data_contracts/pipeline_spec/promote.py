@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from data_contracts.pipeline_spec.base import FieldError, Section
 # What is measured of a model itself, and can be named like a metric.
 MEASURES = ("latency_ms", "size_bytes")
 _MOST_CANDIDATES = 1_000_000
+_KEY_NAME = re.compile(r"file:[^\x00-\x1f]+|env:[A-Za-z_]\w*")
 _ASKED = ("min", "max", "min_gain", "margin", "max_gap")
 
 
@@ -114,6 +116,28 @@ class PromoteSpec(Section):
         default=_APPROVAL_WITHIN, exclude_if=lambda one: one == _APPROVAL_WITHIN
     )
     """How long a person may take to answer, such as `36h` or `7d`; after that it counts as refused; default 7d."""
+    require: list[Literal["signed", "contract", "clean_commit"]] = Field(
+        default_factory=list, exclude_if=lambda one: not one
+    )
+    """What must hold beside the gates: the receipt is `signed`, the rows met a `contract` with a critical expectation,
+    the training came from a `clean_commit`; default none."""
+    sign: str | None = Field(default=None, exclude_if=_absent)
+    """The private key that signs the receipt and the model's files, named as `file:PATH` or `env:NAME`; default:
+    `TRAINWRIGHT_SIGNING_KEY` in the environment, if it is set."""
+
+    @field_validator("sign")
+    @classmethod
+    def _named(cls, sign: str | None) -> str | None:
+        if sign is not None and not _KEY_NAME.fullmatch(sign):
+            raise ValueError("must name a key as file:PATH or env:NAME, not hold one")
+        return sign
+
+    @field_validator("require")
+    @classmethod
+    def _once(cls, require: list[str]) -> list[str]:
+        if len(set(require)) != len(require):
+            raise ValueError("names a requirement twice")
+        return require
 
     @field_validator("alias")
     @classmethod

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.canonical import is_name
 from data_contracts.handoffs import passed_over
@@ -22,15 +22,19 @@ from infra.gang.checkpoints.listing import Found
 from infra.receipts import holds_after
 from infra.store import Store, layout
 from tasks.queries.checkpoints import checkpoints_of
+from tasks.queries.kept_seal import checked_seal
 from tasks.queries.logs import logs_of
 from tasks.queries.plan import plan as plan_run
-from tasks.queries.proof import Link
+from tasks.queries.proof import Link, Proof
 from tasks.queries.proof import prove as prove_version
 from tasks.run.options import RunOptions
 from tasks.run.report import latest_report
 from tasks.run.resolve import chosen_code
 from tasks.run.run import known_store_list, not_found, open_run, reopen_run
 from tasks.run.versions import find_version
+
+if TYPE_CHECKING:
+    from infra.signing.keys import PublicKey
 
 _BYTES = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)]
 # For each rank, if no rank is named.
@@ -190,7 +194,8 @@ def prove(arguments: argparse.Namespace) -> Answer:
     def say(link: Link) -> None:
         log.info("ok  %-11s %s  %s, id %s", link.kind, link.uri, _content(link), link.id[:16])
 
-    proof = prove_version(store_with(arguments), arguments.name, say)
+    at_least = checked_seal(arguments.at_least) if arguments.at_least else ""
+    proof = prove_version(store_with(arguments), arguments.name, say, keys=_keys(arguments.key), at_least=at_least)
     lines = [f"{proof.name} version {proof.version}: {len(proof.links)} sealed parts read again, every byte as sealed."]
     lines += [f"  raw file re-hashed: {uri}" for uri in proof.raw_checked]
     lines += [f"  raw file that is missing now: {uri}" for uri in proof.gone]
@@ -200,9 +205,31 @@ def prove(arguments: argparse.Namespace) -> Answer:
         f"{one.installed:,}"
         for uri, one in proof.environments.items()
     ]
+    lines += _signed_lines(proof)
     if proof.external:
         lines.append("  the data is external: it was read by the user's data module and is not part of the proof")
     return Answer("\n".join(lines), proof.to_json(), line=lines[0])
+
+
+def _keys(paths: Sequence[str]) -> list[PublicKey]:
+    if not paths:
+        return []
+    from infra.signing.keys import load_public_key
+
+    return [load_public_key(path) for path in paths]
+
+
+def _signed_lines(proof: Proof) -> list[str]:
+    signed = proof.signed
+    if signed is None:
+        return []
+    name = f"{proof.name}@{signed.alias}"
+    who = " and ".join(f"{one[:16]}…" for one in signed.keys)
+    count = f"{signed.receipts} receipt{'' if signed.receipts == 1 else 's'} of {name}"
+    lines = [f"  signed: {count}, by the key {who}, back to the first that was signed"]
+    if signed.before:
+        lines.append(f"  not signed: {signed.before} before that, from the time when no key was configured")
+    return [*lines, f"  newest receipt's seal: {signed.seal} (keep it elsewhere, for --at-least)"]
 
 
 def _content(link: Link) -> str:

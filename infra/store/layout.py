@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from data_contracts.canonical import digest, valid_name
+from infra.store.model_paths import SIGNATURES as SIGNATURES
 from infra.store.model_paths import alias as alias
 from infra.store.model_paths import aliases as aliases
 from infra.store.model_paths import answer as answer
@@ -22,6 +23,7 @@ from infra.store.model_paths import protection as protection
 from infra.store.model_paths import protections as protections
 from infra.store.model_paths import question as question
 from infra.store.model_paths import receipt as receipt
+from infra.store.model_paths import signature as signature
 from infra.store.model_paths import split_exposure as split_exposure
 from infra.store.path_parts import check_path as check_path
 from infra.store.path_parts import name_part as _name

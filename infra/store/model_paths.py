@@ -10,6 +10,9 @@ import re
 from data_contracts.errors import UsageError
 from infra.store.path_parts import name_part, number_part
 
+# Of the training, of the model's files, and of the receipt, which is written last.
+SIGNATURES = ("provenance.dsse", "model.sig", "receipt.dsse")
+
 
 def models(name: str) -> str:
     """Folder of a model's versions."""
@@ -36,6 +39,11 @@ def history(model_name: str, alias_name: str) -> str:
 def receipt(model_name: str, alias_name: str, k: int) -> str:
     """Sealed receipt `k` of an alias, from 0."""
     return f"{history(model_name, alias_name)}/{number_part(k)}"
+
+
+def signature(receipt_uri: str, what: str) -> str:
+    """A signature beside a receipt, one of `SIGNATURES`."""
+    return f"{receipt_uri}.{what}"
 
 
 def aliases(model_name: str | None = None) -> str:

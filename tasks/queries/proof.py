@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from data_contracts.errors import CorruptError
-from data_contracts.handoffs import Ref, SourceFile
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import ModelVersion, Receipt, Ref, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
 from infra import code_bundle, imported_weights, recipes, registry
 from infra.sources import Places, digest_now
 from infra.store import Manifest, Store
+from tasks.queries.kept_seal import require_seal
 from tasks.run.versions import find_version
+
+if TYPE_CHECKING:
+    from infra.signing.keys import PublicKey
+    from tasks.queries.signed import SignedHistory
 
 # Kinds whose names are digests of their content, each with the function that computes the digest again.
 NAMED_BY_CONTENT: dict[str, Callable[[Store, Manifest], None]] = {
@@ -52,6 +57,7 @@ class Proof:
         gone: raw files that no longer exist; external: whether the training used data that we never saw.
         skipped: checkpoint → the samples (from, to) that it did not see, because a training with them diverged.
         environments: bundle of code → the packages that it ran with, if they are not Trainwright's own.
+        signed: the signatures that were verified; None if no keys were given.
     """
 
     name: str
@@ -63,40 +69,72 @@ class Proof:
     external: bool = False
     skipped: dict[str, list[list[int]]] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)
+    signed: SignedHistory | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The proof as objects that JSON can hold."""
-        return asdict(self)
+        """The proof as objects that JSON can hold; `signed` only if signatures were verified."""
+        return {name: value for name, value in asdict(self).items() if name != "signed" or value is not None}
 
 
-def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: None) -> Proof:
+def prove(
+    store: Store,
+    name: str,
+    on_link: Callable[[Link], None] = lambda _: None,
+    *,
+    keys: Sequence[PublicKey] = (),
+    at_least: str = "",
+) -> Proof:
     """Read every byte again, from the model version back to the raw files.
 
+    Args:
+        keys: public keys, one of which must have signed each receipt since the first that was signed; none: signatures
+            are not verified.
+        at_least: seal of a receipt that must be in the alias's history; "" for none.
+
     Raises:
-        CorruptError: a byte differs anywhere; the file is named.
+        CorruptError: a byte differs anywhere, or is not what was signed; the file is named.
         UsageError: there is no such model.
     """
     version, alias = find_version(store, name)
     proof = Proof(version.name, version.version, alias)
     starts: list[tuple[str, Ref]] = [("alias", version.ref)]
-    if alias is not None:
+    if keys:
+        from tasks.queries.signed import signed_history
+
+        proof.signed, refs = signed_history(store, version, alias, keys, at_least)
+        starts += [(f"receipt of {proof.signed.alias}", ref) for ref in refs]
+    elif alias is not None:
         history = registry.history(store, version.name, alias)
-        starts += [(f"receipt of {alias}", one.ref) for one in history if one.ref]
-        if history[-1].candidate not in (None, version.ref):
-            raise CorruptError(f"{version.ref.uri} is not the version that the newest receipt of {alias} names.")
-        if history[-1].version != version.version:
-            raise CorruptError(
-                f"{version.name}@{alias} points to version {version.version}, but its newest receipt is of version "
-                f"{history[-1].version}."
-            )
-    seen: set[str] = set()
+        _check_newest(history[-1], version, alias)
+        refs = [one.ref for one in history if one.ref]
+        starts += [(f"receipt of {alias}", ref) for ref in refs]
+        require_seal(store, version.name, alias, [ref.seal for ref in refs], at_least)
+    elif at_least:
+        raise UsageError("--at-least needs an alias or --key.", remedy="Name NAME@ALIAS.")
+    _read_all(store, starts, proof, on_link)
+    return proof
+
+
+def _check_newest(newest: Receipt, version: ModelVersion, alias: str) -> None:
+    if newest.candidate not in (None, version.ref):
+        raise CorruptError(f"{version.ref.uri} is not the version that the newest receipt of {alias} names.")
+    if newest.version != version.version:
+        raise CorruptError(
+            f"{version.name}@{alias} points to version {version.version}, but its newest receipt is of version "
+            f"{newest.version}."
+        )
+
+
+def _read_all(store: Store, starts: Iterable[tuple[str, Ref]], proof: Proof, on_link: Callable[[Link], None]) -> None:
+    """Read everything that the starts lead to, and enter it in the proof."""
+    seen: dict[str, Ref] = {}
     seen_raw: set[str] = set()
     waiting = deque(starts)
     while waiting:
         pointed_by, ref = waiting.popleft()
-        if ref.uri in seen:
+        if seen.get(ref.uri) == ref:  # another reference to the same place is read, and found to differ
             continue
-        seen.add(ref.uri)
+        seen[ref.uri] = ref
         manifest = read_again(store, ref, pointed_by)
         link = Link(manifest.kind, ref.uri, ref.id, len(manifest.files), sum(file.bytes for file in manifest.files))
         proof.links.append(link)
@@ -108,7 +146,6 @@ def prove(store: Store, name: str, on_link: Callable[[Link], None] = lambda _: N
         waiting += [(ref.uri, parent) for parent in _parents(manifest)]
         _check_raw(manifest.provenance, proof, seen_raw)
     proof.external = not any(link.kind == "dataset" for link in proof.links)
-    return proof
 
 
 def read_again(store: Store, ref: Ref, pointed_by: str) -> Manifest:

@@ -154,9 +154,11 @@ def _packing(spec: PipelineSpec, root: Path, lightning: dict, suites: list[dict[
 
 
 def _local_sources(spec: PipelineSpec, root: Path) -> list[Path]:
-    """Local files that the spec names as data, including those of other windows and the first weights."""
+    """Local files that the spec names and that are never packed: data, first weights, the signing key."""
     named = [] if isinstance(spec.data, str) else [one.uri for one in spec.data.source]
     named += [one.uri for each in spec.evaluate.sets.values() for one in each.source or []]
+    kind, _, key = (spec.promote.sign or "").partition(":")
+    named += [glob.escape(str(Path(key).expanduser()))] if kind == "file" else []
     begin = spec.train.init_from
     if begin is not None and begin.source == "outside":
         named += [begin.weights, f"{glob.escape(begin.weights.rstrip('/'))}/*{ENDING}"]

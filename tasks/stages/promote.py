@@ -14,6 +14,7 @@ from tasks.run.run import Run
 from tasks.stages import approval
 from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing, rows_left
 from tasks.stages.evaluate import comparable, evaluate
+from tasks.stages.requirements import met, signing_key
 from tasks.stages.rollback import checked_reason
 from tasks.stages.shard import comparison, shard
 from tasks.stages.stage import Done, PlannedAction, Stage
@@ -125,7 +126,8 @@ def _promote(
     hold = _hold(held, checkpoint)
     if hold is not None and force is None:
         raise _refused(run, hold, previous)
-    gates, evaluation = _judged(run, checkpoint, dataset, evaluation, theirs)
+    key, required = signing_key(run), met(run, checkpoint, dataset)
+    gates, evaluation, compared = _judged(run, checkpoint, dataset, evaluation, theirs)
     by = approval.approved(run, checkpoint, evaluation, gates, theirs)
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
     version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, run.with_recipe(provenance))
@@ -146,11 +148,12 @@ def _promote(
         quarantined_rows=0 if dataset is None else dataset.dropped_rows.get("quarantined", 0),
         approval=by,
         force=None if hold is None else Force(by=run.resolved.actor, reason=force or "", held=hold.sentence),
+        required=required,
     )
-    provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination)
+    provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination, compared)
     kept = without_hold(held, checkpoint.ref.id)
     current = found[0] if found else None
-    receipt = registry.move_alias(store, current, version, receipt, provenance, kept)
+    receipt = registry.move_alias(store, current, version, receipt, provenance, kept, key)
     return Done(receipt, "ran", receipt.sentence, version.ref)
 
 
@@ -183,8 +186,8 @@ def _unchanged(run: Run, champion: ModelVersion, evaluation: Evaluation) -> Done
 
 def _judged(
     run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, theirs: ModelVersion | None
-) -> tuple[list[GateResult], Evaluation]:
-    """The gate results that allow the promotion, and the candidate's evaluation that they are about."""
+) -> tuple[list[GateResult], Evaluation, Ref | None]:
+    """The gate results that allow the promotion, and the evaluations that they compare: candidate's and champion's."""
     wanted, previous = run.spec.promote.gates, theirs.version if theirs else None
     champion = None
     try:
@@ -205,7 +208,7 @@ def _judged(
                 f"{sentence}; {_stays(run, previous)}.", remedy=more_rows(run, missed), details=details
             )
         raise GateNotMet(f"Not promoted, {count}: {why}; {_stays(run, previous)}.", details=details)
-    return gates, evaluation
+    return gates, evaluation, None if champion is None else champion.ref
 
 
 def _refused(run: Run, hold: Hold, previous: int | None) -> OnHold:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -27,6 +28,7 @@ import tasks.stages.promote
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, StorageUnavailable, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation
 from data_contracts.pipeline_spec import GateSpec
+from data_contracts.pipeline_spec.promote import PromoteSpec
 from infra import registry
 from infra.store import Store, layout
 from tasks.stages.rollback import release, rollback
@@ -286,15 +288,11 @@ class World:
         spec = SimpleNamespace(
             model_name="m",
             contract=None,
-            promote=SimpleNamespace(
-                alias="champion",
-                approval="none",
-                gates=[GateSpec(metric="x", **{one.kind: float(one.bound)}) for one in gates],
-            ),
+            promote=PromoteSpec(gates=[GateSpec(metric="x", **{one.kind: float(one.bound)}) for one in gates]),
         )
         about = {"run_id": run, "actor": "ann", "finished": self._time(self.count)}
         resolved = SimpleNamespace(started=self._time(int(run.removeprefix("run-"))), actor="ann")
-        of_run = SimpleNamespace(store=self.store, run_id=run, spec=spec, resolved=resolved, recorded=True)
+        of_run = SimpleNamespace(store=self.store, run_id=run, spec=spec, root=Path(), resolved=resolved, recorded=True)
         of_run.provenance = lambda *parents: {**about, "parents": []}
         try:
             with mock.patch.object(tasks.stages.promote, "comparable", comparable):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -11,6 +12,7 @@ import pytest
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation, MetricValue, Ref
 from data_contracts.pipeline_spec import GateSpec
+from data_contracts.pipeline_spec.promote import PromoteSpec
 from infra import registry
 from infra.store import Store, layout
 from tasks.stages import promote as stage
@@ -51,7 +53,7 @@ class Place:
 
     def run(self, run_id: str, *gates: GateSpec) -> Any:
         """A run as promote sees it; `asked` gets what each provenance names."""
-        promote = SimpleNamespace(alias="champion", gates=list(gates), approval="none")
+        promote = PromoteSpec(gates=list(gates))
         spec = SimpleNamespace(model_name="tiny", promote=promote, contract=None)
         resolved = SimpleNamespace(started=STARTED, actor="bob")
 
@@ -60,7 +62,13 @@ class Place:
             return {"run_id": run_id, "actor": "bob", "finished": STARTED, "parents": []}
 
         return SimpleNamespace(
-            store=self.store, run_id=run_id, spec=spec, resolved=resolved, provenance=provenance, recorded=False
+            store=self.store,
+            run_id=run_id,
+            spec=spec,
+            root=Path(),
+            resolved=resolved,
+            provenance=provenance,
+            recorded=False,
         )
 
     def promoted(
@@ -127,7 +135,7 @@ def test_a_better_one_replaces_the_champion(place: Place) -> None:
     assert (receipt.version, receipt.previous, receipt.champion) == (2, 1, place.version(1))
     assert [one.champion_value for one in receipt.gates] == [None, 0.5]
     assert place.compared == [(2, 1, ["b"])], "only what a gate compares is scored on the same rows"
-    assert place.asked[-1] == (place.version(2).uri, scored(2).ref.uri, place.version(1).uri)
+    assert place.asked[-1] == (place.version(2).uri, scored(2).ref.uri, place.version(1).uri, scored(1).ref.uri)
     assert place.now() == (2, [])
 
 

@@ -1,0 +1,4 @@
+"""Signatures: keys of one's own, and envelopes (DSSE) that anyone can verify offline with the public key.
+
+Keys are named (`file:`, `env:`) and never written. Imported only where something is signed or verified.
+"""

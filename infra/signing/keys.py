@@ -1,0 +1,247 @@
+"""Key pairs: load a private key from a place that only its owner can read, load public keys, make a new pair.
+
+Ed25519 and ECDSA on the curve P-256, as PEM. OpenSSF's format for the files of a model knows elliptic curves only, so
+the key of a promotion is one on P-256. No message repeats what a key file holds.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+from securesystemslib.signer import SSlibKey
+
+from data_contracts.errors import UsageError
+
+PASSWORD_VARIABLE = "TRAINWRIGHT_SIGNING_KEY_PASSWORD"
+PRIVATE_FILE, PUBLIC_FILE = "signing-key.pem", "signing-key.pub.pem"
+_MOST_BYTES = 2**16
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_BEGIN, _PRIVATE, _PUBLIC = b"-----BEGIN ", b"PRIVATE KEY-----", b"PUBLIC KEY-----"
+_MAKE_ONE = "`trainwright key new DIR` makes a pair."
+Private = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
+Public = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey
+
+
+@dataclass(frozen=True)
+class PublicKey:
+    """A key that verifies.
+
+    Attributes:
+        id: SHA-256 by which an envelope names the key, as securesystemslib computes it.
+    """
+
+    id: str
+    public: Public = field(repr=False, compare=False)
+
+    @classmethod
+    def of(cls, public: Public) -> PublicKey:
+        """The key with its id."""
+        return cls(SSlibKey.from_crypto(public).keyid, public)
+
+    @property
+    def is_elliptic(self) -> bool:
+        """Whether it is on P-256, and so fit for OpenSSF's model signing."""
+        return isinstance(self.public, ec.EllipticCurvePublicKey)
+
+    def pem(self) -> bytes:
+        """SubjectPublicKeyInfo in PEM."""
+        return self.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """A private key, which no representation shows."""
+
+    public: PublicKey
+    private: Private = field(repr=False, compare=False)
+
+
+def load_signing_key(named: str, root: Path, what: str) -> SigningKey:
+    """The private key that `file:PATH` or `env:NAME` names.
+
+    A variable has the key itself, or the path of its file. An encrypted key is opened with the password in
+    `TRAINWRIGHT_SIGNING_KEY_PASSWORD`.
+
+    Args:
+        root: folder to which a path is relative.
+        what: the field or option that names the key, for errors.
+
+    Raises:
+        UsageError: there is no such key, others can read its file, or it is not a private key of a known algorithm.
+    """
+    kind, _, place = named.partition(":")
+    if kind == "file" and place:
+        return _parse_private(_read_private(_path(place, root), what), what)
+    if kind != "env" or not place:
+        raise UsageError(f"{what} must name a key as file:PATH or env:NAME.", remedy=_MAKE_ONE)
+    value = os.environ.get(place, "")
+    if not value.strip():
+        raise UsageError(
+            f"{what} names the environment variable {place}, which is not set.",
+            remedy=f"Set {place} to the key or to the path of its file.",
+        )
+    if value.lstrip().encode(errors="replace").startswith(_BEGIN):
+        return _parse_private(value.encode(errors="replace"), what)
+    if "\n" in value.strip() or len(value) > 4096:
+        raise UsageError(f"{what}: {place} has neither a key in PEM nor the path of a key file.", remedy=_MAKE_ONE)
+    return _parse_private(_read_private(_path(value.strip(), root), what), what)
+
+
+def load_public_key(path: Path | str, what: str = "--key") -> PublicKey:
+    """The public key in a PEM file; UsageError if it is missing, or is anything else."""
+    data = _read(Path(path).expanduser(), what)
+    if _PRIVATE in data:
+        raise UsageError(
+            f"{what}: {path} is a private key, and verifying needs the public one.",
+            remedy="Name the public key's file, and keep the private one to yourself.",
+        )
+    if data.count(_BEGIN) != 1 or _PUBLIC not in data:
+        raise UsageError(f"{what}: {path} is not a file with one public key in PEM.", remedy=_MAKE_ONE)
+    try:
+        found = load_pem_public_key(data)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"{what}: {path} is not a public key that can be read.", remedy=_MAKE_ONE) from error
+    if not _is_known(found):
+        raise _unknown(f"{what}: {path}", found)
+    assert isinstance(found, ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey)
+    return PublicKey.of(found)
+
+
+def make_key_pair(folder: Path) -> tuple[Path, Path]:
+    """Write a new pair on P-256 into `folder`: the private key, readable by its owner alone, and the public key.
+
+    The private key is encrypted if `TRAINWRIGHT_SIGNING_KEY_PASSWORD` is set. UsageError if a file is there already.
+    """
+    private, public = folder / PRIVATE_FILE, folder / PUBLIC_FILE
+    key = ec.generate_private_key(ec.SECP256R1())
+    password = os.environ.get(PASSWORD_VARIABLE, "").encode()
+    encryption: KeySerializationEncryption = BestAvailableEncryption(password) if password else NoEncryption()
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write_new(private, text, 0o600)
+        _write_new(public, PublicKey.of(key.public_key()).pem(), 0o644)
+    except FileExistsError as error:
+        raise UsageError(
+            f"{error.filename or folder} exists already, and a key is never replaced.", remedy="Name another folder."
+        ) from error
+    except OSError as error:
+        raise UsageError(f"No key can be written in {folder} ({error.strerror}).") from error
+    return private, public
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _path(place: str, root: Path) -> Path:
+    return root / Path(place).expanduser()
+
+
+def _read(path: Path, what: str, *, private: bool = False) -> bytes:
+    try:
+        # O_NONBLOCK: a named pipe in the key's place must not hang the run.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "not a path"
+        raise UsageError(f"{what}: the key file {path} cannot be read ({why}).", remedy=_MAKE_ONE) from error
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            raise UsageError(f"{what}: {path} is not a file with a key.", remedy=_MAKE_ONE)
+        if private:
+            _refuse_shared(facts, path, what)
+        data = os.read(descriptor, _MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > _MOST_BYTES:
+        raise UsageError(f"{what}: {path} is larger than any key.", remedy=_MAKE_ONE)
+    return data
+
+
+def _read_private(path: Path, what: str) -> bytes:
+    return _read(path, what, private=True)
+
+
+def _refuse_shared(facts: os.stat_result, path: Path, what: str) -> None:
+    if facts.st_uid not in (0, os.geteuid()):
+        raise UsageError(
+            f"{what}: the key file {path} belongs to another user (uid {facts.st_uid}).",
+            remedy="Name a key file of your own.",
+        )
+    if facts.st_mode & _OTHERS:
+        mode = stat.S_IMODE(facts.st_mode)
+        raise UsageError(
+            f"{what}: the key file {path} may be read by others (mode {mode:03o}), so anyone of them could sign.",
+            remedy=f"`chmod 600 {path}`, and make a new key if others were on this machine.",
+        )
+
+
+def _parse_private(data: bytes, what: str) -> SigningKey:
+    if data.count(_BEGIN) > 1:
+        raise UsageError(f"{what}: the key file has more than one key in it.", remedy="Name a file with one key.")
+    if _PRIVATE not in data:
+        is_public = _PUBLIC in data
+        raise UsageError(
+            f"{what}: that is {'a public key, which cannot sign' if is_public else 'not a private key in PEM'}.",
+            remedy="Name the private key's file." if is_public else _MAKE_ONE,
+        )
+    try:
+        found = load_pem_private_key(data, _password(data))
+    except TypeError as error:  # a password was given or missing
+        raise UsageError(
+            f"{what}: the key is encrypted, and {PASSWORD_VARIABLE} is not set.",
+            remedy=f"Set {PASSWORD_VARIABLE} to the key's password.",
+        ) from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        if _is_encrypted(data):
+            raise UsageError(f"{what}: {PASSWORD_VARIABLE} is not the password of the key.") from error
+        raise UsageError(f"{what}: that is not a private key that can be read.", remedy=_MAKE_ONE) from error
+    public = found.public_key()
+    if not _is_known(public):
+        raise _unknown(what, public)
+    assert isinstance(found, ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey)
+    return SigningKey(PublicKey.of(found.public_key()), found)
+
+
+def _is_encrypted(data: bytes) -> bool:
+    return b"ENCRYPTED" in data
+
+
+def _password(data: bytes) -> bytes | None:
+    """The password, which a key that is not encrypted does not take."""
+    return (os.environ.get(PASSWORD_VARIABLE, "").encode() or None) if _is_encrypted(data) else None
+
+
+def _is_known(public: object) -> bool:
+    if isinstance(public, ec.EllipticCurvePublicKey):
+        return isinstance(public.curve, ec.SECP256R1)
+    return isinstance(public, ed25519.Ed25519PublicKey)
+
+
+def _unknown(what: str, public: object) -> UsageError:
+    name = type(public).__name__.removesuffix("PublicKey").lstrip("_")
+    curve = f" on {public.curve.name}" if isinstance(public, ec.EllipticCurvePublicKey) else ""
+    return UsageError(
+        f"{what}: keys of the algorithm {name}{curve} are not used here; Ed25519 and ECDSA on P-256 are.",
+        remedy=_MAKE_ONE,
+    )

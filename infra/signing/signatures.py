@@ -1,0 +1,257 @@
+"""The signatures beside a receipt: made when an alias moves, and verified against what is sealed.
+
+    aliases/M/history/A/7.receipt.dsse    the receipt
+    aliases/M/history/A/7.provenance.dsse   the training behind the version that the alias then names
+    aliases/M/history/A/7.model.sig       the files of its checkpoint, for OpenSSF's `model_signing verify key`
+
+They are written before the alias moves, so it never names a receipt that lacks one. If the move then loses, they are
+deleted. A verifier computes each statement again from the store, and accepts only the signature of exactly that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_contracts.canonical import canonical
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Checkpoint, Receipt, Ref
+from infra.digests import hash_stream
+from infra.receipts import chain, is_signed, pointed_at, read_receipt
+from infra.signing.envelopes import IN_TOTO, Signed, sign_bytes, unverified_payload, verify
+from infra.signing.keys import PublicKey, SigningKey
+from infra.signing.statements import RECEIPT, files_statement, receipt_statement, training_statement
+from infra.store import Manifest, Store, layout
+from infra.store.records import corrupt, parsed
+
+BUNDLE = "application/vnd.dev.sigstore.bundle.v0.3+json"
+
+
+@dataclass(frozen=True)
+class SignedReceipt:
+    """A receipt whose signatures hold.
+
+    Attributes:
+        number: in its alias's history, from 1.
+        previous_signed: whether the receipt before it is signed, too.
+        key: id of the signer's key.
+    """
+
+    number: int
+    previous_signed: bool
+    key: str
+
+
+def sign_receipt(store: Store, receipt: Ref, key: SigningKey) -> None:
+    """Write the signatures of a receipt that an alias is about to name.
+
+    Raises:
+        CorruptError: the receipts before it are not as they were signed, or something else is in a signature's place.
+    """
+    manifest = store.manifest(receipt)
+    number, previous_signed = _place_in_chain(store, manifest, key.public)
+    statements = _statements(store, manifest, number, previous_signed)
+    checkpoint = _checkpoint(store, manifest, read_receipt(store, manifest))
+    statements = {"model.sig": files_statement(checkpoint, _sha256_of_files(store, checkpoint)), **statements}
+    for what, payload in statements.items():
+        path = layout.signature(receipt.uri, what)
+        if store.create_once(path, _file(what, sign_bytes(payload, IN_TOTO, key), key.public)):
+            continue
+        if _verified(store, path, what, [key.public]).payload != payload:  # not ours with a lost answer
+            raise corrupt(path, "is the signature of something else than is stored")
+
+
+def withdraw(store: Store, receipt: Ref) -> None:
+    """Delete the signatures of a receipt whose move lost: it must not pass for one that was made."""
+    for what in layout.SIGNATURES:
+        store.forget(layout.signature(receipt.uri, what))
+
+
+def withdraw_others(store: Store, receipt: Ref) -> None:
+    """Delete the signatures of other receipts that follow the same one as `receipt`, which the alias names now.
+
+    Their moves lost, or never came, because their process was killed between the signature and the move.
+    """
+    manifest = store.manifest(receipt)
+    folder, _, mine = receipt.uri.rpartition("/")
+    previous = manifest.provenance.get("previous_receipt")
+    first = int(previous["uri"].rpartition("/")[2]) + 1 if previous else 0
+    for name in store.list(folder):
+        number = name.removesuffix(".receipt.dsse")
+        if number in (name, mine) or not number.isdecimal() or int(number) < first:
+            continue
+        with contextlib.suppress(FileNotFoundError, CorruptError, ValueError, LookupError, TypeError):
+            path = f"{folder}/{name}"
+            about = json.loads(unverified_payload(store.read(path), path)[0])["predicate"]
+            if about.get("previous") == previous:
+                withdraw(store, Ref(uri=f"{folder}/{number}", id="", seal=""))
+
+
+def verify_receipt(store: Store, manifest: Manifest, keys: Sequence[PublicKey]) -> SignedReceipt:
+    """Verify the signatures of a receipt against what the store holds.
+
+    Raises:
+        CorruptError: one is missing, of another key, or of something else than is stored.
+    """
+    path = layout.signature(manifest.uri, "receipt.dsse")
+    payload, _ = unverified_payload(_read(store, path, manifest), path)
+    number, previous_signed = _said(path, payload)
+    receipt = read_receipt(store, manifest)
+    files = layout.signature(manifest.uri, "model.sig")
+    bundle = _verified(store, files, "model.sig", keys)
+    _check_files(store, files, bundle.payload, _checkpoint(store, manifest, receipt))
+    signers = {bundle.key.id}
+    for what, expected in _statements(store, manifest, number, previous_signed).items():
+        place = layout.signature(manifest.uri, what)
+        signed = _verified(store, place, what, keys)
+        if signed.payload != expected:
+            raise corrupt(place, "is the signature of something else than is stored")
+        signers.add(signed.key.id)
+    if len(signers) != 1:
+        raise CorruptError(f"The signatures of {manifest.uri} are of {len(signers)} keys.", details={"file": path})
+    return SignedReceipt(number, previous_signed, signers.pop())
+
+
+def signed_numbers(store: Store, model: str, alias: str, keys: Sequence[PublicKey]) -> dict[str, tuple[int, str]]:
+    """Seal → (number, path) of each receipt of an alias that one of the keys signed, whether or not it is stored.
+
+    Files that none of the keys signed prove nothing and are left out.
+    """
+    found = {}
+    folder = layout.history(model, alias)
+    for name in store.list(folder):
+        if not name.endswith(".receipt.dsse"):
+            continue
+        path = f"{folder}/{name}"
+        try:
+            value = json.loads(verify(store.read(path), IN_TOTO, keys, path).payload)
+            about = value["predicate"]
+            if (value["predicateType"], about["model"], about["alias"]) != (RECEIPT, model, alias):
+                continue
+            found[str(value["subject"][0]["digest"]["sha256"])] = (int(about["number"]), path)
+        except (CorruptError, FileNotFoundError, ValueError, LookupError, TypeError):
+            continue
+    return found
+
+
+def _place_in_chain(store: Store, manifest: Manifest, key: PublicKey) -> tuple[int, bool]:
+    """The number of a receipt, and whether the one before it is signed; CorruptError for a signature that is gone."""
+    newest = manifest.provenance.get("previous_receipt")
+    if newest is None:
+        return 1, False
+    previous = pointed_at(store.manifest, Ref.model_validate(newest))
+    path = layout.signature(previous.uri, "receipt.dsse")
+    if is_signed(store, previous.ref):
+        payload, signer = unverified_payload(store.read(path), path)
+        number, _ = _said(path, payload)
+        if signer == key.id:
+            verify_receipt(store, previous, [key])
+        return number + 1, True
+    earlier = list(chain(store, previous.ref))
+    if any(is_signed(store, one.ref) for one in earlier):
+        raise CorruptError(
+            f"{previous.uri} is not signed, although receipts before it are.",
+            remedy="Restore its signatures, or find out who moved the alias without a key.",
+            details={"file": path},
+        )
+    return len(earlier) + 1, False
+
+
+def _statements(store: Store, manifest: Manifest, number: int, previous_signed: bool) -> dict[str, bytes]:
+    """The payloads about a receipt and its training; the receipt's own is last."""
+    receipt = read_receipt(store, manifest)
+    training = training_statement(store, _checkpoint(store, manifest, receipt))
+    about = receipt_statement(manifest, receipt, number=number, previous_signed=previous_signed)
+    return {"provenance.dsse": training, "receipt.dsse": about}
+
+
+def _checkpoint(store: Store, manifest: Manifest, receipt: Receipt) -> Manifest:
+    """The checkpoint of the version that a receipt names."""
+    if receipt.candidate is None:
+        raise CorruptError(f"{manifest.uri} names no model version.", details={"file": layout.manifest(manifest.uri)})
+    version = pointed_at(store.manifest, receipt.candidate)
+    place = layout.manifest(version.uri)
+    checkpoint = parsed(place, lambda about: Checkpoint.from_json(about["checkpoint"]), version.provenance)
+    return pointed_at(store.manifest, checkpoint.ref)
+
+
+def _sha256_of_files(store: Store, checkpoint: Manifest) -> dict[str, str]:
+    """SHA-256 of each file of a checkpoint and of its manifest; CorruptError if one is not as sealed."""
+    folder, digests = store.local(checkpoint.ref), {layout.MANIFEST: _manifest_sha256(store, checkpoint)}
+    for entry in checkpoint.files:
+        digest = hashlib.sha256()
+        with (folder / entry.path).open("rb") as file:
+            found = hash_stream(file, digest.update)
+        if found != (entry.bytes, entry.blake3):
+            raise corrupt(f"{checkpoint.uri}/{entry.path}", "does not hold the bytes that were sealed")
+        digests[entry.path] = digest.hexdigest()
+    return digests
+
+
+def _manifest_sha256(store: Store, manifest: Manifest) -> str:
+    return hashlib.sha256(store.read(layout.manifest(manifest.uri))).hexdigest()
+
+
+def _check_files(store: Store, path: str, payload: bytes, checkpoint: Manifest) -> None:
+    """CorruptError unless a payload lists the files of a checkpoint, as the digest of its manifest shows."""
+
+    def listed(data: bytes) -> dict[str, str]:
+        return {str(one["name"]): str(one["digest"]) for one in json.loads(data)["predicate"]["resources"]}
+
+    digests = parsed(path, listed, payload)
+    names = {layout.MANIFEST, *(file.path for file in checkpoint.files)}
+    if (
+        digests.keys() != names
+        or digests[layout.MANIFEST] != _manifest_sha256(store, checkpoint)
+        or parsed(path, lambda found: files_statement(checkpoint, found), digests) != payload
+    ):
+        raise corrupt(path, "is the signature of something else than is stored")
+
+
+def _verified(store: Store, path: str, what: str, keys: Sequence[PublicKey]) -> Signed:
+    data = _read(store, path)
+    envelope = data if what != "model.sig" else _envelope_in(data, path)
+    signed = verify(envelope, IN_TOTO, keys, path)
+    if _file(what, envelope, signed.key) != data:
+        raise corrupt(path, "is not a signature as it was written")
+    return signed
+
+
+def _read(store: Store, path: str, receipt: Manifest | None = None) -> bytes:
+    try:
+        return store.read(path)
+    except FileNotFoundError as error:
+        what = f"{path} is missing" if receipt is None else f"The receipt {receipt.uri} is not signed"
+        raise CorruptError(f"{what}.", details={"file": path}) from error
+
+
+def _file(what: str, envelope: bytes, key: PublicKey) -> bytes:
+    """A signature as it is stored: an envelope, or for a model's files the bundle that `model_signing` reads."""
+    if what != "model.sig":
+        return envelope
+    material = {"publicKey": {"hint": hashlib.sha256(key.pem()).hexdigest()}, "tlogEntries": []}
+    bundle = {"mediaType": BUNDLE, "verificationMaterial": material, "dsseEnvelope": json.loads(envelope)}
+    return canonical(bundle)
+
+
+def _envelope_in(bundle: bytes, path: str) -> bytes:
+    def envelope(data: bytes) -> bytes:
+        return canonical(json.loads(data)["dsseEnvelope"])
+
+    return parsed(path, envelope, bundle)
+
+
+def _said(path: str, payload: bytes) -> tuple[int, bool]:
+    """What a statement alone says: the receipt's number, and whether the one before it is signed."""
+
+    def said(data: bytes) -> tuple[int, bool]:
+        about: dict[str, Any] = json.loads(data)["predicate"]
+        if type(about["number"]) is not int or type(about["previousSigned"]) is not bool:
+            raise TypeError("number and previousSigned are missing")
+        return about["number"], about["previousSigned"]
+
+    return parsed(path, said, payload)
