@@ -16,6 +16,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from data_contracts.errors import CorruptError, UsageError
+from infra.environments import uv
 from infra.environments.build import InstallPlan, interpreter_in, make
 from infra.environments.installed import dist_infos, packages_folder, version_of
 from infra.environments.uv import UvFailed
@@ -54,7 +55,11 @@ def make_locked(folder: Path, lock: Sequence[str], wheels: Path | None) -> Path:
             remedy="Name a folder that has the wheels of these versions with --wheels, or set pip's index to one that "
             "has them.",
         ) from error
-    return interpreter_in(folder)
+    python = interpreter_in(folder)
+    if "uv" in linked and not (python.parent / "uv").exists():
+        # A program, which is outside of the folder of packages; it makes the environments of users' code.
+        (python.parent / "uv").symlink_to(uv.binary())
+    return python
 
 
 def is_intact(dist_info: Path) -> bool:

@@ -53,7 +53,7 @@ def run_uv(*arguments: str, folder: Path | None = None) -> str:
     """
     variables, options = uv_settings(os.environ) if arguments[0] == "pip" else ({}, [])
     more = [option for option in options if option not in arguments]
-    code, output, errors = run([_binary(), *arguments, *more], {**variables, **_UV_VARIABLES}, folder)
+    code, output, errors = run([binary(), *arguments, *more], {**variables, **_UV_VARIABLES}, folder)
     if code != 0:
         raise _failed(errors)
     return output
@@ -121,7 +121,8 @@ def export(folder: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
 
 
-def _binary() -> str:
+def binary() -> str:
+    """Path of the program."""
     from uv import find_uv_bin
 
     try:

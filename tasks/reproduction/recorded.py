@@ -52,6 +52,11 @@ class Recorded:
         return Replay(self.segments, keep_steps=frozenset(self.steps))
 
     @property
+    def copied(self) -> list[Ref]:
+        """What is copied from the model's store and not made again."""
+        return [*copied(self.recipe), *self.parents]
+
+    @property
     def external(self) -> bool:
         """Whether the user's data module read data of its own."""
         return self.recipe.resolved.spec["data"] == "external"
@@ -74,9 +79,8 @@ def read_recorded(store: Store, name: str) -> Recorded:
     missing = [] if manifest.provenance.get("generations") else ["the history of its generations"]
     trained = _recipe(store, manifest, missing, "the recipe of its training: lock, inputs and Trainwright's revision")
     recipe = _recipe(store, made, missing, "the recipe of its version") if "recipe" in made.provenance else trained
-    code = None if recipe is None else recipe.resolved.code
-    if code is not None and not store.exists(layout.manifest(code.uri)):
-        missing.append(f"its code ({code.uri})")
+    needed = [] if recipe is None else copied(recipe)
+    missing += [one.uri for one in needed if not store.exists(layout.manifest(one.uri))]
     if missing or recipe is None or trained is None:
         raise UsageError(
             f"{version.name} version {version.version} cannot be reproduced; missing: {', '.join(missing)}.",
@@ -89,6 +93,14 @@ def read_recorded(store: Store, name: str) -> Recorded:
     steps = {step: ref.id for step, ref in kept.items()} | {step: one for step, one in resumed.items() if one}
     dataset, contract, parents = _data(store, manifest)
     return Recorded(version, recipe, trained, segments, dict(sorted(steps.items())), kept, contract, dataset, parents)
+
+
+def copied(recipe: Recipe) -> list[Ref]:
+    """What a run took as it was: its code, and results of other runs."""
+    resolved = recipe.resolved
+    mixed = [dataset.ref for dataset in resolved.mixture.values()]
+    drift = None if resolved.drift is None else resolved.drift.contract
+    return [one for one in [resolved.code, resolved.init_from, drift, *mixed] if one is not None]
 
 
 def _recipe(store: Store, manifest: Manifest, missing: list[str], what: str) -> Recipe | None:

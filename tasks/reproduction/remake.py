@@ -21,7 +21,7 @@ from infra.audit import actor, now
 from infra.processes.processes import terminable
 from infra.store import Store, open_store
 from infra.store.transfer import copy_sealed
-from tasks.reproduction.recorded import Recorded, read_recorded
+from tasks.reproduction.recorded import read_recorded
 from tasks.reproduction.sources import moved
 from tasks.run.run import Run, new_run_id
 from tasks.stages.evaluate import evaluate
@@ -82,7 +82,7 @@ def remake(request: RemakeRequest, folder: Path) -> Made:
     recorded = read_recorded(source, request.name)
     store = open_store(str(folder / STORE))
     resolved = moved(recorded.recipe.resolved, None if request.data is None else Path(request.data))
-    for ref in _copied(recorded):
+    for ref in recorded.copied:
         copy_sealed(source, store, ref)
     run = Run(inputs_here(resolved, store), store, recorded=False, replay=recorded.replay)
     contract: ContractReport | None = validate(run)
@@ -107,14 +107,6 @@ def inputs_here(resolved: Resolved, store: Store) -> Resolved:
     changes = {"run_id": new_run_id(), "spec": spec, "store": store.uri, "champion": None, "fresh": False}
     changes |= {"actor": actor(), "trigger": "cli", "started": now()}
     return resolved.model_copy(update=changes)
-
-
-def _copied(recorded: Recorded) -> list[Ref]:
-    """What is copied from the model's store: its code, and what its run took as it was."""
-    resolved = recorded.recipe.resolved
-    mixed = [dataset.ref for dataset in resolved.mixture.values()]
-    drift = resolved.drift.contract if resolved.drift is not None else None
-    return [one for one in [resolved.code, resolved.init_from, drift, *recorded.parents, *mixed] if one is not None]
 
 
 if __name__ == "__main__":

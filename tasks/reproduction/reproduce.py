@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ from tasks.reproduction.sources import check_sources, moved
 
 log = logging.getLogger("trainwright")
 POLL_S = 0.1
+ENVIRONMENT = "environment"
 TRUST = (
     "reproduce runs the model's own code, which is read from {uri}: whoever can write this store may have chosen it. "
     "Run it only for a store whose writers you trust with this machine."
@@ -81,7 +83,12 @@ def reproduce(store: Store, request: Request) -> Reproduction:
     checked = check_sources(moved(recorded.recipe.resolved, request.data))
     log.info("sources   %d raw files are as they were", checked)
     folder.mkdir(parents=True, exist_ok=True)
-    python = _interpreter(recorded, request, folder)
+    try:
+        python = _interpreter(recorded, request, folder)
+    except BaseException:
+        # So that the same command can be tried again.
+        shutil.rmtree(folder / ENVIRONMENT, ignore_errors=True)
+        raise
     address, data = store.address, None if request.data is None else str(request.data.resolve())
     (folder / REQUEST).write_text(RemakeRequest(source=address, name=version, data=data).model_dump_json())
     _run_child(folder, python)
@@ -127,7 +134,7 @@ def _interpreter(recorded: Recorded, request: Request, folder: Path) -> Path:
         )
     if not request.here:
         started = time.monotonic()
-        python = make_locked(folder / "environment", trained.lock, request.wheels)
+        python = make_locked(folder / ENVIRONMENT, trained.lock, request.wheels)
         log.info("lock      %d packages installed in %.1f s", len(trained.lock), time.monotonic() - started)
         return python
     if differs := lock_differences(trained):

@@ -13,6 +13,8 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from flows.cli import main
+from infra.gc.census import take_census
+from infra.gc.retention import Limits, StoreItem, items_to_delete
 from infra.recipes import read_recipe
 from infra.store import Store, open_store
 from infra.store.transfer import copy_sealed
@@ -171,6 +173,33 @@ def test_a_recipe_that_was_changed_and_sealed_again_is_refused(line: Path, tmp_p
     ref = reseal(tmp_path / "store", named["uri"], {"recipe.json": json.dumps(recipe).encode()})
     with pytest.raises(CorruptError, match="is not the recipe that its name stands for"):
         read_recipe(store, ref)
+
+
+def test_a_recipe_stays_as_long_as_something_names_it(store: Store) -> None:
+    census = {item.uri: item for item in take_census(store)}
+    recipes = {uri for uri, item in census.items() if item.kind == "recipe"}
+    training, version = (store.manifest(uri).provenance["recipe"]["uri"] for uri in _makers(census))
+    assert {training, version} <= recipes
+    year = census[version].touched_s + 365 * 86_400
+    gone = {deletion.item.uri for deletion in items_to_delete(census.values(), year, Limits())}
+    assert not {training, version} & gone
+    without = [item for uri, item in census.items() if item.kind not in ("model", "alias", "receipt")]
+    assert recipes <= {deletion.item.uri for deletion in items_to_delete(without, year, Limits())}
+
+
+def _makers(census: dict[str, StoreItem]) -> list[str]:
+    """The newest checkpoint and the model version."""
+    checkpoints = sorted(uri for uri, item in census.items() if item.kind == "checkpoint")
+    return [checkpoints[-1], "models/tiny/1"]
+
+
+def test_what_is_needed_and_was_deleted_is_listed(line: Path, recorded: Recorded, tmp_path: Path) -> None:
+    shutil.copytree(line / ".trainwright", tmp_path / "store")
+    code = recorded.recipe.resolved.code.uri
+    shutil.rmtree(tmp_path / "store" / code)
+    with pytest.raises(UsageError) as refused:
+        read_recorded(open_store(str(tmp_path / "store"), create=False), "tiny")
+    assert refused.value.details["missing"] == [code]
 
 
 def test_what_is_not_as_it_was_is_said_in_words(recorded: Recorded) -> None:
