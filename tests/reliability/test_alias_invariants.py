@@ -1,9 +1,9 @@
 """Eight processes at one alias: one champion at any moment, a linear history, no half-promotion.
 
-They promote, roll back and release, and are killed, or lose an answer, between any two requests to the store. The steps
-come from a seed or from Hypothesis, which shrinks a failure to the fewest steps and prints them; each failure says how
-to repeat it (`python -m tests.support.alias_steps KIND SEED`; Hypothesis prints `@reproduce_failure`). What must hold
-is in `World.look` and `World.compare` (`tests/support/alias_world.py`).
+They promote, roll back, release, approve and refuse, and are killed, or lose an answer, between any two requests to the
+store. The steps come from a seed or from Hypothesis, which shrinks a failure to the fewest steps and prints them; each
+failure says how to repeat it (`python -m tests.support.alias_steps KIND SEED`; Hypothesis prints the steps as a
+program). What must hold is in `World.look` and `World.compare` (`tests/support/alias_world.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.support.alias_actors import FATES
 from tests.support.alias_steps import free, place, seeded
@@ -75,7 +75,7 @@ def test_what_a_reader_sees_while_all_run(
     for seed in range(seeds):
         options, bucket = (server.options, server.bucket()) if server else ({}, "")
         with place(kind, options, bucket) as there:
-            world = World(there, actors)
+            world = World(there, actors, protected=seed % 2 == 1)
             seen += free(world, seed, acts)
     print(f"\n{kind}: the reader saw the alias move {seen} times in {seeds} seeds")
     assert seen > 0
@@ -87,9 +87,13 @@ class AliasMachine(RuleBasedStateMachine):
     def __init__(self, kind: str, actors: Actors, counts: Counter[str]) -> None:
         super().__init__()
         self.counts = counts
+        self.kind, self.actors = kind, actors
         self._place = contextlib.ExitStack()
-        self.world = World(self._place.enter_context(place(kind)), actors)
         self.failed = False
+
+    @initialize(protected=st.booleans())
+    def begin(self, protected: bool) -> None:
+        self.world = World(self._place.enter_context(place(self.kind)), self.actors, protected=protected)
 
     def _take(self, step: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         try:
@@ -114,6 +118,10 @@ class AliasMachine(RuleBasedStateMachine):
     @rule(number=actor, version=st.none() | st.integers(1, 6), steps=ahead)
     def release(self, number: int, version: int | None, steps: Any) -> None:
         self._take(self.world.begin, number, "release", steps=steps, version=version)
+
+    @rule(number=actor, what=st.sampled_from(["approve", "refuse"]), which=st.integers(0, 20), steps=ahead)
+    def answer(self, number: int, what: str, which: int, steps: Any) -> None:
+        self._take(self.world.answer, number, what, which, steps=steps)
 
     @rule(number=actor, steps=ahead)
     def go_on(self, number: int, steps: Any) -> None:

@@ -31,6 +31,7 @@ from infra.store.database_backend import NamedBackend
 from infra.store.folder import FolderBackend
 from infra.store.name_database import Names
 from infra.store.s3 import S3Backend
+from tasks.stages.answers import answer
 from tests.support.careless import Careless
 
 MODEL, ALIAS = "m", "champion"
@@ -178,9 +179,10 @@ def _turned(inner: Any, turns: Turns | None, lost: Callable[[], Exception]) -> A
 
 @dataclass(frozen=True)
 class Act:
-    """What a person or a run does: `promote` a checkpoint, go `back` to a version, or `release` one from hold.
+    """What a person or a run does: `promote`, go `back` to a version, `release` one from hold, `approve` or `refuse`.
 
     Attributes:
+        of: the run that is approved or refused; `run_id` is then the name of whoever answers.
         began, at: when the run began, and when this attempt at it was made.
     """
 
@@ -191,10 +193,14 @@ class Act:
     checkpoint: Checkpoint | None = None
     version: int | None = None
     force: bool = False
+    of: str = ""
 
 
 def carried_out(store: Store, act: Act) -> tuple[str, str]:
-    """What the product says of an act: (`moved`, `not moved` or `unknown`; its sentence)."""
+    """What the product says of an act: (`moved`, `not moved` or `unknown`; its sentence).
+
+    An answer has `moved` if it is the one that counts.
+    """
     about = {"run_id": act.run_id, "actor": "ann", "trigger": "cli", "started": act.began, "finished": act.at}
     try:
         match act.what:
@@ -202,11 +208,16 @@ def carried_out(store: Store, act: Act) -> tuple[str, str]:
                 return _promoted(store, act, about)
             case "back":
                 made = tasks.stages.rollback.rollback(store, MODEL, ALIAS, act.version, about, "it fell")
+            case "approve" | "refuse":
+                decision = "approved" if act.what == "approve" else "refused"
+                given = answer(store, act.of, decision, act.run_id, "looked at")
+                return "moved", f"question of {given.question}"
             case _:
                 made = tasks.stages.rollback.release(store, MODEL, ALIAS, act.version, "it was wrong", about)
         return "moved", made.sentence
     except StorageUnavailable as error:
-        return "unknown" if "unknown" in error.message else "not moved", error.message
+        unclear = "unknown" in error.message or act.what in ("approve", "refuse")
+        return "unknown" if unclear else "not moved", error.message
     except TrainwrightError as error:
         return "not moved", f"{type(error).__name__}: {error.message}"
 

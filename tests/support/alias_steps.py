@@ -25,6 +25,7 @@ from tests.support.alias_actors import FATES, Act, Place
 from tests.support.alias_world import ACTORS, CHECKPOINTS, END_S, Actors, Steps, World, received
 from tests.support.s3 import S3Server
 
+ANSWERS = {False: [], True: ["again", "again", "approve", "approve", "refuse"]}
 # A step costs more on a server.
 STEPS = {"folder": 60, "names": 40, "s3": 25}
 
@@ -51,8 +52,10 @@ def stepped(world: World, draw: random.Random, steps: int) -> None:
     for _ in range(steps):
         number, what = draw.randrange(ACTORS), draw.random()
         ahead: Steps = draw.choice(["write", "move", "move", 1, draw.randint(1, 60)])
-        if number not in world.doing:
-            kind = draw.random()
+        if number not in world.doing and world.protected and draw.random() < 0.4:
+            world.answer(number, draw.choice(["approve", "approve", "refuse"]), draw.randrange(100), steps=ahead)
+        elif number not in world.doing:
+            kind = draw.random() if not world.protected else draw.choice([0.3, 0.55, 0.7, 0.9])
             if kind < 0.5:
                 checkpoint = world.checkpoints[draw.randrange(CHECKPOINTS)]
                 world.begin(number, "promote", steps=ahead, checkpoint=checkpoint, force=draw.random() < 0.2)
@@ -111,11 +114,13 @@ def _freely(world: World, number: int, seed: str) -> Connection:
 
 
 def _drawn(world: World, draw: random.Random) -> Act:
-    what = draw.choice(["promote", "promote", "promote", "again", "back", "back", "release"])
+    what = draw.choice(["promote", "promote", "promote", "again", "back", "back", "release", *ANSWERS[world.protected]])
     earlier = [one for one in world.acts.values() if one.what == "promote"]
+    if what in ("approve", "refuse") and earlier:
+        return world.act(what, of=draw.choice(earlier).run_id)
     if what == "again" and earlier:
         return world.attempt(draw.choice(earlier))
-    if what in ("promote", "again"):
+    if what not in ("back", "release"):
         checkpoint = world.checkpoints[draw.randrange(CHECKPOINTS)]
         return world.act("promote", checkpoint=checkpoint, force=draw.random() < 0.2)
     return world.act(what, version=draw.choice([None, None, 1, 2, draw.randint(1, 9)]))
@@ -127,7 +132,7 @@ def seeded(kind: str, seeds: range, actors: Actors, server: S3Server | None = No
     bucket = server.bucket() if server is not None else ""
     for seed in seeds:
         with place(kind, server.options if server is not None else None, bucket) as there, _named(kind, seed):
-            world = World(there, actors)
+            world = World(there, actors, protected=seed % 3 == 0)
             stepped(world, random.Random(seed), STEPS[kind])
         counts += world.counts
     return counts

@@ -21,11 +21,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from data_contracts.approvals import Answer, Question
 from data_contracts.errors import CorruptError
-from data_contracts.handoffs import Checkpoint, Ref
+from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra import registry
 from infra.receipts import chain, holds_after, is_rollback, read_receipt
 from infra.store import Manifest, Store, layout
+from tasks.stages.protect import protect
 from tests.support.alias_actors import ALIAS, MODEL, Act, Place, carried_out, evaluation
 from tests.support.s3 import CREDENTIALS
 
@@ -94,13 +96,16 @@ class World:
         told: what each act was told, by its run: `moved`, `not moved`, `unknown`, or `killed`.
     """
 
-    def __init__(self, place: Place, actors: Actors) -> None:
+    def __init__(self, place: Place, actors: Actors, *, protected: bool = False) -> None:
+        self.protected = protected
         self.place, self.actors = place, actors
         self.store = place.open()
         self.checkpoints = [_checkpoint(self.store, n) for n in range(CHECKPOINTS)]
         _damage(self.store, self.checkpoints[DAMAGED])
         for n in (0, DAMAGED):  # the second could be gone back to by its number
             registry.write_version(self.store, MODEL, self.checkpoints[n], evaluation(n).ref, {}, {})
+        if protected:
+            protect(self.store, MODEL, ALIAS, "ann", "it is served")
         self.chain: list[Manifest] = []
         self.held: set[str] = set()
         self.doing: dict[int, Doing] = {}
@@ -119,9 +124,17 @@ class World:
 
     def again(self, number: int, which: int, *, steps: Steps = 0) -> None:
         """Let an idle actor carry out an earlier run again, as after a kill or beside another attempt."""
-        runs = [one for one in self.acts.values() if one.what == "promote"]
-        if runs and number not in self.doing:
+        if (runs := self._latest()) and number not in self.doing:
             self._begin(number, self.attempt(runs[which % len(runs)]), steps)
+
+    def answer(self, number: int, what: str, which: int, *, steps: Steps = 0) -> None:
+        """Let an idle actor approve or refuse an earlier run; it need not wait for an answer."""
+        if runs := self._latest():
+            self.begin(number, what, steps=steps, of=runs[which % len(runs)].run_id)
+
+    def _latest(self) -> list[Act]:
+        """The latest runs, of which some wait for an answer."""
+        return [one for one in self.acts.values() if one.what == "promote"][-6:]
 
     def act(self, what: str, **about: Any) -> Act:
         """A new act, by a run of its own."""
@@ -235,6 +248,7 @@ class World:
         if act.what == "promote":
             assert act.force or checkpoint not in self.held, "a checkpoint on hold was promoted"
             assert held == self.held - {checkpoint}
+            assert not self.protected or self._approved(run_id, receipt), "it was promoted without an approval"
         elif act.what == "back":
             assert is_rollback(receipt)
             assert receipt.champion is not None
@@ -247,6 +261,20 @@ class World:
             assert held < self.held
         self.held = held
         self.chain.append(manifest)
+
+    def _approved(self, run_id: str, receipt: Receipt) -> bool:
+        """Whether a person approved just this promotion: this run's, of these weights, in the place of this version."""
+        assert receipt.approval is not None
+        assert receipt.candidate is not None
+        question = self.store.read_as(layout.question(run_id, receipt.approval.n), Question.from_json)
+        answered = self.store.read_as(layout.answer(run_id, question.n), Answer.from_json)
+        candidate = registry.model_version(self.store, receipt.candidate).checkpoint.ref
+        asked = (question.run_id, question.champion, question.candidate)
+        given = (answered.question, answered.decision, answered.by)
+        assert self.acts[answered.by].of == run_id
+        return asked == (run_id, receipt.champion, candidate) and given == (
+            question.digest, "approved", receipt.approval.by,
+        )  # fmt: skip
 
     def _now(self) -> int | None:
         return read_receipt(self.store, self.chain[-1]).version if self.chain else None
@@ -263,13 +291,22 @@ class World:
         self.compare()
 
     def compare(self) -> None:
-        """Who was told that the alias moved is in the history, who was told that it did not is not."""
-        moved = {one.provenance["run_id"] for one in self.chain}
+        """Whoever was told that the alias moved is in the history, whoever was told that it did not is not."""
+        moved = {one.provenance["run_id"] for one in self.chain} | set(self._answers())
         for run_id, word in self.told.items():
-            assert word != "moved" or run_id in moved, f"{run_id} was told that the alias moved"
-            assert word != "not moved" or run_id not in moved, f"{run_id} was told that the alias did not move"
+            assert word != "moved" or run_id in moved, f"{run_id} was told that it was done"
+            assert word != "not moved" or run_id not in moved, f"{run_id} was told that it was not done"
         again = [one.provenance["run_id"] for one in chain(self.store, self.chain[-1].ref if self.chain else None)]
         assert again[::-1] == [one.provenance["run_id"] for one in self.chain]
+
+    def _answers(self) -> list[str]:
+        """Whoever gave an answer that counts: one for each question at most."""
+        by = []
+        for run_id in self.acts:
+            for n in self.store.list(layout.approvals(run_id)):
+                found = self.store.find_as(layout.answer(run_id, int(n)), Answer.from_json)
+                by += [found.by] if found is not None else []
+        return by
 
     def recovers(self) -> None:
         """Runs that were cut off are resumed, then the alias is moved back and forward once more."""
@@ -280,7 +317,14 @@ class World:
         now = self._now()
         standing = None if now is None else registry.read_version(self.store, MODEL, now).checkpoint.ref.id
         other = next(self.checkpoints[n] for n in good if self.checkpoints[n].ref.id != standing)
-        assert self._plainly(self.act("promote", checkpoint=other, force=True))[0] == "moved"
+        last = self.act("promote", checkpoint=other, force=True)
+        word, sentence = self._plainly(last)
+        if self.protected:
+            assert (word, "must approve" in sentence) == ("not moved", True), sentence
+            assert self._plainly(self.act("approve", of=last.run_id))[0] == "moved"
+            assert self._plainly(self.act("refuse", of=last.run_id))[0] == "not moved"
+            word, sentence = self._plainly(self.attempt(last))
+        assert word == "moved", sentence
         if now is not None:
             assert self._plainly(self.act("back", version=now))[0] == "moved"
             assert self._now() == now
