@@ -229,7 +229,7 @@ def _promoted(store: Store, act: Act, about: dict[str, Any]) -> tuple[str, str]:
     resolved = SimpleNamespace(started=act.began, actor="ann")
     spec = SimpleNamespace(model_name=MODEL, name=MODEL, contract=None, promote=PromoteSpec(alias=ALIAS))
     run = SimpleNamespace(store=store, run_id=act.run_id, spec=spec, resolved=resolved, recorded=True)
-    run.provenance = lambda *parents: {**about, "parents": []}
+    run.provenance, run.with_recipe = lambda *parents: {**about, "parents": []}, lambda provenance: provenance
     tasks.stages.promote.comparable = lambda run, mine, score, *_: (score, score)  # type: ignore[attr-defined]
     score = evaluation(checkpoint.step)
     done = tasks.stages.promote.promote.done(run, checkpoint, None, score, "it is right" if act.force else None)

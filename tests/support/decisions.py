@@ -294,6 +294,7 @@ class World:
         resolved = SimpleNamespace(started=self._time(int(run.removeprefix("run-"))), actor="ann")
         of_run = SimpleNamespace(store=self.store, run_id=run, spec=spec, root=Path(), resolved=resolved, recorded=True)
         of_run.provenance = lambda *parents: {**about, "parents": []}
+        of_run.with_recipe = lambda provenance: provenance
         try:
             with mock.patch.object(tasks.stages.promote, "comparable", comparable):
                 done = decide(of_run, self.checkpoints[of], None, evaluation(of), "why" if forced else None)
