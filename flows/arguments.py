@@ -103,6 +103,13 @@ def _of_run(command: argparse.ArgumentParser) -> None:
     _store(command)
 
 
+def _mirror(command: argparse.ArgumentParser) -> None:
+    help_ = "run id; default: everything that the mirrors were not told yet"
+    command.add_argument("run", nargs="?", metavar="RUN", help=help_)
+    command.add_argument("--wait", type=float, default=600.0, metavar="S", help="seconds to wait in all; default 600")
+    _store(command)
+
+
 def _logs(command: argparse.ArgumentParser) -> None:
     _of_run(command)
     help_ = "print everything that was kept of rank K; default: the end of each rank's output"
@@ -258,6 +265,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "resume": _resume,
     "checkpoints": _of_run,
     "logs": _logs,
+    "mirror": _mirror,
     "status": _store,
     "plan": _spec,
     "train": _training,

@@ -36,6 +36,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "rollback": ("aliases", "move an alias back to an earlier version, and put the checkpoint it leaves on hold"),
     "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
     "history": ("history", "list who moved an alias, from which version to which, and why"),
+    "mirror": ("mirror", "tell MLflow and other mirrors of a run again, or what they were not told yet"),
     "show": ("queries", "show a model version, an alias or a run"),
     "export": ("export", "write a model version to a folder, in a form that runs without Trainwright"),
     "report": ("report", "write the page of a run as one HTML file, and open it in a browser"),

@@ -29,6 +29,7 @@ from infra.orchestrator.model_events import announce_verdict
 from infra.store import layout
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
+from tasks.mirrors.deliver import tell_after_run
 from tasks.policies import run_tags
 from tasks.run.options import FLOW_RUN_KEY, SCHEDULE_KEY
 from tasks.run.run import Run
@@ -146,7 +147,9 @@ def end_of(opened: Callable[[], Run], work: Callable[[Run], RunReport]) -> State
     try:
         run = opened()
         take_form_answer(run)
-        return as_state(run, work(run))
+        state = as_state(run, work(run))
+        tell_after_run(run)
+        return state
     except Exception as error:
         _leave_to_newer_execution(run, str(error))
         raise

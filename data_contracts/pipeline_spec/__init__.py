@@ -27,6 +27,7 @@ from data_contracts.pipeline_spec.data import (
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetSpec
 from data_contracts.pipeline_spec.gate_names import check_gates, listed
 from data_contracts.pipeline_spec.loader import OWN, LoaderSpec, MixtureSpec
+from data_contracts.pipeline_spec.mirrors import MirrorsSpec, check_mirrors
 from data_contracts.pipeline_spec.placement import VerifySpec
 from data_contracts.pipeline_spec.promote import GateSpec, PromoteSpec
 from data_contracts.pipeline_spec.slices import SliceSpec
@@ -47,6 +48,7 @@ __all__ = [
     "InitSpec",
     "LoaderSpec",
     "MetricSpec",
+    "MirrorsSpec",
     "MixtureSpec",
     "NearSpec",
     "PiecesSpec",
@@ -141,6 +143,8 @@ class PipelineSpec(Section):
     """How a checkpoint is scored."""
     promote: PromoteSpec = PromoteSpec()
     """When a checkpoint becomes the champion."""
+    mirrors: MirrorsSpec = MirrorsSpec()
+    """Systems outside that are told of each run after its verdict; never part of a reuse key; default: none."""
 
     @model_serializer(mode="wrap")
     def _without_new_sections(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -148,6 +152,7 @@ class PipelineSpec(Section):
         # stay.
         absent = {"code"} if self.code == CodeSpec() else set[str]()
         absent |= {"environment"} if self.environment is None else set()
+        absent |= {"mirrors"} if self.mirrors == MirrorsSpec() else set()
         return {name: one for name, one in write(self).items() if name not in absent}
 
     @property
@@ -170,6 +175,7 @@ class PipelineSpec(Section):
         self._check_arrival()
         self._check_splits()
         check_gates(self.promote.gates, self.evaluate)
+        check_mirrors(self.mirrors, self.model_name, self.promote.alias)
         for name in ("unit", "slices"):
             if self.data == "external" and getattr(self.evaluate, name):
                 sentence = "needs the columns of a dataset, and with data: external there are none; leave it out"

@@ -12,8 +12,12 @@ from data_contracts.handoffs import Receipt
 from flows.commands.guard import Answer, log
 from flows.commands.queries import store_with
 from infra import audit
+from tasks.mirrors.deliver import tell_quietly
 from tasks.stages.rollback import release as lift
 from tasks.stages.rollback import rollback as roll_back
+
+# How long the mirrors may take after a rollback, which is done by then.
+MIRRORS_S = 20.0
 
 
 def rollback(arguments: argparse.Namespace) -> Answer:
@@ -23,6 +27,7 @@ def rollback(arguments: argparse.Namespace) -> Answer:
     store, alias = store_with(arguments), alias or "champion"
     receipt = roll_back(store, model, alias, arguments.to, about, arguments.reason, arguments.evidence)
     _announce(receipt, about["actor"])
+    tell_quietly(store, MIRRORS_S)
     return Answer(receipt.sentence, receipt.to_json())
 
 

@@ -21,6 +21,7 @@ from infra import registry
 from infra.gang.checkpoints.listing import Found
 from infra.receipts import holds_after
 from infra.store import Store, layout
+from tasks.mirrors.outbox import NEWEST, due
 from tasks.queries.checkpoints import checkpoints_of
 from tasks.queries.kept_seal import checked_seal
 from tasks.queries.logs import logs_of
@@ -111,8 +112,10 @@ def status(arguments: argparse.Namespace) -> Answer:
         of_runs = [(one["run_id"], one["pipeline"], one["verdict"]) for one in runs]
         tables = table(("model", "alias", "version"), of_models), table(("run", "pipeline", "verdict"), of_runs)
         lines += [line for said in tables if said for line in ("", said)]
+        untold = [one.sentence for one in due(store, NEWEST)]
+        lines += [line for said in untold for line in ("", f"  {said} (`trainwright mirror` tells it)")]
         lines += [] if any(tables) else ["  no runs and no models yet; `trainwright run SPEC` makes the first"]
-        value["stores"].append({"uri": store.uri, "runs": runs, "models": models})
+        value["stores"].append({"uri": store.uri, "runs": runs, "models": models, "untold": untold})
     return Answer("\n".join(lines), value)
 
 

@@ -153,7 +153,7 @@ class _Census:
                 yield StoreItem(folder, "log", _bytes(inside), self._touched(folder, inside))
 
     def _runs(self) -> Iterator[StoreItem]:
-        """Runs and their triggers."""
+        """Runs, their triggers and what mirrors were told of them."""
         triggers: dict[str, set[str]] = defaultdict(set)
         for file in self.files["triggers"]:
             trigger = self._record(file.path)
@@ -162,6 +162,10 @@ class _Census:
             broken = f"{file.path} cannot be read." if not trigger and self.store.exists(file.path) else ""
             about: dict[str, Any] = {"root": "it cannot be read" if broken else "", "broken": broken}
             yield StoreItem(file.path, "trigger", file.bytes, file.written_s, names=frozenset({run}), **about)
+        for uri, files in _by_folder(self.files["mirrored"], 3).items():
+            run = f"runs/{uri.split('/')[1]}"
+            triggers[run].add(uri)
+            yield StoreItem(uri, "delivery", _bytes(files), self._touched(uri, files))
         for uri, files in _by_folder(self.files["runs"], 2).items():
             yield self._run(uri, files, frozenset(self.begun[uri] | triggers[uri]))
 

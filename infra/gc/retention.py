@@ -14,7 +14,7 @@ from data_contracts.errors import CorruptError
 
 Kind = Literal[
     "model", "receipt", "alias", "run", "trigger", "training", "checkpoint", "log",
-    "evaluation", "dataset", "contract", "code", "import", "recipe",
+    "evaluation", "dataset", "contract", "code", "import", "recipe", "delivery",
 ]  # fmt: skip
 DAY_S = 86_400.0
 

@@ -133,6 +133,22 @@ def run_attempt(run_id: str, n: int) -> str:
     return f"{run_attempts(run_id)}/{_number(n)}.json"
 
 
+def mirrored(run_id: str | None = None, mirror: str | None = None) -> str:
+    """Folder of what mirrors were told of a run or a rollback; of one mirror; or of all runs."""
+    parts = [_name(part) for part in (run_id, mirror) if part is not None]
+    return "/".join(["mirrored", *parts])
+
+
+def delivery(run_id: str, mirror: str, what: str, n: int) -> str:
+    """Record of attempt `n` from 0 to tell a mirror `what`: `final`, `alias`, or the number of the run's attempt."""
+    return f"{mirrored(run_id, mirror)}/{_name(what)}-{_number(n)}.json"
+
+
+def telling() -> str:
+    """Pointer: which process tells the mirrors of this store."""
+    return "mirrored/lease"
+
+
 def errand(run_id: str, name: str) -> str:
     """Folder of a job that a node elsewhere does for a run; its layout is that of a training."""
     return f"{run(run_id)}/errands/{_name(name)}"

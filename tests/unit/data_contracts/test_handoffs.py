@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from data_contracts import handoffs
 from data_contracts.approvals import Answer, Protection, Question
+from data_contracts.deliveries import Delivery
 from data_contracts.errors import UsageError
 from data_contracts.exposures import ExposureEntry, SpentBefore
 from data_contracts.file_part import FilePart
@@ -24,7 +25,7 @@ from data_contracts.run_report import RunReport
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart,
-           Question, Answer, Protection, Recipe]  # fmt: skip
+           Question, Answer, Protection, Recipe, Delivery]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,19 @@
+"""The record of one attempt to tell a mirror of a run or of a move of an alias."""
+
+from __future__ import annotations
+
+from data_contracts.handoffs import HandOff
+
+
+class Delivery(HandOff):
+    """One attempt.
+
+    Attributes:
+        delivered: whether the mirror has all of it now.
+        sentence: what was done, or why it failed; without secrets and without values of the data.
+        at: the time (UTC, ISO 8601).
+    """
+
+    delivered: bool
+    sentence: str
+    at: str

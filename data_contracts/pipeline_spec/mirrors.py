@@ -1,0 +1,109 @@
+"""`mirrors`: systems outside that are told of each run, after its verdict."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, model_validator
+
+from data_contracts.pipeline_spec.base import FieldError, Section
+
+_NAMED = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
+_ADDRESS = re.compile(r"https?://[^/\s?#@]+(/[^\s?#@]*)?")
+# Aliases that MLflow keeps for itself.
+MLFLOW_RESERVED = re.compile(r"latest|v[0-9]+")
+
+GTO_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+
+
+def _named(text: str) -> str:
+    if not _NAMED.fullmatch(text):
+        raise ValueError("must name a credential (env:NAME), not hold one")
+    return text
+
+
+def _address(text: str) -> str:
+    if not _ADDRESS.fullmatch(text):
+        raise ValueError("must be http://… or https://… without user, password and query")
+    return text.rstrip("/")
+
+
+Named = Annotated[str, AfterValidator(_named)]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+def _absent(value: Any) -> bool:
+    return value is None
+
+
+class MlflowSpec(Section):
+    """An MLflow tracking server, 2.0 or later."""
+
+    uri: Address
+    """Address of the server, such as `https://mlflow.example`."""
+    experiment: str | None = Field(default=None, min_length=1, max_length=200, exclude_if=_absent)
+    """The experiment; made if it does not exist; default: the pipeline's name."""
+    username: Named | None = Field(default=None, exclude_if=_absent)
+    """The environment variable that holds the user's name, as `env:NAME`; needs `password`."""
+    password: Named | None = Field(default=None, exclude_if=_absent)
+    """The environment variable that holds the password, as `env:NAME`."""
+    token: Named | None = Field(default=None, exclude_if=_absent)
+    """Instead of a user: the environment variable that holds a bearer token, as `env:NAME`."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> MlflowSpec:
+        if (self.username is None) != (self.password is None):
+            raise FieldError("password" if self.password is None else "username", "is missing; give both or neither")
+        if self.token is not None and self.username is not None:
+            raise FieldError("token", "and username exclude each other; leave one out")
+        return self
+
+
+class OpenLineageSpec(Section):
+    """Where OpenLineage events go: to a server, or into a file."""
+
+    url: Address | None = Field(default=None, exclude_if=_absent)
+    """Address of the server; events are posted to `api/v1/lineage` below it."""
+    file: str | None = Field(default=None, min_length=1, exclude_if=_absent)
+    """Instead of `url`: a file to which events are appended, one JSON object a line, relative to the spec's folder."""
+    namespace: str = Field(default="trainwright", min_length=1, max_length=200)
+    """The namespace of the jobs; default `trainwright`."""
+    token: Named | None = Field(default=None, exclude_if=_absent)
+    """With `url`: the environment variable that holds a bearer token, as `env:NAME`."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> OpenLineageSpec:
+        if (self.url is None) == (self.file is None):
+            raise FieldError("url", "give either url or file, and not both")
+        if self.token is not None and self.url is None:
+            raise FieldError("token", "needs url; leave it out")
+        return self
+
+
+class MirrorsSpec(Section):
+    """Systems that are told of each run after its verdict. A mirror that fails changes no verdict; it is told again."""
+
+    mlflow: MlflowSpec | None = Field(default=None, exclude_if=_absent)
+    """Runs, and after a promotion the version and its alias, in MLflow; default: none."""
+    openlineage: OpenLineageSpec | None = Field(default=None, exclude_if=_absent)
+    """Events about each stage; default: none."""
+    gto: bool = Field(default=False, exclude_if=lambda one: not one)
+    """Whether a promotion sets Git tags in the project's repository, as GTO writes them; default false."""
+    wait_s: float = Field(default=20.0, gt=0, le=3600, exclude_if=lambda one: one == 20.0)
+    """How long the end of a run waits for all mirrors together, in seconds; default 20."""
+
+    @property
+    def names(self) -> list[str]:
+        """The mirrors that are asked for."""
+        return [name for name in ("mlflow", "openlineage", "gto") if getattr(self, name)]
+
+
+def check_mirrors(mirrors: MirrorsSpec, model: str, alias: str) -> None:
+    """FieldError for names that a mirror cannot have."""
+    if mirrors.mlflow is not None and MLFLOW_RESERVED.fullmatch(alias):
+        raise FieldError(("promote", "alias"), f"{alias!r} is a name that MLflow keeps for itself; choose another")
+    for field, name in (("model", model), ("alias", alias)):
+        if mirrors.gto and not GTO_NAME.fullmatch(name):
+            sentence = f"{name!r} cannot be a name in GTO; take lower-case letters, digits and single '-'"
+            raise FieldError(("promote", field), sentence)

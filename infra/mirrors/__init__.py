@@ -1,0 +1,1 @@
+"""The systems outside that are told of runs: MLflow, OpenLineage, Git."""

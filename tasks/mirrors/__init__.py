@@ -1,0 +1,1 @@
+"""Which mirrors are still to be told what, and what they are told."""

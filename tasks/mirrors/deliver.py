@@ -1,0 +1,166 @@
+"""Tells the mirrors what is due, within a time; a failure is one log line and a record, and changes no verdict."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.run_report import RunReport
+from infra import registry
+from infra.mirrors import git_tags
+from infra.mirrors.endpoint import Deadline, Endpoint, credentials
+from infra.mirrors.mlflow import Mlflow
+from infra.mirrors.openlineage import append_events, post_events
+from infra.store import Store, layout
+from infra.store.lease_keeper import LeaseKeeper
+from tasks.mirrors.lineage_events import lineage_events
+from tasks.mirrors.mlflow_content import mlflow_run, tags
+from tasks.mirrors.outbox import NEWEST, Due, due, note
+from tasks.pages.facts import Facts, facts_of
+from tasks.run.report import latest_report
+from tasks.run.run import Run
+
+AGAIN = "`trainwright mirror` tells it again."
+log = logging.getLogger("trainwright")
+
+
+def tell_after_run(run: Run) -> None:
+    """Tell the mirrors of a run that has ended, and what is due from before, as far as `mirrors.wait_s` allows."""
+    if run.recorded and run.spec.mirrors.names:
+        tell_quietly(run.store, run.spec.mirrors.wait_s)
+
+
+def tell_quietly(store: Store, wait_s: float) -> None:
+    """Tell the mirrors of a store what is due of its newest runs; whatever goes wrong is a log line."""
+    try:
+        for one in tell(store, lambda: due(store, NEWEST), Deadline(wait_s)):
+            log.warning("%s", _ended(one.sentence))
+    except Exception as error:  # the run has ended; the text may quote a value
+        log.warning("The mirrors were not told (%s); `trainwright mirror` tells them.", type(error).__name__)
+
+
+def tell(store: Store, find: Callable[[], Sequence[Due]], deadline: Deadline) -> list[Due]:
+    """Tell the mirrors what `find` returns, once this process alone tells them; returns what remains due.
+
+    A mirror that does not answer is not asked again in this call.
+    """
+    if not (found := find()):
+        return []
+    keeper = LeaseKeeper(store, layout.telling(), f"mirrors/{uuid.uuid4().hex[:12]}")
+    left: list[Due] = []
+    away: set[str] = set()
+    try:
+        keeper.start()
+        if keeper.token(deadline.left_s()) is None:
+            return list(found)  # another process tells them
+        for one in find():
+            keeper.check()
+            if one.mirror in away or not deadline.left_s():
+                left.append(one)
+                continue
+            told, answers = _tell(store, one, deadline)
+            away |= set() if answers else {one.mirror}
+            left += [] if told.last is not None and told.last.delivered else [told]
+    finally:
+        keeper.stop()
+    return left
+
+
+def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
+    """What was due with its newest attempt, and whether the mirror answers."""
+    by = {"mlflow": _mlflow, "openlineage": _openlineage, "gto": _gto}
+    try:
+        sentence = by[one.mirror](store, one, deadline)
+    except TrainwrightError as error:
+        return note(store, one, False, str(error)), isinstance(error, UsageError)
+    except Exception as error:  # of a library; the text may quote a value
+        return note(store, one, False, f"It failed with {type(error).__name__}. {AGAIN}"), False
+    log.info("%s: %s", one.mirror, sentence)
+    return note(store, one, True, sentence), True
+
+
+def _mlflow(store: Store, one: Due, deadline: Deadline) -> str:
+    spec = one.about.pipeline().mirrors.mlflow
+    assert spec is not None
+    access = credentials("mirrors.mlflow", {"username": spec.username, "password": spec.password, "token": spec.token})
+    with Endpoint("MLflow", spec.uri, access, deadline) as endpoint:
+        server = Mlflow(endpoint)
+        if one.alias is not None:
+            return _put_alias(store, server, *one.alias)
+        run, facts, report = _run_of(store, one)
+        kept = server.put_run(mlflow_run(facts, report, spec.experiment or run.spec.name))
+        said = f"run {report.run_id} is {kept.id} in MLflow"
+        model = report.model
+        if report.verdict != "promoted" or model is None or model.version is None or model.alias is None:
+            return said
+        number = server.put_version(model.name, model.version, kept, tags(report), report.sentence)
+        named = _put_alias(store, server, model.name, model.alias)
+        return f"{said}, {model.name} version {model.version} is {number}, and {named}"
+
+
+def _put_alias(store: Store, server: Mlflow, model: str, alias: str) -> str:
+    """Make MLflow's alias name what ours names, and look again: it may have moved meanwhile."""
+    while True:
+        named = registry.read_alias(store, model, alias)
+        if named is None:
+            return f"{model}@{alias} names nothing"
+        number = server.find_version(model, named[1])
+        if number is None:
+            raise UsageError(
+                f"MLflow does not have version {named[1]} of {model}.",
+                remedy="Tell it of the run that made it: `trainwright mirror RUN`.",
+            )
+        server.put_alias(model, alias, number)
+        if registry.read_alias(store, model, alias) == named:
+            return f"{model}@{alias} is {number} in MLflow"
+
+
+def _openlineage(store: Store, one: Due, deadline: Deadline) -> str:
+    spec = one.about.pipeline().mirrors.openlineage
+    assert spec is not None
+    _, facts, report = _run_of(store, one)
+    events = lineage_events(facts, report, spec.namespace)
+    if spec.file is not None:
+        path = Path(one.about.root) / spec.file
+        append_events(path, events)
+        return f"{path} has the events of run {one.run_id} ({len(events)})"
+    assert spec.url is not None
+    access = credentials("mirrors.openlineage", {"token": spec.token})
+    with Endpoint("The OpenLineage server", spec.url, access, deadline) as endpoint:
+        post_events(endpoint, events)
+    return f"{spec.url} has the events of run {one.run_id} ({len(events)})"
+
+
+def _gto(store: Store, one: Due, deadline: Deadline) -> str:
+    del deadline  # Git answers within a time of its own
+    if one.alias is not None:
+        model, alias = one.alias
+    else:
+        report = latest_report(store, one.run_id)
+        if report is None or report.verdict != "promoted" or report.model is None:
+            return f"run {one.run_id} promoted nothing, so there is nothing to tag"
+        model, alias = report.model.name, report.model.alias or ""
+    moves = registry.moves(store, model, alias)
+    receipt = next((told for told, about in moves if about.get("run_id") == one.run_id), None)
+    if receipt is None or receipt.version is None or receipt.ref is None or receipt.decision != "promoted":
+        return f"{model}@{alias} was not moved by {one.run_id}, so there is nothing to tag"
+    code = store.manifest(layout.model(model, receipt.version)).provenance.get("code") or {}
+    if not code.get("commit") or code.get("dirty"):
+        return f"version {receipt.version} was not made from a commit alone, so it has no Git tag"
+    root, commit = Path(one.about.root), str(code["commit"])
+    version = git_tags.register(root, model, receipt.version, commit, f"trainwright run {one.run_id}")
+    return f"{version} and {git_tags.assign(root, model, alias, commit, receipt.ref.seal)} are tags of {commit[:12]}"
+
+
+def _run_of(store: Store, one: Due) -> tuple[Run, Facts, RunReport]:
+    run = Run(one.about, store)
+    facts = facts_of(run)
+    assert facts.report is not None
+    return run, facts, facts.report
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith(".") else f"{sentence}."

@@ -1,0 +1,54 @@
+"""`mirrors` in a spec: credentials are named, addresses hold none, and names fit the mirror."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import SpecError
+from data_contracts.load import load_spec
+from tests.support.tiny import write_project
+
+MLFLOW = {"uri": "https://mlflow.example"}
+
+
+def loaded(folder: Path, mirrors: dict[str, Any], **more: Any) -> Any:
+    return load_spec(write_project(folder / "tiny", {"mirrors": mirrors, **more}))
+
+
+@pytest.mark.parametrize(
+    ("mirrors", "sentence"),
+    [
+        ({"mlflow": {**MLFLOW, "token": "abc"}}, "must name a credential"),
+        ({"mlflow": {**MLFLOW, "username": "env:A"}}, "password: is missing"),
+        ({"mlflow": {**MLFLOW, "username": "env:A", "password": "env:B", "token": "env:C"}}, "exclude each other"),
+        ({"mlflow": {"uri": "https://me:secret@mlflow.example"}}, "without user, password"),
+        ({"mlflow": {"uri": "file:///tmp"}}, "must be http"),
+        ({"openlineage": {}}, "either url or file"),
+        ({"openlineage": {"file": "a", "url": "http://a"}}, "either url or file"),
+        ({"openlineage": {"file": "a", "token": "env:A"}}, "needs url"),
+        ({"wait_s": 0}, "must be more than 0"),
+        ({"huggingface": {}}, "huggingface"),
+    ],
+)
+def test_what_is_refused(mirrors: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=sentence) as caught:
+        loaded(tmp_path, mirrors)
+    assert "secret" not in str(caught.value)
+
+
+def test_names_that_a_mirror_cannot_have(tmp_path: Path) -> None:
+    for alias in ("latest", "v3"):
+        with pytest.raises(SpecError, match="MLflow keeps for itself"):
+            loaded(tmp_path / alias, {"mlflow": MLFLOW}, promote={"alias": alias})
+    with pytest.raises(SpecError, match="cannot be a name in GTO"):
+        loaded(tmp_path / "gto", {"gto": True}, promote={"model": "a_b"})
+
+
+def test_a_spec_without_mirrors_is_stored_as_before(tmp_path: Path) -> None:
+    assert "mirrors" not in load_spec(write_project(tmp_path / "tiny")).model_dump(mode="json")
+    spec = loaded(tmp_path / "with", {"mlflow": MLFLOW, "gto": True})
+    assert spec.mirrors.names == ["mlflow", "gto"]
+    assert spec.model_dump(mode="json")["mirrors"] == {"mlflow": MLFLOW, "gto": True}

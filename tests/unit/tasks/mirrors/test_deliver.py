@@ -1,0 +1,253 @@
+"""A run and a rollback reach each mirror, once, whatever fails between; the run's verdict never depends on it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openlineage.client import facet_v2
+from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, RunEvent
+from openlineage.client.event_v2 import Run as LineageRun
+
+from data_contracts.run_report import RunReport
+from flows.cli import main
+from infra.mirrors.endpoint import Deadline
+from infra.store import Store, layout, open_store
+from tasks.mirrors import deliver
+from tasks.mirrors.lineage_events import lineage_events
+from tasks.mirrors.outbox import due
+from tasks.pages.facts import Facts, facts_of
+from tasks.run.run import reopen_run
+from tests.support.stub_server import FakeMlflow, serving
+from tests.support.tiny import trainwright, write_project
+
+PORT_OF_NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A committed project whose run promoted version 1 while its MLflow was away."""
+    mirrors = {
+        "mlflow": {"uri": PORT_OF_NOBODY, "experiment": "e"},
+        "openlineage": {"file": "events.jsonl"},
+        "gto": True,
+        "wait_s": 5.0,
+    }
+    spec = write_project(tmp_path_factory.mktemp("project") / "tiny", {"mirrors": mirrors, "promote": {"gates": []}})
+    (spec.parent / ".gitignore").write_text(".trainwright\n__pycache__\n*.jsonl\nlog.txt\n")
+    git = ["git", "-C", str(spec.parent), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        ran = trainwright("run", spec)
+        trainwright("down")
+    assert ran.returncode == 0, ran.stderr
+    (spec.parent / "log.txt").write_text(ran.stderr)
+    shutil.copy(spec.parent / "events.jsonl", spec.parent / "first-events.jsonl")
+    return spec.parent
+
+
+@pytest.fixture
+def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    copy = Path(shutil.copytree(line, tmp_path / "tiny", symlinks=True))
+    monkeypatch.chdir(copy)
+    return copy
+
+
+@pytest.fixture
+def mlflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMlflow]:
+    """An MLflow at the address that the spec names."""
+    fake = FakeMlflow()
+    with serving(fake) as (address, _):
+        endpoint = deliver.Endpoint
+
+        def there(name: str, uri: str, *rest: Any) -> Any:
+            return endpoint(name, address if uri == PORT_OF_NOBODY else uri, *rest)
+
+        monkeypatch.setattr(deliver, "Endpoint", there)
+        yield fake
+
+
+def store_in(project: Path) -> Store:
+    return open_store(str(project / ".trainwright"), create=False)
+
+
+def facts_in(store: Store) -> tuple[Facts, RunReport]:
+    [run_id] = store.list(layout.runs())
+    facts = facts_of(reopen_run(run_id, store.uri))
+    assert facts.report is not None
+    return facts, facts.report
+
+
+def test_a_mirror_that_is_away_is_told_later(project: Path, mlflow: FakeMlflow, capsys: pytest.CaptureFixture) -> None:
+    log = (project / "log.txt").read_text()
+    assert "mlflow was not told of run" in log
+    assert "could not be reached" in log
+    store = store_in(project)
+    [left] = due(store)
+    assert (left.mirror, left.what, left.attempts) == ("mlflow", "final", 1)
+    assert main(["status", "--store", store.uri]) == 0
+    assert "mlflow was not told of run" in capsys.readouterr().out
+    assert main(["mirror", "--store", store.uri]) == 0
+    assert "Told: 1 of 1" in capsys.readouterr().out
+    assert due(store) == []
+    assert main(["mirror", left.run_id, "--store", store.uri]) == 0  # all of it again
+    [run], [version] = mlflow.runs, mlflow.versions
+    assert run["tags"]["trainwright.run_id"] == left.run_id
+    assert (run["status"], run["tags"]["cost.team"], version["tags"]["cost.team"]) == ("FINISHED", "tests", "tests")
+    assert run["params"]["train.lightning.model.init_args.lr"] == "0.05"
+    curves = {(dict(one)["key"], dict(one)["step"]) for one in run["metrics"]}
+    assert ("evaluate/accuracy", 45) in curves
+    assert {step for key, step in curves if key == "train_loss"} == {9, 19, 29, 39}
+    assert mlflow.aliases == {"tiny@champion": version["version"]}
+    assert mlflow.files == {}  # the page of a run shows rows of the data
+
+
+def test_a_rollback_is_told_and_what_was_told_is_not_due(line: Path, project: Path, mlflow: FakeMlflow) -> None:
+    store = store_in(project)
+    deliver.tell(store, lambda: due(store), Deadline(60))
+    mlflow.broken = True
+    record = json.dumps(mlflow.aliases)
+    for number in (2, 3):  # versions of the same weights, for a rollback in little time
+        promote_again(store, number)
+    assert main(["rollback", "tiny", "--to", "2", "--store", store.uri]) == 0
+    assert json.dumps(mlflow.aliases) == record
+    waiting = due(store)
+    assert [(one.mirror, one.what, one.alias) for one in waiting] == [("mlflow", "alias", ("tiny", "champion"))]
+    mlflow.broken = False
+    [left] = deliver.tell(store, lambda: due(store), Deadline(60))
+    assert left.last is not None
+    assert "does not have version 2" in left.last.sentence
+    mlflow.versions.append({"version": "77", "tags": {"trainwright.version": "2"}})
+    assert deliver.tell(store, lambda: due(store), Deadline(60)) == []
+    assert mlflow.aliases == {"tiny@champion": "77"}
+    tags = subprocess.run(["git", "-C", line, "tag"], capture_output=True, text=True, check=True).stdout.split()
+    assert tags == ["tiny#champion#1", "tiny#champion#2", "tiny@v1.0.0", "tiny@v2.0.0"]
+
+
+def promote_again(store: Store, number: int) -> None:
+    """Another version of the same checkpoint, promoted as a run would."""
+    from infra import registry
+
+    named = registry.read_alias(store, "tiny", "champion")
+    assert named is not None
+    first = registry.read_version(store, "tiny", 1)
+    about = store.manifest(first.ref).provenance
+    version = registry.write_version(store, "tiny", first.checkpoint, first.evaluation, {"n": number}, about)
+    [receipt, *_] = registry.history(store, "tiny", "champion")
+    told = receipt.model_copy(update={"version": number, "previous": named[1], "ref": None})
+    registry.move_alias(store, named[0], version, told, {**about, "run_id": f"by-hand-{number}"}, ())
+
+
+def test_one_process_tells_at_a_time_and_one_that_died_is_followed(project: Path, mlflow: FakeMlflow) -> None:
+    store = store_in(project)
+    killed = RuntimeError("killed")
+
+    def dies(*_: Any) -> None:
+        raise killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.mirrors.deliver.Mlflow.put_version", dies)
+        [left] = deliver.tell(store, lambda: due(store), Deadline(60))
+    assert left.last is not None
+    assert left.last.sentence == "It failed with RuntimeError. `trainwright mirror` tells it again."
+    assert (len(mlflow.runs), mlflow.versions) == (1, [])
+    assert deliver.tell(store, lambda: due(store), Deadline(60)) == []
+    assert (len(mlflow.runs), len(mlflow.versions)) == (1, 1)
+
+
+def test_nothing_of_a_mirror_ends_a_run(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(*_: Any) -> list[Any]:
+        raise ValueError("a value of the data: 17.5")
+
+    run = reopen_run(store_in(project).list(layout.runs())[0], str(project / ".trainwright"))
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
+        patch.setattr(deliver, "due", broken)
+        deliver.tell_after_run(run)
+    assert "The mirrors were not told (ValueError)" in caplog.text
+    assert "17.5" not in caplog.text
+
+
+FACETS = {
+    "processing_engine": facet_v2.processing_engine_run.ProcessingEngineRunFacet,
+    "parent": facet_v2.parent_run.ParentRunFacet,
+    "errorMessage": facet_v2.error_message_run.ErrorMessageRunFacet,
+    "jobType": facet_v2.job_type_job.JobTypeJobFacet,
+    "ownership": facet_v2.ownership_job.OwnershipJobFacet,
+    "tags": facet_v2.tags_job.TagsJobFacet,
+    "sourceCodeLocation": facet_v2.source_code_location_job.SourceCodeLocationJobFacet,
+    "schema": facet_v2.schema_dataset.SchemaDatasetFacet,
+    "version": facet_v2.dataset_version_dataset.DatasetVersionDatasetFacet,
+    "dataQualityAssertions": facet_v2.data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet,
+    "dataQualityMetrics": facet_v2.data_quality_metrics_input_dataset.DataQualityMetricsInputDatasetFacet,
+    "inputStatistics": facet_v2.input_statistics_input_dataset.InputStatisticsInputDatasetFacet,
+    "outputStatistics": facet_v2.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet,
+}
+
+
+def as_classes(event: dict[str, Any]) -> RunEvent:
+    """The event as the classes that OpenLineage generates from its schemas, which check ids and times."""
+
+    def facets(told: dict[str, Any]) -> dict[str, Any]:
+        made = {}
+        for name, fields in told.items():
+            kind = FACETS[name]
+            assert fields["_schemaURL"] == kind._get_schema(), name
+            made[name] = kind(**{key: value for key, value in fields.items() if not key.startswith("_")})
+        return made
+
+    def data(kind: Any, told: dict[str, Any], more: str) -> Any:
+        extra = {more: facets(told.get(more, {}))}
+        return kind(namespace=told["namespace"], name=told["name"], facets=facets(told["facets"]), **extra)
+
+    return RunEvent(
+        eventType=event["eventType"],
+        eventTime=event["eventTime"],
+        producer=event["producer"],
+        run=LineageRun(event["run"]["runId"], facets(event["run"]["facets"])),
+        job=Job(event["job"]["namespace"], event["job"]["name"], facets(event["job"]["facets"])),
+        inputs=[data(InputDataset, one, "inputFacets") for one in event["inputs"]],
+        outputs=[data(OutputDataset, one, "outputFacets") for one in event["outputs"]],
+    )
+
+
+def test_the_events_are_those_of_openlineage(project: Path, line: Path) -> None:
+    told = [json.loads(one) for one in (project / "first-events.jsonl").read_text().splitlines()]
+    events = [as_classes(one) for one in told]
+    kinds = [(one.job.name, str(one.eventType)) for one in events]
+    stages = ["validate", "shard", "train", "verify", "evaluate", "promote"]
+    assert {name for name, _ in kinds} == {"tiny", *(f"tiny.{stage}" for stage in stages)}
+    assert sum("COMPLETE" in kind for _, kind in kinds) == 7
+    by_job = {one["job"]["name"]: one for one in told if one["eventType"] == "COMPLETE"}
+    raw = by_job["tiny.shard"]["inputs"][0]
+    assert (raw["namespace"], raw["name"]) == ("file", str(line / "rows.csv"))
+    assert raw["inputFacets"]["inputStatistics"]["size"] == (line / "rows.csv").stat().st_size
+    assert raw["inputFacets"]["dataQualityMetrics"]["rowCount"] == 600
+    out = by_job["tiny.shard"]["outputs"][0]
+    assert out["outputFacets"]["outputStatistics"]["rowCount"] == 600
+    assert {one["name"] for one in out["facets"]["schema"]["fields"]} == {"id", "a", "b", "c", "label"}
+    assert by_job["tiny.train"]["inputs"][0]["name"] == out["name"]
+    assert by_job["tiny.promote"]["outputs"][0]["name"].endswith("models/tiny/1")
+    assert len(by_job["tiny"]["job"]["facets"]["sourceCodeLocation"]["version"]) == 40
+    assert by_job["tiny"]["job"]["facets"]["tags"]["tags"][0]["key"] == "team"
+
+
+def test_a_failure_is_told_without_its_text(project: Path) -> None:
+    facts, report = facts_in(store_in(project))
+    error = {"cause": "contract_rejected", "message": "17.5 on a", "remedy": ""}
+    stages = [report.stages[0].model_copy(update={"status": "rejected", "sentence": "17.5 on a"})]
+    failed = report.model_copy(update={"verdict": "rejected", "exit_code": 3, "error": error, "stages": stages})
+    events = lineage_events(facts, failed, "n")
+    assert [one["eventType"] for one in events] == ["START", "START", "FAIL", "FAIL"]
+    assert "contract_rejected (exit code 3)" in events[-1]["run"]["facets"]["errorMessage"]["message"]
+    assert "17.5" not in json.dumps(events)
+    for one in events:
+        as_classes(one)
