@@ -24,7 +24,7 @@ from tests.support.alias_world import ACTORS, CHECKPOINTS, Actors, World
 from tests.support.s3 import s3_server
 
 __all__ = ["s3_server"]
-SAMPLE = {"folder": (1, 12), "names": (701, 3), "s3": (901, 1)}
+SAMPLE = {"folder": (1, 8), "names": (701, 2), "s3": (901, 1)}
 # 1,000 seeds: 700 on a folder, 200 with the names in a database, 100 on S3.
 SWEEP = [("folder", at, 50) for at in range(1, 701, 50)]
 SWEEP += [("names", at, 20) for at in range(701, 901, 20)]
@@ -61,7 +61,7 @@ def test_what_holds_at_every_step(
 @pytest.mark.parametrize(
     ("kind", "seeds", "acts"),
     [
-        ("folder", 2, 3), ("names", 1, 3),
+        ("folder", 1, 3), ("names", 1, 2),
         pytest.param("folder", 60, 6, marks=pytest.mark.sweep),
         pytest.param("names", 20, 4, marks=pytest.mark.sweep),
         pytest.param("s3", 10, 2, marks=pytest.mark.sweep),
@@ -148,7 +148,7 @@ class AliasMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize(
     ("kind", "examples"),
     [
-        ("folder", 8), ("names", 2),
+        ("folder", 6), ("names", 2),
         pytest.param("folder", 200, marks=pytest.mark.sweep), pytest.param("names", 50, marks=pytest.mark.sweep),
     ],
 )  # fmt: skip

@@ -9,6 +9,8 @@ request or kills the actor. Without, it draws all of this itself and runs freely
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 import random
 import signal
@@ -17,20 +19,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import tasks.stages.promote
 import tasks.stages.rollback
 from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
-from data_contracts.pipeline_spec.promote import PromoteSpec
+from data_contracts.resolved import Resolved
 from infra import registry
 from infra.store import Store, layout
 from infra.store.database_backend import NamedBackend
 from infra.store.folder import FolderBackend
 from infra.store.name_database import Names
 from infra.store.s3 import S3Backend
+from tasks.run.run import Run
 from tasks.stages.answers import answer
 from tests.support.careless import Careless
 
@@ -222,14 +224,31 @@ def carried_out(store: Store, act: Act) -> tuple[str, str]:
         return "not moved", f"{type(error).__name__}: {error.message}"
 
 
+class _ActorRun(Run):
+    """A run whose results carry the times of the world, and no recipe, which takes a second to collect."""
+
+    about: dict[str, Any]
+
+    def provenance(self, *parents: Ref | None, started: str | None = None) -> dict[str, Any]:
+        return {**self.about, "parents": []}
+
+    def with_recipe(self, provenance: dict[str, Any]) -> dict[str, Any]:
+        return provenance
+
+
+@functools.cache
+def _resolved() -> dict[str, Any]:
+    """The inputs of a run, as stored, whose spec promotes whatever it trains."""
+    golden = json.loads((Path(__file__).parents[1] / "golden" / "handoffs-v1.json").read_text())["Resolved"]
+    return {**golden, "actor": "ann", "spec": {**golden["spec"], "promote": {"model": MODEL, "alias": ALIAS}}}
+
+
 def _promoted(store: Store, act: Act, about: dict[str, Any]) -> tuple[str, str]:
     assert act.checkpoint is not None
     store.verify(act.checkpoint.ref)  # as the verify stage does
     checkpoint = act.checkpoint.model_copy(update={"state": "verified"})
-    resolved = SimpleNamespace(started=act.began, actor="ann")
-    spec = SimpleNamespace(model_name=MODEL, name=MODEL, contract=None, promote=PromoteSpec(alias=ALIAS))
-    run = SimpleNamespace(store=store, run_id=act.run_id, spec=spec, resolved=resolved, recorded=True)
-    run.provenance, run.with_recipe = lambda *parents: {**about, "parents": []}, lambda provenance: provenance
+    run = _ActorRun(Resolved.from_json({**_resolved(), "run_id": act.run_id, "started": act.began}), store)
+    object.__setattr__(run, "about", about)
     tasks.stages.promote.comparable = lambda run, mine, score, *_: (score, score)  # type: ignore[attr-defined]
     score = evaluation(checkpoint.step)
     done = tasks.stages.promote.promote.done(run, checkpoint, None, score, "it is right" if act.force else None)
