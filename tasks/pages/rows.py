@@ -92,7 +92,9 @@ def pairs_of(truth: NDArray, scores: NDArray) -> Pairs | None:
     whole = truth.dtype.kind in "biuSUO"
     if whole and prediction.dtype.kind in "biuSUO":
         return Pairs(truth, prediction, None, classes=True)
-    if whole and set(np.unique(truth)) <= {0, 1} and prediction.min() >= 0 and prediction.max() <= 1:
+    if whole and set(np.unique(truth)) <= {0, 1}:
+        if prediction.min() < 0 or prediction.max() > 1:  # as torchmetrics takes them
+            prediction = 1 / (1 + np.exp(-prediction.astype(np.float64)))
         ones = prediction >= 0.5
         return Pairs(truth, ones.astype(np.int64), np.where(ones, prediction, 1 - prediction), classes=True)
     return Pairs(truth.astype(np.float64), prediction.astype(np.float64), None, classes=False)

@@ -71,8 +71,9 @@ def judge_evidence(
             update={"units": scores.units(gate), "batches": scores.batches(gate, candidate)}
         )
         results.append(_result(gate, evidence, _values(gate, evidence, (candidate, champion), scores)))
+    now = entries.spent_by_now()
     return [
-        one.model_copy(update={"ledger": _ledger(question, entries.spent_with_this(its))})
+        one.model_copy(update={"ledger": _ledger(question, now[its.id])})
         for one, question, its in zip(results, questions, rows, strict=True)
     ]
 

@@ -34,7 +34,6 @@ class LedgerEntries:
         self._run = run
         self._asked: dict[str, tuple[TestRows, str, str, str]] = {}
         self._made: dict[str, Exposure] = {}
-        self._better: set[str] = set()
         models = [one for one in (candidate, champion) if one is not None]
         # The keys of the evaluations tell apart scores by other code, or under another perturbation.
         question = digest(
@@ -70,12 +69,11 @@ class LedgerEntries:
         """Record the sets of rows that found the candidate better; before anyone is told."""
         for its_id in dict.fromkeys(one.id for one in rows):
             exposures.was_better(self._run.store, self._made[its_id])
-            self._better.add(its_id)
 
-    def spent_with_this(self, rows: TestRows) -> Spent:
-        """What the rows have decided with this comparison, whose verdict is recorded."""
-        made = self._made[rows.id]
-        return Spent(made.before + 1, made.promoted + (rows.id in self._better))
+    def spent_by_now(self) -> dict[str, Spent]:
+        """What each set of rows has decided by now, by its id; counted again, as a plan counts it."""
+        counted = {its_id: exposures.spent(self._run.store, asked[0]) for its_id, asked in self._asked.items()}
+        return {its_id: Spent(one.before, one.promoted) for its_id, one in counted.items()}
 
 
 def _question(run: Run, gate: GateSpec) -> dict[str, Any]:

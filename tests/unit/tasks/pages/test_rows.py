@@ -136,6 +136,11 @@ def test_what_a_prediction_is_follows_from_its_values() -> None:
     assert logits is not None
     assert logits.sure is not None
     assert logits.sure.tolist() == pytest.approx([1.0, 0.5, 0.982], abs=1e-3)
+    logit = pairs_of(truth, np.array([[-3.0], [2.0], [-1.0]], np.float32))
+    assert logit is not None
+    assert logit.sure is not None
+    assert (logit.classes, logit.prediction.tolist()) == (True, [0, 1, 0])
+    assert logit.sure.tolist() == pytest.approx([0.9526, 0.8808, 0.7311], abs=1e-4)
     number = pairs_of(np.array([1.5, 2.5]), np.array([[1.0], [3.0]]))
     assert number is not None
     assert (number.classes, number.sure) == (False, None)
