@@ -17,6 +17,7 @@ from tasks.pages.facts import Facts, tried
 from tasks.pages.html import NOTHING, Markup, chart, join, section, table, tag
 from tasks.pages.rows import MASKED, Pairs, Worst, rows_at, shown, worst_rows
 from tasks.stages.gates import ledger_sentences
+from tasks.stages.suspect_labels import about, suspect_labels, told
 
 TONES = {"met": "good", "not met": "bad", "insufficient evidence": "warn", "not compared": "warn"}
 _COLOURS = {"met": GOOD, "not met": BAD, "insufficient evidence": WARN, "not compared": WARN}
@@ -127,6 +128,25 @@ def worst_section(facts: Facts) -> Markup:
         tag("p", _about(worst, f"set {of_set}" if of_set else f"split {split}"), kind="soft"),
         _worst_table(facts, worst, values),
     )
+
+
+def suspects_section(facts: Facts) -> Markup:
+    """The rows whose label may be wrong; nothing if there are none."""
+    evaluation, dataset = facts.evaluation, facts.dataset
+    found = None if evaluation is None else tried(lambda: suspect_labels(facts.run, evaluation))
+    if found is None or not len(found.positions):
+        return NOTHING
+    split = facts.run.spec.evaluate.split
+    rows, values = told(found), {}
+    if dataset is not None:
+        values = tried(lambda: rows_at(facts.run.store, dataset, split, [one[0] for one in rows])) or {}
+    columns = list(dict.fromkeys(name for row in values.values() for name in row))
+    lines = [
+        (f"{row:,}", label, said, *(values.get(row, {}).get(name, "not read") for name in columns))
+        for row, label, said in rows
+    ]
+    listed = table(("row", "label", "the model says", *columns), lines, numbers=(0,))
+    return section("Labels that may be wrong", tag("p", about(found, f"the split {split}"), kind="soft"), listed)
 
 
 def _has_rows(evaluation: Evaluation, metric: str) -> bool:

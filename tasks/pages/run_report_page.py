@@ -17,6 +17,7 @@ from tasks.pages.quality_sections import (
     gates_section,
     predictions_section,
     slices_section,
+    suspects_section,
     worst_section,
 )
 from tasks.run.report import FINAL, num_attempts
@@ -32,6 +33,7 @@ _SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
     predictions_section,
     slices_section,
     worst_section,
+    suspects_section,
     drift_part,
     data_section,
     lineage_section,

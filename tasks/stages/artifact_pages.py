@@ -15,6 +15,7 @@ from tasks.run.run import Run, slug
 from tasks.stages.contract_pages import contract_section, failure_lines
 from tasks.stages.gate_pages import curves_image, gates_image
 from tasks.stages.shard import in_order
+from tasks.stages.suspect_labels import suspect_lines
 
 _SEAT = ("rank", "node", "host (address)", "device", "joined", "restarts", "last step", "ended")
 
@@ -125,7 +126,7 @@ def _facts(run: Run, handoff: Any) -> list[str]:
             ]
         case Evaluation():
             rows = [(name, f"{m.value:.4f} over {m.rows:,} rows (per {m.unit})") for name, m in handoff.metrics.items()]
-            return _rows("Metric", "Value", rows)
+            return [*_rows("Metric", "Value", rows), *suspect_lines(run, handoff)]
         case Receipt():
             return [*gates_image(run, handoff.gates), "", *_gates(handoff.gates)]
     return []
