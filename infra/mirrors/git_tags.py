@@ -15,14 +15,20 @@ _GIT_S = 30
 _AS = ("-c", "user.name=Trainwright", "-c", "user.email=trainwright@localhost", "-c", "tag.gpgSign=false")
 
 
-def register(repository: Path, model: str, version: int, commit: str, message: str) -> str:
+def register(repository: Path, model: str, version: int, commit: str, message: str) -> str | None:
     """Tag the commit as a version of the model, if it is not; returns the tag.
+
+    Returns None if the commit is another version of the model: GTO reads no repository in which it is two.
 
     Raises:
         UsageError: the tag names another commit, or the repository does not have the commit.
         StorageUnavailable: Git does not answer.
     """
     tag = f"{model}@v{version}.0.0"
+    _git(repository, "cat-file", "-e", f"{commit}^{{commit}}")
+    versions = _git(repository, "tag", "--points-at", commit).splitlines()
+    if any(one.startswith(f"{model}@") and one != tag for one in versions):
+        return None
     if not _create(repository, tag, commit, message):
         there = _git(repository, "rev-parse", f"refs/tags/{tag}^{{commit}}")
         if there != commit:

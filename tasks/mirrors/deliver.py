@@ -152,6 +152,8 @@ def _gto(store: Store, one: Due, deadline: Deadline) -> str:
         return f"version {receipt.version} was not made from a commit alone, so it has no Git tag"
     root, commit = Path(one.about.root), str(code["commit"])
     version = git_tags.register(root, model, receipt.version, commit, f"trainwright run {one.run_id}")
+    if version is None:
+        return f"{commit[:12]} is an earlier version of {model} in Git, so version {receipt.version} has no Git tag"
     return f"{version} and {git_tags.assign(root, model, alias, commit, receipt.ref.seal)} are tags of {commit[:12]}"
 
 

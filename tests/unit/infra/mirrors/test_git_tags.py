@@ -46,6 +46,13 @@ def test_each_version_and_each_move_has_one_tag(commits: tuple[Path, str, str]) 
     assert git(folder, "rev-parse", "model#champion#3^{commit}") == first
 
 
+def test_a_commit_is_one_version(commits: tuple[Path, str, str]) -> None:
+    folder, first, _ = commits
+    assert register(folder, "model", 1, first, "run a") == "model@v1.0.0"
+    assert register(folder, "model", 2, first, "run b") is None
+    assert register(folder, "other", 2, first, "run b") == "other@v2.0.0"
+
+
 def test_a_version_of_another_commit_is_not_moved(commits: tuple[Path, str, str]) -> None:
     folder, first, second = commits
     register(folder, "model", 1, first, "run a")
