@@ -136,17 +136,26 @@ class Protection(HandOff):
     """What was decided about an alias: whether its promotions need an approval.
 
     Attributes:
+        keys: public keys of approvers, in PEM: only answers signed with one of these count; [] if any answer counts.
         by, at, reason: who decided it, when (UTC, ISO 8601) and why, as stated.
     """
 
     model: Name
     alias: Name
     protected: bool
+    keys: list[str] = Field(default=[], exclude_if=lambda keys: not keys)
     by: str
     at: Moment
     reason: str
 
     @property
+    def name(self) -> str:
+        """The model and its alias."""
+        return f"{self.model}@{self.alias}"
+
+    @property
     def sentence(self) -> str:
         """Who decided it, when and why, as the end of a sentence."""
-        return f'{self.by} decided so at {self.at}: "{self.reason}"'
+        count = len(self.keys)
+        signed = f"; only answers signed with {'its key' if count == 1 else f'one of {count} keys'} count"
+        return f'{self.by} decided so at {self.at}: "{self.reason}"{signed if count else ""}'

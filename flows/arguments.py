@@ -139,6 +139,8 @@ def _resume(command: argparse.ArgumentParser) -> None:
 def _approval(command: argparse.ArgumentParser) -> None:
     command.add_argument("run", metavar="RUN", help="id of the run that waits")
     _store(command)
+    help_ = "private key (PEM) that signs the answer: a path or env:NAME; needed if the alias has approvers' keys"
+    command.add_argument("--key", metavar="FILE", help=help_)
     help_ = "why; recorded in the receipt, and so in the alias's history for ever"
     command.add_argument("--reason", required=True, metavar="WHY", help=help_)
 
@@ -146,6 +148,8 @@ def _approval(command: argparse.ArgumentParser) -> None:
 def _protect(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME[@ALIAS]", help="model and alias; default alias: champion")
     _store(command)
+    help_ = "public key (PEM) of an approver, may be repeated: only signed answers count then"
+    command.add_argument("--key", action="append", default=[], metavar="PUBLIC.pem", help=help_)
     command.add_argument("--off", action="store_true", help="end the protection; its records stay")
     command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the store")
 

@@ -10,6 +10,7 @@ from data_contracts.approvals import Answer as Given
 from flows.commands.guard import Answer, log
 from flows.commands.run import QUIET
 from infra import audit
+from infra.approval_signatures import signing_key
 from tasks.run.run import reopen_run
 from tasks.stages.answers import answer
 
@@ -26,7 +27,8 @@ def refuse(arguments: argparse.Namespace) -> Answer:
 
 def _answered(arguments: argparse.Namespace, decision: Literal["approved", "refused"]) -> Answer:
     run = reopen_run(arguments.run, arguments.store)
-    given = answer(run.store, run.run_id, decision, audit.actor(), arguments.reason)
+    key = None if arguments.key is None else signing_key(arguments.key)
+    given = answer(run.store, run.run_id, decision, audit.actor(), arguments.reason, key)
     woken = _wake(run.run_id, given)
     then = f"the flow run {woken[0]} continues" if woken else f"`trainwright resume {run.run_id}` continues the run"
     sentence = f'{given.by} {decision} the candidate of the run {run.run_id}: "{given.reason}"; {then}'

@@ -8,6 +8,7 @@ from data_contracts.canonical import is_name
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from infra import audit
+from infra.approval_signatures import public_pem
 from infra.store import Store, layout
 from tasks.run.run import known_store_list, not_found
 from tasks.stages.protect import protect as protect_alias
@@ -21,10 +22,16 @@ def protect(arguments: argparse.Namespace) -> Answer:
     if not is_name(model) or not is_name(alias) or alias == "history":
         raise UsageError(f"{arguments.name} cannot be a model and its alias.", remedy="Write it as NAME@ALIAS.")
     store = _store(arguments.store, model)
-    decide = unprotect if arguments.off else protect_alias
-    decision = decide(store, model, alias, audit.actor(), arguments.reason)
+    if arguments.off and arguments.key:
+        raise UsageError("protect: --off and --key were given.", remedy="Give one of them.")
+    by, why = audit.actor(), arguments.reason
+    if arguments.off:
+        decision = unprotect(store, model, alias, by, why)
+    else:
+        decision = protect_alias(store, model, alias, by, why, [public_pem(path) for path in arguments.key])
+    signed = "a signed approval" if decision.keys else "an approval"
     sentence = (
-        f"{model}@{alias} is protected: each promotion needs an approval, and each rollback a reason"
+        f"{model}@{alias} is protected: each promotion needs {signed}, and each rollback a reason"
         if decision.protected
         else f"{model}@{alias} is no longer protected; specs decide whether a promotion needs an approval"
     )

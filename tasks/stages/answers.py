@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from data_contracts.approvals import Answer, Question, expired, meaning
 from data_contracts.errors import ApprovalRefused, UsageError
 from infra import approvals
+from infra.approval_signatures import refuse_stranger, signed
 from infra.audit import now
+from infra.protections import protection
 from infra.store import Store
 from tasks.run.report import latest_report
 from tasks.stages.rollback import checked_reason
 
+if TYPE_CHECKING:
+    from infra.signing.keys import SigningKey
+
 MOST_NAME = 100
 
 
-def answer(store: Store, run_id: str, decision: Literal["approved", "refused"], by: str, reason: str) -> Answer:
+def answer(
+    store: Store,
+    run_id: str,
+    decision: Literal["approved", "refused"],
+    by: str,
+    reason: str,
+    key: SigningKey | None = None,
+) -> Answer:
     """Answer the question that a run waits for.
+
+    Args:
+        key: signs the answer; None: it is not signed.
 
     Returns:
         The answer that counts: this one, or an equal one of an earlier call whose reply was lost.
 
     Raises:
-        UsageError: the run does not wait for an answer, somebody has answered already, or there is no reason.
+        UsageError: the run does not wait for an answer, somebody has answered already, there is no reason, or the alias
+            takes only answers that are signed with another key.
         ApprovalRefused: the deadline has passed.
     """
     why, name = checked_reason(reason), checked_name(by)
@@ -35,7 +51,9 @@ def answer(store: Store, run_id: str, decision: Literal["approved", "refused"], 
     at = now()
     found = approvals.answer_to(store, question, at)
     if found is None:
+        refuse_stranger(key, protection(store, question.model, question.alias))
         mine = Answer(question=question.digest, decision=decision, by=name, via="cli", reason=why, at=at)
+        mine = mine if key is None else signed(mine, key)
         found = approvals.give(store, question, mine)
         if found == mine:
             return found
@@ -62,7 +80,8 @@ def checked_name(by: str) -> str:
 
 def unsigned_counts(store: Store, question: Question) -> bool:
     """Whether an answer counts that nobody signed."""
-    return True
+    found = protection(store, question.model, question.alias)
+    return found is None or not found.keys
 
 
 def _is_over(store: Store, question: Question) -> bool:

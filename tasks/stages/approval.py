@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from data_contracts.approvals import Answer, Question, meaning
+from data_contracts.approvals import Answer, Protection, Question, meaning
 from data_contracts.approved import Approval
 from data_contracts.errors import ApprovalPending, ApprovalRefused, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
 from data_contracts.pipeline_spec.arrival import length_of
 from infra import approvals
+from infra.approval_signatures import fault
 from infra.audit import now
 from infra.protections import protection
 from tasks.run.run import Run
@@ -18,9 +19,8 @@ from tasks.run.run import Run
 
 def is_asked_for(run: Run) -> bool:
     """Whether a promotion of this run needs an approval, by its spec or by the alias's protection."""
-    if run.spec.promote.approval == "manual":
-        return True
-    return protection(run.store, run.spec.model_name, run.spec.promote.alias) is not None
+    promote = run.spec.promote
+    return promote.approval == "manual" or "approved" in promote.require or _protection(run) is not None
 
 
 def refuse_alone(run: Run) -> None:
@@ -63,7 +63,10 @@ def approved(
         question = approvals.ask(run.store, asked)
     if answer is None:
         raise _waits(question)
-    return _taken(question, answer)
+    protected = _protection(run)
+    if wrong := fault(answer, protected):
+        raise _refused(question, wrong)
+    return _taken(question, answer, signed=bool(protected and protected.keys))
 
 
 def pending(run: Run) -> Question | None:
@@ -72,6 +75,10 @@ def pending(run: Run) -> Question | None:
     if question is None or approvals.answer_to(run.store, question, now()) is not None:
         return None
     return question
+
+
+def _protection(run: Run) -> Protection | None:
+    return protection(run.store, run.spec.model_name, run.spec.promote.alias)
 
 
 def _question(
@@ -120,8 +127,10 @@ def _refused(question: Question, reason: str) -> ApprovalRefused:
     )
 
 
-def _taken(question: Question, answer: Answer) -> Approval:
+def _taken(question: Question, answer: Answer, *, signed: bool) -> Approval:
     assert answer.via != "deadline"
+    signature = answer.signature if signed else None
+    keys = [] if signature is None else [str(one["keyid"]) for one in signature["signatures"]]
     return Approval(
         run_id=question.run_id,
         n=question.n,
@@ -130,4 +139,6 @@ def _taken(question: Question, answer: Answer) -> Approval:
         via=answer.via,
         reason=answer.reason,
         at=answer.at,
+        keys=keys,
+        signature=signature,
     )

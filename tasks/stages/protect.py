@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from data_contracts.approvals import Protection
 from data_contracts.errors import UsageError
 from infra import protections
@@ -11,12 +13,18 @@ from tasks.stages.answers import checked_name
 from tasks.stages.rollback import checked_reason
 
 
-def protect(store: Store, model: str, alias: str, by: str, reason: str) -> Protection:
+def protect(
+    store: Store, model: str, alias: str, by: str, reason: str, keys: Sequence[str] = ()
+) -> Protection:
     """Protect an alias, or change how it is protected: its promotions need an approval, its rollbacks a reason.
 
     The model need not exist yet. UsageError if a name cannot be one, or there is no reason.
+
+    Args:
+        keys: public keys of approvers, in PEM; only answers that are signed with one of them count.
     """
-    return protections.decide(store, _decision(model, alias, by, reason, protected=True))
+    decision = _decision(model, alias, by, reason, protected=True)
+    return protections.decide(store, decision.model_copy(update={"keys": list(dict.fromkeys(keys))}))
 
 
 def unprotect(store: Store, model: str, alias: str, by: str, reason: str) -> Protection:
