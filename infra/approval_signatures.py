@@ -68,7 +68,8 @@ def refuse_stranger(key: SigningKey | None, protection: Protection | None) -> No
         return
     if key is None:
         raise UsageError(
-            f"{protection.name} takes signed answers only.", remedy="Name your private key: --key FILE or --key env:NAME."
+            f"{protection.name} takes signed answers only.",
+            remedy="Name your private key: --key FILE or --key env:NAME.",
         )
     if key.public.id not in known:
         raise UsageError(

@@ -13,9 +13,7 @@ from tasks.stages.answers import checked_name
 from tasks.stages.rollback import checked_reason
 
 
-def protect(
-    store: Store, model: str, alias: str, by: str, reason: str, keys: Sequence[str] = ()
-) -> Protection:
+def protect(store: Store, model: str, alias: str, by: str, reason: str, keys: Sequence[str] = ()) -> Protection:
     """Protect an alias, or change how it is protected: its promotions need an approval, its rollbacks a reason.
 
     The model need not exist yet. UsageError if a name cannot be one, or there is no reason.
