@@ -116,11 +116,11 @@ class PromoteSpec(Section):
         default=_APPROVAL_WITHIN, exclude_if=lambda one: one == _APPROVAL_WITHIN
     )
     """How long a person may take to answer, such as `36h` or `7d`; after that it counts as refused; default 7d."""
-    require: list[Literal["signed", "contract", "clean_commit"]] = Field(
+    require: list[Literal["signed", "contract", "clean_commit", "approved"]] = Field(
         default_factory=list, exclude_if=lambda one: not one
     )
     """What must hold beside the gates: the receipt is `signed`, the rows met a `contract` with a critical expectation,
-    the training came from a `clean_commit`; default none."""
+    the training came from a `clean_commit`, a person `approved` the promotion; default none."""
     sign: str | None = Field(default=None, exclude_if=_absent)
     """The private key that signs the receipt and the model's files, named as `file:PATH` or `env:NAME`; default:
     `TRAINWRIGHT_SIGNING_KEY` in the environment, if it is set."""

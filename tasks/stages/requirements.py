@@ -3,6 +3,7 @@
 - `signed`: a key is configured, so the receipt and the model's files are signed.
 - `contract`: the rows met a contract, with at least one critical expectation, all of which held.
 - `clean_commit`: the training and this run came from a Git commit without uncommitted changes.
+- `approved`: a person approved the promotion (`tasks.stages.approval`, once all gates are met).
 """
 
 from __future__ import annotations

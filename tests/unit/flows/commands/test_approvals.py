@@ -10,7 +10,9 @@ import pytest
 from data_contracts.approvals import Question
 from flows.cli import main
 from infra.approvals import ask, latest_question
+from infra.signing.keys import make_key_pair
 from infra.store import Store, layout, open_store
+from tasks.stages.protect import protect
 from tests.support.reported import PROMOTED, WAITING, reported_store
 from tests.unit.data_contracts.test_approvals import question
 
@@ -107,3 +109,17 @@ def test_a_name_that_cannot_be_stored(
     monkeypatch.setenv("TRAINWRIGHT_ACTOR", "x" * 101)
     assert "cannot be the name of whoever answers" in said(store, capsys, "approve", WAITING, "--reason", "y", code=2)
     assert not store.exists(layout.answer(WAITING, 0))
+
+
+def test_a_signed_answer(store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    private, public = make_key_pair(tmp_path / "keys")
+    asked(store)
+    protect(store, "tiny", "champion", "cto", "signed only", [public.read_text()])
+    words = ["approve", WAITING, "--reason", "seen"]
+    assert "tiny@champion takes signed answers only. Name your private key" in said(store, capsys, *words, code=2)
+    private.chmod(0o644)
+    assert "may be read by others" in said(store, capsys, *words, "--key", str(private), code=2)
+    private.chmod(0o600)
+    value = json.loads(said(store, capsys, *words, "--key", str(private), "--json"))
+    assert value["answer"]["signature"]["payloadType"] == "application/vnd.trainwright.approval+json"
+    assert store.read_json(layout.answer(WAITING, 0)) == value["answer"]

@@ -9,6 +9,7 @@ import pytest
 
 from flows.cli import main
 from infra.protections import protection, protections
+from infra.signing.keys import make_key_pair
 from infra.store import Store, open_store
 
 
@@ -41,6 +42,19 @@ def test_protection_ends_and_its_records_stay(store: Store, capsys: pytest.Captu
     assert protection(store, "digits", "live") is None
     assert [one.protected for one in protections(store, "digits", "live")] == [True, False]
     assert "digits@live is not protected." in said(store, capsys, "digits@live", "--off", "--reason", "x", code=2)
+
+
+def test_approvers_keys(store: Store, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    private, public = make_key_pair(tmp_path / "keys")
+    printed = said(store, capsys, "digits", "--key", str(public), "--key", str(public), "--reason", "signed only")
+    assert printed.startswith("digits@champion is protected: each promotion needs a signed approval")
+    found = protection(store, "digits", "champion")
+    assert found is not None
+    assert found.keys == [public.read_text()]
+    assert "is a private key" in said(store, capsys, "digits", "--key", str(private), "--reason", "x", code=2)
+    both = said(store, capsys, "digits", "--off", "--key", str(public), "--reason", "x", code=2)
+    assert "--off and --key were given" in both
+    assert protection(store, "digits", "champion") == found
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from data_contracts.approvals import Question
+from data_contracts.approvals import Answer, Question
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet, OnHold, UsageError
 from infra import approvals, protections, registry
+from infra.approval_signatures import signed, signing_key
 from infra.audit import now
+from infra.signing.envelopes import sign_bytes
+from infra.signing.keys import SigningKey
 from infra.store import layout
 from tasks.stages import approval as stage
 from tasks.stages.answers import answer
 from tasks.stages.promote import promote
 from tasks.stages.protect import protect, unprotect
 from tasks.stages.rollback import rollback
+from tests.support.signed import pair
 from tests.unit.tasks.stages.test_promote import ANN, Place, gate, scored
 from tests.unit.tasks.stages.test_promote import place as place
 
@@ -30,12 +38,8 @@ class Waiting:
         self.run = place.run(f"run-{n}", gate(min=0.5), gate(min_gain=0.0))
         self.run.recorded = recorded
         self.run.spec.name = "tiny"
-        self.run.spec.promote = SimpleNamespace(
-            alias="champion",
-            gates=self.run.spec.promote.gates,
-            approval="manual" if manual else "none",
-            approval_within="36h",
-        )
+        asked = {"approval": "manual" if manual else "none", "approval_within": "36h"}
+        self.run.spec.promote = self.run.spec.promote.model_copy(update=asked)
 
     def resumed(self, force: str | None = None) -> Any:
         return promote.done(self.run, self.place.checkpoints[self.n], None, scored(self.n), force=force).handoff
@@ -50,8 +54,8 @@ class Waiting:
             self.resumed()
         return self.question()
 
-    def answered(self, decision: Any = "approved") -> None:
-        answer(self.place.store, self.run.run_id, decision, "ada", "seen")
+    def answered(self, decision: Any = "approved", key: SigningKey | None = None) -> None:
+        answer(self.place.store, self.run.run_id, decision, "ada", "seen", key)
 
 
 def test_a_run_asks_once_waits_and_is_promoted_with_the_approval_in_its_receipt(place: Place) -> None:
@@ -190,3 +194,87 @@ def test_a_forced_promotion_keeps_its_reason_and_the_hold(place: Place) -> None:
     assert "ann rolled version 2 back" in receipt.force.sentence
     assert registry.history(place.store, "tiny", "champion")[-1].force == receipt.force
     assert place.promoted(3).handoff.force is None
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> list[SigningKey]:
+    """Three private keys: of two approvers and of a stranger; two algorithms."""
+    folder = tmp_path_factory.mktemp("keys")
+    made = [pair(folder / str(n))[0] for n in range(2)]
+    path = folder / "ed25519.pem"
+    private = Ed25519PrivateKey.generate()
+    path.touch(0o600)
+    path.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return [made[0], signing_key(str(path)), made[1]]
+
+
+def with_approvers(place: Place, *keys: SigningKey) -> None:
+    protect(place.store, "tiny", "champion", "cto", "signed only", [key.public.pem().decode() for key in keys])
+
+
+def test_with_approvers_keys_only_their_signed_answers_count(place: Place, keys: list[SigningKey]) -> None:
+    with_approvers(place, *keys[:2])
+    run = Waiting(place, 1, manual=False)
+    run.waits()
+    with pytest.raises(UsageError, match="tiny@champion takes signed answers only"):
+        run.answered()
+    with pytest.raises(UsageError, match="is not one of the approvers' keys of tiny@champion"):
+        run.answered(key=keys[2])
+    assert run.waits() == run.question(), "neither was written"
+    run.answered(key=keys[1])
+    approval = run.resumed().approval
+    assert approval.keys == [keys[1].public.id]
+    assert f"signed with the key {keys[1].public.id[:16]}" in approval.sentence
+    payload = base64.b64decode(approval.signature["payload"])
+    assert json.loads(payload)["question"] == run.question().digest
+
+
+FORGERIES: dict[str, Callable[[Answer, list[SigningKey]], Answer]] = {
+    "not signed": lambda mine, keys: mine,
+    "signed by a stranger": lambda mine, keys: signed(mine, keys[2]),
+    "another decision": lambda mine, keys: signed(mine.model_copy(update={"decision": "refused"}), keys[0]).model_copy(
+        update={"decision": "approved"}
+    ),
+    "another question": lambda mine, keys: signed(mine.model_copy(update={"question": "0" * 64}), keys[0]).model_copy(
+        update={"question": mine.question}
+    ),
+    "another name": lambda mine, keys: signed(mine, keys[0]).model_copy(update={"by": "eve"}),
+    "another type": lambda mine, keys: mine.model_copy(
+        update={"signature": json.loads(sign_bytes(mine.signed_bytes, "application/json", keys[0]))}
+    ),
+    "no envelope": lambda mine, keys: mine.model_copy(update={"signature": {"payload": "e30="}}),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_answer_in_the_store_promotes_nothing(place: Place, keys: list[SigningKey], forgery: str) -> None:
+    with_approvers(place, *keys[:2])
+    run = Waiting(place, 1, manual=False)
+    asked = run.waits()
+    mine = Answer(question=asked.digest, decision="approved", by="ada", via="cli", reason="seen", at=asked.asked)
+    approvals.give(place.store, asked, FORGERIES[forgery](mine, keys))
+    with pytest.raises(ApprovalRefused):
+        run.resumed()
+    assert registry.read_alias(place.store, "tiny", "champion") is None
+
+
+def test_a_signed_answer_is_not_an_answer_to_another_run(place: Place, keys: list[SigningKey]) -> None:
+    with_approvers(place, keys[0])
+    first, second = Waiting(place, 1, manual=False), Waiting(place, 2, manual=False)
+    first.waits()
+    asked = second.waits()
+    first.answered(key=keys[0])
+    stolen = Answer.from_json(place.store.read_json(layout.answer(first.run.run_id, 0)))
+    for forged in (stolen, stolen.model_copy(update={"question": asked.digest})):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("infra.approvals.answer_to", lambda *_, forged=forged: forged)
+            with pytest.raises(ApprovalRefused):
+                second.resumed()
+
+
+def test_require_approved_asks_too(place: Place) -> None:
+    run = Waiting(place, 1, manual=False)
+    run.run.spec.promote = run.run.spec.promote.model_copy(update={"require": ["approved"]})
+    run.waits()
+    run.answered()
+    assert run.resumed().approval.by == "ada"

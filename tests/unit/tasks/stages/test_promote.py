@@ -68,6 +68,7 @@ class Place:
             root=Path(),
             resolved=resolved,
             provenance=provenance,
+            with_recipe=lambda about: about,
             recorded=False,
         )
 
