@@ -113,8 +113,8 @@ def _waits(question: Question) -> ApprovalPending:
     ready = f"{met}, and a" if question.gates else "A"
     return ApprovalPending(
         f"{ready} person must approve the candidate as {question.name}{replaced} before {question.deadline}.",
-        remedy=f"`trainwright approve {question.run_id} --reason WHY`, or `refuse`; "
-        f"then `trainwright resume {question.run_id}`.",
+        remedy=f"Answer with `trainwright approve {question.run_id} --reason WHY`, or with `refuse`; "
+        f"then `trainwright resume {question.run_id}` continues the run.",
         details={"gates": [gate.to_json() for gate in question.gates], "question": question.to_json()},
     )
 

@@ -102,10 +102,15 @@ def _refused(report: dict[str, Any]) -> None:
 
 
 def _waits(report: dict[str, Any]) -> None:
-    sentence = "The run waits for an approval of the candidate of tiny@champion."
-    report.update(verdict="waiting", exit_code=9, sentence=sentence)
-    remedy = "Approve it on the run's page in Prefect."
-    report["error"] = {"cause": "waiting", "message": sentence, "remedy": remedy, "user_traceback": "", "details": {}}
+    sentence = (
+        "All 2 gates are met, and a person must approve the candidate as tiny@champion, in the place of version 1, "
+        "before 2026-12-02T12:00:00+00:00."
+    )
+    remedy = f"Answer with `trainwright approve {WAITING} --reason WHY`; then `trainwright resume {WAITING}` continues."
+    report.update(verdict="waiting", exit_code=9, sentence=f"{sentence} {remedy}", metrics={"accuracy": 0.97})
+    details = {"gates": [one.to_json() for one in gate_results() if one.met]}
+    told = {"cause": "waiting", "message": sentence, "remedy": remedy, "user_traceback": "", "details": details}
+    report["error"] = told
 
 
 def _copy(store: Path, run: str, name: str, change: Callable[[dict[str, Any]], None]) -> None:

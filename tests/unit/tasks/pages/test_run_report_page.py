@@ -49,7 +49,7 @@ SAID = {
     "rejected": ["Rejected", "The contract rejected the data", "row 4", "7.5", "Mend the data"],
     "not promoted": ["Not promoted", "2 of 4 gates met", "insufficient evidence", "1,240 would decide", "loses 0.0700"],
     "recovered": ["Promoted", "It recovered: the training was restarted once", "node_lost", "10 steps, 2 s"],
-    "waiting": ["Waiting", "waits for an approval", "The run may continue: trainwright resume"],
+    "waiting": ["Waiting", "a person must approve", "The run may continue: trainwright resume"],
     "cancelled": ["Cancelled", "The run may continue"],
 }
 
