@@ -28,6 +28,7 @@ from tasks.queries.logs import logs_of
 from tasks.queries.plan import plan as plan_run
 from tasks.queries.proof import Link, Proof
 from tasks.queries.proof import prove as prove_version
+from tasks.queries.waiting import standing_of
 from tasks.run.options import RunOptions
 from tasks.run.report import latest_report
 from tasks.run.resolve import chosen_code
@@ -109,7 +110,7 @@ def status(arguments: argparse.Namespace) -> Answer:
         models = _models(store)
         lines += ["", f"store     {store.uri}"]
         of_models = [(m["name"], m["alias"], str(m["version"])) for m in models]
-        of_runs = [(one["run_id"], one["pipeline"], one["verdict"]) for one in runs]
+        of_runs = [(one["run_id"], one["pipeline"], f"{one['verdict']} {one.get('for', '')}".rstrip()) for one in runs]
         tables = table(("model", "alias", "version"), of_models), table(("run", "pipeline", "verdict"), of_runs)
         lines += [line for said in tables if said for line in ("", said)]
         untold = [one.sentence for one in due(store, NEWEST)]
@@ -255,7 +256,8 @@ def store_with(arguments: argparse.Namespace, what: str = "model") -> Store:
 def _run_line(store: Store, run_id: str) -> dict[str, Any]:
     report: RunReport | None = latest_report(store, run_id)
     if report is not None:
-        return {"run_id": run_id, "pipeline": report.pipeline, "verdict": report.verdict}
+        line = {"run_id": run_id, "pipeline": report.pipeline, "verdict": report.verdict}
+        return line if report.verdict != "waiting" else {**line, "for": standing_of(store, run_id)}
     try:
         name = store.read_as(layout.resolved(run_id), lambda resolved: str(resolved["spec"]["name"]))
     except FileNotFoundError:  # it was stopped before it was resolved

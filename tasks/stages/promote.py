@@ -84,6 +84,12 @@ def judged_or_held(
     return "run", f"{JUDGED}{asks}{'; ' if ledger else ''}{ledger}"
 
 
+def _when_resumed(run: Run) -> PlannedAction:
+    question = approval.pending(run)
+    waits = f"; nobody has answered yet, and the deadline is {question.deadline}" if question is not None else ""
+    return "run", f"{JUDGED}{waits}"
+
+
 promote = Stage(
     "promote",
     sections=("promote",),
@@ -94,7 +100,7 @@ promote = Stage(
     missing="this checkpoint is not promoted",
     ahead=judged_or_held,
     remark=rows_left,
-    resumed=lambda run: ("run", JUDGED),
+    resumed=_when_resumed,
 )
 
 

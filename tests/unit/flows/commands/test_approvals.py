@@ -123,3 +123,18 @@ def test_a_signed_answer(store: Store, capsys: pytest.CaptureFixture[str], tmp_p
     value = json.loads(said(store, capsys, *words, "--key", str(private), "--json"))
     assert value["answer"]["signature"]["payloadType"] == "application/vnd.trainwright.approval+json"
     assert store.read_json(layout.answer(WAITING, 0)) == value["answer"]
+
+
+def test_status_tells_what_a_waiting_run_waits_for(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [line for line in said(store, capsys, "status").splitlines() if line.startswith(WAITING)]
+    asked(store)
+    assert f"waiting for an answer before {FAR_OFF}" in said(store, capsys, "status")
+    assert not store.exists(layout.answer(WAITING, 0))
+    said(store, capsys, "approve", WAITING, "--reason", "seen")
+    assert "waiting to be resumed: ada approved it" in said(store, capsys, "status")
+    asked(store, n=1, deadline=LONG_AGO)
+    told = json.loads(said(store, capsys, "status", "--json"))["stores"][0]["runs"]
+    (line,) = [one for one in told if one["run_id"] == WAITING]
+    assert line["verdict"] == "waiting"
+    assert line["for"] == f"to be resumed: nobody answered before the deadline {LONG_AGO}"
+    assert not store.exists(layout.answer(WAITING, 1)), "who only looks writes nothing"

@@ -1,0 +1,22 @@
+"""Where a run that waits for an approval stands, for people who look at it; writes nothing."""
+
+from __future__ import annotations
+
+from data_contracts.approvals import Answer, meaning
+from infra.approvals import latest_question
+from infra.audit import now
+from infra.store import Store, layout
+
+
+def standing_of(store: Store, run_id: str) -> str:
+    """What a waiting run waits for, as the end of `waiting …`; "" if it has asked nothing."""
+    question = latest_question(store, run_id)
+    if question is None:
+        return ""
+    answer = store.find_as(layout.answer(run_id, question.n), Answer.from_json)
+    means = meaning(question, answer, now())
+    if means.standing == "waiting":
+        return f"for an answer before {question.deadline}"
+    if means.standing == "refused":
+        return f"to be resumed: {means.reason}"
+    return f"to be resumed: {answer.by if answer else 'a person'} approved it"
