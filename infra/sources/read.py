@@ -159,6 +159,10 @@ def merged_schema(files: Sequence[SourceFile], facts: Sequence[FileFacts]) -> pa
     return pa.schema(list(fields.items()))
 
 
+class Misfit(UsageError):
+    """A value does not fit the type that its column is read with."""
+
+
 class _Reading:
     """Reads the files of some sources into batches."""
 
@@ -175,7 +179,7 @@ class _Reading:
                 for batch in self._raw(together, schema, selection):
                     yield _conformed(batch, schema, selection.encoded)
             except pa.ArrowInvalid as error:
-                raise UsageError(
+                raise Misfit(
                     f"{together[0].uri}: a value does not fit the type that its column has over all files.",
                     remedy="Give the column one type in all files.",
                 ) from error

@@ -45,10 +45,10 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
         CorruptError: on leaving without an error, if the whole file's bytes do not have its digest.
         UsageError: the file is gone, or its compressed data is damaged.
     """
-    raw = _Hashing(_opened(file, place), file.uri)
+    raw = _Hashing(stored_bytes(file, place), file.uri)
     buffered = io.BufferedReader(raw, _PIECE)  # keep a reference: a discarded reader closes its source
     try:
-        with _decompressed(buffered, file) as plain:
+        with decompressed(buffered, file) as plain:
             yield plain
         raw.finish()
         if raw.hexdigest() != file.blake3:
@@ -57,7 +57,7 @@ def stream(file: SourceFile, place: Place) -> Iterator[BinaryIO]:
         raise
     except Exception as error:
         # A file that changed may be unreadable for that reason; then the change is the cause.
-        with contextlib.closing(_opened(file, place)) as again:
+        with contextlib.closing(stored_bytes(file, place)) as again:
             if stream_digest(again) != file.blake3:
                 raise changed(file) from error
         if isinstance(error, _DAMAGED) and base_name(file.uri)[1]:
@@ -81,7 +81,7 @@ def random_access(file: SourceFile, place: Place, stamp: Stamp | None = None) ->
             changed since.
     """
     if _lies_here(file, place):
-        with contextlib.closing(_opened(file, place)) as opened:
+        with contextlib.closing(stored_bytes(file, place)) as opened:
             before = _stamp(opened)
             if stamp != before:
                 _check_digest(opened, file)
@@ -109,13 +109,13 @@ def stamp_of(file: SourceFile, place: Place) -> Stamp | None:
     """The stamp of a file that `random_access` reads in place; None for any other file."""
     if not _lies_here(file, place):
         return None
-    with contextlib.closing(_opened(file, place)) as opened:
+    with contextlib.closing(stored_bytes(file, place)) as opened:
         return _stamp(opened)
 
 
 def whole(file: SourceFile, place: Place) -> bytes:
     """All bytes of a small file; CorruptError if they are not what was resolved."""
-    with contextlib.closing(_opened(file, place)) as opened:
+    with contextlib.closing(stored_bytes(file, place)) as opened:
         data = opened.read()
     if blake3(data).hexdigest() != file.blake3:
         raise changed(file)
@@ -137,14 +137,16 @@ def _check_digest(opened: BinaryIO, file: SourceFile) -> None:
     opened.seek(0)
 
 
-def _opened(file: SourceFile, place: Place) -> BinaryIO:
+def stored_bytes(file: SourceFile, place: Place) -> BinaryIO:
+    """The file's stored bytes; SourceMissing if it is gone."""
     try:
         return place.open(file.uri)
     except FileNotFoundError as error:
         raise source_missing(file.uri) from error
 
 
-def _decompressed(raw: io.BufferedReader[Any], file: SourceFile) -> Any:
+def decompressed(raw: io.BufferedReader[Any], file: SourceFile) -> Any:
+    """A context manager with the plain bytes of a file that may be compressed."""
     ending = base_name(file.uri)[1]
     if ending == ".gz":
         return gzip.GzipFile(fileobj=raw)

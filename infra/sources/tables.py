@@ -40,6 +40,11 @@ def csv_schema(stream: BinaryIO, name: str, columns: list[str] | None) -> tuple[
     return schema, {column: guess.text_from for column, guess in guesses.items() if guess.text_from is not None}
 
 
+def csv_header(stream: BinaryIO, name: str, columns: list[str] | None) -> list[str]:
+    """The names of a CSV file's columns; reads its beginning alone."""
+    return _Csv(stream, name, columns).names
+
+
 def csv_batches(
     stream: BinaryIO, name: str, columns: list[str] | None, types: dict[str, pa.DataType]
 ) -> Iterator[pa.RecordBatch]:
@@ -142,6 +147,12 @@ def json_schema(stream: BinaryIO, name: str) -> pa.Schema:
                 )
             types[field.name] = both
     return pa.schema(list(types.items()))
+
+
+def json_start(stream: BinaryIO, name: str) -> pa.Schema:
+    """Columns and types of the first rows of a JSON Lines file; reads its beginning alone."""
+    first = next(_lines(stream, name), None)
+    return pa.schema([]) if first is None else _parsed(first[1], name, first[0], None).schema
 
 
 def json_batches(stream: BinaryIO, name: str, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:

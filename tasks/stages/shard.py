@@ -8,7 +8,7 @@ from typing import Any
 from data_contracts.canonical import canonical, reuse_key
 from data_contracts.handoffs import ContractReport, Dataset, Ref, SourceFile
 from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
-from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from infra.child import run_child
 from infra.datasets import dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
@@ -180,6 +180,15 @@ def _make(run: Run, contract: ContractReport | None, set_name: str | None = None
         return shard_on_dask(run, runner, request, progress)
 
 
+def _preparation(spec: PipelineSpec) -> dict[str, Any]:
+    """What `predict` does to raw rows as this stage did: in the provenance, so that no dataset's id depends on it."""
+    assert spec.shards is not None
+    assert not isinstance(spec.data, str)
+    transform = spec.shards.transform
+    made = None if transform is None else transform.model_dump(mode="json")
+    return {"preparation": {"transform": made, "sensitive": spec.data.sensitive}}
+
+
 def _extension(run: Run, request: ShardRequest, parents: list[Ref | None]) -> ShardRequest:
     """The request for a dataset that extends an earlier one, if there is one: only new files are sharded."""
     inputs, series = raw_inputs(run.resolved.files), _key(run, [])
@@ -222,7 +231,7 @@ def _request(run: Run, contract: ContractReport | None, set_name: str | None) ->
         required_splits=["train", spec.evaluate.split] if set_name is None else ["test"],
         sensitive=spec.data.sensitive,
         project=str(run.project()) if spec.shards.transform else None,
-        provenance={**run.provenance(*parents), **run.raw_provenance(files, sources)},
+        provenance={**run.provenance(*parents), **run.raw_provenance(files, sources), **_preparation(spec)},
         settings={"files": [file.blake3 for file in files]},
         quarantine=contract.ref if contract is not None and contract.quarantine is not None else None,
     )

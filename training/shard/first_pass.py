@@ -192,13 +192,13 @@ class Gatherer:
         assert self._transform is not None
         waiting = pa.concat_tables(self._waiting.pop(split))
         while waiting.num_rows:
-            stop = _batch_end(waiting)
+            stop = batch_end(waiting)
             if stop == waiting.num_rows < TRANSFORM_ROWS and not to_the_end:
                 self._waiting[split] = [waiting]  # the next rows may belong to this batch
                 return
             [batch] = waiting.slice(0, stop).combine_chunks().to_batches()
             waiting = waiting.slice(stop)
-            made = _checked(self._transform(batch))
+            made = checked_rows(self._transform(batch))
             if made.num_rows:  # an empty result does not decide the types: an empty list of Python objects has none
                 self._put(split, made)
 
@@ -227,7 +227,7 @@ def _unified(tables: Sequence[pa.Table]) -> list[pa.Table]:
     return [settle(table, schema) for table in tables]
 
 
-def _batch_end(rows: pa.Table) -> int:
+def batch_end(rows: pa.Table) -> int:
     """The number of rows in the next batch: a function of the rows alone, not of the chunks that hold them."""
     some = rows.slice(0, TRANSFORM_ROWS)
     sizes = np.cumsum(_row_bytes(some))
@@ -249,7 +249,8 @@ def _row_bytes(rows: pa.Table) -> NDArray[np.int64]:
     return total
 
 
-def _checked(result: object) -> pa.Table:
+def checked_rows(result: object) -> pa.Table:
+    """What a transform returned; UserCodeError if it is not rows, or two columns have one name."""
     if not isinstance(result, pa.RecordBatch | pa.Table):
         kind = f"{type(result).__module__}.{type(result).__qualname__}".removeprefix("builtins.")
         raise UserCodeError(

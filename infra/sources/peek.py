@@ -1,0 +1,95 @@
+"""What the beginning of a file says of its columns and rows, without reading it whole."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from data_contracts.handoffs import SourceFile
+from data_contracts.pipeline_spec import SourceSpec
+from infra.sources.places import Places
+from infra.sources.read import file_facts
+from infra.sources.streams import decompressed, stored_bytes
+from infra.sources.tables import csv_header, json_start
+
+_SAMPLE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Peek:
+    """What was found.
+
+    Attributes:
+        names: columns; of JSON Lines, those of the first rows.
+        types: of columns whose types a file states itself (Parquet).
+        rows: where the file states the number; else None.
+        row_bytes: estimate of the stored bytes of a row.
+    """
+
+    names: list[str]
+    types: dict[str, pa.DataType]
+    rows: int | None
+    row_bytes: float
+
+
+def peek(file: SourceFile, sources: list[SourceSpec], root: Path, places: Places) -> Peek:
+    """Look at a file of rows (CSV, JSON Lines or Parquet).
+
+    Raises: UsageError if it is gone or is not of its format; of a Parquet file the digest is checked, too.
+    """
+    if file.format == "parquet":
+        facts = file_facts(file, sources, root)
+        rows = sum(rows for rows, _ in facts.row_groups)
+        types = {one.name: one.type for one in facts.schema}
+        return Peek(facts.schema.names, types, rows, file.bytes / max(rows, 1))
+    # Not `stream`: it reads to the end, to compare the digest; every byte is read and compared later.
+    with (
+        io.BufferedReader(_Raw(file, places), _SAMPLE_BYTES) as buffered,
+        decompressed(buffered, file) as plain,
+    ):
+        head = plain.read(_SAMPLE_BYTES)
+        rest = _Joined(head, plain)
+        if file.format == "csv":
+            names = csv_header(rest, file.uri, sources[file.source].columns)  # type: ignore[arg-type]
+        else:
+            names = json_start(rest, file.uri).names  # type: ignore[arg-type]
+    lines = max(1, head.count(b"\n") - (file.format == "csv"))
+    return Peek(names, {}, None, len(head) / lines)
+
+
+class _Raw(io.RawIOBase):
+    """A file's stored bytes."""
+
+    def __init__(self, file: SourceFile, places: Places) -> None:
+        super().__init__()
+        self._opened = stored_bytes(file, places.of(file))
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+        piece = self._opened.read(len(view))
+        view[: len(piece)] = piece
+        return len(piece)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._opened.close()
+        super().close()
+
+
+class _Joined:
+    """A stream of bytes that were read, and then the rest."""
+
+    def __init__(self, head: bytes, rest: io.BufferedIOBase) -> None:
+        self._head, self._rest = head, rest
+
+    def read(self, size: int) -> bytes:
+        if self._head:
+            piece, self._head = self._head[:size], self._head[size:]
+            return piece
+        return self._rest.read(size)

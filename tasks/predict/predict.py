@@ -1,0 +1,163 @@
+"""Predicts for raw rows with a model version: looks everything up once, checks the contract, and runs the child."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from data_contracts.canonical import digest
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import Ref, SourceFile
+from data_contracts.messages.children import StoreAddress
+from data_contracts.messages.predicting import PREDICT, Predicted, PredictRequest
+from data_contracts.messages.raw_data import ShardProgress
+from data_contracts.pipeline_spec import SourceSpec
+from infra import code_bundle, scratch
+from infra.child import run_child
+from infra.gang.remote_job import idle_limit, lay_out
+from infra.sources import Places
+from infra.sources.peek import peek
+from infra.store import Store
+from tasks.predict.contract import check_input, suite_of, without
+from tasks.predict.inputs import resolve_input
+from tasks.predict.model import Model, open_model
+from training.predict.label import label_columns
+
+FORMAT = 1
+# Seconds between two batches; a longer pause is a hang. Ten times the longest batch so far applies if that is longer.
+HANG_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a person asks for.
+
+    Attributes:
+        contract: a suite's file; "" the model's own; None: no contract.
+        label: columns that the rows may lack, besides those that the metrics call their target.
+    """
+
+    model: str
+    input: str
+    output: str
+    keep: list[str] = field(default_factory=list)
+    label: list[str] = field(default_factory=list)
+    batch_size: int | None = None
+    contract: str | None = None
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What was done: the version, what was written, how many expectations were checked, and which were not."""
+
+    name: str
+    version: int
+    predicted: Predicted
+    expectations: int
+    not_checked: list[str]
+
+
+def predict(store: Store, asked: Asked, on_progress: Callable[[ShardProgress], None]) -> Answered:
+    """Write one line of predictions for each row of the input.
+
+    Raises:
+        UsageError: the model, the input or the output cannot be used as given.
+        ContractRejected: the rows break the contract; nothing is written.
+        UserCodeError: the user's code raised.
+        CorruptError: the checkpoint, the code or an input file is not what it was.
+    """
+    output = _writable(asked)
+    model = open_model(store, asked.model)
+    sources, files = resolve_input(asked.input, model.sources)
+    if any(file.uri == str(output) for file in files):
+        raise UsageError(f"{output} is one of the files of the input.", remedy="Write to another folder.")
+    with scratch.make("project") as workspace:
+
+        def unpacked(ref: Ref) -> Path:
+            known = model.trained.sealed["code_digest"] if ref == model.trained.code else None
+            return code_bundle.unpack(store, ref, workspace.path / ref.id[:16], code_digest=known)
+
+        request = _request(store, asked, model, sources, files, output)
+        here = request.at(lay_out(store, request.needs, unpacked))
+        expectations, left = _contract(model, asked, here)
+        predicted = run_child(
+            PREDICT,
+            here,
+            project=here.project,
+            withhold=bool(model.sensitive),
+            limit=idle_limit(store, HANG_S),
+            on_report={ShardProgress: on_progress},
+        )
+    return Answered(model.version.name, model.version.version, predicted, expectations, left)
+
+
+def _writable(asked: Asked) -> Path:
+    """The absolute path of the output; UsageError if it cannot be written or exists."""
+    if "://" in asked.output:
+        raise UsageError(f"{asked.output} is not a path.", remedy="Write to a file of this machine, and copy it.")
+    path = Path(asked.output).expanduser()
+    output = Path(os.path.realpath(path.parent)) / path.name
+    if not output.parent.is_dir():
+        raise UsageError(f"There is no folder {output.parent}.", remedy="Make it, or name another file.")
+    if output.is_dir():
+        raise UsageError(f"{output} is a folder.", remedy="Name a file.")
+    unfinished = output.with_name(f".{output.name}.trainwright")
+    if os.path.lexists(output) and not asked.overwrite and not unfinished.exists():
+        raise UsageError(f"{output} exists already.", remedy="Name another file, or replace it with --overwrite.")
+    return output
+
+
+def _request(
+    store: Store, asked: Asked, model: Model, sources: list[SourceSpec], files: list[SourceFile], output: Path
+) -> PredictRequest:
+    size = asked.batch_size or int(model.evaluate.get("batch_size", 512))
+    settings = [FORMAT, size, asked.keep, asked.label, output.suffix.lower(), [one.columns for one in sources]]
+    return PredictRequest(
+        store=StoreAddress(uri=store.uri, options=store.storage_options, pointers=store.pointers),
+        code=model.trained.code,
+        checkpoint=model.version.checkpoint,
+        train=model.trained.train,
+        evaluate=model.evaluate,
+        transform=model.transform,
+        rows_code=model.rows_code,
+        dataset_columns=model.dataset.columns,
+        raw_types=model.raw_types,
+        files=files,
+        sources=sources,
+        root=str(Path.cwd()),
+        output=str(output),
+        batch_size=size,
+        keep=asked.keep,
+        label=asked.label,
+        overwrite=asked.overwrite,
+        identity={
+            "the model": model.version.ref.seal,
+            "the input": digest([[file.uri, file.bytes, file.blake3] for file in files]),
+            "the options": digest(settings),
+        },
+    )
+
+
+def _contract(model: Model, asked: Asked, request: PredictRequest) -> tuple[int, list[str]]:
+    """How many expectations were checked, and those that were left out because the rows have no label."""
+    if asked.contract is None:
+        return 0, []
+    suite, fail_on = suite_of(model, asked.contract)
+    left: list[str] = []
+    if not asked.contract:
+        suite, left = without(suite, _label_lacking(model, asked, request))
+    project = request.path(request.rows_code)
+    return check_input(model, suite, fail_on, request.files, request.sources, project), left
+
+
+def _label_lacking(model: Model, asked: Asked, request: PredictRequest) -> list[str]:
+    """Columns of the label that the input does not have."""
+    root = Path(request.root)
+    places = Places(request.sources, root)
+    there = {name for file in request.files for name in peek(file, request.sources, root, places).names}
+    metrics = model.evaluate.get("metrics", {})
+    label = label_columns(model.trained.train["batch"], metrics, list(model.dataset.columns)) | set(asked.label)
+    return sorted(label - there)

@@ -1,0 +1,408 @@
+"""`predict`: raw rows of any kind to one line each, equal to what evaluate computed, whatever interrupts it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.errors import ContractRejected, CorruptError, StorageUnavailable, TrainwrightError, UserCodeError
+from data_contracts.handoffs import Dataset, Evaluation
+from data_contracts.messages.predicting import PREDICT
+from flows.cli import main
+from infra import child, registry
+from infra.handoffs import read_handoff
+from infra.store import Store, open_store
+from tasks.predict import predict as predicting
+from tasks.predict.predict import Answered, Asked, predict
+from tests.support.tiny import SPEC, answer, trainwright, write_project
+from training.predict import draft, worker
+
+FEATURES = """\
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def build(rows):
+    day = rows["day"].to_pylist()
+    if "bad" in day:
+        raise ValueError("no such day")
+    rows = rows.set_column(3, "c", pa.array([{"mon": 0.5, "tue": -0.5}[one] for one in day], pa.float64()))
+    if "tue" in day and "wed" in day:
+        rows = rows.slice(1)
+    label = pc.equal(rows["label"], "yes").cast(pa.int64())
+    return rows.set_column(4, "label", label)
+"""
+MORE = """
+    def predict_step(self, batch, batch_idx):
+        x = batch[0]
+        if x.isinf().any():
+            raise RuntimeError("infinite")
+        return self(x)
+"""
+PREDICTIONS = {
+    "name": "predictions",
+    "expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "prediction"}}],
+}
+SUITE = {
+    "name": "rows",
+    "expectations": [
+        {"type": "expect_column_values_to_be_between", "kwargs": {"column": "a", "min_value": -1, "max_value": 1}},
+        {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "label", "value_set": ["yes", "no"]}},
+    ],
+}
+
+
+def raw(number: int) -> list[Any]:
+    a, b, day = (number * 37 % 200) / 100 - 1, (number * 91 % 200) / 100 - 1, ("mon", "tue")[number % 2]
+    return [number, a, b, day, "yes" if a + b > (0.5 if day == "mon" else -0.5) else "no"]
+
+
+def write(path: Path, rows: list[list[Any]], columns: tuple[str, ...] = ("id", "a", "b", "day", "label")) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([columns, *rows])
+    return path
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose model was promoted; its raw rows need a transform."""
+    contract = {"suite": "suite.json", "predictions": {"suite": "predictions.json"}}
+    spec = write_project(
+        tmp_path_factory.mktemp("project") / "tiny",
+        {
+            "contract": contract,
+            "shards": {**SPEC["shards"], "transform": "features.build"},
+            "promote": {"gates": [{"metric": "accuracy", "min": 0.1}]},
+        },
+    )
+    for name, text in (
+        ("features.py", FEATURES),
+        ("suite.json", json.dumps(SUITE)),
+        ("predictions.json", json.dumps(PREDICTIONS)),
+    ):
+        (spec.parent / name).write_text(text)
+    (spec.parent / "net.py").write_text((spec.parent / "net.py").read_text() + MORE)
+    write(spec.parent / "rows.csv", [raw(number) for number in range(600)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+        ran = trainwright("run", spec)
+        assert ran.returncode == 0, ran.stderr
+    return spec.parent
+
+
+@pytest.fixture
+def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, as the current folder; the child's work is done in this process."""
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    copy = Path(shutil.copytree(line, tmp_path / "tiny"))
+    monkeypatch.chdir(copy)
+
+    def here(kind: Any, request: Any, **more: Any) -> Any:
+        if kind is not PREDICT:
+            return child.run_child(kind, request, **more)
+        return worker.main(request, lambda report: None)
+
+    monkeypatch.setattr(predicting, "run_child", here)
+    yield copy
+    for name in ("net", "features"):
+        sys.modules.pop(name, None)
+
+
+def store_of(project: Path) -> Store:
+    return open_store(str(project / ".trainwright"), create=False)
+
+
+def ask(project: Path, input_: Path | str, output: str, **more: Any) -> Answered:
+    return predict(store_of(project), Asked(model="tiny", input=str(input_), output=output, **more), lambda _: None)
+
+
+def refused(kind: type[TrainwrightError], work: Callable[[], object]) -> str:
+    with pytest.raises(kind) as caught:
+        work()
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert "Traceback" not in sentence
+    return sentence
+
+
+def test_raw_rows_get_the_predictions_that_evaluate_computed_to_the_bit(project: Path) -> None:
+    store = store_of(project)
+    evaluation = read_handoff(store, registry.read_version(store, "tiny", 1).evaluation, Evaluation)
+    table = pq.read_table(project / ".trainwright" / evaluation.ref.uri / evaluation.predictions[""].file)
+    dataset = read_handoff(
+        store,
+        store.manifest(
+            next(project.glob(".trainwright/datasets/*")).relative_to(project / ".trainwright").as_posix()
+        ).ref,
+        Dataset,
+    )
+    shard = dataset.splits["test"][0]
+    ids = pq.read_table(project / ".trainwright" / shard.uri / shard.path).column("id").to_pylist()
+    # Without the label, and with columns that the training did not have, in another order.
+    rows = [[f"x{number}", *raw(number)[3::-1]] for number in ids]
+    write(project / "new.csv", rows, ("more", "day", "b", "a", "id"))
+    answered = ask(project, "new.csv", "out.parquet", keep=["id"])
+    out = pq.read_table(project / "out.parquet")
+    assert out.column("row").to_pylist() == list(range(len(ids)))
+    assert out.column("id").to_pylist() == ids
+    assert out.schema.field("prediction").type == pa.list_(pa.float32(), 2)
+    expected = list(zip(*(table.column(f"prediction_{at}").to_pylist() for at in (0, 1)), strict=True))
+    assert [tuple(one) for one in out.column("prediction").to_pylist()] == expected
+    assert answered.predicted.no_label == ["label"]
+    # And the metric that was sealed.
+    right = [(one[1] > one[0]) == (raw(number)[4] == "yes") for one, number in zip(expected, ids, strict=True)]
+    assert sum(right) / len(right) == pytest.approx(evaluation.metrics["accuracy"].value, abs=1e-6)
+
+
+def test_the_formats_hold_the_same_predictions_and_files_of_a_folder_come_by_name(project: Path) -> None:
+    folder = project / "new"
+    folder.mkdir()
+    write(folder / "b.csv", [raw(1)])
+    rows = [dict(zip(("id", "a", "b", "day"), raw(number), strict=False)) for number in (2, 0)]
+    (folder / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    columns = {"day": ["tue"], "a": pa.array([0.5], pa.float32()), "b": [0.25], "id": [7], "label": ["no"]}
+    pq.write_table(pa.table(columns), folder / "c.parquet")
+    (folder / "_SUCCESS").write_text("")
+    write(folder / "d.csv", [[0.0, 0.5, "mon", "yes", 8]], ("a", "b", "day", "label", "id"))
+    for suffix in ("parquet", "csv", "jsonl"):
+        assert ask(project, folder, f"out.{suffix}").predicted.rows == 5
+    parquet = pq.read_table("out.parquet").column("prediction").to_pylist()
+    lines = [json.loads(one) for one in Path("out.jsonl").read_text().splitlines()]
+    assert [one["row"] for one in lines] == [0, 1, 2, 3, 4]
+    assert [pa.array(one["prediction"], pa.float32()).to_pylist() for one in lines] == parquet
+    flat = pyarrow.csv.read_csv("out.csv")
+    assert flat.column_names == ["row", "prediction_0", "prediction_1"]
+    assert flat.column("prediction_1").cast(pa.float32()).to_pylist() == [one[1] for one in parquet]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_no_rows_give_an_empty_file_with_all_columns(project: Path, suffix: str) -> None:
+    write(project / "new.csv", [])
+    answered = ask(project, "new.csv", f"out.{suffix}", keep=["id"])
+    assert answered.predicted.rows == 0
+    assert answered.predicted.columns[:2] == ["row", "id"]
+    assert len(answered.predicted.columns) > 2
+    text = Path(f"out.{suffix}").read_bytes()
+    if suffix == "parquet":
+        assert pq.read_table("out.parquet").schema.names == ["row", "id", "prediction"]
+    else:
+        assert text.count(b"\n") == (suffix == "csv")
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "words"),
+    [
+        ("id,a,b,dai,label", "1,0,0,mon,yes", "no column day"),
+        ("id,a,b,day,label", "1,x,0,mon,yes", "the column a is string"),
+        ("id,a,b,day,label", "1,0,0,mon", "of the file has 4 values"),
+        ("id,a,b,day,a", "1,0,0,mon,0", "the column a twice"),
+        ("id,a,b,day,label", "1,0,0,bad,yes", "ValueError: no such day, on row 0 of the input"),
+        ("id,a,b,day,label", "1,0,0,sat,yes", "KeyError: 'sat', on row 0 of the input"),
+        ("id,a,b,day,label", "1,inf,0,mon,yes", "RuntimeError: infinite, on row 0 of the input"),
+        ("id,a,b,day,label", "1,0,0,tue,yes\n1,0,0,wed,yes", "KeyError"),
+    ],
+)
+def test_what_is_wrong_with_rows_is_one_sentence(project: Path, header: str, row: str, words: str) -> None:
+    (project / "new.csv").write_text(f"{header}\n{row}\n")
+    assert words in refused(TrainwrightError, lambda: ask(project, "new.csv", "out.csv"))
+    assert not Path("out.csv").exists()
+
+
+def test_a_transform_that_drops_rows_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(project / "new.csv", [raw(number) for number in range(3)])
+    monkeypatch.setattr(
+        worker.Features, "_transformed", lambda self, where, rows: pa.Table.from_batches([rows.slice(1)])
+    )
+    words = refused(UserCodeError, lambda: ask(project, "new.csv", "out.csv"))
+    assert "returned 2 rows for rows 0 to 2 of the input" in words
+
+
+def test_an_empty_value_where_training_saw_none(project: Path) -> None:
+    write(project / "new.csv", [[1, "", 0.5, "mon", "yes"]])
+    ask(project, "new.csv", "out.jsonl")
+    assert json.loads(Path("out.jsonl").read_text())["prediction"] == [None, None]  # NaN in, NaN out
+
+
+@pytest.mark.parametrize(
+    ("input_", "output", "words"),
+    [
+        ("none.csv", "out.csv", "No file matches none.csv"),
+        ("rows.csv", "out.txt", "format of out.txt is not clear"),
+        ("suite.json", "out.csv", "has no column"),
+        ("features.py", "out.csv", "is not clear from its name"),
+        ("rows.csv", "rows.csv", "exists already"),
+        ("rows.csv", "no/out.csv", "There is no folder"),
+        ("rows.csv", "s3://b/out.csv", "is not a path"),
+    ],
+)
+def test_what_is_wrong_with_the_arguments_is_one_sentence(project: Path, input_: str, output: str, words: str) -> None:
+    before = (project / "rows.csv").read_bytes()
+    assert words in refused(TrainwrightError, lambda: ask(project, input_, output))
+    assert (project / "rows.csv").read_bytes() == before
+
+
+def test_files_with_other_columns_are_refused(project: Path) -> None:
+    write(project / "one.csv", [raw(0)])
+    write(project / "one2.csv", [raw(0)[1:]], ("a", "b", "day", "label"))
+    assert "one2.csv has no column id, which" in refused(TrainwrightError, lambda: ask(project, "one*.csv", "out.csv"))
+    assert "did you mean day?" in refused(TrainwrightError, lambda: ask(project, "one.csv", "out.csv", keep=["dey"]))
+
+
+def test_the_contract_is_the_models_own_without_the_label_or_another(project: Path) -> None:
+    write(project / "new.csv", [raw(number)[:4] for number in range(5)], ("id", "a", "b", "day"))
+    answered = ask(project, "new.csv", "out.csv", contract="")
+    assert answered.expectations == 1
+    assert len(answered.not_checked) == 1
+    assert "label" in answered.not_checked[0]
+    write(project / "bad.csv", [[1, 7, 0, "mon", "yes"]])
+    assert "rejects the data" in refused(ContractRejected, lambda: ask(project, "bad.csv", "no.csv", contract=""))
+    other = {"name": "o", "expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "zip"}}]}
+    (project / "other.json").write_text(json.dumps(other))
+    refused(ContractRejected, lambda: ask(project, "new.csv", "no.csv", contract="other.json"))
+    assert not list(project.glob("*no.csv*"))
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "PART_ROWS", 1)
+    monkeypatch.setattr(worker, "block_rows", lambda size: size)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
+def test_a_stopped_attempt_continues_and_the_file_is_the_same(
+    project: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    write(project / "new.csv", [raw(number) for number in range(40)])
+    ask(project, "new.csv", f"whole.{suffix}", batch_size=4)
+    whole = (project / f"whole.{suffix}").read_bytes()
+    finish = draft.Draft.finish
+
+    class Stop(StorageUnavailable):
+        pass
+
+    for stop in (3, 2):
+        left = [stop]
+
+        def stopping(self: draft.Draft, first: int, end: int, left: list[int] = left) -> None:
+            if not left[0]:
+                raise Stop("stopped")
+            left[0] -= 1
+            finish(self, first, end)
+
+        monkeypatch.setattr(draft.Draft, "finish", stopping)
+        with pytest.raises(Stop):
+            ask(project, "new.csv", f"out.{suffix}", batch_size=4)
+    monkeypatch.setattr(draft.Draft, "finish", finish)
+    publish = draft.Draft.remove
+    monkeypatch.setattr(draft.Draft, "remove", lambda self: (_ for _ in ()).throw(Stop("stopped")))
+    with pytest.raises(Stop):  # between the name and the removal of the folder
+        ask(project, "new.csv", f"out.{suffix}", batch_size=4)
+    monkeypatch.setattr(draft.Draft, "remove", publish)
+    answered = ask(project, "new.csv", f"out.{suffix}", batch_size=4)
+    assert answered.predicted.resumed_rows == 20
+    assert (project / f"out.{suffix}").read_bytes() == whole
+    assert not list(project.glob(".out*"))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_an_attempt_with_other_options_or_another_input_begins_anew(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(project / "new.csv", [raw(number) for number in range(40)])
+    unlucky = iter([None, OSError(28, "No space left on device")])
+    finish = draft.Draft.finish
+
+    def full(self: draft.Draft, first: int, end: int) -> None:
+        if (error := next(unlucky, None)) is not None:
+            raise error
+        finish(self, first, end)
+
+    monkeypatch.setattr(draft.Draft, "finish", full)
+    words = refused(StorageUnavailable, lambda: ask(project, "new.csv", "out.csv", batch_size=4))
+    assert "No space left on device. The predictions of 4 rows are kept." in words
+    write(project / "new.csv", [raw(number) for number in range(41)])
+    answered = ask(project, "new.csv", "out.csv", batch_size=8)
+    assert answered.predicted.begun_anew == "the input and the options"
+    assert (answered.predicted.rows, answered.predicted.resumed_rows) == (41, 0)
+    refused(TrainwrightError, lambda: ask(project, "new.csv", "out.csv", batch_size=8))
+    ask(project, "new.csv", "out.csv", batch_size=8, overwrite=True)
+
+
+def test_a_checkpoint_that_was_changed_is_not_used(project: Path) -> None:
+    write(project / "new.csv", [raw(0)])
+    store = store_of(project)
+    ref = registry.read_version(store, "tiny", 1).checkpoint.ref
+    file = max((project / ".trainwright" / ref.uri).glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.chmod(0o600)
+    file.write_bytes(data)
+    refused(CorruptError, lambda: ask(project, "new.csv", "out.csv"))
+    assert not Path("out.csv").exists()
+
+
+def test_a_model_that_is_not_there(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("tinny", "tiny@none", "tiny@7", "../x"):
+        assert main(["predict", name, "rows.csv", "out.csv"]) == 2
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_dataset_that_does_not_name_its_transform_gets_it_from_its_run(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tasks.predict import model
+
+    store = store_of(project)
+    version = registry.read_version(store, "tiny", 1)
+    found = model.open_model(store, "tiny@1")
+    made = store.manifest(found.dataset.ref)
+    earlier = made.provenance.pop("preparation")
+    assert model._preparation(store, version, found.dataset, made) == earlier
+    (project / ".trainwright/runs" / made.provenance["run_id"]).rename(project / "gone")
+    refused(TrainwrightError, lambda: model._preparation(store, version, found.dataset, made))
+
+
+def test_a_killed_command_continues_and_two_at_once_are_refused(
+    line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(home))
+    write(tmp_path / "new.csv", [raw(number) for number in range(120_000)])
+    store, words = line / ".trainwright", ["predict", "tiny", tmp_path / "new.csv"]
+    options = ["--batch-size", "64", "--store", store, "--json"]
+    out, folder = tmp_path / "out.csv", tmp_path / ".out.csv.trainwright"
+    command = [sys.executable, "-m", "flows.cli", *map(str, [*words, out, *options])]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
+    first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 240
+    while not list(folder.glob("part-*")) and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert first.poll() is None
+    monkeypatch.setattr(draft, "WAIT_S", 0.2)
+    with pytest.raises(TrainwrightError, match="Another process is writing"):
+        draft.Draft(out, {})
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    done = trainwright(*words, out, *options)
+    assert done.returncode == 0, done.stderr
+    told = answer(done)
+    assert told["rows"] == 120_000
+    assert 0 < told["resumed_rows"] < 120_000
+    assert not folder.exists()
+    table = pyarrow.csv.read_csv(out)
+    assert table.column("row").to_pylist() == list(range(120_000))
