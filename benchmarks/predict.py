@@ -1,0 +1,177 @@
+"""How fast `predict` is beside a bare loop, and whether its memory grows with the input.
+
+    python benchmarks/predict.py [--quick]
+
+A perceptron of 8 inputs predicts for a Parquet file of 10 columns. Ours is the work of the child, without imports: the
+rows in blocks, parts on the disk, the join, fsync; bare is `ParquetFile.iter_batches`, the same float32 tensor, the
+module under `inference_mode`, and `ParquetWriter`. Both write `row` and the vector. Then a process of its own predicts
+for a tenth of the rows and for all; its largest resident memory must not grow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import yaml
+from common import arguments, conclude, interleaved, machine, ratio, scratch, show
+from noise import Watch
+
+from data_contracts.messages.predicting import PredictRequest
+from infra.store import open_store
+from tasks.predict import predict as predicting
+from tasks.predict.predict import Asked, predict
+from training.predict import worker
+
+INPUTS = [f"x{number}" for number in range(8)]
+ROWS = 1_000_000
+NET = """\
+import lightning as L
+from torch import nn, optim
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 2))
+
+    def forward(self, x):
+        return self.net(x)
+
+    def training_step(self, batch, batch_idx):
+        return nn.functional.cross_entropy(self(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return optim.Adam(self.parameters())
+"""
+METRIC = {
+    "class_path": "torchmetrics.classification.MulticlassAccuracy",
+    "init_args": {"num_classes": 2},
+    "target": "label",
+    "mode": "max",
+}
+SPEC = {
+    "version": 1,
+    "name": "net",
+    "data": {"source": "train.parquet"},
+    "contract": {
+        "suite": {"expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "x0"}}]},
+    },
+    "shards": {"split": {"key": "id"}},
+    "train": {
+        "lightning": {"model": {"class_path": "net.Net"}, "trainer": {"max_epochs": 1}},
+        "global_batch_size": 64,
+        "strategy": "single",
+        "batch": [INPUTS, "label"],
+    },
+    "evaluate": {"metrics": {"accuracy": METRIC}},
+    "promote": {"gates": [{"metric": "accuracy", "min": 0.0}]},
+}
+
+
+def write(path: Path, rows: int) -> None:
+    """Rows of a key, eight floats and a label, in row groups of 100,000."""
+    draw = np.random.default_rng(0)
+    schema = pa.schema([("id", pa.int64()), *((name, pa.float64()) for name in INPUTS), ("label", pa.int64())])
+    with pq.ParquetWriter(path, schema) as writer:
+        for first in range(0, rows, 100_000):
+            size = min(100_000, rows - first)
+            columns = [np.arange(first, first + size), *(draw.random(size) for _ in INPUTS), draw.integers(0, 2, size)]
+            writer.write_table(pa.table(list(map(pa.array, columns)), schema=schema))
+
+
+def train(folder: Path) -> None:
+    """Promote a model of the tiny project."""
+    (folder / "pyproject.toml").write_text("")
+    (folder / "net.py").write_text(NET)
+    (folder / "spec.yaml").write_text(yaml.safe_dump(SPEC))
+    write(folder / "train.parquet", 2_000)
+    command = [sys.executable, "-m", "flows.cli", "run", "spec.yaml"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+
+
+def ours(folder: Path, rows: Path, size: int) -> float:
+    """Seconds of the child's work."""
+    taken = []
+
+    def here(child: object, request: PredictRequest, **more: Any) -> Any:
+        since = time.perf_counter()
+        answer = worker.main(request, lambda report: None)
+        taken.append(time.perf_counter() - since)
+        return answer
+
+    predicting.run_child = here  # type: ignore[assignment]
+    store = open_store(str(folder / ".trainwright"), create=False)
+    asked = Asked(model="net", input=str(rows), output=str(folder / "ours.parquet"), batch_size=size, overwrite=True)
+    predict(store, asked, lambda progress: None)
+    return taken[0]
+
+
+def bare(folder: Path, rows: Path, size: int, module: torch.nn.Module) -> float:
+    """Seconds of a loop by hand."""
+    since = time.perf_counter()
+    at, schema = 0, pa.schema([("row", pa.int64()), ("prediction", pa.list_(pa.float32(), 2))])
+    with pq.ParquetWriter(folder / "bare.parquet", schema) as writer, torch.inference_mode():
+        for batch in pq.ParquetFile(rows).iter_batches(2**16, columns=INPUTS):
+            stacked = np.stack([column.to_numpy() for column in batch.columns], axis=1).astype(np.float32)
+            made = [module(part) for part in torch.from_numpy(stacked).split(size)]
+            flat = pa.array(torch.cat(made).numpy().reshape(-1))
+            numbers = pa.array(np.arange(at, at + len(stacked)))
+            writer.write_batch(pa.record_batch([numbers, pa.FixedSizeListArray.from_arrays(flat, 2)], schema))
+            at += len(stacked)
+    return time.perf_counter() - since
+
+
+def peak_mib(folder: Path, rows: Path) -> float:
+    """The largest resident memory of a process that predicts for a file, in MiB."""
+    command = [sys.executable, __file__, "--peak", str(folder), str(rows)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def main() -> None:
+    """Print seconds and memory."""
+    options, watch = arguments(__doc__), Watch()
+    rows = ROWS // 10 if options.quick else ROWS
+    print(f"{machine()}\ntorch {torch.__version__}, pyarrow {pa.__version__}")
+    with scratch() as folder:
+        train(folder)
+        file, large = folder / "rows.parquet", folder / "large.parquet"
+        write(file, rows)
+        write(large, 10 * rows)
+        module = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
+        figures = {}
+        for name, size in (("vs_bare", 512), ("vs_bare_8192", 8192)):
+            taken = interleaved(
+                {
+                    "ours": lambda size=size: ours(folder, file, size),
+                    "bare": lambda size=size: bare(folder, file, size, module),
+                },
+                3 if options.quick else 5,
+            )
+            show(f"{rows:,} rows, batches of {size}", {key: [1e3 * one for one in v] for key, v in taken.items()}, "ms")
+            figures[name] = ratio(taken["bare"], taken["ours"])
+        small, big = peak_mib(folder, file), peak_mib(folder, large)
+        print(f"\nlargest resident memory: {small:.0f} MiB for {rows:,} rows, {big:.0f} MiB for {10 * rows:,}")
+        print(f"slope: {(big - small) * 2**20 / (9 * rows):.1f} bytes a row")
+        conclude(figures, watch.end(), quick=options.quick)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peak"]:
+        ours(Path(sys.argv[2]), Path(sys.argv[3]), 512)
+        print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    else:
+        main()
