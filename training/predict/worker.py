@@ -7,7 +7,6 @@ finished part.
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,15 +17,15 @@ import lightning as L
 import pyarrow as pa
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from data_contracts.errors import UsageError, UserCodeError
+from data_contracts.errors import UserCodeError
 from data_contracts.messages.predicting import PREDICT, Predicted, PredictRequest
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
-from training.predict.columns import columns_of, refuse_collisions
 from training.predict.draft import Draft, room, taken
 from training.predict.features import Features, said_rows
-from training.predict.output import join, names_in, read_parts, refuse_columns, schema_of, suffix_of
+from training.predict.output import join, names_in, read_parts, schema_of, suffix_of
+from training.predict.part_writer import PartWriter
 from training.predict.raw_rows import RawRows, block_rows, look_at
 from training.score.batch_entries import inputs_of
 from training.score.progress import CountBatches, Progress
@@ -34,12 +33,6 @@ from training.score.team import local_copy, read_again
 from training.shard.progress import Meter
 from training.user.assemble import build_module, plain_trainer
 from training.user.imports import user_code
-
-# A part ends at a block's end, after so many rows or seconds.
-PART_ROWS = 2**16
-PART_S = 5.0
-# Rows whose predictions are written at once.
-_CHUNK_ROWS = 2**13
 
 
 def main(request: PredictRequest, report: Report) -> Predicted:
@@ -130,7 +123,7 @@ class _Work:
         self._meter.begin("predicting", raw.total, total_bytes)
         self._count(self._resumed)
         batches = _Batches(raw, features, request.batch_size, self._resumed)
-        with closing(_Writer(self._draft, request, raw, self._resumed)) as writer:
+        with closing(PartWriter(self._draft, request, raw, self._resumed)) as writer:
             self._run(module, batches, writer)
             if not writer.end and not writer.finished:
                 # No rows at all: the columns come from a batch of none.
@@ -139,7 +132,7 @@ class _Work:
             writer.finish_part()
         self._left_out = writer.left_out
 
-    def _run(self, module: L.LightningModule, batches: _Batches, writer: _Writer) -> None:
+    def _run(self, module: L.LightningModule, batches: _Batches, writer: PartWriter) -> None:
         callback = _Predictions(batches, writer, self._count)
         trainer = plain_trainer(self._request.train, [callback, CountBatches(self._progress)])
         try:
@@ -214,7 +207,7 @@ def _rest(parts: list[Any], done: int) -> list[Any]:
 class _Predictions(L.Callback):
     """Passes each batch's predictions on."""
 
-    def __init__(self, batches: _Batches, writer: _Writer, count: Any) -> None:
+    def __init__(self, batches: _Batches, writer: PartWriter, count: Any) -> None:
         self._batches, self._writer, self._count = batches, writer, count
 
     def on_predict_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
@@ -222,88 +215,6 @@ class _Predictions(L.Callback):
         first, kept = self._batches.waiting.popleft()
         self._writer.add(first, kept, outputs)
         self._count(kept.num_rows)
-
-
-class _Writer:
-    """Writes predictions to parts.
-
-    Attributes:
-        end: the row after the last one that was added.
-        finished: whether a part was finished.
-        left_out: entries of the predictions that are not written.
-    """
-
-    def __init__(self, draft: Draft, request: PredictRequest, raw: RawRows, first: int) -> None:
-        self._draft, self._keep, self._output = draft, request.keep, Path(request.output)
-        self._block, self.end, self._first = block_rows(request.batch_size), first, first
-        self.left_out: list[str] = []
-        self.finished = bool(first)
-        self._schema: pa.Schema | None = schema_of(draft.parts()[0][2]) if first else None
-        self._waiting: list[pa.RecordBatch] = []
-        self._file: Any = None
-        self._stream: Any = None
-        self._since = time.monotonic()
-
-    def add(self, first: int, kept: pa.RecordBatch, outputs: Any) -> None:
-        """Write a batch's rows; UsageError if its columns are not those of earlier batches."""
-        found, self.left_out = columns_of(outputs, kept.num_rows)
-        if self._schema is None:
-            refuse_collisions(self._keep, list(found))
-        columns = {
-            "row": pa.array(range(first, first + kept.num_rows), pa.int64()),
-            **{name: kept.column(name) for name in self._keep},
-            **found,
-        }
-        batch = pa.RecordBatch.from_pydict(columns)
-        if self._schema is None:
-            refuse_columns(batch.schema, self._output)
-            self._schema = batch.schema
-        if batch.schema != self._schema:
-            raise UsageError(
-                f"predict_step returns other columns for {said_rows(first, kept.num_rows)} ({_said(batch.schema)}) "
-                f"than before ({_said(self._schema)}).",
-                remedy="Let it return values of one shape and type for each row.",
-            )
-        self._waiting.append(batch)
-        self.end = first + kept.num_rows
-        if sum(one.num_rows for one in self._waiting) >= _CHUNK_ROWS:
-            self._flush()
-        if self.end % self._block == 0:
-            long = time.monotonic() - self._since >= PART_S
-            if long or self.end - self._first >= PART_ROWS:
-                self.finish_part()
-
-    def finish_part(self) -> None:
-        """Complete the part, if it has rows or is the only one."""
-        if self._schema is None or (self.end == self._first and self.finished):
-            return
-        with room(self._output, self._first):
-            self._flush()
-            self._stream.close()
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
-            self._stream = self._file = None
-            self._draft.finish(self._first, self.end)
-        self._first, self._since, self.finished = self.end, time.monotonic(), True
-
-    def close(self) -> None:
-        """Drop the part that is not complete."""
-        if self._file is not None:
-            self._file.close()
-
-    def _flush(self) -> None:
-        with room(self._output, self._first):
-            if self._stream is None:
-                self._file = self._draft.unfinished().open("wb")
-                self._stream = pa.ipc.new_file(self._file, self._schema)
-            if self._waiting:
-                self._stream.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
-        self._waiting = []
-
-
-def _said(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 if __name__ == "__main__":

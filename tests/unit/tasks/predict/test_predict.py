@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -28,75 +27,15 @@ from infra.handoffs import read_handoff
 from infra.store import Store, open_store
 from tasks.predict import predict as predicting
 from tasks.predict.predict import Answered, Asked, predict
-from tests.support.tiny import SPEC, answer, trainwright, write_project
-from training.predict import draft, worker
-
-FEATURES = """\
-import pyarrow as pa
-import pyarrow.compute as pc
-
-
-def build(rows):
-    day = rows["day"].to_pylist()
-    if "bad" in day:
-        raise ValueError("no such day")
-    rows = rows.set_column(3, "c", pa.array([{"mon": 0.5, "tue": -0.5}[one] for one in day], pa.float64()))
-    if "tue" in day and "wed" in day:
-        rows = rows.slice(1)
-    label = pc.equal(rows["label"], "yes").cast(pa.int64())
-    return rows.set_column(4, "label", label)
-"""
-MORE = """
-    def predict_step(self, batch, batch_idx):
-        x = batch[0]
-        if x.isinf().any():
-            raise RuntimeError("infinite")
-        return self(x)
-"""
-PREDICTIONS = {
-    "name": "predictions",
-    "expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "prediction"}}],
-}
-SUITE = {
-    "name": "rows",
-    "expectations": [
-        {"type": "expect_column_values_to_be_between", "kwargs": {"column": "a", "min_value": -1, "max_value": 1}},
-        {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "label", "value_set": ["yes", "no"]}},
-    ],
-}
-
-
-def raw(number: int) -> list[Any]:
-    a, b, day = (number * 37 % 200) / 100 - 1, (number * 91 % 200) / 100 - 1, ("mon", "tue")[number % 2]
-    return [number, a, b, day, "yes" if a + b > (0.5 if day == "mon" else -0.5) else "no"]
-
-
-def write(path: Path, rows: list[list[Any]], columns: tuple[str, ...] = ("id", "a", "b", "day", "label")) -> Path:
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([columns, *rows])
-    return path
+from tests.support.raw_rows import raw, write, write_line
+from tests.support.tiny import answer, trainwright
+from training.predict import draft, part_writer, worker
 
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose model was promoted; its raw rows need a transform."""
-    contract = {"suite": "suite.json", "predictions": {"suite": "predictions.json"}}
-    spec = write_project(
-        tmp_path_factory.mktemp("project") / "tiny",
-        {
-            "contract": contract,
-            "shards": {**SPEC["shards"], "transform": "features.build"},
-            "promote": {"gates": [{"metric": "accuracy", "min": 0.1}]},
-        },
-    )
-    for name, text in (
-        ("features.py", FEATURES),
-        ("suite.json", json.dumps(SUITE)),
-        ("predictions.json", json.dumps(PREDICTIONS)),
-    ):
-        (spec.parent / name).write_text(text)
-    (spec.parent / "net.py").write_text((spec.parent / "net.py").read_text() + MORE)
-    write(spec.parent / "rows.csv", [raw(number) for number in range(600)])
+    spec = write_line(tmp_path_factory.mktemp("project") / "tiny")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
         ran = trainwright("run", spec)
@@ -278,8 +217,9 @@ def test_the_contract_is_the_models_own_without_the_label_or_another(project: Pa
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "PART_ROWS", 1)
-    monkeypatch.setattr(worker, "block_rows", lambda size: size)
+    monkeypatch.setattr(part_writer, "PART_ROWS", 1)
+    for module in (part_writer, worker):
+        monkeypatch.setattr(module, "block_rows", lambda size: size)
 
 
 @pytest.mark.usefixtures("small_parts")

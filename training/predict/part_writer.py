@@ -1,0 +1,106 @@
+"""Writes predictions to parts while they come."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from data_contracts.errors import UsageError
+from data_contracts.messages.predicting import PredictRequest
+from training.predict.columns import columns_of, refuse_collisions
+from training.predict.draft import Draft, room
+from training.predict.features import said_rows
+from training.predict.output import refuse_columns, schema_of
+from training.predict.raw_rows import RawRows, block_rows
+
+# A part ends at a block's end, after so many rows or seconds.
+PART_ROWS = 2**16
+PART_S = 5.0
+# Rows whose predictions are written at once.
+_CHUNK_ROWS = 2**13
+
+
+class PartWriter:
+    """Writes predictions to parts.
+
+    Attributes:
+        end: the row after the last one that was added.
+        finished: whether a part was finished.
+        left_out: entries of the predictions that are not written.
+    """
+
+    def __init__(self, draft: Draft, request: PredictRequest, raw: RawRows, first: int) -> None:
+        self._draft, self._keep, self._output = draft, request.keep, Path(request.output)
+        self._block, self.end, self._first = block_rows(request.batch_size), first, first
+        self.left_out: list[str] = []
+        self.finished = bool(first)
+        self._schema: pa.Schema | None = schema_of(draft.parts()[0][2]) if first else None
+        self._waiting: list[pa.RecordBatch] = []
+        self._file: Any = None
+        self._stream: Any = None
+        self._since = time.monotonic()
+
+    def add(self, first: int, kept: pa.RecordBatch, outputs: Any) -> None:
+        """Write a batch's rows; UsageError if its columns are not those of earlier batches."""
+        found, self.left_out = columns_of(outputs, kept.num_rows)
+        if self._schema is None:
+            refuse_collisions(self._keep, list(found))
+        columns = {
+            "row": pa.array(range(first, first + kept.num_rows), pa.int64()),
+            **{name: kept.column(name) for name in self._keep},
+            **found,
+        }
+        batch = pa.RecordBatch.from_pydict(columns)
+        if self._schema is None:
+            refuse_columns(batch.schema, self._output)
+            self._schema = batch.schema
+        if batch.schema != self._schema:
+            raise UsageError(
+                f"predict_step returns other columns for {said_rows(first, kept.num_rows)} ({_said(batch.schema)}) "
+                f"than before ({_said(self._schema)}).",
+                remedy="Let it return values of one shape and type for each row.",
+            )
+        self._waiting.append(batch)
+        self.end = first + kept.num_rows
+        if sum(one.num_rows for one in self._waiting) >= _CHUNK_ROWS:
+            self._flush()
+        if self.end % self._block == 0:
+            long = time.monotonic() - self._since >= PART_S
+            if long or self.end - self._first >= PART_ROWS:
+                self.finish_part()
+
+    def finish_part(self) -> None:
+        """Complete the part, if it has rows or is the only one."""
+        if self._schema is None or (self.end == self._first and self.finished):
+            return
+        with room(self._output, self._first):
+            self._flush()
+            self._stream.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._stream = self._file = None
+            self._draft.finish(self._first, self.end)
+        self._first, self._since, self.finished = self.end, time.monotonic(), True
+
+    def close(self) -> None:
+        """Drop the part that is not complete."""
+        if self._file is not None:
+            self._file.close()
+
+    def _flush(self) -> None:
+        with room(self._output, self._first):
+            if self._stream is None:
+                self._file = self._draft.unfinished().open("wb")
+                self._stream = pa.ipc.new_file(self._file, self._schema)
+            if self._waiting:
+                self._stream.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
+        self._waiting = []
+
+
+def _said(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
