@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from flows.predict_arguments import of_predict
+
 
 def arguments_of(name: str, *, is_stage: bool) -> Callable[[argparse.ArgumentParser], None]:
     """What adds a command's arguments to its parser; stages without arguments of their own share some."""
@@ -197,21 +199,6 @@ def _key(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", metavar="DIR", help="folder to write to; existing files are never replaced")
 
 
-def _predict(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME[@ALIAS]", help="model, with an alias or a version (NAME@3)")
-    command.add_argument("input", metavar="INPUT", help="a file, a folder or a glob: CSV, JSON Lines or Parquet")
-    command.add_argument("output", metavar="OUTPUT", help="the file to write: .parquet, .csv or .jsonl")
-    help_ = "columns of the input to copy to the output; default none"
-    command.add_argument("--keep", metavar="COLUMN,…", help=help_)
-    help_ = "columns that the input may lack, besides those that the metrics call their target"
-    command.add_argument("--label", metavar="COLUMN,…", help=help_)
-    command.add_argument("--batch-size", type=int, metavar="ROWS", help="rows per batch; default: as in evaluate")
-    help_ = "check the rows first: against the model's own suite, or another"
-    command.add_argument("--contract", nargs="?", const="", metavar="SUITE", help=help_)
-    command.add_argument("--overwrite", action="store_true", help="replace OUTPUT if it exists")
-    _store(command)
-
-
 def _rollback(command: argparse.ArgumentParser) -> None:
     _named(command)
     command.add_argument(
@@ -295,7 +282,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "approve": _approval,
     "refuse": _approval,
     "protect": _protect,
-    "predict": _predict,
+    "predict": of_predict,
     "rollback": _rollback,
     "release": _release,
     "show": _show,
