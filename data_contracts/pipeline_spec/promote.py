@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.arrival import length_of
-from data_contracts.pipeline_spec.base import FieldError, Section
+from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
 
 # What is measured of a model itself, and can be named like a metric.
 MEASURES = ("latency_ms", "size_bytes")
@@ -96,6 +96,20 @@ class GateSpec(Section):
         return self
 
 
+class ExportGate(Shorthand):
+    """A form in which a candidate must run without Trainwright; a plain string is short for `to`."""
+
+    short_for: ClassVar[str] = "to"
+
+    to: Literal["torch", "onnx"]
+    """`torch` (a torch.export program) or `onnx`."""
+    atol: float | None = Field(default=None, ge=0)
+    """How far a floating point output may differ from the checkpoint's, besides `rtol`; default: by its type, or 0 if
+    `rtol` is given."""
+    rtol: float | None = Field(default=None, ge=0)
+    """How far it may differ as a share of its value; default: by its type, or 0 if `atol` is given."""
+
+
 class PromoteSpec(Section):
     """When a checkpoint becomes the champion."""
 
@@ -105,6 +119,9 @@ class PromoteSpec(Section):
     """The alias that moves to a promoted version; default `champion`."""
     gates: list[GateSpec] = Field(default_factory=list)
     """The gates, all of which must be met; default none, so every checkpoint is promoted."""
+    export: list[ExportGate] = Field(default_factory=list, exclude_if=lambda forms: not forms)
+    """Forms to which the candidate must be exported with outputs equal to its own, before the alias moves; default
+    none."""
     when_insufficient: Literal["keep", "promote"] = Field(default="keep", exclude_if=lambda one: one == "keep")
     """If the rows do not suffice for a gate with `confidence`: `keep` the champion or `promote`; default keep."""
     candidates: int = Field(default=1, ge=1, le=_MOST_CANDIDATES, exclude_if=lambda one: one == 1)
@@ -138,6 +155,14 @@ class PromoteSpec(Section):
         if len(set(require)) != len(require):
             raise ValueError("names a requirement twice")
         return require
+
+    @field_validator("export")
+    @classmethod
+    def _each_once(cls, forms: list[ExportGate]) -> list[ExportGate]:
+        names = [one.to for one in forms]
+        if len(set(names)) < len(names):
+            raise ValueError("names a form twice; name each once")
+        return forms
 
     @field_validator("alias")
     @classmethod

@@ -52,10 +52,7 @@ class ModelFacts:
     @property
     def split(self) -> str:
         """The split whose rows an export is compared on: the one that was scored, else one that has rows."""
-        wanted = self.metrics_of.get("split") or "test"
-        if self.dataset is None or self.dataset.rows(wanted):
-            return str(wanted)
-        return next((name for name in ("test", "val", *self.dataset.splits) if self.dataset.rows(name)), str(wanted))
+        return split_with_rows(self.dataset, str(self.metrics_of.get("split") or "test"))
 
     @property
     def targets(self) -> list[str]:
@@ -68,6 +65,13 @@ class ModelFacts:
         """The dotted path of the module's class."""
         model = self.trained.train["lightning"].get("model") or {}
         return str(model.get("class_path", ""))
+
+
+def split_with_rows(dataset: Dataset | None, wanted: str) -> str:
+    """The split that is wanted if it has rows, else one that has; without a dataset, the one that is wanted."""
+    if dataset is None or dataset.rows(wanted):
+        return wanted
+    return next((name for name in ("test", "val", *dataset.splits) if dataset.rows(name)), wanted)
 
 
 def facts_of(store: Store, name: str) -> ModelFacts:

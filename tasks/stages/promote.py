@@ -14,6 +14,8 @@ from tasks.run.run import Run
 from tasks.stages import approval
 from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing, rows_left
 from tasks.stages.evaluate import comparable, evaluate
+from tasks.stages.export_gate import exports_that_agree
+from tasks.stages.export_gate import sentence as export_sentence
 from tasks.stages.requirements import met, signing_key
 from tasks.stages.rollback import checked_reason
 from tasks.stages.shard import comparison, shard
@@ -81,7 +83,7 @@ def judged_or_held(
         return "run", f"it will not be promoted: on hold, because {hold.sentence}"
     ledger = rows_left(run)
     asks = "; then a person must approve" if approval.is_asked_for(run) else ""
-    return "run", f"{JUDGED}{asks}{'; ' if ledger else ''}{ledger}"
+    return "run", f"{JUDGED}{export_sentence(run)}{asks}{'; ' if ledger else ''}{ledger}"
 
 
 def _when_resumed(run: Run) -> PlannedAction:
@@ -133,6 +135,7 @@ def _promote(
     if hold is not None and force is None:
         raise _refused(run, hold, previous)
     key, required = signing_key(run), met(run, checkpoint, dataset)
+    exports = exports_that_agree(run, checkpoint, _stays(run, previous))
     gates, evaluation, compared = _judged(run, checkpoint, dataset, evaluation, theirs)
     by = approval.approved(run, checkpoint, evaluation, gates, theirs)
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
@@ -156,7 +159,7 @@ def _promote(
         force=None if hold is None else Force(by=run.resolved.actor, reason=force or "", held=hold.sentence),
         required=required,
     )
-    provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination, compared)
+    provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination, compared) | exports
     kept = without_hold(held, checkpoint.ref.id)
     current = found[0] if found else None
     receipt = registry.move_alias(store, current, version, receipt, provenance, kept, key)

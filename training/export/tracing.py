@@ -76,6 +76,11 @@ def _graph(portable: Portable, facts: Sequence[TensorFacts], root: Path) -> Expo
     try:
         with torch.no_grad(), operations:
             return torch.export.export(portable, (_zeros(facts, TRACE_ROWS),), dynamic_shapes=(dynamic,), strict=False)
+    except UserCodeError as error:
+        # What `train.transform` raised is the user's, or torch's because it cannot be traced.
+        if error.__cause__ is None:
+            raise
+        raise _untraceable(error.__cause__, operations, root) from error
     except (KeyboardInterrupt, TrainwrightError, MemoryError):
         raise
     except BaseException as error:

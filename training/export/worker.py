@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import UsageError, UserCodeError
 from data_contracts.messages.export import EXPORT, Exported, ExportRequest, TensorFacts
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
@@ -26,7 +26,7 @@ from training.export import files
 from training.export.columns import SAMPLE, NotTensors, columns_in, flattened, read_columns, sampled
 from training.export.comparison import batches_of, compare, reference, run_fresh
 from training.export.portable import Batch, Course, Portable, named
-from training.export.tracing import Untraceable, outputs_of, traced
+from training.export.tracing import outputs_of, traced
 from training.loader import Shards, Split, stored_order
 from training.score.progress import Progress
 from training.score.team import local_copy, read_again
@@ -68,9 +68,9 @@ def main(request: ExportRequest, report: Report) -> Exported:
     """Export the checkpoint that a request names.
 
     Raises:
-        Untraceable: the module cannot be traced, or ONNX lacks an operation; it is named.
+        UserCodeError: the module cannot be traced, or ONNX lacks an operation; it is named.
         GateNotMet: the file's outputs differ from the checkpoint's by more than the tolerance.
-        UserCodeError: the user's code raised. CorruptError: the checkpoint is not what was sealed.
+        CorruptError: the checkpoint is not what was sealed.
     """
     store, progress = open_at(request.store), Progress(report)
     read_again(store, request.checkpoint, progress, None)
@@ -97,11 +97,11 @@ def _program(
     sample = _sample(request, transform, included=True)
     try:
         portable, program, facts = _traced(request, module, trainer, sample)
-    except Untraceable as error:
-        if sample.transform is None or not error.details.get("transform"):
+    except UserCodeError as error:
+        if sample.transform is None:
             raise
-        fault = error.message
-        sample = _sample(request, transform, included=False)
+        # If the module cannot be traced either, this raises what is wrong there.
+        sample, fault = _sample(request, transform, included=False), error.message
         portable, program, facts = _traced(request, module, trainer, sample)
     progress.moved(long=True)
     names, step = portable.course.names, portable.step
@@ -140,15 +140,7 @@ def _traced(request: ExportRequest, module: L.LightningModule, trainer: L.Traine
     """The module as it is exported, its graph, and the facts of the inputs on which its outputs depend."""
     precision = trainer.precision_plugin
     portable = Portable(module, sample.batch, sample.transform, precision, request.targets).eval()
-    try:
-        program, facts = traced(portable, sample.facts, request.project)
-    except Untraceable as error:
-        error.details["transform"] = portable.course.at == "transform"
-        raise
-    except Exception:
-        if portable.course.at == "transform":
-            raise Untraceable("train.transform raised while it was traced.", details={"transform": True}) from None
-        raise
+    program, facts = traced(portable, sample.facts, request.project)
     return portable, program, facts
 
 

@@ -222,6 +222,31 @@ def test_what_cannot_be_traced_is_named_in_one_sentence(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_candidate_must_agree_with_its_export_before_the_alias_moves(
+    line: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    project = Path(shutil.copytree(line, tmp_path / "tiny"))
+    aliases = project / ".trainwright/aliases/tiny"
+    words = ["promote", str(project / "pipeline.yaml"), "--set"]
+    exact = "promote.export=[{to: onnx, atol: 0, rtol: 0}]"
+    assert main([*words, exact, "--set", "promote.alias=exact", "--json"]) == 4
+    said = json.loads(capsys.readouterr().out)["error"]["message"]
+    assert said.startswith(
+        "Not promoted, the export to onnx failed: The output probabilities of model.onnx differs from"
+    )
+    assert said.endswith("no version was made.")
+    assert not (aliases / "exact").exists()
+    assert main([*words, "promote.export=[onnx]", "--set", "promote.alias=usable"]) == 0
+    assert (aliases / "usable").exists()
+    manifests = [json.loads(path.read_text()) for path in sorted(aliases.glob("history/usable/*/manifest.json"))]
+    compared = [one["provenance"]["exports"]["onnx"] for one in manifests if "exports" in one["provenance"]]
+    assert [[one["output"] for one in made["agreements"]] for made in compared] == [["label", "probabilities"]]
+    capsys.readouterr()
+    assert main([*words, "promote.export=[onnx, onnx]"]) == 2
+    assert "names a form twice" in capsys.readouterr().err
+
+
 def test_a_number_that_is_not_a_tolerance_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for value in ("-1", "nan", "inf"):
         assert main(["export", "tiny", "out", "--to", "onnx", f"--atol={value}"]) == 2
