@@ -13,6 +13,7 @@ from infra.handoffs import read_handoff
 from infra.store import Store, layout
 from tasks.run.report import latest_report
 from tasks.run.versions import find_version
+from tasks.stages.export_gate import split_with_rows
 from tasks.stages.lineage import TrainedWith, trained_with
 
 
@@ -65,13 +66,6 @@ class ModelFacts:
         """The dotted path of the module's class."""
         model = self.trained.train["lightning"].get("model") or {}
         return str(model.get("class_path", ""))
-
-
-def split_with_rows(dataset: Dataset | None, wanted: str) -> str:
-    """The split that is wanted if it has rows, else one that has; without a dataset, the one that is wanted."""
-    if dataset is None or dataset.rows(wanted):
-        return wanted
-    return next((name for name in ("test", "val", *dataset.splits) if dataset.rows(name)), wanted)
 
 
 def facts_of(store: Store, name: str) -> ModelFacts:

@@ -16,7 +16,6 @@ from data_contracts.pipeline_spec.promote import ExportGate
 from infra import scratch
 from infra.gang.remote_job import lay_out
 from infra.handoffs import read_handoff
-from tasks.export.facts import split_with_rows
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import run_here
@@ -35,6 +34,13 @@ def exports_that_agree(run: Run, checkpoint: Checkpoint, stays: str) -> dict[str
     """
     made = {one.to: _compared(run, checkpoint, one, stays) for one in run.spec.promote.export}
     return {"exports": made} if made else {}
+
+
+def split_with_rows(dataset: Dataset | None, wanted: str) -> str:
+    """The split that is wanted if it has rows, else one that has; without a dataset, the one that is wanted."""
+    if dataset is None or dataset.rows(wanted):
+        return wanted
+    return next((name for name in ("test", "val", *dataset.splits) if dataset.rows(name)), wanted)
 
 
 def sentence(run: Run) -> str:
