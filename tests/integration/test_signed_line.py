@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from infra.signing.keys import PUBLIC_FILE, make_key_pair
 from tests.support.tiny import SPEC, answer, trainwright, write_project
 
 
-def test_a_line_signs_what_it_promotes_and_the_key_stays_in_its_file(tmp_path: Path) -> None:
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """A state folder of this test's own; its server is stopped at the end."""
+    own = {"TRAINWRIGHT_HOME": str(tmp_path / "home"), "TRAINWRIGHT_SIGNING_KEY": ""}
+    yield own
+    trainwright("down", env=own)
+
+
+def test_a_line_signs_what_it_promotes_and_the_key_stays_in_its_file(tmp_path: Path, home: dict[str, str]) -> None:
     private, public = make_key_pair(tmp_path / "keys")
     spec = write_project(
         tmp_path / "tiny", {"promote": {**SPEC["promote"], "sign": "file:signer", "require": ["signed", "contract"]}}
     )
     key = spec.parent / "signer"  # in the project, under a harmless name
     key.write_bytes(private.read_bytes())
-    home = {"TRAINWRIGHT_HOME": str(tmp_path / "home"), "TRAINWRIGHT_SIGNING_KEY": ""}
     refused = trainwright("run", spec, env=home)
     assert (refused.returncode, "signer may be read by others" in refused.stderr + refused.stdout) == (2, True)
     key.chmod(0o600)
