@@ -20,9 +20,12 @@ log = logging.getLogger("trainwright")
 
 
 def take_form_answer(run: Run) -> None:
-    """Write what a person answered in this flow run's form into the store, where the first answer counts."""
+    """Write what a person answered in this flow run's form into the store, where the first answer counts.
+
+    A form that was answered in time counts even if no worker continued the flow run before the deadline.
+    """
     flow_run, question = deployed_flow_run(), approvals.latest_question(run.store, run.run_id)
-    if flow_run is None or question is None or approvals.answer_to(run.store, question, now()) is not None:
+    if flow_run is None or question is None or approvals.stored_answer(run.store, question) is not None:
         return
     given = form_answer(flow_run, question.n)
     if given is None:

@@ -27,7 +27,7 @@ def answer_to(store: Store, question: Question, now: str) -> Answer | None:
 
     The first reader that finds the deadline passed answers with `expired`, so that no later answer can count.
     """
-    found = store.find_as(layout.answer(question.run_id, question.n), Answer.from_json)
+    found = stored_answer(store, question)
     if found is None and is_late(question, now):
         late = Answer(
             question=question.digest,
@@ -39,6 +39,11 @@ def answer_to(store: Store, question: Question, now: str) -> Answer | None:
         )
         return give(store, question, late)
     return found
+
+
+def stored_answer(store: Store, question: Question) -> Answer | None:
+    """The answer that is stored; unlike `answer_to`, nothing is written if the deadline has passed."""
+    return store.find_as(layout.answer(question.run_id, question.n), Answer.from_json)
 
 
 def give(store: Store, question: Question, answer: Answer) -> Answer:

@@ -82,8 +82,7 @@ def _aliases(store: Store, runs: list[Resolved]) -> Iterator[Due]:
     by_model = {resolved.pipeline().model_name: resolved for resolved in runs}
     for model, resolved in by_model.items():
         for _, alias, _ in (one for one in registry.aliases(store) if one[0] == model):
-            _, about = registry.moves(store, model, alias)[-1]
-            mover = str(about.get("run_id", ""))
+            mover = registry.newest_mover(store, model, alias)
             if not store.exists(layout.resolved(mover)):
                 names = [name for name in resolved.pipeline().mirrors.names if name != "openlineage"]
                 yield from _untold(store, resolved, mover, ALIAS, names, (model, alias))

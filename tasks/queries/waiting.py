@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from data_contracts.approvals import Answer, meaning
-from infra.approvals import latest_question
+from data_contracts.approvals import meaning
+from infra.approvals import latest_question, stored_answer
 from infra.audit import now
-from infra.store import Store, layout
+from infra.store import Store
 
 
 def standing_of(store: Store, run_id: str) -> str:
@@ -13,7 +13,7 @@ def standing_of(store: Store, run_id: str) -> str:
     question = latest_question(store, run_id)
     if question is None:
         return ""
-    answer = store.find_as(layout.answer(run_id, question.n), Answer.from_json)
+    answer = stored_answer(store, question)
     means = meaning(question, answer, now())
     if means.standing == "waiting":
         return f"for an answer before {question.deadline}"

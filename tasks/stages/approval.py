@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from data_contracts.approvals import Answer, Protection, Question, meaning
+from data_contracts.approvals import Answer, Protection, Question, is_late, meaning
 from data_contracts.approved import Approval
 from data_contracts.errors import ApprovalPending, ApprovalRefused, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
@@ -70,11 +70,11 @@ def approved(
 
 
 def pending(run: Run) -> Question | None:
-    """The question that the run waits for; None if it waits for none."""
+    """The question that the run waits for; None if it waits for none. Writes nothing."""
     question = approvals.latest_question(run.store, run.run_id)
-    if question is None or approvals.answer_to(run.store, question, now()) is not None:
+    if question is None or approvals.stored_answer(run.store, question) is not None:
         return None
-    return question
+    return None if is_late(question, now()) else question
 
 
 def _protection(run: Run) -> Protection | None:

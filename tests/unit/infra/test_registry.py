@@ -290,3 +290,18 @@ def test_a_changed_receipt_is_named(store: Store, lie: str) -> None:
     store.create(path, data.replace(b"promoted", b"demoted!"))
     with pytest.raises(CorruptError, match=path):
         history(store, "digits", "champion")
+
+
+def test_who_moved_an_alias_last_is_read_in_one_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path / "store"))
+    assert registry.newest_mover(store, "digits", "champion") == ""
+    for n in range(1, 6):
+        expected = read_alias(store, "digits", "champion")
+        version = write(store, n)
+        receipt = Receipt(decision="promoted", model="digits", alias="champion", version=n, previous=None, sentence=".")
+        about = {"actor": "me", "run_id": f"run-{n}"}
+        move_alias(store, expected and expected[0], version, receipt, about, ())
+    read, manifest = [], store.manifest
+    monkeypatch.setattr(store, "manifest", lambda ref: read.append(ref) or manifest(ref))
+    assert registry.newest_mover(store, "digits", "champion") == "run-5"
+    assert len(read) == 1
