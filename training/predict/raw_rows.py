@@ -75,6 +75,11 @@ class RawRows:
         return sum(counts) if len(counts) == len(self.peeks) else None
 
     @property
+    def there(self) -> list[str]:
+        """All columns of the files, also those that are not read."""
+        return list(dict.fromkeys(name for one in self.peeks for name in one.names))
+
+    @property
     def row_bytes(self) -> float:
         """An estimate."""
         return sum(one.row_bytes for one in self.peeks) / max(len(self.peeks), 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import lightning as L
 import pyarrow as pa
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
-from data_contracts.errors import UserCodeError
+from data_contracts.errors import TrainwrightError, UserCodeError
 from data_contracts.messages.predicting import PREDICT, Predicted, PredictRequest
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
@@ -50,9 +50,15 @@ def main(request: PredictRequest, report: Report) -> Predicted:
         if (answer := draft.published()) is not None:
             draft.remove()
             return Predicted.from_json(answer)
-        if os.path.lexists(output) and not request.overwrite:
-            raise taken(output)
-        return _Work(request, report, draft).done()
+        try:
+            if os.path.lexists(output) and not request.overwrite:
+                raise taken(output)
+            return _Work(request, report, draft).done()
+        except TrainwrightError:
+            with suppress(OSError):  # the error of the work is the one to tell
+                if not draft.parts():  # nothing to continue from
+                    draft.remove()
+            raise
 
 
 class _Work:
