@@ -61,11 +61,10 @@ def page(run: Run, question: Question) -> str:
     lines = [
         f"## May this candidate become {as_text(question.name)}{instead}?",
         "",
-        "| Gate | Met |",
-        "|---|---|",
-        *(f"| {as_text(gate.sentence)} | {'yes' if gate.met else 'no'} |" for gate in question.gates),
+        # A list, because its lines wrap: the form is narrow, and it cuts tables and long words at its edge.
+        *(f"- {'met' if gate.met else '**not met**'}: {as_text(gate.sentence)}" for gate in question.gates),
         "",
-        f"Checkpoint {as_code(question.candidate.id)}. The report's artifact of this flow run has the whole evidence.",
+        f"Checkpoint {as_code(question.candidate.id[:12])}. This flow run's report has all of the evidence.",
         "",
         f"Run {as_code(question.run_id)} of {as_code(question.pipeline)}. Without an answer before "
         f"{as_text(question.deadline)}, it counts as refused.",

@@ -219,7 +219,7 @@ def _training(facts: ModelFacts, exported: Exported) -> list[str]:
     cost = facts.report.cost if facts.report is not None else None
     if cost is None:
         return [*lines, "- Cost: not known"]
-    return [*lines, f"- Cost of the run: {cost.node_seconds:,.0f} node-seconds on {cost.machine}, ${cost.usd:.2f}"]
+    return [*lines, f"- Cost of the run: {cost.node_seconds:,.0f} node-seconds on {cost.machine}, {cost.usd:.4f} USD"]
 
 
 def _limitations(facts: ModelFacts, exported: Exported) -> list[str]:

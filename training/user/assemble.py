@@ -132,7 +132,7 @@ def plain_trainer(
     """A Trainer that writes nothing, with the config's precision.
 
     Args:
-        ranks: arguments that place it among several ranks; default: one device.
+        ranks: arguments that place it among devices or ranks and replace the config's; default: one device.
     """
     config = _config(train, "").get("trainer") or {}
     chosen = {key: config[key] for key in _PLAIN if config.get(key) is not None}
@@ -140,7 +140,7 @@ def plain_trainer(
     placed = {"devices": 1} if ranks is None else dict(ranks)
     # A module that logs by `self.logger` must not fail on the first rank alone, as it would without a logger.
     mute: dict[str, Any] = {"logger": DummyLogger(), "enable_checkpointing": False}
-    return Trainer(**chosen, **_DEFAULTS, **placed, **mute, callbacks=list(callbacks))
+    return Trainer(**{**chosen, **_DEFAULTS, **placed, **mute}, callbacks=list(callbacks))
 
 
 def batch_transform(train: Mapping[str, Any], project: Path) -> Callable[[Any], Any] | None:

@@ -213,6 +213,13 @@ def test_a_module_has_the_type_of_a_true_precision(precision: str | None, kind: 
     assert {parameter.dtype for parameter in module.parameters()} == {kind}
 
 
+def test_where_a_plain_trainer_is_placed_replaces_the_configs_accelerator(project: Path) -> None:
+    """An export is traced on the CPU, and every starter's config names an accelerator."""
+    given = train(trainer={"accelerator": "gpu", "precision": "bf16-mixed"})
+    trainer = plain_trainer(given, [], {"devices": 1, "accelerator": "cpu"})
+    assert (trainer.strategy.root_device.type, trainer.precision) == ("cpu", "bf16-mixed")
+
+
 def test_a_plain_trainer_takes_the_precision_alone(project: Path) -> None:
     trainer = plain_trainer(train(trainer={"accelerator": "cpu", "precision": "bf16-mixed", "max_epochs": 9}), [])
     assert (trainer.precision, trainer.max_epochs) == ("bf16-mixed", None)
