@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
+
+from tests.support.prefect_database import put_new_database
 
 MODEL = """\
 import lightning as L
@@ -116,6 +120,22 @@ def trainwright(
     return subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )
+
+
+@contextlib.contextmanager
+def home_with_server(home: Path, shared: Path) -> Iterator[None]:
+    """TRAINWRIGHT_HOME is `home`, and the Prefect server that a `run` starts there is stopped at the end.
+
+    Args:
+        shared: the folder of all of this session's processes (`shared_folder`).
+    """
+    put_new_database(home, shared)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(home))
+        try:
+            yield
+        finally:
+            trainwright("down")
 
 
 def complaints(done: subprocess.CompletedProcess[str]) -> str:

@@ -12,20 +12,17 @@ from data_contracts.handoffs import Receipt
 from flows.cli import main
 from infra import registry
 from infra.store import Store, layout, open_store
-from tests.support.tiny import trainwright, write_project
+from tests.support.tiny import home_with_server, trainwright, write_project
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
     """A project whose store has two promoted versions; seeds 1 and 2."""
     spec = write_project(tmp_path_factory.mktemp("project") / "tiny")
-    home = tmp_path_factory.mktemp("home")
-    for seed in (1, 2):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("TRAINWRIGHT_HOME", str(home))
-            ran = trainwright(
-                "run", spec, "--set", f"train.seed={seed}", "--set", "promote.gates=[{metric: accuracy, min: 0.1}]"
-            )
+    with home_with_server(tmp_path_factory.mktemp("home"), shared_folder):
+        for seed in (1, 2):
+            gates = "promote.gates=[{metric: accuracy, min: 0.1}]"
+            ran = trainwright("run", spec, "--set", f"train.seed={seed}", "--set", gates)
             assert ran.returncode == 0, ran.stderr
     return spec.parent
 

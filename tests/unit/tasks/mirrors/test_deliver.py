@@ -25,13 +25,13 @@ from tasks.mirrors.outbox import due
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.run import reopen_run
 from tests.support.stub_server import FakeMlflow, serving
-from tests.support.tiny import trainwright, write_project
+from tests.support.tiny import home_with_server, trainwright, write_project
 
 PORT_OF_NOBODY = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
     """A committed project whose run promoted version 1 while its MLflow was away."""
     mirrors = {
         "mlflow": {"uri": PORT_OF_NOBODY, "experiment": "e"},
@@ -44,10 +44,8 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git = ["git", "-C", str(spec.parent), "-c", "user.name=a", "-c", "user.email=a@example.com"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
         subprocess.run([*git, *words], check=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+    with home_with_server(tmp_path_factory.mktemp("home"), shared_folder):
         ran = trainwright("run", spec)
-        trainwright("down")
     assert ran.returncode == 0, ran.stderr
     (spec.parent / "log.txt").write_text(ran.stderr)
     shutil.copy(spec.parent / "events.jsonl", spec.parent / "first-events.jsonl")

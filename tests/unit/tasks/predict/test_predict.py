@@ -28,16 +28,15 @@ from infra.store import Store, open_store
 from tasks.predict import predict as predicting
 from tasks.predict.predict import Answered, Asked, predict
 from tests.support.raw_rows import raw, write, write_line
-from tests.support.tiny import answer, trainwright
+from tests.support.tiny import answer, home_with_server, trainwright
 from training.predict import draft, part_writer, worker
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
     """A project whose model was promoted; its raw rows need a transform."""
     spec = write_line(tmp_path_factory.mktemp("project") / "tiny")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRAINWRIGHT_HOME", str(tmp_path_factory.mktemp("home")))
+    with home_with_server(tmp_path_factory.mktemp("home"), shared_folder):
         ran = trainwright("run", spec)
         assert ran.returncode == 0, ran.stderr
     return spec.parent
