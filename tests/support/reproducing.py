@@ -1,4 +1,4 @@
-"""A tiny line whose training has a history: it loses a rank of two, goes on with one, and diverges once."""
+"""A tiny line whose training has a history: a rank of two fails, it continues with one rank, and diverges once."""
 
 from __future__ import annotations
 
