@@ -18,7 +18,8 @@ from data_contracts.handoffs import ContractReport, Dataset
 from data_contracts.run_report import RunReport, StageResult
 from tasks.pages.facts import Facts
 
-PRODUCER = "https://github.com/trainwright/trainwright"
+# A name and not an address: which server has the sources of this installation is not known.
+PRODUCER = "urn:trainwright:mirror:v1"
 _SPEC = "https://openlineage.io/spec"
 _IDS = uuid.UUID("7d0c9c6e-54f5-4f5a-9c62-6b8cf2a2a9a1")
 _TYPES = {"ran": "COMPLETE", "reused": "COMPLETE", "skipped": "COMPLETE", "waiting": "RUNNING", "cancelled": "ABORT"}
