@@ -16,6 +16,8 @@ from data_contracts.handoffs import GateResult, HandOff, Ref
 
 # The type of the bytes that a signed answer signs, in the envelope around them.
 PAYLOAD_TYPE = "application/vnd.trainwright.approval+json"
+# Characters of what a person writes, on the command line and in the form alike.
+MOST_NAME, MOST_REASON = 100, 500
 Decision = Literal["approved", "refused", "expired"]
 Standing = Literal["waiting", "approved", "refused"]
 _AWARE: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)

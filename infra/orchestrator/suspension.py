@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
+from data_contracts.approvals import MOST_NAME, MOST_REASON
 from infra.orchestrator.admission import asking
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun
 
 log = logging.getLogger("trainwright")
-MOST_REASON = 500
 # Answers that one suspension can have had; Prefect's pages take the first.
 _MOST_INPUTS = 100
 
@@ -119,7 +119,9 @@ def _form(page: str) -> Any:
         decision: Literal["approve", "refuse"] = Field(description="Whether the candidate becomes the champion.")
         reason: str = Field(description="Why; it stays in the alias's history.", min_length=1, max_length=MOST_REASON)
         your_name: str = Field(
-            description="Recorded as you state it: Prefect does not know who you are.", min_length=1, max_length=100
+            description="Recorded as you state it: Prefect does not know who you are.",
+            min_length=1,
+            max_length=MOST_NAME,
         )
 
     return Approval.with_initial_data(description=page)

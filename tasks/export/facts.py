@@ -14,7 +14,7 @@ from infra.store import Store, layout
 from tasks.run.report import latest_report
 from tasks.run.versions import find_version
 from tasks.stages.export_gate import split_with_rows
-from tasks.stages.lineage import TrainedWith, trained_with
+from tasks.stages.lineage import InStore, TrainedWith, trained_with
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def facts_of(store: Store, name: str) -> ModelFacts:
         UsageError: there is no such version. CorruptError: a part of it is changed or gone.
     """
     version, alias = find_version(store, name)
-    trained = trained_with(_At(store), version.checkpoint)
+    trained = trained_with(InStore(store), version.checkpoint)
     checkpoint = store.manifest(version.checkpoint.ref)
     evaluation = read_handoff(store, version.evaluation, Evaluation)
     if evaluation.checkpoint_id != version.checkpoint.ref.id:
@@ -99,11 +99,6 @@ def facts_of(store: Store, name: str) -> ModelFacts:
         trained_at=str(checkpoint.provenance.get("finished") or ""),
         withholds=_withholds(store, str(made.get("run_id", ""))),
     )
-
-
-@dataclass(frozen=True)
-class _At:
-    store: Store
 
 
 def _contract(store: Store, dataset: Ref) -> ContractReport | None:

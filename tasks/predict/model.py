@@ -16,7 +16,7 @@ from infra.profiles import read_profile
 from infra.store import Manifest, Store, layout
 from tasks.run.run import Run
 from tasks.run.versions import find_version
-from tasks.stages.lineage import TrainedWith, trained_with
+from tasks.stages.lineage import InStore, TrainedWith, trained_with
 from tasks.stages.shard import dataset_key
 
 
@@ -45,13 +45,6 @@ class Model:
     contract: Manifest | None
 
 
-@dataclass(frozen=True)
-class _In:
-    """Where a checkpoint lies."""
-
-    store: Store
-
-
 def open_model(store: Store, name: str) -> Model:
     """The version that `name`, `name@alias` or `name@3` names; an alias is looked up once.
 
@@ -60,7 +53,7 @@ def open_model(store: Store, name: str) -> Model:
         CorruptError: something that it was made with is gone or was changed.
     """
     version, _ = find_version(store, name)
-    trained = trained_with(_In(store), version.checkpoint)
+    trained = trained_with(InStore(store), version.checkpoint)
     called = f"{version.name} version {version.version}"
     if trained.dataset is None or trained.train["lightning"].get("data"):
         raise UsageError(

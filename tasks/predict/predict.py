@@ -10,7 +10,6 @@ from pathlib import Path
 from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Ref, SourceFile
-from data_contracts.messages.children import StoreAddress
 from data_contracts.messages.predicting import PREDICT, Predicted, PredictRequest
 from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.pipeline_spec import SourceSpec
@@ -23,6 +22,7 @@ from infra.store import Store
 from tasks.predict.contract import check_input, suite_of, without
 from tasks.predict.inputs import resolve_input
 from tasks.predict.model import Model, open_model
+from training.predict.draft import taken, unfinished_work
 from training.predict.label import label_columns
 
 FORMAT = 1
@@ -104,9 +104,8 @@ def _writable(asked: Asked) -> Path:
         raise UsageError(f"There is no folder {output.parent}.", remedy="Make it, or name another file.")
     if output.is_dir():
         raise UsageError(f"{output} is a folder.", remedy="Name a file.")
-    unfinished = output.with_name(f".{output.name}.trainwright")
-    if os.path.lexists(output) and not asked.overwrite and not unfinished.exists():
-        raise UsageError(f"{output} exists already.", remedy="Name another file, or replace it with --overwrite.")
+    if os.path.lexists(output) and not asked.overwrite and not unfinished_work(output).exists():
+        raise taken(output)
     return output
 
 
@@ -116,7 +115,7 @@ def _request(
     size = asked.batch_size or int(model.evaluate.get("batch_size", 512))
     settings = [FORMAT, size, asked.keep, asked.label, output.suffix.lower(), [one.columns for one in sources]]
     return PredictRequest(
-        store=StoreAddress(uri=store.uri, options=store.storage_options, pointers=store.pointers),
+        store=store.address,
         code=model.trained.code,
         checkpoint=model.version.checkpoint,
         train=model.trained.train,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from data_contracts.approvals import Answer, Question, expired, meaning
+from data_contracts.approvals import MOST_NAME, Answer, Question, expired, meaning
 from data_contracts.errors import ApprovalRefused, UsageError
 from infra import approvals
 from infra.approval_signatures import refuse_stranger, signed
@@ -16,8 +16,6 @@ from tasks.stages.rollback import checked_reason
 
 if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
-
-MOST_NAME = 100
 
 
 def answer(

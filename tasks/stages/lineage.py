@@ -42,6 +42,13 @@ class HasStore(Protocol):
         """The store."""
 
 
+@dataclass(frozen=True)
+class InStore:
+    """Where a checkpoint lies, without a run."""
+
+    store: Store
+
+
 def trained_with(run: HasStore, checkpoint: Checkpoint) -> TrainedWith:
     """Read what is sealed in the checkpoint; CorruptError if it is changed, gone, or not of its training."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from data_contracts.approvals import MOST_REASON
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Hold, ModelVersion, Receipt, Ref
 from data_contracts.incidents import Incident
@@ -15,7 +16,6 @@ from infra.store import PointerMoved, Store, Versioned
 from tasks.run.versions import existing_version
 from tasks.stages.incident import noted, read_again
 
-MOST_REASON = 500
 MOST_EVIDENCE = 20
 
 

@@ -41,7 +41,7 @@ class Draft:
 
         Raises: UsageError if another process writes this output, or the folder is not this user's.
         """
-        self.output, self.folder = output, output.with_name(f".{output.name}.trainwright")
+        self.output, self.folder = output, unfinished_work(output)
         self.begun_anew = ""
         with room(output, 0):
             self._lock = self._locked()
@@ -149,6 +149,11 @@ class Draft:
             differ = [name for name in identity if identity[name] != before.get(name)]
             self.begun_anew = " and ".join(differ) or "the settings"
         replace_json(record, dict(identity))
+
+
+def unfinished_work(output: Path) -> Path:
+    """The folder beside an output that the work is in until it is complete."""
+    return output.with_name(f".{output.name}.trainwright")
 
 
 def taken(output: Path) -> UsageError:
