@@ -80,19 +80,9 @@ def refuse_stranger(key: SigningKey | None, protection: Protection | None) -> No
 
 
 def _approvers(pems: Sequence[str]) -> list[PublicKey]:
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from infra.signing.keys import parse_public_key
 
-    from infra.signing.keys import PublicKey
-
-    keys = []
-    for pem in pems:
-        try:
-            public = load_pem_public_key(pem.encode())
-        except (ValueError, UnsupportedAlgorithm) as error:
-            raise CorruptError("A protection has a key that cannot be read.") from error
-        if not isinstance(public, ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey):
-            raise CorruptError("A protection has a key of an unknown algorithm.")
-        keys.append(PublicKey.of(public))
-    return keys
+    try:
+        return [parse_public_key(pem.encode(), "a key of its approvers") for pem in pems]
+    except UsageError as error:
+        raise CorruptError(f"The protection of the alias cannot be read: {error.message}") from error

@@ -104,20 +104,24 @@ def load_signing_key(named: str, root: Path, what: str) -> SigningKey:
 
 def load_public_key(path: Path | str, what: str = "--key") -> PublicKey:
     """The public key in a PEM file; UsageError if it is missing, or is anything else."""
-    data = _read(Path(path).expanduser(), what)
+    return parse_public_key(_read(Path(path).expanduser(), what), f"{what}: {path}")
+
+
+def parse_public_key(data: bytes, what: str) -> PublicKey:
+    """The public key that a text in PEM is; UsageError if it is anything else."""
     if _PRIVATE in data:
         raise UsageError(
-            f"{what}: {path} is a private key, and verifying needs the public one.",
+            f"{what} is a private key, and verifying needs the public one.",
             remedy="Name the public key's file, and keep the private one to yourself.",
         )
     if data.count(_BEGIN) != 1 or _PUBLIC not in data:
-        raise UsageError(f"{what}: {path} is not a file with one public key in PEM.", remedy=_MAKE_ONE)
+        raise UsageError(f"{what} is not a file with one public key in PEM.", remedy=_MAKE_ONE)
     try:
         found = load_pem_public_key(data)
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"{what}: {path} is not a public key that can be read.", remedy=_MAKE_ONE) from error
+        raise UsageError(f"{what} is not a public key that can be read.", remedy=_MAKE_ONE) from error
     if not _is_known(found):
-        raise _unknown(f"{what}: {path}", found)
+        raise _unknown(what, found)
     assert isinstance(found, ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey)
     return PublicKey.of(found)
 

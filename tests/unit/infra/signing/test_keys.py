@@ -17,7 +17,9 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from data_contracts.errors import UsageError
+from data_contracts.approvals import Protection
+from data_contracts.errors import CorruptError, UsageError
+from infra.approval_signatures import key_ids
 from infra.signing.keys import (
     PASSWORD_VARIABLE,
     PRIVATE_FILE,
@@ -157,3 +159,12 @@ def test_a_new_pair_signs_its_private_half_is_the_owners_and_nothing_is_replaced
     encrypted, _ = make_key_pair(tmp_path / "another")
     assert b"ENCRYPTED" in encrypted.read_bytes()
     load_signing_key(f"file:{encrypted}", tmp_path, "sign")
+
+
+def test_a_protection_takes_no_key_that_an_option_would_refuse() -> None:
+    key = public_pem(ec.generate_private_key(ec.SECP384R1())).decode()
+    protection = Protection(
+        model="m", alias="a", protected=True, keys=[key], by="ann", at="2026-11-25T10:00:00+00:00", reason="r"
+    )
+    with pytest.raises(CorruptError, match="on secp384r1 are not used here"):
+        key_ids(protection)
