@@ -35,6 +35,9 @@ def protect(arguments: argparse.Namespace) -> Answer:
         if decision.protected
         else f"{model}@{alias} is no longer protected; specs decide whether a promotion needs an approval"
     )
+    if not store.list(layout.models(model)):
+        # The name may be mistyped: whoever relies on the protection should see that nothing has this name yet.
+        sentence += f". {store.uri} has no model {model} yet: check the name if it should have one"
     return Answer(sentence, decision.to_json())
 
 

@@ -226,7 +226,13 @@ def _read(store: Store, path: str, receipt: Manifest | None = None) -> bytes:
         return store.read(path)
     except FileNotFoundError as error:
         what = f"{path} is missing" if receipt is None else f"The receipt {receipt.uri} is not signed"
-        raise CorruptError(f"{what}.", details={"file": path}) from error
+        remedy = (
+            None
+            if receipt is None
+            else "Either no key was configured when the alias moved, or the signature was deleted. "
+            "Use it only if you know that there was no key; the next move with a key is signed."
+        )
+        raise CorruptError(f"{what}.", remedy=remedy, details={"file": path}) from error
 
 
 def _file(what: str, envelope: bytes, key: PublicKey) -> bytes:

@@ -81,7 +81,7 @@ def reproduce(store: Store, request: Request) -> Reproduction:
     log.warning("%s", TRUST.format(uri=store.uri))
     notes = _notes(recorded)
     checked = check_sources(moved(recorded.recipe.resolved, request.data))
-    log.info("sources   %d raw files are as they were", checked)
+    log.info("sources   %s as before", "1 raw file is" if checked == 1 else f"{checked:,} raw files are")
     folder.mkdir(parents=True, exist_ok=True)
     try:
         python = _interpreter(recorded, request, folder)

@@ -29,6 +29,7 @@ def said(store: Store, capsys: pytest.CaptureFixture[str], *words: str, code: in
 def test_an_alias_is_protected_before_its_model_exists(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     printed = said(store, capsys, "digits", "--reason", "it is in the shop")
     assert printed.startswith("digits@champion is protected: each promotion needs an approval")
+    assert "has no model digits yet: check the name" in printed, "a mistyped name protects nothing that anybody uses"
     found = protection(store, "digits", "champion")
     assert found is not None
     assert (found.by, found.reason) == ("cto", "it is in the shop")
