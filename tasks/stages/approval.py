@@ -7,13 +7,14 @@ from datetime import datetime
 
 from data_contracts.approvals import Answer, Protection, Question, is_late, meaning
 from data_contracts.approved import Approval
-from data_contracts.errors import ApprovalPending, ApprovalRefused, UsageError
+from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
 from data_contracts.pipeline_spec.arrival import length_of
 from infra import approvals
 from infra.approval_signatures import fault
 from infra.audit import now
 from infra.protections import protection
+from infra.store import layout
 from tasks.run.run import Run
 
 
@@ -52,6 +53,7 @@ def approved(
     while True:
         if question is None:
             question = approvals.ask(run.store, _question(run, 0, checkpoint, evaluation, gates, champion))
+        _refuse_foreign(run, question)
         answer = approvals.answer_to(run.store, question, now())
         means = meaning(question, answer, now())
         if means.standing == "refused":
@@ -67,6 +69,20 @@ def approved(
     if wrong := fault(answer, protected):
         raise _refused(question, wrong)
     return _taken(question, answer, signed=bool(protected and protected.keys))
+
+
+def _refuse_foreign(run: Run, question: Question) -> None:
+    """CorruptError for a question that this run did not ask: an answer to it, even a signed one, means something else.
+
+    Whoever can write to the store could have a person approve for another alias, whose approvers have the same keys.
+    """
+    if (question.model, question.alias) != (run.spec.model_name, run.spec.promote.alias):
+        path = layout.question(question.run_id, question.n)
+        raise CorruptError(
+            f"{path} is about {question.name}, which the run {run.run_id} does not promote to.",
+            remedy="Find out who changed it, and start a new run.",
+            details={"file": path},
+        )
 
 
 def pending(run: Run) -> Question | None:

@@ -272,6 +272,20 @@ def test_a_signed_answer_is_not_an_answer_to_another_run(place: Place, keys: lis
                 second.resumed()
 
 
+@pytest.mark.parametrize("field", ["alias", "model"])
+def test_an_answer_to_a_question_that_the_run_did_not_ask_promotes_nothing(
+    place: Place, keys: list[SigningKey], field: str
+) -> None:
+    with_approvers(place, keys[0])
+    run = Waiting(place, 1, manual=False)
+    asked = stage._question(run.run, 0, place.checkpoints[1], scored(1), [], None)
+    approvals.ask(place.store, asked.model_copy(update={field: "other"}))
+    run.answered(key=keys[0])
+    with pytest.raises(CorruptError, match=r"which the run run-1 does not promote to"):
+        run.resumed()
+    assert registry.read_alias(place.store, "tiny", "champion") is None
+
+
 def test_require_approved_asks_too(place: Place) -> None:
     run = Waiting(place, 1, manual=False)
     run.run.spec.promote = run.run.spec.promote.model_copy(update={"require": ["approved"]})
