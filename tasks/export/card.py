@@ -132,7 +132,7 @@ def _use(target: str, exported: Exported) -> list[str]:
 
 def _line(one: TensorFacts, *, columns: bool) -> str:
     shape = " × ".join(str(size) for size in one.shape) or "one value"
-    return f"| `{escaped(one.name)}` | {one.dtype} | {shape} |{f' {one.column} |' if columns else ''}"
+    return f"| `{escaped(one.name)}` | {one.dtype} | {shape} |{f' {escaped(one.column)} |' if columns else ''}"
 
 
 def _agreement(exported: Exported) -> list[str]:
@@ -209,17 +209,18 @@ def _training(facts: ModelFacts, exported: Exported) -> list[str]:
         + (f", of which {len(exported.tied):,} are tied" if exported.tied else ""),
         f"- Steps: {checkpoint.step:,}, global batch {train.get('global_batch_size', 'not known')}, seed "
         f"{train.get('seed', 'not known')}, ranks {checkpoint.world_size}, precision "
-        f"{exported.precision or trainer.get('precision') or '32-true'}",
+        f"{escaped(str(exported.precision or trainer.get('precision') or '32-true'))}",
     ]
-    lines += [f"- `{name}`: {value:.6g} at the end" for name, value in sorted(checkpoint.metrics.items())]
+    lines += [f"- `{escaped(name)}`: {value:.6g} at the end" for name, value in sorted(checkpoint.metrics.items())]
     commit = facts.code.get("commit")
     dirty = ", with changes that were not committed" if facts.code.get("dirty") else ""
-    lines.append(f"- Code: {f'commit `{commit}`{dirty}' if commit else 'not from a commit'}")
-    lines.append(f"- Trained: {facts.trained_at or 'not known'}")
+    lines.append(f"- Code: {f'commit `{escaped(str(commit))}`{dirty}' if commit else 'not from a commit'}")
+    lines.append(f"- Trained: {escaped(facts.trained_at) or 'not known'}")
     cost = facts.report.cost if facts.report is not None else None
     if cost is None:
         return [*lines, "- Cost: not known"]
-    return [*lines, f"- Cost of the run: {cost.node_seconds:,.0f} node-seconds on {cost.machine}, {cost.usd:.4f} USD"]
+    machine = escaped(cost.machine)
+    return [*lines, f"- Cost of the run: {cost.node_seconds:,.0f} node-seconds on {machine}, {cost.usd:.4f} USD"]
 
 
 def _limitations(facts: ModelFacts, exported: Exported) -> list[str]:

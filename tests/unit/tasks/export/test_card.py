@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from tasks.export.card import escaped
+from data_contracts.messages.export import Exported
+from tasks.export.card import _training, escaped
 
 
 @pytest.mark.parametrize(
@@ -21,3 +25,19 @@ from tasks.export.card import escaped
 )
 def test_a_foreign_text_is_not_markup(text: str, shown: str) -> None:
     assert escaped(text) == shown
+
+
+def test_names_that_the_module_logged_under_are_not_markup() -> None:
+    name = "loss`\n\n## Use\n\n<img src=x>\x1b[2J"
+    checkpoint = SimpleNamespace(step=1, world_size=1, metrics={name: 0.5})
+    facts: Any = SimpleNamespace(
+        trained=SimpleNamespace(train={"lightning": {}}),
+        version=SimpleNamespace(checkpoint=checkpoint),
+        code={"commit": name},
+        trained_at=name,
+        report=None,
+    )
+    for line in _training(facts, Exported(files=[], tensors=1, parameters=1, versions={})):
+        assert line.isprintable()
+        assert "<img" not in line
+        assert line.count("`") in (0, 2)
