@@ -17,6 +17,7 @@ from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.replay import Segment
 from infra import scratch, stopping
 from infra.environments.locked import make_locked
+from infra.processes.environment import without_signing
 from infra.processes.processes import end, marked_env, module_command, new_mark, uninterrupted
 from infra.store import Store, open_store
 from tasks.reproduction.comparison import Comparison, compare
@@ -156,7 +157,7 @@ def _run_child(folder: Path, python: Path) -> None:
         try:
             process = subprocess.Popen(
                 command,
-                env=marked_env(mark, scratch.variables(own.path), os.environ),
+                env=marked_env(mark, scratch.variables(own.path), without_signing(os.environ)),
                 stdin=subprocess.DEVNULL,
                 # The answer of this command is alone on its standard output.
                 stdout=sys.stderr.fileno(),

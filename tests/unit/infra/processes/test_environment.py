@@ -13,7 +13,7 @@ from data_contracts.messages import children, raw_data
 from data_contracts.messages.children import StoreAddress
 from data_contracts.messages.message import Message
 from infra.child import run_child
-from infra.processes.environment import LEFT_OUT, PASS_ENV, explain, for_user_code, is_credential
+from infra.processes.environment import LEFT_OUT, PASS_ENV, explain, for_user_code, is_credential, without_signing
 from infra.processes.processes import find_marked
 from tests.support.child_module import CHILD, Ask
 from tests.support.nodes import Nodes
@@ -160,6 +160,16 @@ def test_every_message_names_its_store_and_sources_where_they_are_looked_for(kin
     for name, field in kind.model_fields.items():
         assert ("StoreAddress" in str(field.annotation)) is (name == "store")
         assert ("SourceSpec" in str(field.annotation)) is (name == "sources")
+
+
+def test_a_process_with_packages_that_a_store_names_cannot_sign() -> None:
+    environ = {
+        "TRAINWRIGHT_SIGNING_KEY": "/home/ada/signing-key.pem",
+        "TRAINWRIGHT_SIGNING_KEY_PASSWORD": "hunter2",
+        "OTHER": "-----BEGIN PRIVATE KEY-----\nMIG",
+        "AWS_SECRET_ACCESS_KEY": "of the store",
+    }
+    assert without_signing(environ) == {"AWS_SECRET_ACCESS_KEY": "of the store"}
 
 
 def test_ranks_and_torchrun_get_no_credential(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
