@@ -20,6 +20,8 @@ GTO_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 def _named(text: str) -> str:
     if not _NAMED.fullmatch(text):
         raise ValueError("must name a credential (env:NAME), not hold one")
+    if text.startswith("env:TRAINWRIGHT_"):  # such as the key that signs
+        raise ValueError("names a variable of Trainwright's own, which no mirror gets")
     return text
 
 

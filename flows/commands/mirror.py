@@ -7,7 +7,7 @@ import argparse
 from data_contracts.errors import StorageUnavailable, UsageError
 from flows.commands.guard import Answer
 from infra.mirrors.endpoint import Deadline
-from tasks.mirrors.deliver import tell
+from tasks.mirrors.deliver import accept_mirrors, tell
 from tasks.mirrors.outbox import due, due_of_run
 from tasks.run.run import known_store_list, reopen_run
 
@@ -26,6 +26,7 @@ def mirror(arguments: argparse.Namespace) -> Answer:
         of_run = due_of_run(run.store, run.resolved, again=True)
         if not of_run:
             raise UsageError(f"Run {run.run_id} has not ended.", remedy="Its mirrors are told when it ends.")
+        accept_mirrors(run)
         left, count = tell(run.store, lambda: of_run, deadline), len(of_run)
     else:
         left, count = [], 0

@@ -6,11 +6,13 @@ import logging
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from infra import registry
-from infra.mirrors import git_tags
+from infra.mirrors import accepted, git_tags
 from infra.mirrors.endpoint import Deadline, Endpoint, credentials
 from infra.mirrors.mlflow import Mlflow
 from infra.mirrors.openlineage import append_events, post_events
@@ -30,7 +32,16 @@ log = logging.getLogger("trainwright")
 def tell_after_run(run: Run) -> None:
     """Tell the mirrors of a run that has ended, and what is due from before, as far as `mirrors.wait_s` allows."""
     if run.recorded and run.spec.mirrors.names:
+        try:
+            accept_mirrors(run)
+        except Exception as error:  # the run has ended, and what is refused then stays due
+            log.warning("The mirrors of this run could not be noted (%s).", type(error).__name__)
         tell_quietly(run.store, run.spec.mirrors.wait_s)
+
+
+def accept_mirrors(run: Run) -> None:
+    """Let a run's mirrors be told from now on: this user ran it, or named it to have it told."""
+    accepted.accept(*(_identity(run.resolved, name) for name in run.spec.mirrors.names))
 
 
 def tell_quietly(store: Store, wait_s: float) -> None:
@@ -73,6 +84,7 @@ def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
     """What was due with its newest attempt, and whether the mirror answers."""
     by = {"mlflow": _mlflow, "openlineage": _openlineage, "gto": _gto}
     try:
+        _refuse_unknown(one)
         sentence = by[one.mirror](store, one, deadline)
     except TrainwrightError as error:
         return note(store, one, False, str(error)), isinstance(error, UsageError)
@@ -80,6 +92,28 @@ def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
         return note(store, one, False, f"It failed with {type(error).__name__}. {AGAIN}"), False
     log.info("%s: %s", one.mirror, sentence)
     return note(store, one, True, sentence), True
+
+
+def _identity(about: Resolved, mirror: str) -> dict[str, Any]:
+    """Everything that says where a mirror is and with which credentials it is told."""
+    section = about.pipeline().mirrors.model_dump(mode="json")[mirror]
+    is_local = mirror == "gto" or bool(mirror == "openlineage" and section.get("file"))
+    return {"mirror": mirror, "settings": section, "root": about.root if is_local else None}
+
+
+def _refuse_unknown(one: Due) -> None:
+    """UsageError for a mirror that only the store names: its writers may not choose where credentials and lines go."""
+    identity = _identity(one.about, one.mirror)
+    if accepted.is_accepted(identity):
+        return
+    section = identity["settings"] if isinstance(identity["settings"], dict) else {}
+    place = section.get("uri") or section.get("url") or f"{identity['root']}/{section.get('file') or ''}"
+    names = ", ".join(section[name] for name in ("username", "password", "token") if section.get(name))
+    raise UsageError(
+        f"{place!a}{f' (with {names})' if names else ''} is named in the store, and no run of this user "
+        "on this machine was sent there.",
+        remedy=f"If it is yours, `trainwright mirror {one.about.run_id}` tells it, and from then on everything is.",
+    )
 
 
 def _mlflow(store: Store, one: Due, deadline: Deadline) -> str:

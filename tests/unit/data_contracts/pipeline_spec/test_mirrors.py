@@ -22,6 +22,7 @@ def loaded(folder: Path, mirrors: dict[str, Any], **more: Any) -> Any:
     ("mirrors", "sentence"),
     [
         ({"mlflow": {**MLFLOW, "token": "abc"}}, "must name a credential"),
+        ({"mlflow": {**MLFLOW, "token": "env:TRAINWRIGHT_SIGNING_KEY"}}, "a variable of Trainwright's own"),
         ({"mlflow": {**MLFLOW, "username": "env:A"}}, "password: is missing"),
         ({"mlflow": {**MLFLOW, "username": "env:A", "password": "env:B", "token": "env:C"}}, "exclude each other"),
         ({"mlflow": {"uri": "https://me:secret@mlflow.example"}}, "without user, password"),

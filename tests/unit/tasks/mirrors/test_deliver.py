@@ -17,6 +17,7 @@ from openlineage.client.event_v2 import Run as LineageRun
 
 from data_contracts.run_report import RunReport
 from flows.cli import main
+from infra.mirrors import accepted
 from infra.mirrors.endpoint import Deadline
 from infra.store import Store, layout, open_store
 from tasks.mirrors import deliver
@@ -44,9 +45,11 @@ def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
     git = ["git", "-C", str(spec.parent), "-c", "user.name=a", "-c", "user.email=a@example.com"]
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
         subprocess.run([*git, *words], check=True)
-    with home_with_server(tmp_path_factory.mktemp("home"), shared_folder):
+    home = tmp_path_factory.mktemp("home")
+    with home_with_server(home, shared_folder):
         ran = trainwright("run", spec)
     assert ran.returncode == 0, ran.stderr
+    shutil.copy(home / accepted.FILE, spec.parent)
     (spec.parent / "log.txt").write_text(ran.stderr)
     shutil.copy(spec.parent / "events.jsonl", spec.parent / "first-events.jsonl")
     return spec.parent
@@ -56,6 +59,8 @@ def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
 def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     copy = Path(shutil.copytree(line, tmp_path / "tiny", symlinks=True))
+    (tmp_path / "home").mkdir()
+    shutil.copy(copy / accepted.FILE, tmp_path / "home")  # the same user's, who ran the line
     monkeypatch.chdir(copy)
     return copy
 
@@ -160,6 +165,34 @@ def test_one_process_tells_at_a_time_and_one_that_died_is_followed(project: Path
     assert (len(mlflow.runs), mlflow.versions) == (1, [])
     assert deliver.tell(store, lambda: due(store), Deadline(60)) == []
     assert (len(mlflow.runs), len(mlflow.versions)) == (1, 1)
+
+
+def test_what_only_the_store_names_gets_no_credential_and_no_line(
+    project: Path, mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    store = store_in(project)
+    [run_id] = store.list(layout.runs())
+    monkeypatch.setenv("OTHER_SECRET", "hunter2")
+    profile = project / "profile"
+    profile.write_text("mine\n")
+    about = store.read_json(layout.resolved(run_id))
+    with serving(FakeMlflow()) as (address, got):
+        evil = {"uri": address, "username": "env:USER_OF_MINE", "password": "env:OTHER_SECRET"}
+        monkeypatch.setenv("USER_OF_MINE", "me")
+        about["spec"]["mirrors"] = {"mlflow": evil, "openlineage": {"file": str(profile)}}
+        # A writer of the store can compute a record's digest, too.
+        (project / ".trainwright" / layout.resolved(run_id)).unlink()
+        store.create_json(layout.resolved(run_id), about)
+        shutil.rmtree(project / ".trainwright" / layout.mirrored(run_id, "openlineage"))
+        left = deliver.tell(store, lambda: due(store), Deadline(60))
+        assert [one.mirror for one in left] == ["mlflow", "openlineage"]
+        assert (got, profile.read_text()) == ([], "mine\n")
+        assert main(["mirror", "--store", store.uri]) == 5
+        said = capsys.readouterr()
+        assert f"{address}' (with env:USER_OF_MINE, env:OTHER_SECRET) is named in the store" in said.out + said.err
+        assert (got, profile.read_text()) == ([], "mine\n")
+        main(["mirror", run_id, "--store", store.uri])  # the user says so
+        assert {one.headers["authorization"][:6] for one in got} == {"Basic "}
 
 
 def test_nothing_of_a_mirror_ends_a_run(project: Path, caplog: pytest.LogCaptureFixture) -> None:
