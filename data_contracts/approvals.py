@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter
+from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
 
 from data_contracts.canonical import Name, canonical, digest
 from data_contracts.handoffs import GateResult, HandOff, Ref
@@ -85,6 +85,12 @@ class Answer(HandOff):
     reason: str
     at: Moment
     signature: dict[str, Any] | None = Field(default=None, exclude_if=lambda one: one is None)
+
+    @model_validator(mode="after")
+    def _expires_by_the_deadline_alone(self) -> Answer:
+        if (self.decision == "expired") != (self.via == "deadline"):
+            raise ValueError(f"an answer via {self.via} cannot be {self.decision}")
+        return self
 
     @property
     def signed_bytes(self) -> bytes:

@@ -155,9 +155,14 @@ class TrainSpec(Placed):
     @property
     def batch_columns(self) -> set[str] | None:
         """The columns in a batch; None for all."""
-        if self.batch is None:
+        return self.columns_in(self.batch)
+
+    @staticmethod
+    def columns_in(batch: list[Columns] | dict[str, Columns] | None) -> set[str] | None:
+        """The columns in a batch as `train.batch` writes it; None for all."""
+        if batch is None:
             return None
-        entries = self.batch if isinstance(self.batch, list) else self.batch.values()
+        entries = batch if isinstance(batch, list) else batch.values()
         return {column for entry in entries for column in ([entry] if isinstance(entry, str) else entry)}
 
     @model_validator(mode="after")

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from data_contracts.approvals import meaning
 from data_contracts.canonical import digest
-from data_contracts.errors import CorruptError, Interrupted, OverBudget
+from data_contracts.errors import ApprovalPending, CorruptError, Interrupted, OverBudget
 from infra import registry
+from infra.approvals import latest_question, stored_answer
+from infra.audit import now
 from infra.gc.retention import Kind, StoreItem
 from infra.store import Manifest, Store, layout
 from infra.store.backend import Stored
@@ -29,7 +32,8 @@ SEALED: dict[str, Kind] = {
 _REFERRING = ("handoff.json", "receipt.json", "train.json")
 _NAME = re.compile(rf"[0-9a-f]{{64}}|({'|'.join([*SEALED, 'models', 'trainings', 'runs', 'triggers'])})/.+")
 # A run that ended with one of these exit codes can be resumed; after any other failure it is over.
-_RESUMABLE = (Interrupted.exit_code, OverBudget.exit_code, 9, 130)
+_WAITING = ApprovalPending.exit_code
+_RESUMABLE = (Interrupted.exit_code, OverBudget.exit_code, _WAITING, 130)
 
 
 def take_census(store: Store) -> list[StoreItem]:
@@ -185,10 +189,21 @@ class _Census:
         attempts = [path for path in records if path.startswith(f"{layout.run_attempts(run_id)}/")]
         last = max(attempts, key=lambda path: (len(path), path), default="")
         over = layout.report(run_id) in records or (last and records[last].get("exit_code") not in _RESUMABLE)
+        over = over or (last and records[last].get("exit_code") == _WAITING and self._is_refused(run_id))
         # A run that is half deleted may have lost its report.
         deleted = layout.tombstone(uri) in self.tombstones
         root = "" if over or deleted else "a run that can be resumed"
         return StoreItem(**about, names=names_in(records) | more, root=root, broken=broken)
+
+    def _is_refused(self, run_id: str) -> bool:
+        """Whether the question that a run waits for was refused, or nobody answered in time."""
+        try:
+            question = latest_question(self.store, run_id)
+            if question is None:
+                return False
+            return meaning(question, stored_answer(self.store, question), now()).standing == "refused"
+        except CorruptError:  # what cannot be read keeps the run
+            return False
 
     def _record(self, path: str) -> dict[str, Any]:
         """A record; {} if the file is not a record, is damaged or is gone."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Dataset, ModelVersion, Ref
-from data_contracts.pipeline_spec import SourceSpec
+from data_contracts.pipeline_spec import SourceSpec, TrainSpec
 from data_contracts.pipeline_spec.base import CallableSpec
 from data_contracts.resolved import Resolved
 from infra.handoffs import read_handoff
@@ -43,6 +43,17 @@ class Model:
     sensitive: list[str]
     sources: list[SourceSpec]
     contract: Manifest | None
+
+    @property
+    def types_to_read(self) -> dict[str, str]:
+        """The part of `raw_types` that a prediction needs: without a transform, the columns of a batch.
+
+        So a column that no batch holds, such as an id, may have another type than in training.
+        """
+        columns = TrainSpec.columns_in(self.trained.train["batch"])
+        if self.transform is not None or columns is None:
+            return self.raw_types
+        return {name: kind for name, kind in self.raw_types.items() if name in columns}
 
 
 def open_model(store: Store, name: str) -> Model:

@@ -123,7 +123,7 @@ def _request(
         transform=model.transform,
         rows_code=model.rows_code,
         dataset_columns=model.dataset.columns,
-        raw_types=model.raw_types,
+        raw_types=model.types_to_read,
         files=files,
         sources=sources,
         root=str(Path.cwd()),

@@ -86,3 +86,9 @@ def test_a_time_without_a_zone_is_refused() -> None:
         question(deadline="2026-11-26T10:00:00")
     assert is_late(question(), AFTER)
     assert not is_late(question(), DEADLINE)
+
+
+@pytest.mark.parametrize(("decision", "via"), [("approved", "deadline"), ("refused", "deadline"), ("expired", "cli")])
+def test_a_deadline_only_expires_and_nobody_else_does(decision: str, via: str) -> None:
+    with pytest.raises(ValidationError, match=f"an answer via {via} cannot be {decision}"):
+        answer(decision, via=via)

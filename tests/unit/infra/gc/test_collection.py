@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
+from data_contracts.approvals import Answer, Question
 from data_contracts.errors import CorruptError, Interrupted, UsageError
+from data_contracts.handoffs import Ref
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
+from infra.approvals import ask, give
 from infra.code_bundle import pack
 from infra.datasets import find_dataset, find_dataset_by_id
 from infra.gang.conductor.conductor import conduct
@@ -90,6 +93,44 @@ def test_a_run_that_can_be_gone_on_with_stays_whatever_its_age(
     collect(history.store, by="a test")
     assert history.there() == ({run, code} if stays else set())
     assert bool(history.store.list("triggers")) is stays
+
+
+@pytest.mark.parametrize(
+    ("deadline", "decision", "stays"),
+    [
+        ("2199-01-01", None, True),
+        ("2199-01-01", "approved", True),
+        ("2199-01-01", "refused", False),
+        ("2026-01-02", None, False),
+    ],
+)
+def test_a_run_waits_for_a_person_until_its_question_is_refused(
+    deadline: str, decision: str | None, stays: bool, history: History
+) -> None:
+    code = history.sealed("code", OLD_S)
+    run = history.run(OLD_S, code, {}, exit_code=9)
+    ref = Ref(uri="trainings/k-0/checkpoints/1-g0", id="1" * 64, seal="2" * 64)
+    question = Question(
+        run_id=run.removeprefix("runs/"),
+        n=0,
+        pipeline="p",
+        model="m",
+        alias="champion",
+        candidate=ref,
+        evaluation=ref,
+        champion=None,
+        champion_version=None,
+        asked="2026-01-01T00:00:00+00:00",
+        deadline=f"{deadline}T00:00:00+00:00",
+    )
+    ask(history.store, question)
+    if decision is not None:
+        at = "2026-01-01T01:00:00+00:00"
+        answer = Answer(question=question.digest, decision=decision, by="ann", via="cli", reason="seen", at=at)
+        give(history.store, question, answer)
+    history.ageing()
+    collect(history.store, by="a test")
+    assert history.there() == ({run, code} if stays else set())
 
 
 def test_a_draft_goes_once_it_is_old(history: History, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from infra import child, registry
 from infra.handoffs import read_handoff
 from infra.store import Store, open_store
 from tasks.predict import predict as predicting
+from tasks.predict.model import Model, open_model
 from tasks.predict.predict import Answered, Asked, predict
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.tiny import answer, home_with_server, trainwright
@@ -346,3 +348,17 @@ def test_a_killed_command_continues_and_two_at_once_are_refused(
     assert not folder.exists()
     table = pyarrow.csv.read_csv(out)
     assert table.column("row").to_pylist() == list(range(120_000))
+
+
+def test_without_a_transform_only_the_columns_of_a_batch_are_read_as_in_training(project: Path) -> None:
+    model = open_model(store_of(project), "tiny")
+    assert model.types_to_read == model.raw_types  # its transform may read any column
+    assert {"label"} < model.raw_types.keys()
+
+    def without_transform(batch: Any) -> Model:
+        sealed = {**model.trained.sealed, "train": {**model.trained.train, "batch": batch}}
+        return replace(model, transform=None, trained=replace(model.trained, sealed=sealed))
+
+    plain = without_transform([["x0"], "label"])
+    assert plain.types_to_read == {name: kind for name, kind in model.raw_types.items() if name in ("x0", "label")}
+    assert without_transform(None).types_to_read == model.raw_types
