@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.damage import overwrite
-from tests.support.pool import Site, model_events, password_in, server_url
+from tests.support.pool import Site, model_events, password_in, server_url, until
 from tests.support.tiny import answer, trainwright, write_project, write_rows
 
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
@@ -66,7 +67,12 @@ def test_a_worse_setting_is_trained_and_not_promoted(project: Path) -> None:
 def test_verdicts_are_events_of_the_model(project: Path, tmp_path: Path, state_folder: Path) -> None:
     site = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
     runs = [path.name for path in (project / ".trainwright" / "runs").iterdir()]
-    about = [one for one in model_events(site, "tiny") if one["payload"].get("run_id") in runs]
+
+    def of_these() -> list[dict[str, Any]]:
+        return [one for one in model_events(site, "tiny") if one["payload"].get("run_id") in runs]
+
+    until(lambda: len(of_these()) >= 3, what=of_these)  # the server stores an event some time after it took it
+    about = of_these()
     site.close()
     kinds = [one["event"].removeprefix("trainwright.model.") for one in sorted(about, key=lambda one: one["occurred"])]
     assert kinds == ["promoted", "not_promoted", "not_promoted"]
@@ -176,9 +182,9 @@ def test_rollback_moves_the_alias_back(tmp_path: Path, state_folder: Path) -> No
     assert (shown["version"], len(shown["history"])) == (1, 3)
     assert trainwright("rollback", "tiny-back@champion", "--store", store, "--to", "9").returncode == 2
     site = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
-    events = {one["event"]: one for one in model_events(site, "tiny-back")}
+    moved_back = "trainwright.model.rolled_back"
+    [back] = until(lambda: [one for one in model_events(site, "tiny-back") if one["event"] == moved_back])
     site.close()
-    back = events["trainwright.model.rolled_back"]
     assert back["resource"]["trainwright.name"] == "tiny-back@champion"
     assert (back["payload"]["version"], back["payload"]["previous"]) == (1, 2)
     away = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}  # a rollback needs no server

@@ -62,6 +62,7 @@ def test_a_promotion_starts_the_deployment_that_waits_for_it(site: Site, tmp_pat
     emit("r6", "promoted", "third", "canary")
     until(lambda: len(started()) > 1, 60)
     assert [one["created_by"]["type"] for one in started()] == ["AUTOMATION"] * 2
+    until(lambda: len(model_events(site, "first")) >= 3, 60)  # the server stores an event after it has acted on it
     told = model_events(site, "first")
     assert sorted(one["event"].rpartition(".")[2] for one in told) == ["not_promoted", "promoted", "promoted"]
     assert all(one["related"][0]["prefect.resource.id"] == "trainwright.pipeline.first" for one in told)
