@@ -113,10 +113,10 @@ def status(arguments: argparse.Namespace) -> Answer:
         of_runs = [(one["run_id"], one["pipeline"], f"{one['verdict']} {one.get('for', '')}".rstrip()) for one in runs]
         tables = table(("model", "alias", "version"), of_models), table(("run", "pipeline", "verdict"), of_runs)
         lines += [line for said in tables if said for line in ("", said)]
-        untold = [one.sentence for one in due(store, NEWEST)]
-        lines += [line for said in untold for line in ("", f"  {said} (`trainwright mirror` tells it)")]
+        due_texts = [one.sentence for one in due(store, NEWEST)]
+        lines += [line for said in due_texts for line in ("", f"  {said} (`trainwright mirror` tells it)")]
         lines += [] if any(tables) else ["  no runs and no models yet; `trainwright run SPEC` makes the first"]
-        value["stores"].append({"uri": store.uri, "runs": runs, "models": models, "untold": untold})
+        value["stores"].append({"uri": store.uri, "runs": runs, "models": models, "mirrors_due": due_texts})
     return Answer("\n".join(lines), value)
 
 

@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def run(store: Store) -> Any:
-    return SimpleNamespace(run_id="r", store=store, spec=SimpleNamespace(name="tiny"))
+    return SimpleNamespace(run_id="r", store=store, spec=SimpleNamespace(name="tiny"), recorded=False)
 
 
 @pytest.fixture

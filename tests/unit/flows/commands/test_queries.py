@@ -31,6 +31,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 def refusal(command: Command, name: str) -> str:
     arguments = {"store": None, "json": False, "from_step": None, "rank": None, "to": None, "reason": "", "run": name}
+    arguments |= {"key": [], "at_least": None, "evidence": []}
     with pytest.raises(UsageError) as error:
         command(Namespace(name=name, **arguments))
     return str(error.value)
@@ -78,7 +79,7 @@ def test_the_status_of_an_empty_store(tmp_path: Path, monkeypatch: pytest.Monkey
     assert answer.text.endswith(
         f"\n\nstore     {store.uri}\n  no runs and no models yet; `trainwright run SPEC` makes the first"
     )
-    assert answer.value["stores"] == [{"uri": store.uri, "runs": [], "models": []}]
+    assert answer.value["stores"] == [{"uri": store.uri, "runs": [], "models": [], "mirrors_due": []}]
 
 
 @pytest.mark.parametrize(
