@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePath
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, model_validator
@@ -52,6 +53,8 @@ class MlflowSpec(Section):
     """The environment variable that holds the password, as `env:NAME`."""
     token: Named | None = Field(default=None, exclude_if=_absent)
     """Instead of a user: the environment variable that holds a bearer token, as `env:NAME`."""
+    model: bool = Field(default=True, exclude_if=bool)
+    """Whether a promoted version's files are sent, so that MLflow's `load_model` opens it; default true."""
 
     @model_validator(mode="after")
     def _one_way(self) -> MlflowSpec:
@@ -83,6 +86,19 @@ class OpenLineageSpec(Section):
         return self
 
 
+class HuggingFaceSpec(Section):
+    """A folder of models in the form that Hugging Face's tools read."""
+
+    folder: str = Field(min_length=1, max_length=4096)
+    """The folder; `<folder>/<model>` is made and replaced after a promotion; relative to the spec's folder."""
+
+    @model_validator(mode="after")
+    def _plain(self) -> HuggingFaceSpec:
+        if "://" in self.folder or "\0" in self.folder or ".." in PurePath(self.folder).parts:
+            raise FieldError("folder", "must be a folder on this machine, without '..'")
+        return self
+
+
 class MirrorsSpec(Section):
     """Systems that are told of each run after its verdict. A mirror that fails changes no verdict; it is told again."""
 
@@ -92,13 +108,15 @@ class MirrorsSpec(Section):
     """Events about each stage; default: none."""
     gto: bool = Field(default=False, exclude_if=lambda one: not one)
     """Whether a promotion sets Git tags in the project's repository, as GTO writes them; default false."""
+    huggingface: HuggingFaceSpec | None = Field(default=None, exclude_if=_absent)
+    """A folder that holds the model that the alias names, as safetensors with a model card; default: none."""
     wait_s: float = Field(default=20.0, gt=0, le=3600, exclude_if=lambda one: one == 20.0)
     """How long the end of a run waits for all mirrors together, in seconds; default 20."""
 
     @property
     def names(self) -> list[str]:
         """The mirrors that are asked for."""
-        return [name for name in ("mlflow", "openlineage", "gto") if getattr(self, name)]
+        return [name for name in ("mlflow", "openlineage", "gto", "huggingface") if getattr(self, name)]
 
 
 def check_mirrors(mirrors: MirrorsSpec, model: str, alias: str) -> None:

@@ -51,6 +51,11 @@ class Kept:
     id: str
     artifact_uri: str
 
+    @property
+    def takes_files(self) -> bool:
+        """Whether the server itself takes the run's artifacts."""
+        return urlsplit(self.artifact_uri).scheme == "mlflow-artifacts"
+
 
 class Mlflow:
     """The server behind `endpoint`."""
@@ -83,10 +88,9 @@ class Mlflow:
 
     def put_artifact(self, kept: Kept, path: str, file: Path) -> bool:
         """Store a file beside the run; False if the server does not take artifacts itself."""
-        place = urlsplit(kept.artifact_uri)
-        if place.scheme != "mlflow-artifacts":
+        if not kept.takes_files:
             return False
-        folder = quote(place.path.strip("/"))
+        folder = quote(urlsplit(kept.artifact_uri).path.strip("/"))
         self._endpoint.upload(f"/api/2.0/mlflow-artifacts/artifacts/{folder}/{quote(path)}", file)
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -50,11 +51,20 @@ class Export:
     record: dict[str, Any]
 
 
-def export(store: Store, name: str, target: Target, folder: Path, tolerance: Tolerance | None = None) -> Export:
+def export(
+    store: Store,
+    name: str,
+    target: Target,
+    folder: Path,
+    tolerance: Tolerance | None = None,
+    *,
+    on_poll: Callable[[], None] | None = None,
+) -> Export:
     """Export the version that `model`, `model@alias` or `model@3` names to a new or empty folder.
 
     Args:
         tolerance: how far outputs may differ from the checkpoint's; None: by their type.
+        on_poll: called again and again while the child works; what it raises ends the export.
 
     Raises:
         UsageError: there is no such model, or the folder is taken.
@@ -65,12 +75,18 @@ def export(store: Store, name: str, target: Target, folder: Path, tolerance: Tol
     check_free(folder)
     facts = facts_of(store, name)
     with made_whole(folder) as draft:
-        exported = write_files(facts, _FORMATS[target], draft, tolerance)
+        exported = write_files(facts, _FORMATS[target], draft, tolerance, on_poll)
         record = describe(facts, target, exported, draft)
     return Export(folder, facts, exported, record)
 
 
-def write_files(facts: ModelFacts, kind: Format, folder: Path, tolerance: Tolerance | None = None) -> Exported:
+def write_files(
+    facts: ModelFacts,
+    kind: Format,
+    folder: Path,
+    tolerance: Tolerance | None = None,
+    on_poll: Callable[[], None] | None = None,
+) -> Exported:
     """Let a child process export the checkpoint into an existing folder, and compare; errors as in `export`."""
     store, version = facts.store, facts.version
     with scratch.make("project") as workspace:
@@ -89,7 +105,7 @@ def write_files(facts: ModelFacts, kind: Format, folder: Path, tolerance: Tolera
         code = workspace.path / "project"
         here = request.at(lay_out(store, request.needs, lambda ref: code_bundle.unpack(store, ref, code)))
         limit = idle_limit(store, _HANG_S)
-        return run_child(EXPORT, here, project=here.project, withhold=facts.withholds, limit=limit)
+        return run_child(EXPORT, here, project=here.project, withhold=facts.withholds, limit=limit, on_poll=on_poll)
 
 
 def describe(facts: ModelFacts, target: Target, exported: Exported, folder: Path) -> dict[str, Any]:

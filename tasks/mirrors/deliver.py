@@ -19,12 +19,15 @@ from infra.mirrors.openlineage import append_events, post_events
 from infra.store import Store, layout
 from infra.store.lease_keeper import LeaseKeeper
 from tasks.mirrors.lineage_events import lineage_events
-from tasks.mirrors.mlflow_content import mlflow_run, tags
+from tasks.mirrors.mlflow_content import mlflow_run
+from tasks.mirrors.model_exports import put_folder, put_version
 from tasks.mirrors.outbox import NEWEST, Due, due, note
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.report import latest_report
 from tasks.run.run import Run
 
+# Told last: an export takes seconds, which the others would lack.
+_SLOW = ("mlflow", "huggingface")
 AGAIN = "`trainwright mirror` tells it again."
 log = logging.getLogger("trainwright")
 
@@ -67,7 +70,7 @@ def tell(store: Store, find: Callable[[], Sequence[Due]], deadline: Deadline) ->
         keeper.start()
         if keeper.token(deadline.left_s()) is None:
             return list(found)  # another process tells them
-        for one in find():
+        for one in sorted(find(), key=lambda one: one.mirror in _SLOW):
             keeper.check()
             if one.mirror in away or not deadline.left_s():
                 left.append(one)
@@ -82,7 +85,7 @@ def tell(store: Store, find: Callable[[], Sequence[Due]], deadline: Deadline) ->
 
 def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
     """What was due with its newest attempt, and whether the mirror answers."""
-    by = {"mlflow": _mlflow, "openlineage": _openlineage, "gto": _gto}
+    by = {"mlflow": _mlflow, "openlineage": _openlineage, "gto": _gto, "huggingface": _huggingface}
     try:
         _refuse_unknown(one)
         sentence = by[one.mirror](store, one, deadline)
@@ -97,7 +100,7 @@ def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
 def _identity(about: Resolved, mirror: str) -> dict[str, Any]:
     """Everything that says where a mirror is and with which credentials it is told."""
     section = about.pipeline().mirrors.model_dump(mode="json")[mirror]
-    is_local = mirror == "gto" or bool(mirror == "openlineage" and section.get("file"))
+    is_local = mirror in ("gto", "huggingface") or bool(mirror == "openlineage" and section.get("file"))
     return {"mirror": mirror, "settings": section, "root": about.root if is_local else None}
 
 
@@ -107,7 +110,11 @@ def _refuse_unknown(one: Due) -> None:
     if accepted.is_accepted(identity):
         return
     section = identity["settings"] if isinstance(identity["settings"], dict) else {}
-    place = section.get("uri") or section.get("url") or f"{identity['root']}/{section.get('file') or ''}"
+    place = (
+        section.get("uri")
+        or section.get("url")
+        or f"{identity['root']}/{section.get('file') or section.get('folder') or ''}"
+    )
     names = ", ".join(section[name] for name in ("username", "password", "token") if section.get(name))
     raise UsageError(
         f"{place!a}{f' (with {names})' if names else ''} is named in the store, and no run of this user "
@@ -130,7 +137,7 @@ def _mlflow(store: Store, one: Due, deadline: Deadline) -> str:
         model = report.model
         if report.verdict != "promoted" or model is None or model.version is None or model.alias is None:
             return said
-        number = server.put_version(model.name, model.version, kept, tags(report), report.sentence)
+        number = put_version(store, server, kept, report, deadline, spec.model)
         named = _put_alias(store, server, model.name, model.alias)
         return f"{said}, {model.name} version {model.version} is {number}, and {named}"
 
@@ -189,6 +196,24 @@ def _gto(store: Store, one: Due, deadline: Deadline) -> str:
     if version is None:
         return f"{commit[:12]} is an earlier version of {model} in Git, so version {receipt.version} has no Git tag"
     return f"{version} and {git_tags.assign(root, model, alias, commit, receipt.ref.seal)} are tags of {commit[:12]}"
+
+
+def _huggingface(store: Store, one: Due, deadline: Deadline) -> str:
+    pipeline, root = one.about.pipeline(), Path(one.about.root)
+    spec = pipeline.mirrors.huggingface
+    assert spec is not None
+    model, alias = pipeline.model_name, pipeline.promote.alias
+    if one.alias is not None and one.alias != (model, alias):
+        return f"{'@'.join(one.alias)} has no folder"
+    report = None if one.alias is not None else latest_report(store, one.run_id)
+    if one.alias is None and (report is None or report.verdict != "promoted"):
+        return f"run {one.run_id} promoted nothing, so the folder stays as it is"
+    if not root.is_dir():
+        raise UsageError(
+            f"{root}, the project of run {one.run_id}, is not on this machine.",
+            remedy="Tell it where the run was made.",
+        )
+    return put_folder(store, root.resolve() / spec.folder, model, alias, deadline)
 
 
 def _run_of(store: Store, one: Due) -> tuple[Run, Facts, RunReport]:

@@ -32,6 +32,8 @@ def loaded(folder: Path, mirrors: dict[str, Any], **more: Any) -> Any:
         ({"openlineage": {"file": "a", "token": "env:A"}}, "needs url"),
         ({"wait_s": 0}, "must be more than 0"),
         ({"huggingface": {}}, "huggingface"),
+        ({"huggingface": {"folder": "../models"}}, "without '..'"),
+        ({"huggingface": {"folder": "s3://models"}}, "on this machine"),
     ],
 )
 def test_what_is_refused(mirrors: dict[str, Any], sentence: str, tmp_path: Path) -> None:
@@ -50,6 +52,7 @@ def test_names_that_a_mirror_cannot_have(tmp_path: Path) -> None:
 
 def test_a_spec_without_mirrors_is_stored_as_before(tmp_path: Path) -> None:
     assert "mirrors" not in load_spec(write_project(tmp_path / "tiny")).model_dump(mode="json")
-    spec = loaded(tmp_path / "with", {"mlflow": MLFLOW, "gto": True})
-    assert spec.mirrors.names == ["mlflow", "gto"]
-    assert spec.model_dump(mode="json")["mirrors"] == {"mlflow": MLFLOW, "gto": True}
+    asked = {"mlflow": MLFLOW, "gto": True, "huggingface": {"folder": "models"}}
+    spec = loaded(tmp_path / "with", asked)
+    assert spec.mirrors.names == ["mlflow", "gto", "huggingface"]
+    assert spec.model_dump(mode="json")["mirrors"] == asked

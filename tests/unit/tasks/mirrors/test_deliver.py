@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from openlineage.client.event_v2 import Run as LineageRun
 
 from data_contracts.run_report import RunReport
 from flows.cli import main
-from infra.mirrors import accepted
 from infra.mirrors.endpoint import Deadline
 from infra.store import Store, layout, open_store
 from tasks.mirrors import deliver
@@ -25,58 +22,7 @@ from tasks.mirrors.lineage_events import lineage_events
 from tasks.mirrors.outbox import due
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.run import reopen_run
-from tests.support.stub_server import FakeMlflow, serving
-from tests.support.tiny import home_with_server, trainwright, write_project
-
-PORT_OF_NOBODY = "http://127.0.0.1:9"
-
-
-@pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
-    """A committed project whose run promoted version 1 while its MLflow was away."""
-    mirrors = {
-        "mlflow": {"uri": PORT_OF_NOBODY, "experiment": "e"},
-        "openlineage": {"file": "events.jsonl"},
-        "gto": True,
-        "wait_s": 5.0,
-    }
-    spec = write_project(tmp_path_factory.mktemp("project") / "tiny", {"mirrors": mirrors, "promote": {"gates": []}})
-    (spec.parent / ".gitignore").write_text(".trainwright\n__pycache__\n*.jsonl\nlog.txt\n")
-    git = ["git", "-C", str(spec.parent), "-c", "user.name=a", "-c", "user.email=a@example.com"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
-        subprocess.run([*git, *words], check=True)
-    home = tmp_path_factory.mktemp("home")
-    with home_with_server(home, shared_folder):
-        ran = trainwright("run", spec)
-    assert ran.returncode == 0, ran.stderr
-    shutil.copy(home / accepted.FILE, spec.parent)
-    (spec.parent / "log.txt").write_text(ran.stderr)
-    shutil.copy(spec.parent / "events.jsonl", spec.parent / "first-events.jsonl")
-    return spec.parent
-
-
-@pytest.fixture
-def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    copy = Path(shutil.copytree(line, tmp_path / "tiny", symlinks=True))
-    (tmp_path / "home").mkdir()
-    shutil.copy(copy / accepted.FILE, tmp_path / "home")  # the same user's, who ran the line
-    monkeypatch.chdir(copy)
-    return copy
-
-
-@pytest.fixture
-def mlflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMlflow]:
-    """An MLflow at the address that the spec names."""
-    fake = FakeMlflow()
-    with serving(fake) as (address, _):
-        endpoint = deliver.Endpoint
-
-        def there(name: str, uri: str, *rest: Any) -> Any:
-            return endpoint(name, address if uri == PORT_OF_NOBODY else uri, *rest)
-
-        monkeypatch.setattr(deliver, "Endpoint", there)
-        yield fake
+from tests.support.stub_server import FakeMlflow
 
 
 def store_in(project: Path) -> Store:

@@ -1,0 +1,117 @@
+"""A promoted model's files in MLflow, and the folder in Hugging Face's form."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import GateNotMet, StorageUnavailable, TrainwrightError, UsageError, UserCodeError
+from infra.mirrors.endpoint import Deadline, Endpoint
+from infra.mirrors.mlflow import Kept, Mlflow
+from tasks.mirrors import model_exports
+from tasks.mirrors.model_exports import FILES_TAG, NOT_WANTED, put_folder, put_version
+from tests.support.stub_server import FakeMlflow, serving
+from tests.unit.tasks.mirrors.test_deliver import facts_in, promote_again, store_in
+
+OURS, ELSEWHERE = Kept("r0", "mlflow-artifacts:/1/r0/artifacts"), Kept("r0", "s3://bucket/r0")
+
+
+def registered(project: Path, error: Exception | None, kept: Kept = OURS, files: bool = True) -> FakeMlflow:
+    """What MLflow has after a promotion whose export writes two files, or raises."""
+
+    def export(_store: Any, name: str, target: str, folder: Path, on_poll: Any) -> None:
+        assert (name, target) == ("tiny@1", "mlflow")
+        on_poll()
+        if error is not None:
+            raise error
+        folder.mkdir()
+        (folder / "MLmodel").write_text("a")
+        (folder / "model.onnx").write_text("b")
+
+    store = store_in(project)
+    _, report = facts_in(store)
+    fake = FakeMlflow()
+    with pytest.MonkeyPatch.context() as patch, serving(fake) as (address, got):
+        patch.setattr(model_exports, "export", export)
+        with Endpoint("MLflow", address, {}, Deadline(60)) as endpoint:
+            for _ in range(2):
+                assert put_version(store, Mlflow(endpoint), kept, report, Deadline(60), files) == "10"
+    order = [one.path.rpartition("/")[2] for one in got if one.method == "PUT" or one.path.endswith("versions/create")]
+    assert order == ([*(["MLmodel", "model.onnx"] if fake.files else []), "create"])  # told twice, sent once
+    return fake
+
+
+def test_the_files_are_sent_before_the_version_is_made(project: Path) -> None:
+    fake = registered(project, None)
+    at = "1/r0/artifacts/model"
+    assert fake.files == {f"{at}/MLmodel": b"a", f"{at}/model.onnx": b"b"}
+    assert fake.versions[0]["source"] == f"{OURS.artifact_uri}/model"
+    assert FILES_TAG not in fake.versions[0]["tags"]
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (UserCodeError("aten::secret 17.5"), "cannot be traced"),
+        (GateNotMet("differs by 17.5"), "outputs differ"),
+        (UsageError("no onnx, 17.5"), "what is missing"),
+    ],
+)
+def test_a_model_that_cannot_be_exported_is_registered_and_says_why(
+    error: TrainwrightError, word: str, project: Path
+) -> None:
+    fake = registered(project, error)
+    assert fake.files == {}
+    assert word in fake.versions[0]["tags"][FILES_TAG]
+    assert "17.5" not in json.dumps(fake.versions)
+
+
+def test_files_that_are_not_wanted_or_not_taken_are_not_made(project: Path) -> None:
+    never = RuntimeError("exported")
+    assert registered(project, never, files=False).versions[0]["tags"][FILES_TAG] == NOT_WANTED
+    assert "does not take files" in registered(project, never, ELSEWHERE).versions[0]["tags"][FILES_TAG]
+
+
+def test_an_export_ends_with_the_time_for_it(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailable, match="not exported in time"):
+        put_folder(store_in(project), tmp_path / "models", "tiny", "champion", Deadline(0))
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_the_folder_holds_what_the_alias_names(project: Path, tmp_path: Path) -> None:
+    store, place = store_in(project), tmp_path / "models"
+    (place / "tiny").mkdir(parents=True)
+    for version in (1, 2):
+        if version == 2:
+            promote_again(store, 2)
+        for _ in range(2):
+            assert put_folder(store, place, "tiny", "champion", Deadline(300)) == f"{place}/tiny has version {version}"
+        assert json.loads((place / "tiny/export.json").read_text())["version"] == version
+        assert [one.name for one in place.iterdir()] == ["tiny"]
+    inode = (place / "tiny").stat().st_ino
+    (place / "tiny/README.md").unlink()  # a person's mistake is mended
+    put_folder(store, place, "tiny", "champion", Deadline(300))
+    assert (place / "tiny/README.md").exists()
+    assert (place / "tiny").stat().st_ino != inode
+
+
+def test_folders_that_are_left_alone(project: Path, tmp_path: Path) -> None:
+    store = store_in(project)
+    (tmp_path / "other/tiny").mkdir(parents=True)
+    (tmp_path / "other/tiny/notes.txt").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked/tiny").symlink_to(tmp_path / "other/tiny")
+    for folder, word in {
+        tmp_path / "other": "something other than",
+        tmp_path / "link": "reached by a link",
+        tmp_path / "linked": "reached by a link",
+        Path(store.uri): "overlap",
+        Path(store.uri) / "models": "overlap",
+    }.items():
+        with pytest.raises(UsageError, match=word):
+            put_folder(store, folder, "tiny", "champion", Deadline(300))
+    assert (tmp_path / "other/tiny/notes.txt").read_text() == "mine"
