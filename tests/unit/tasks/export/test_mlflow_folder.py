@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import yaml
 from data_contracts.messages.export import Exported, TensorFacts
 from tasks.export.mlflow_folder import EXAMPLE, MLMODEL, REQUIREMENTS, SERVING, write_mlflow_files
 from tests.support import portables
+from tests.support.real_mlflow import environment
 from tests.unit.training.export.test_tracing import LABEL, ROOT, X, portable
 from training.export.files import write_onnx
 from training.export.tracing import outputs_of, traced
@@ -31,8 +31,6 @@ EXPORTED = Exported(
     outputs=[TensorFacts(name="prediction", dtype="bfloat16", shape=["rows", 2])],
     versions={"torch": "2.13.0", "onnx": "1.23.2", "onnxruntime": "1.32.0"},
 )
-# What the environment of the test gets.
-PACKAGES = ["mlflow-skinny==3.17.*", "pandas", "numpy", "onnx", "onnxruntime"]
 
 
 def test_the_files_say_what_the_model_takes_and_gives(tmp_path: Path) -> None:
@@ -53,17 +51,14 @@ def test_the_files_say_what_the_model_takes_and_gives(tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-def test_mlflow_opens_the_folder_and_predicts(tmp_path: Path) -> None:
+def test_mlflow_opens_the_folder_and_predicts(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     one = portable(portables.Classes())
     program, facts = traced(one, [*X, LABEL], ROOT)
     names = one.course.names
     write_onnx(program, {fact.name: torch.zeros(2, dtype=torch.float64) for fact in facts}, one.course, tmp_path, 0)
     exported = EXPORTED.model_copy(update={"inputs": facts, "outputs": outputs_of(program, names)})
     write_mlflow_files(tmp_path, exported, created="2026-11-25 02:00:00", metadata={"model": "tiny"})
-    environment = tmp_path.parent / "mlflow"
-    venv.create(environment, with_pip=True)
-    python = environment / "bin/python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+    python = environment(tmp_path_factory)
     code = (
         "import json, mlflow, mlflow.onnx, numpy, sys; model = mlflow.pyfunc.load_model(sys.argv[1]);"
         "made = model.predict({name: numpy.array([1.0, 2.0, 3.0]) for name in 'abc'});"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from tasks.mirrors.lineage_events import lineage_events
 from tasks.mirrors.outbox import due
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.run import reopen_run
-from tests.support.stub_server import FakeMlflow
+from tests.support.stub_server import FakeMlflow, serving
 
 
 def store_in(project: Path) -> Store:
@@ -123,22 +124,25 @@ def test_what_only_the_store_names_gets_no_credential_and_no_line(
     profile.write_text("mine\n")
     about = store.read_json(layout.resolved(run_id))
     with serving(FakeMlflow()) as (address, got):
-        evil = {"uri": address, "username": "env:USER_OF_MINE", "password": "env:OTHER_SECRET"}
+        evil = {"uri": address, "username": "env:USER_OF_MINE", "password": "env:OTHER_SECRET", "model": False}
         monkeypatch.setenv("USER_OF_MINE", "me")
-        about["spec"]["mirrors"] = {"mlflow": evil, "openlineage": {"file": str(profile)}}
+        folder = {"folder": str(project / "models")}
+        named = {"mlflow": evil, "openlineage": {"file": str(profile)}, "huggingface": folder}
+        about["spec"]["mirrors"] = named
         # A writer of the store can compute a record's digest, too.
         (project / ".trainwright" / layout.resolved(run_id)).unlink()
         store.create_json(layout.resolved(run_id), about)
         shutil.rmtree(project / ".trainwright" / layout.mirrored(run_id, "openlineage"))
         left = deliver.tell(store, lambda: due(store), Deadline(60))
-        assert [one.mirror for one in left] == ["mlflow", "openlineage"]
+        assert [one.mirror for one in left] == ["openlineage", "mlflow", "huggingface"]
         assert (got, profile.read_text()) == ([], "mine\n")
         assert main(["mirror", "--store", store.uri]) == 5
         said = capsys.readouterr()
         assert f"{address}' (with env:USER_OF_MINE, env:OTHER_SECRET) is named in the store" in said.out + said.err
-        assert (got, profile.read_text()) == ([], "mine\n")
+        assert (got, profile.read_text(), (project / "models").exists()) == ([], "mine\n", False)
         main(["mirror", run_id, "--store", store.uri])  # the user says so
         assert {one.headers["authorization"][:6] for one in got} == {"Basic "}
+    assert json.loads((project / "models/tiny/export.json").read_text())["version"] == 1
 
 
 def test_nothing_of_a_mirror_ends_a_run(project: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,18 +1,25 @@
-"""A promoted model's files in MLflow, and the folder in Hugging Face's form."""
+"""A promoted model's files in MLflow, and the folder in Hugging Face's form; with --slow in a real MLflow."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from data_contracts.errors import GateNotMet, StorageUnavailable, TrainwrightError, UsageError, UserCodeError
+from flows.cli import main
 from infra.mirrors.endpoint import Deadline, Endpoint
 from infra.mirrors.mlflow import Kept, Mlflow
-from tasks.mirrors import model_exports
+from infra.store import Store
+from tasks.mirrors import deliver, model_exports
 from tasks.mirrors.model_exports import FILES_TAG, NOT_WANTED, put_folder, put_version
+from tasks.mirrors.outbox import due, due_of_run
+from tests.support.real_mlflow import WHO, environment, served
 from tests.support.stub_server import FakeMlflow, serving
 from tests.unit.tasks.mirrors.test_deliver import facts_in, promote_again, store_in
 
@@ -115,3 +122,59 @@ def test_folders_that_are_left_alone(project: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=word):
             put_folder(store, folder, "tiny", "champion", Deadline(300))
     assert (tmp_path / "other/tiny/notes.txt").read_text() == "mine"
+
+
+PREDICT = """
+import json, sys, mlflow, numpy
+model = mlflow.pyfunc.load_model("models:/tiny@champion")
+rows = {name: numpy.array(values) for name, values in json.loads(sys.argv[1]).items()}
+[made] = model.predict(rows).values()
+client = mlflow.MlflowClient()
+[experiment] = [one for one in client.search_experiments() if one.name == "e"]
+print(json.dumps({
+    "made": made.tolist(),
+    "runs": len(client.search_runs([experiment.experiment_id])),
+    "versions": [one.version for one in client.search_model_versions("name = 'tiny'")],
+}))
+"""
+
+
+@pytest.mark.slow
+def test_mlflow_itself_loads_what_was_promoted(
+    project: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python, store = environment(tmp_path_factory), store_in(project)
+    (tmp_path / "server").mkdir()
+    with served(python, tmp_path / "server") as (address, variables):
+        monkeypatch.setattr(
+            deliver, "Endpoint", lambda name, _uri, _access, deadline: Endpoint(name, address, {"auth": WHO}, deadline)
+        )
+        runs: list[Kept] = []
+
+        def with_files(store: Store, server: Mlflow, kept: Kept, report: Any, deadline: Deadline, _: bool) -> str:
+            runs.append(kept)
+            return put_version(store, server, kept, report, deadline, True)
+
+        monkeypatch.setattr(deliver, "put_version", with_files)
+        [left] = due(store)
+        assert deliver.tell(store, lambda: [left], Deadline(300)) == []
+        again = due_of_run(store, left.about, again=True)
+        assert deliver.tell(store, lambda: again, Deadline(300)) == []
+        promote_again(store, 2)
+        with Endpoint("MLflow", address, {"auth": WHO}, Deadline(300)) as endpoint:
+            server = Mlflow(endpoint)
+            number = server.put_version("tiny", 2, runs[0], {}, "")
+            server.put_alias("tiny", "champion", number)
+        assert main(["rollback", "tiny", "--to", "1", "--store", store.uri]) == 0
+        deliver.tell(store, lambda: due(store), Deadline(300))
+        rows = {"a": [0.5, -0.5, 0.1], "b": [0.2, 0.3, -0.9], "c": [0.0, 0.7, 0.4]}
+        words = [python, "-W", "ignore", "-c", PREDICT, json.dumps(rows)]
+        done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert (told["runs"], sorted(map(str, told["versions"]))) == (1, ["1", "2"])
+    put_folder(store, tmp_path / "models", "tiny", "champion", Deadline(300))
+    weights = load_file(next((tmp_path / "models/tiny").glob("*.safetensors")))
+    hidden = np.stack([rows[name] for name in "abc"], axis=1) @ weights["net.0.weight"].T + weights["net.0.bias"]
+    wanted = np.maximum(hidden, 0) @ weights["net.2.weight"].T + weights["net.2.bias"]
+    np.testing.assert_allclose(told["made"], wanted, atol=1e-5)
