@@ -34,8 +34,8 @@ _PASSWORD_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
 # Their addresses hold tokens in many forms; the code's packages are installed already.
 _INDEXES = re.compile(r"(?:PIP|UV)_(?!NO_INDEX$).*(?:INDEX|FIND_LINKS)")
 _PRIVATE_KEY = "PRIVATE KEY-----"
-# The key that signs, or its file, and its password.
-_SIGNING = "TRAINWRIGHT_SIGNING_KEY"
+# The key itself in PEM, or the path of its file; the variable of its password begins alike.
+SIGNING_KEY = "TRAINWRIGHT_SIGNING_KEY"
 
 
 def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dict[str, str]:
@@ -58,7 +58,7 @@ def for_user_code(environ: Mapping[str, str], request: Mapping[str, Any]) -> dic
 def without_signing(environ: Mapping[str, str]) -> dict[str, str]:
     """`environ` without keys and without how to open one, for a process whose packages come from a store."""
     kept = {name: value for name, value in environ.items() if _PRIVATE_KEY not in value}
-    return {name: value for name, value in kept.items() if not name.startswith(_SIGNING)}
+    return {name: value for name, value in kept.items() if not name.startswith(SIGNING_KEY)}
 
 
 def is_credential(name: str, value: str) -> bool:

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from data_contracts.errors import UsageError
+from infra.processes.environment import SIGNING_KEY
 
 if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
-
-# The key itself in PEM, or the path of its file.
-KEY_VARIABLE = "TRAINWRIGHT_SIGNING_KEY"
 
 
 def configured_key(named: str | None = None, root: Path = Path()) -> SigningKey | None:
@@ -27,21 +25,21 @@ def configured_key(named: str | None = None, root: Path = Path()) -> SigningKey 
     Raises:
         UsageError: the key cannot be used, or the spec and the variable name two keys.
     """
-    variable = f"env:{KEY_VARIABLE}" if os.environ.get(KEY_VARIABLE, "").strip() else None
+    variable = f"env:{SIGNING_KEY}" if os.environ.get(SIGNING_KEY, "").strip() else None
     if named is None and variable is None:
         return None
     from infra.signing.keys import load_signing_key
 
     if named is None:
-        return _for_models(load_signing_key(f"env:{KEY_VARIABLE}", Path.cwd(), KEY_VARIABLE), KEY_VARIABLE)
+        return _for_models(load_signing_key(f"env:{SIGNING_KEY}", Path.cwd(), SIGNING_KEY), SIGNING_KEY)
     key = _for_models(load_signing_key(named, root, "promote.sign"), "promote.sign")
     if variable is not None and named != variable:
-        other = load_signing_key(variable, Path.cwd(), KEY_VARIABLE)
+        other = load_signing_key(variable, Path.cwd(), SIGNING_KEY)
         if other.public.id != key.public.id:
             raise UsageError(
-                f"Two signers: promote.sign names the key {key.public.id[:16]}…, {KEY_VARIABLE} the key "
+                f"Two signers: promote.sign names the key {key.public.id[:16]}…, {SIGNING_KEY} the key "
                 f"{other.public.id[:16]}….",
-                remedy=f"Unset {KEY_VARIABLE}, or leave promote.sign out.",
+                remedy=f"Unset {SIGNING_KEY}, or leave promote.sign out.",
             )
     return key
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Ref
+from infra.processes.environment import SIGNING_KEY
 from infra.receipts import is_signed
-from infra.signing.configured import KEY_VARIABLE, configured_key
+from infra.signing.configured import configured_key
 from infra.store import Store
 
 if TYPE_CHECKING:
@@ -61,6 +62,6 @@ def signing_of(store: Store, newest: Ref | None, what: str, key: SigningKey | No
     if key is None and is_signed(store, newest):
         raise UsageError(
             f"{what} has signed receipts, and no key is configured to sign the next one.",
-            remedy=f"Name the key: {KEY_VARIABLE}=FILE, or promote.sign in the spec.",
+            remedy=f"Name the key: {SIGNING_KEY}=FILE, or promote.sign in the spec.",
         )
     return MoveSigning(store, key)

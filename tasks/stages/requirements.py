@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from data_contracts.errors import GateNotMet, UsageError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Ref
 from infra.handoffs import read_handoff
+from infra.processes.environment import SIGNING_KEY
 from infra.receipts import pointed_at
-from infra.signing.configured import KEY_VARIABLE, configured_key
+from infra.signing.configured import configured_key
 from infra.store import Manifest
 from tasks.run.run import Run
 
@@ -31,7 +32,7 @@ def signing_key(run: Run) -> SigningKey | None:
     if key is None and "signed" in run.spec.promote.require:
         raise UsageError(
             "promote.require asks for signed, and no key is configured.",
-            remedy=f"Name one with promote.sign or {KEY_VARIABLE}; `trainwright key new DIR` makes a pair.",
+            remedy=f"Name one with promote.sign or {SIGNING_KEY}; `trainwright key new DIR` makes a pair.",
         )
     return key
 

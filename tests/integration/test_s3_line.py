@@ -138,7 +138,7 @@ def test_status_show_and_prove_find_it_by_its_address(line: Line) -> None:
     assert line.ask("show", line.first["run_id"]) == line.first
     proof = line.ask("prove", "digits@champion")
     kinds = {link["kind"] for link in proof["links"]}
-    assert kinds == {"model", "receipt", "checkpoint", "evaluation", "code", "dataset", "contract"}
+    assert kinds == {"model", "receipt", "checkpoint", "evaluation", "code", "recipe", "dataset", "contract"}
     assert (len(proof["raw_checked"]), proof["gone"]) == (1, [])
 
 

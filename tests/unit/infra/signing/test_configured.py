@@ -11,31 +11,31 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from data_contracts.errors import UsageError
-from infra.processes.environment import for_user_code
-from infra.signing.configured import KEY_VARIABLE, configured_key
+from infra.processes.environment import SIGNING_KEY, for_user_code
+from infra.signing.configured import configured_key
 from infra.signing.keys import PASSWORD_VARIABLE, PRIVATE_FILE
 from tests.support.signed import pair
 
 
 def test_the_key_is_the_specs_or_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(SIGNING_KEY, raising=False)
     assert configured_key() is None
     (one, _, _), (two, _, _) = pair(tmp_path / "one"), pair(tmp_path / "two")
     assert configured_key(f"file:one/{PRIVATE_FILE}", tmp_path) == one
-    monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "two" / PRIVATE_FILE))
+    monkeypatch.setenv(SIGNING_KEY, str(tmp_path / "two" / PRIVATE_FILE))
     assert configured_key() == two
-    assert configured_key(f"env:{KEY_VARIABLE}", tmp_path) == two
+    assert configured_key(f"env:{SIGNING_KEY}", tmp_path) == two
     assert configured_key(f"file:two/{PRIVATE_FILE}", tmp_path) == two
     with pytest.raises(UsageError, match="Two signers: promote.sign names the key"):
         configured_key(f"file:one/{PRIVATE_FILE}", tmp_path)
-    monkeypatch.setenv(KEY_VARIABLE, " ")
+    monkeypatch.setenv(SIGNING_KEY, " ")
     assert configured_key() is None
 
 
 def test_a_key_without_a_format_for_models_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     private = ed25519.Ed25519PrivateKey.generate()
     text = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    monkeypatch.setenv(KEY_VARIABLE, text)
+    monkeypatch.setenv(SIGNING_KEY, text)
     with pytest.raises(UsageError, match="names a key with Ed25519"):
         configured_key()
 
@@ -43,7 +43,7 @@ def test_a_key_without_a_format_for_models_is_refused(tmp_path: Path, monkeypatc
 def test_processes_with_the_users_code_do_not_get_the_key_or_its_password(tmp_path: Path) -> None:
     pair(tmp_path)
     text = (tmp_path / PRIVATE_FILE).read_text()
-    environment = {KEY_VARIABLE: "/a/path", PASSWORD_VARIABLE: "word", "SIGNER": text, "HARMLESS": "1"}
+    environment = {SIGNING_KEY: "/a/path", PASSWORD_VARIABLE: "word", "SIGNER": text, "HARMLESS": "1"}
     request = {"promote": {"sign": "env:SIGNER"}, "store": {"uri": "/s"}}
     assert {name for name in for_user_code(environment, request) if name in environment} == {"HARMLESS"}
 

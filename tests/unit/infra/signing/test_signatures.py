@@ -18,7 +18,7 @@ from securesystemslib.signer import SSlibKey
 
 from data_contracts.errors import CorruptError, UsageError
 from infra import registry
-from infra.signing.configured import KEY_VARIABLE
+from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE
 from infra.store import PointerMoved, layout
 from infra.store.pointers import Pointer
@@ -29,7 +29,7 @@ from tests.support.signed import MODEL, SignedStore, pair
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SignedStore:
     key, _, _ = pair(tmp_path / "keys")
-    monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "keys" / PRIVATE_FILE))
+    monkeypatch.setenv(SIGNING_KEY, str(tmp_path / "keys" / PRIVATE_FILE))
     return SignedStore(tmp_path, key)
 
 
@@ -84,7 +84,7 @@ def test_a_move_without_a_key_after_a_signed_one_is_refused_and_moves_nothing(
 ) -> None:
     made.promote(1)
     before = sorted(made.root.rglob("*"))
-    monkeypatch.delenv(KEY_VARIABLE)
+    monkeypatch.delenv(SIGNING_KEY)
     made.key = None
     version, evaluation = made.version(2)
     with pytest.raises(UsageError, match="has signed receipts, and no key is configured"):
@@ -165,7 +165,7 @@ def test_signatures_begin_in_the_middle_of_a_history_and_keys_change(
     made: SignedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, made.key = made.key, None
-    monkeypatch.delenv(KEY_VARIABLE)
+    monkeypatch.delenv(SIGNING_KEY)
     made.promote(1)
     new, _, _ = pair(tmp_path / "new")
     made.promote(2, key=old)

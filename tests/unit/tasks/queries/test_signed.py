@@ -10,7 +10,7 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from flows.cli import main
-from infra.signing.configured import KEY_VARIABLE
+from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE
 from infra.store import layout
 from infra.store.records import write_record
@@ -27,7 +27,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> SignedStore:
     folder = tmp_path_factory.mktemp("signed")
     key, _, _ = pair(folder / "keys")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(KEY_VARIABLE, str(folder / "keys" / PRIVATE_FILE))
+        patch.setenv(SIGNING_KEY, str(folder / "keys" / PRIVATE_FILE))
         made = SignedStore(folder, key)
         steps = [lambda: made.promote(1), lambda: made.promote(2), made.back, made.release]
         for number, step in enumerate(steps):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import TrainwrightError
-from infra.signing.configured import KEY_VARIABLE
+from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE
 from infra.store import open_store
 from tasks.queries.proof import prove
@@ -24,7 +24,7 @@ from tests.support.signed import MODEL, SignedStore, pair
 def grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SignedStore:
     """Two versions, a rollback and a release, all signed."""
     key, _, _ = pair(tmp_path / "keys")
-    monkeypatch.setenv(KEY_VARIABLE, str(tmp_path / "keys" / PRIVATE_FILE))
+    monkeypatch.setenv(SIGNING_KEY, str(tmp_path / "keys" / PRIVATE_FILE))
     made = SignedStore(tmp_path, key)
     made.promote(1)
     made.promote(2)

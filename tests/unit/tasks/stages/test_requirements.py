@@ -16,7 +16,7 @@ from data_contracts.load import load_spec
 from data_contracts.pipeline_spec.promote import PromoteSpec
 from flows.cli import main
 from infra import registry
-from infra.signing.configured import KEY_VARIABLE
+from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE
 from tasks.stages.requirements import met, refuse_early, signing_key
 from tests.support.reseal import reseal
@@ -28,7 +28,7 @@ ALL = ["contract", "clean_commit"]
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SignedStore:
-    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    monkeypatch.delenv(SIGNING_KEY, raising=False)
     return SignedStore(tmp_path, None)
 
 

@@ -28,7 +28,7 @@ def _two_of_one_name() -> None:
 
 
 def _two_of_one_name_from_a_transform() -> None:
-    first_pass._checked(pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET]))
+    first_pass.checked_rows(pa.Table.from_arrays([pa.array([1]), pa.array([2])], [SECRET, SECRET]))
 
 
 def _a_type_that_no_shard_holds() -> None:
