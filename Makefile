@@ -93,7 +93,7 @@ COMPILE := $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-annotat
 # tests need: of the same versions, with torch as `==VERSION+cpu` and as `===VERSION`, which is CUDA's on PyPI. pip must be
 # configured with indexes that have both builds.
 lock: $(READY)
-	$(COMPILE) --upgrade --extra dev --extra export --extra lineage --output-file .venv/requirements.lock pyproject.toml
+	$(COMPILE) --upgrade --extra dev --extra export --output-file .venv/requirements.lock pyproject.toml
 	{ echo "# Every version, made by \`make lock\`. Choose a CPU or a CUDA build of torch by pip's configuration."; \
 	  sed -E -e '/^(nvidia-|cuda-|triton|pip==|--|#|$$)/d' -e 's/\+[a-z0-9.]+$$//' .venv/requirements.lock; } > .venv/lock.txt
 	mv .venv/lock.txt requirements.lock
@@ -104,7 +104,7 @@ lock-cuda: build = $(shell sed -n 's/^torch==/torch===/p' requirements.lock)
 lock-cpu lock-cuda: lock-%: $(READY)
 	echo "$(build)" > .venv/torch-$*.txt
 	rm -f .venv/versions-$*.txt
-	$(COMPILE) --extra postgres --extra export --extra lineage --constraint requirements.lock --constraint .venv/torch-$*.txt \
+	$(COMPILE) --extra postgres --extra export --constraint requirements.lock --constraint .venv/torch-$*.txt \
 	  --output-file .venv/versions-$*.txt pyproject.toml
 	{ echo "# What is deployed with torch for $*: every version with its hashes, made by \`make lock\`."; \
 	  $(BIN)/python .ci/lock.py < .venv/versions-$*.txt; } > .venv/lock-$*.txt

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_contracts.errors import CorruptError, SpecError, StorageUnavailable, TrainwrightError, UsageError
-from infra import scratch, stopping
+from infra import scratch
 from infra.environments.indexes import uv_settings, without_credentials
+from infra.processes.command import run_to_end
 from infra.processes.environment import for_user_code
-from infra.processes.processes import end, marked_env, module_command, new_mark, terminable, uninterrupted
+from infra.processes.processes import marked_env, module_command, new_mark, terminable
 
-POLL_S = 0.05
 MAX_CHARACTERS = 700
 # uv reads no configuration that a person made for other projects.
 _UV_VARIABLES = {
@@ -66,26 +64,11 @@ def run(
     mark = new_mark()
     with terminable(), scratch.make("install", mark=mark) as own:
         output, errors = own.path / "output.txt", own.path / "errors.txt"
-        process: subprocess.Popen[bytes] | None = None
-        try:
-            with output.open("wb") as out, errors.open("wb") as err:
-                process = subprocess.Popen(
-                    # A supervisor installs in a thread, which nothing waits for once the node ends.
-                    module_command("infra.processes.tied_to_parent", "--", *command),
-                    cwd=folder,
-                    env=marked_env(mark, scratch.variables(own.path), {**for_user_code(os.environ, {}), **variables}),
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    start_new_session=True,
-                    pass_fds=own.handles,
-                )
-            while process.poll() is None:
-                stopping.check()
-                time.sleep(POLL_S)
-        finally:
-            with uninterrupted():
-                code = end(mark, process)
+        # A supervisor installs in a thread, which nothing waits for once the node ends.
+        tied = module_command("infra.processes.tied_to_parent", "--", *command)
+        environ = marked_env(mark, scratch.variables(own.path), {**for_user_code(os.environ, {}), **variables})
+        with output.open("wb") as out, errors.open("wb") as err:
+            code = run_to_end(tied, mark, environ, stdout=out, stderr=err, folder=folder, handles=own.handles)
         return code, output.read_text(errors="replace"), errors.read_text(errors="replace")
 
 

@@ -113,8 +113,8 @@ def _dependencies(store: Store, checkpoint: Manifest) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     waiting = deque([checkpoint])
     while waiting:
-        about = waiting.popleft().provenance
-        refs = [Ref.model_validate(parent) for parent in about.get("parents", [])]
+        manifest = waiting.popleft()
+        about, refs = manifest.provenance, manifest.parents
         code = about.get("code") or {}
         refs += [Ref.model_validate(code["ref"])] if code.get("ref") else []
         for ref in refs:

@@ -68,6 +68,18 @@ class Manifest:
         """The directory's files, sorted by path."""
         return [FileEntry(**entry) for entry in self.content["files"]]
 
+    @property
+    def parents(self) -> list[Ref]:
+        """The sealed directories that this one was made from; CorruptError if they are not said in our form."""
+        try:
+            return [Ref.model_validate(one) for one in self.provenance.get("parents", [])]
+        except (TypeError, ValueError) as error:
+            raise CorruptError(f"{self.uri} does not say what it was made from.") from error
+
+    def parent_in(self, area: str) -> Ref | None:
+        """The first parent in an area of the store, such as a dataset's report in `contracts`; None without one."""
+        return next((one for one in self.parents if one.uri.startswith(f"{area}/")), None)
+
 
 def write_manifest(
     kind: str, settings: dict[str, Any], provenance: dict[str, Any], files: Iterable[FileEntry]

@@ -18,7 +18,7 @@ from infra.digests import hash_stream
 from infra.gang.remote_job import idle_limit, lay_out
 from infra.store import Store
 from tasks.export.card import card
-from tasks.export.facts import ModelFacts, facts_of
+from tasks.export.facts import ModelFacts, model_facts
 from tasks.export.folder import check_free, made_whole
 from tasks.export.mlflow_folder import write_mlflow_files
 
@@ -73,7 +73,7 @@ def export(
         CorruptError: a part of the model is not what was sealed.
     """
     check_free(folder)
-    facts = facts_of(store, name)
+    facts = model_facts(store, name)
     with made_whole(folder) as draft:
         exported = write_files(facts, _FORMATS[target], draft, tolerance, on_poll)
         record = describe(facts, target, exported, draft)

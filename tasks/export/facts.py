@@ -68,7 +68,7 @@ class ModelFacts:
         return str(model.get("class_path", ""))
 
 
-def facts_of(store: Store, name: str) -> ModelFacts:
+def model_facts(store: Store, name: str) -> ModelFacts:
     """The facts about the version that `model`, `model@alias` or `model@3` names.
 
     Raises:
@@ -103,14 +103,11 @@ def facts_of(store: Store, name: str) -> ModelFacts:
 
 def _contract(store: Store, dataset: Ref) -> ContractReport | None:
     """The report of the contract that a dataset's raw rows met; None if there was no contract."""
-    for parent in store.manifest(dataset).provenance.get("parents", []):
-        ref = Ref.model_validate(parent)
-        if ref.uri.startswith("contracts/"):
-            try:
-                return read_handoff(store, ref, ContractReport)
-            except FileNotFoundError:
-                return None
-    return None
+    ref = store.manifest(dataset).parent_in("contracts")
+    try:
+        return None if ref is None else read_handoff(store, ref, ContractReport)
+    except FileNotFoundError:
+        return None
 
 
 def _promotion(store: Store, version: ModelVersion) -> Receipt | None:

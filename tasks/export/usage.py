@@ -11,11 +11,11 @@ _TENSOR = re.compile(r"tensor<(\w+)>\[([\d,]+)\]")
 _TIMES = ("timestamp", "duration", "time32", "time64", "date32", "decimal")
 # What the file with the rows is called in the lines.
 ROWS, ARRAYS = "rows.parquet", "inputs.npz"
-# The library that runs each kind of file, and how it is called with `{inputs}`.
+# The library that runs each kind of file, and the line that calls it with `{inputs}`.
 _CALLS = {
-    "torch": ("torch", 'torch.export.load("model.pt2").module()({inputs})'),
-    "onnx": ("onnxruntime", 'onnxruntime.InferenceSession("model.onnx").run(None, {inputs})'),
-    "mlflow": ("mlflow", 'mlflow.pyfunc.load_model(".").predict({inputs})'),
+    "torch": ("torch", 'with torch.no_grad(): outputs = torch.export.load("model.pt2").module()({inputs})'),
+    "onnx": ("onnxruntime", 'outputs = onnxruntime.InferenceSession("model.onnx").run(None, {inputs})'),
+    "mlflow": ("mlflow", 'outputs = mlflow.pyfunc.load_model(".").predict({inputs})'),
 }
 
 
@@ -27,7 +27,7 @@ def lines_for(kind: str, exported: Exported) -> list[str]:
     inputs = _inputs(exported.inputs, "torch.tensor({value})" if kind == "torch" else "{value}")
     used = ["numpy"] if "numpy." in inputs + source else []
     modules = sorted([library, *used, *(["pyarrow.parquet"] if columns else [])])
-    return [f"import {', '.join(modules)}", f"rows = {source}", f"outputs = {call.replace('{inputs}', inputs)}"]
+    return [f"import {', '.join(modules)}", f"rows = {source}", call.replace("{inputs}", inputs)]
 
 
 def from_columns(exported: Exported) -> bool:

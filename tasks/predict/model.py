@@ -97,8 +97,8 @@ def open_model(store: Store, name: str) -> Model:
 
 
 def _contract(store: Store, dataset: Manifest) -> Manifest | None:
-    parents = [Ref.model_validate(one) for one in dataset.provenance.get("parents", [])]
-    return next((store.manifest(one) for one in parents if one.uri.startswith("contracts/")), None)
+    ref = dataset.parent_in("contracts")
+    return None if ref is None else store.manifest(ref)
 
 
 def _preparation(store: Store, version: ModelVersion, dataset: Dataset, made: Manifest) -> Mapping[str, Any]:

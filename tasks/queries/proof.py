@@ -143,7 +143,7 @@ def _read_all(store: Store, starts: Iterable[tuple[str, Ref]], proof: Proof, on_
         if manifest.kind == code_bundle.KIND and (found := code_bundle.packages_in(store, manifest)) is not None:
             proof.environments[ref.uri] = Environment(found.digest, len(found.sealed), len(found.install))
         on_link(link)
-        waiting += [(ref.uri, parent) for parent in _parents(manifest)]
+        waiting += [(ref.uri, parent) for parent in _made_from(manifest)]
         _check_raw(manifest.provenance, proof, seen_raw)
     proof.external = not any(link.kind == "dataset" for link in proof.links)
 
@@ -159,10 +159,9 @@ def read_again(store: Store, ref: Ref, pointed_by: str) -> Manifest:
     return manifest
 
 
-def _parents(manifest: Manifest) -> list[Ref]:
-    parents = [Ref.model_validate(parent) for parent in manifest.provenance.get("parents", [])]
+def _made_from(manifest: Manifest) -> list[Ref]:
     named = [(manifest.provenance.get("code") or {}).get("ref"), manifest.provenance.get("recipe")]
-    return [*parents, *(Ref.model_validate(one) for one in named if one)]
+    return [*manifest.parents, *(Ref.model_validate(one) for one in named if one)]
 
 
 def _check_raw(provenance: dict[str, Any], proof: Proof, seen: set[str]) -> None:

@@ -154,24 +154,15 @@ def _kept(store: Store, checkpoint: Checkpoint, segments: list[Segment]) -> dict
 
 def _data(store: Store, manifest: Manifest) -> tuple[Ref | None, Ref | None, list[Ref]]:
     """The dataset of a checkpoint, its contract report, and the datasets that it was appended to."""
-    dataset = _parent(manifest, "datasets/")
+    dataset = manifest.parent_in("datasets")
     if dataset is None:
         return None, None, []
     try:
         made = store.manifest(dataset)
     except FileNotFoundError:
         return dataset, None, []  # deleted; it is made again, and its id is known
-    parents, older = list[Ref](), _parent(made, "datasets/")
+    parents, older = list[Ref](), made.parent_in("datasets")
     while older is not None:
         parents.insert(0, older)
-        older = _parent(store.manifest(older), "datasets/")
-    return dataset, _parent(made, "contracts/"), parents
-
-
-def _parent(manifest: Manifest, area: str) -> Ref | None:
-    """The first parent of a sealed directory in an area of the store."""
-
-    def read(value: Any) -> Ref | None:
-        return next((ref for ref in map(Ref.model_validate, value) if ref.uri.startswith(area)), None)
-
-    return parsed(layout.manifest(manifest.uri), read, manifest.provenance.get("parents", []))
+        older = store.manifest(older).parent_in("datasets")
+    return dataset, made.parent_in("contracts"), parents

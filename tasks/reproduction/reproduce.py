@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -15,10 +14,11 @@ from typing import Any
 
 from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.replay import Segment
-from infra import scratch, stopping
+from infra import scratch
 from infra.environments.locked import make_locked
+from infra.processes.command import run_to_end
 from infra.processes.environment import without_signing
-from infra.processes.processes import end, marked_env, module_command, new_mark, uninterrupted
+from infra.processes.processes import marked_env, module_command, new_mark, terminable
 from infra.store import Store, open_store
 from tasks.reproduction.comparison import Comparison, compare
 from tasks.reproduction.conditions import lock_differences, machine_differences, revision_difference
@@ -27,7 +27,6 @@ from tasks.reproduction.remake import ERROR, MADE, REQUEST, STORE, Made, RemakeR
 from tasks.reproduction.sources import check_sources, moved
 
 log = logging.getLogger("trainwright")
-POLL_S = 0.1
 ENVIRONMENT = "environment"
 TRUST = (
     "reproduce runs the model's own code, which is read from {uri}: whoever can write this store may have chosen it. "
@@ -152,24 +151,10 @@ def _run_child(folder: Path, python: Path) -> None:
     mark = new_mark()
     path = str(folder.resolve() / REQUEST)
     command = module_command("infra.processes.tied_to_parent", "tasks.reproduction.remake", path, python=str(python))
-    with scratch.make("reproduce", mark=mark) as own:
-        process: subprocess.Popen[bytes] | None = None
-        try:
-            process = subprocess.Popen(
-                command,
-                env=marked_env(mark, scratch.variables(own.path), without_signing(os.environ)),
-                stdin=subprocess.DEVNULL,
-                # The answer of this command is alone on its standard output.
-                stdout=sys.stderr.fileno(),
-                start_new_session=True,
-                pass_fds=own.handles,
-            )
-            while process.poll() is None:
-                stopping.check()
-                time.sleep(POLL_S)
-        finally:
-            with uninterrupted():
-                code = end(mark, process)
+    with terminable(), scratch.make("reproduce", mark=mark) as own:
+        environ = marked_env(mark, scratch.variables(own.path), without_signing(os.environ))
+        # The answer of `reproduce` is alone on its standard output.
+        code = run_to_end(command, mark, environ, stdout=sys.stderr.fileno(), handles=own.handles)
     if (folder / ERROR).exists():
         raise from_json(json.loads((folder / ERROR).read_text()))
     if code != 0 or not (folder / MADE).exists():

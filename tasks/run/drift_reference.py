@@ -90,8 +90,7 @@ def _existing(store: Store, uri: str, field: str) -> Manifest:
 
 def _of_version(store: Store, name: str, version: ModelVersion) -> DriftReference:
     try:
-        parents = _parents(store.manifest(version.checkpoint.ref))
-        dataset = next((one for one in parents if one.uri.startswith("datasets/")), None)
+        dataset = store.manifest(version.checkpoint.ref).parent_in("datasets")
         if dataset is None:
             return DriftReference(name=name, note=f"{name} was trained on external data, which has no profile")
         return _of_sealed(store, name, store.manifest(dataset))
@@ -101,17 +100,8 @@ def _of_version(store: Store, name: str, version: ModelVersion) -> DriftReferenc
 
 def _of_sealed(store: Store, name: str, manifest: Manifest) -> DriftReference:
     """The reference to a contract report, or to the report that is a parent of a dataset."""
-    contract: Ref | None = manifest.ref
-    if not manifest.uri.startswith("contracts/"):
-        contract = next((one for one in _parents(manifest) if one.uri.startswith("contracts/")), None)
+    contract = manifest.ref if manifest.uri.startswith("contracts/") else manifest.parent_in("contracts")
     if contract is None or read_profile(store, contract) is None:
         note = f"the data of {name} has no profile, because an earlier version of Trainwright validated it"
         return DriftReference(name=name, note=note)
     return DriftReference(name=name, contract=contract)
-
-
-def _parents(manifest: Manifest) -> list[Ref]:
-    try:
-        return [Ref.model_validate(parent) for parent in manifest.provenance["parents"]]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptError(f"{manifest.uri} does not say what it was made from.") from error

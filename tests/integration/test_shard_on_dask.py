@@ -217,7 +217,7 @@ def test_the_same_dataset_as_from_this_machine_and_a_task_run_for_each_piece(
     here, there, _ = told
     assert there["id"] == here["id"]
     kinds = Counter(name.split()[0] for name in there["pieces"])
-    assert (kinds["facts_of"], kinds["gather"], kinds["write_shard"] > 1) == (FILES, FILES, True)
+    assert (kinds["source_facts"], kinds["gather"], kinds["write_shard"] > 1) == (FILES, FILES, True)
     assert set(there["pieces"].values()) == {"Completed"}
     assert list((project / "scratch").iterdir()) == []
 

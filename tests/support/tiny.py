@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -108,6 +109,14 @@ def write_project(folder: Path, spec: Mapping[str, Any] | None = None) -> Path:
     path = folder / "pipeline.yaml"
     path.write_text(yaml.safe_dump({**SPEC, **(spec or {})}, sort_keys=False))
     return path
+
+
+def work_on_a_copy(line: Path, tmp_path: Path, patch: pytest.MonkeyPatch) -> Path:
+    """A copy of a finished line's project as the current folder, with a state folder of its own."""
+    patch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    copy = Path(shutil.copytree(line, tmp_path / "tiny", symlinks=True))
+    patch.chdir(copy)
+    return copy
 
 
 def trainwright(

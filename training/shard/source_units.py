@@ -129,12 +129,12 @@ def open_source(files: Sequence[SourceFile], source: Source, map_files: MapFiles
     Args:
         map_files: a `map`, perhaps over other processes; it is not needed for files that are rows themselves.
     """
-    learnt = iter(map_files(partial(facts_of, source), [file for file in files if file.format not in NAMED]))
-    facts = [facts_of(source, file) if file.format in NAMED else next(learnt) for file in files]
+    learnt = iter(map_files(partial(source_facts, source), [file for file in files if file.format not in NAMED]))
+    facts = [source_facts(source, file) if file.format in NAMED else next(learnt) for file in files]
     return replace(source, schema=merged_schema(files, facts)), cut_units(files, facts)
 
 
-def facts_of(source: Source, file: SourceFile) -> FileFacts:
+def source_facts(source: Source, file: SourceFile) -> FileFacts:
     """The facts about one file; reads all its bytes."""
     return file_facts(file, source.sources, source.root)
 

@@ -116,7 +116,7 @@ def expected(line: Path, rows: Path) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize(
     ("target", "shown"),
     [
-        ("torch", "{name: value.tolist() for name, value in outputs.items()}"),
+        ("torch", "{name: value.numpy().tolist() for name, value in outputs.items()}"),
         ("onnx", "dict(zip(['output_label', 'probabilities'], [value.tolist() for value in outputs]))"),
     ],
 )
@@ -206,14 +206,14 @@ def test_what_cannot_be_traced_is_named_in_one_sentence(
     """The class is changed for the child alone: the sealed one would have to be trained again."""
     import tasks.export.exports as exports
 
-    original = exports.facts_of
+    original = exports.model_facts
 
     def branching(store: Any, name: str) -> Any:
         facts = original(store, name)
         facts.trained.train["lightning"]["model"]["class_path"] = "net.Branching"
         return facts
 
-    monkeypatch.setattr(exports, "facts_of", branching)
+    monkeypatch.setattr(exports, "model_facts", branching)
     words = ["export", "tiny", str(tmp_path / "out"), "--to", "torch", "--store", str(line / ".trainwright"), "--json"]
     assert main(words) == 8
     said = json.loads(capsys.readouterr().out)["error"]

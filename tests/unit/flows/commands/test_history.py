@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from data_contracts.handoffs import Receipt
 from flows.cli import main
 from infra import registry
 from infra.store import Store, layout, open_store
-from tests.support.tiny import home_with_server, trainwright, write_project
+from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +28,7 @@ def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
 
 @pytest.fixture
 def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    copy = Path(shutil.copytree(line, tmp_path / "tiny"))
-    monkeypatch.chdir(copy)
-    return copy
+    return work_on_a_copy(line, tmp_path, monkeypatch)
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:

@@ -32,6 +32,19 @@ def sealed(value: dict[str, Any]) -> bytes:
     return body + b',"seal":"' + hashlib.sha256(body).hexdigest().encode() + b'"}'
 
 
+def test_its_parents_are_refs_by_area_and_nothing_else_is_accepted() -> None:
+    contract, older = (Ref(uri=uri, id=B3, seal=B3) for uri in ("contracts/k-0", "datasets/j-1"))
+    made = {"parents": [older.to_json(), contract.to_json()]}
+    manifest = read_manifest(URI, write_manifest("dataset", {}, made, FILES)[0])
+    assert manifest.parents == [older, contract]
+    assert (manifest.parent_in("contracts"), manifest.parent_in("contract")) == (contract, None)
+    assert read_manifest(URI, write_manifest("code", {}, {}, FILES)[0]).parents == []
+    for damaged in ([{"uri": "datasets/j-1"}], [1], 1):
+        damaged_manifest = read_manifest(URI, write_manifest("dataset", {}, {"parents": damaged}, FILES)[0])
+        with pytest.raises(CorruptError, match=f"{URI} does not say what it was made from"):
+            _ = damaged_manifest.parents
+
+
 def with_content(**changes: Any) -> bytes:
     content = json.loads(manifest_bytes())["content"] | changes
     content = {key: value for key, value in content.items() if value is not None}

@@ -13,7 +13,7 @@ import pytest
 from infra.mirrors import accepted
 from tasks.mirrors import deliver
 from tests.support.stub_server import FakeMlflow, serving
-from tests.support.tiny import home_with_server, trainwright, write_project
+from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
 
 PORT_OF_NOBODY = "http://127.0.0.1:9"
 
@@ -44,11 +44,9 @@ def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
 
 @pytest.fixture
 def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    copy = Path(shutil.copytree(line, tmp_path / "tiny", symlinks=True))
+    copy = work_on_a_copy(line, tmp_path, monkeypatch)
     (tmp_path / "home").mkdir()
     shutil.copy(copy / accepted.FILE, tmp_path / "home")  # the same user's, who ran the line
-    monkeypatch.chdir(copy)
     return copy
 
 

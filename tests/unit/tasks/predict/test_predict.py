@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from tasks.predict import predict as predicting
 from tasks.predict.model import Model, open_model
 from tasks.predict.predict import Answered, Asked, predict
 from tests.support.raw_rows import raw, write, write_line
-from tests.support.tiny import answer, home_with_server, trainwright
+from tests.support.tiny import answer, home_with_server, trainwright, work_on_a_copy
 from training.predict import draft, part_writer, worker
 
 
@@ -47,9 +46,7 @@ def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
 @pytest.fixture
 def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it, as the current folder; the child's work is done in this process."""
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    copy = Path(shutil.copytree(line, tmp_path / "tiny"))
-    monkeypatch.chdir(copy)
+    copy = work_on_a_copy(line, tmp_path, monkeypatch)
 
     def here(kind: Any, request: Any, **more: Any) -> Any:
         if kind is not PREDICT:
