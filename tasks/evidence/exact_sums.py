@@ -1,131 +1,152 @@
-"""Sums of powers of the rows' differences that add up exactly, in any order and over any number of nights.
+"""Sums over rows' gains that add up exactly, in any order and over any number of nights.
 
-A sum of floating-point numbers depends on their order, and what a night adds would depend on the nights before it.
-Every double is an integer times a power of two, so sums are kept as fractions: adding is exact, and two tallies of the
-same rows are equal.
+A sum of floating-point numbers depends on their order, so what a night adds would depend on the nights before it. Every
+double is an integer times a power of two, so sums are kept as fractions: adding is exact, and two tallies of the same
+rows are equal.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-# Powers of a unit's gain and of its rows whose products are summed: what moments up to the fourth are made of.
-POWERS = tuple((gain, degree - gain) for degree in range(1, 5) for gain in range(degree, -1, -1))
-# The fourth powers of larger scores, and of smaller differences other than 0, would not be doubles.
-LARGEST, SMALLEST = 1e60, 1e-70
-# The rows that are counted at once; more would not fit the integers in `exact_sum`.
+# Scores are not larger, so that squares and sums are doubles; a smaller gain is none.
+LARGEST, SMALLEST = 1e60, 1e-100
+MOST_ROWS = 10**15
+# The values that are added at once; more would not fit the integers in `exact_sum`.
 _PIECE = 2**24
-_FRACTION = re.compile(r"-?[0-9]{1,900}(/[0-9]{1,900})?", re.ASCII)
+_FRACTION = re.compile(r"-?[0-9]{1,600}(/[1-9][0-9]{0,600})?", re.ASCII)
+_COUNTS = ("units", "rows", "most_rows")
+_SUMS = ("gains", "squares", "products", "squared_rows")
+_EXTREMES = ("lowest", "highest")
 
 
 @dataclass(frozen=True)
-class Moments:
+class Sums:
     """Sums over units of rows, of which each may be one row.
 
     Attributes:
-        units: how many.
-        sums: of gain**i * rows**j over the units, in the order of `POWERS`.
+        units, rows, most_rows: how many there are; the rows of the largest unit.
+        gains, squares: of the units' gains, and of their squares.
+        products, squared_rows: of each unit's gain times its rows, and of its squared number of rows.
+        lowest, highest: of both models' scores of a unit; 0 without units.
     """
 
     units: int = 0
-    sums: tuple[Fraction, ...] = (Fraction(0),) * len(POWERS)
+    rows: int = 0
+    most_rows: int = 0
+    gains: Fraction = Fraction(0)
+    squares: Fraction = Fraction(0)
+    products: Fraction = Fraction(0)
+    squared_rows: Fraction = Fraction(0)
+    lowest: float = 0.0
+    highest: float = 0.0
 
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(self.units + other.units, tuple(a + b for a, b in zip(self.sums, other.sums, strict=True)))
+    def __add__(self, other: Sums) -> Sums:
+        if not (self.units and other.units):
+            return self if self.units else other
+        return Sums(
+            self.units + other.units,
+            self.rows + other.rows,
+            max(self.most_rows, other.most_rows),
+            self.gains + other.gains,
+            self.squares + other.squares,
+            self.products + other.products,
+            self.squared_rows + other.squared_rows,
+            min(self.lowest, other.lowest),
+            max(self.highest, other.highest),
+        )
 
     @classmethod
-    def of(cls, gains: Values, sizes: Values) -> Moments:
-        """The sums over units; `gains` (units,) are summed over a unit's rows, `sizes` (units,) are their numbers."""
+    def of(cls, champion: Values, challenger: Values, sizes: Values) -> Sums:
+        """The sums over units.
+
+        Args:
+            champion, challenger: (units,) the scores, larger is better, added up over each unit's rows.
+            sizes: (units,) number of rows.
+        """
+        if not len(sizes):
+            return cls()
+        gains = challenger - champion
         gains = np.where(np.abs(gains) < SMALLEST, 0.0, gains)
-        return cls(len(gains), tuple(exact_sum(gains**i * sizes**j) for i, j in POWERS))
+        return cls(
+            len(gains),
+            int(exact_sum(sizes)),
+            int(sizes.max()),
+            *map(exact_sum, (gains, gains**2, gains * sizes, sizes**2)),
+            float(min(champion.min(), challenger.min())) + 0.0,  # -0.0 is 0.0
+            float(max(champion.max(), challenger.max())) + 0.0,
+        )
 
     @classmethod
-    def of_counts(cls, won: int, lost: int, tied: int) -> Moments:
+    def of_counts(cls, won: int, lost: int, tied: int) -> Sums:
         """The sums over rows of which each gained 1, -1 or 0."""
-        rows = won + lost + tied
-        return cls(rows, tuple(Fraction(won + (-1) ** i * lost if i else rows) for i, _ in POWERS))
+        rows, gains = won + lost + tied, Fraction(won - lost)
+        return cls(rows, rows, 1, gains, Fraction(won + lost), gains, Fraction(rows), 0.0, 1.0) if rows else cls()
 
-    @property
-    def rows(self) -> int:
-        """The number of rows in all units."""
-        return int(self.sums[POWERS.index((0, 1))])
+    def beyond(self, bound: float, sign: int = 1) -> tuple[float, float] | None:
+        """The sums of (a unit's gain - `bound` times its rows), and of its squares; None if their size is not known.
 
-    def gain(self) -> Fraction:
-        """The mean gain of a row; there is one at least."""
-        return self.sums[POWERS.index((1, 0))] / self.rows
+        They are divided by the largest loss that is expected with what was seen of the scores, so none is below -1.
 
-    def beyond(self, bound: float) -> Spread:
-        """What is known of (a unit's gain - `bound` times its rows); there is one unit at least."""
-        mean, second, third, last = (self._raw(degree, Fraction(bound)) / self.units for degree in range(1, 5))
-        square = second - mean**2
-        cube = third - 3 * mean * second + 2 * mean**3
-        fourth = last - 4 * mean * third + 6 * mean**2 * second - 3 * mean**4
-        if square <= 0:
-            return Spread(float(mean), 0.0, 0.0, 1.0)
-        deviation = math.sqrt(square)
-        skewness = float(cube / square) / deviation
-        # Powers were rounded; a kurtosis is never below that of two values (Pearson 1916).
-        return Spread(float(mean), deviation, skewness, max(float(fourth / square**2), 1 + skewness**2))
+        Args:
+            sign: -1 for the same with the models exchanged.
+        """
+        exact = Fraction(bound)
+        more = max(sign * exact * self.most_rows, Fraction(0))
+        reach = Fraction(self.highest) - Fraction(self.lowest) + more
+        if reach <= 0:
+            return None
+        total = sign * (self.gains - exact * self.rows) / reach
+        squares = (self.squares - 2 * exact * self.products + exact**2 * self.squared_rows) / reach**2
+        return float(total), max(float(squares), 0.0)
 
-    def _raw(self, degree: int, bound: Fraction) -> Fraction:
-        sums = dict(zip(POWERS, self.sums, strict=True))
-        terms = (math.comb(degree, i) * sums[i, degree - i] * (-bound) ** (degree - i) for i in range(degree + 1))
-        return sum(terms, Fraction(0))
-
-    def to_json(self) -> dict[str, object]:
-        """JSON that `from_json` reads; fractions as text, which no reader rounds."""
-        sums = {_name(*power): str(one) for power, one in zip(POWERS, self.sums, strict=True)}
-        return {"units": self.units, "sums": sums}
+    def to_json(self) -> dict[str, Any]:
+        """JSON that `from_json` reads; fractions are text, which no reader rounds."""
+        fields = {name: getattr(self, name) for name in _COUNTS + _EXTREMES}
+        return fields | {name: str(getattr(self, name)) for name in _SUMS}
 
     @classmethod
-    def from_json(cls, value: object) -> Moments:
+    def from_json(cls, value: object) -> Sums:
         """The sums that `to_json` wrote.
 
         Raises:
-            ValueError: they are not such sums, with the reason.
+            ValueError: no rows have such sums; the message says why.
         """
-        if not isinstance(value, Mapping) or set(value) != {"units", "sums"}:
-            raise ValueError("it has not exactly the fields units and sums")
-        units, sums = counted(value["units"], "units"), value["sums"]
-        if not isinstance(sums, Mapping) or set(sums) != {_name(*power) for power in POWERS}:
+        if not isinstance(value, Mapping) or set(value) != {*_COUNTS, *_SUMS, *_EXTREMES}:
             raise ValueError("a sum is missing or unknown")
-        found = cls(units, tuple(_fraction(sums[_name(*power)]) for power in POWERS))
-        found.check()
+        units, rows, most_rows = (counted(value[name], name) for name in _COUNTS)
+        gains, squares, products, squared_rows = (_fraction(value[name], name) for name in _SUMS)
+        lowest, highest = (_score(value[name], name) for name in _EXTREMES)
+        found = cls(units, rows, most_rows, gains, squares, products, squared_rows, lowest, highest)
+        if not found._can_be():
+            raise ValueError("no rows have such sums")
         return found
 
-    def check(self) -> None:
-        """ValueError if no units have these sums."""
-        sums = dict(zip(POWERS, self.sums, strict=True))
-        rows, units = sums[0, 1], self.units
-        if rows.denominator != 1 or not units <= rows <= 10**15 or (units == 0 and any(self.sums)):
-            raise ValueError("the number of rows does not fit the number of units")
-        # Cauchy and Schwarz, with room for the rounding of the powers.
-        more = Fraction(1_000_001, 1_000_000)
-        for power in ((1, 0), (0, 1), (2, 0), (0, 2)):
-            double = (2 * power[0], 2 * power[1])
-            if sums[power] ** 2 > sums[double] * units * more:
-                raise ValueError("no rows have such sums")
-        if abs(sums[1, 0]) > 2 * Fraction(LARGEST) * rows:
-            raise ValueError("a sum is too large")
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean, standard deviation, skewness and kurtosis (3 for a normal distribution) of a number of each unit."""
-
-    mean: float
-    deviation: float
-    skewness: float
-    kurtosis: float
+    def _can_be(self) -> bool:
+        """Whether some units can have these sums, but for the rounding of squares and products."""
+        if not self.units:
+            return self == Sums()
+        more, units, most = 1 + Fraction(1, 10**9), self.units, self.most_rows
+        reach = Fraction(self.highest) - Fraction(self.lowest)
+        return (
+            most >= 1
+            and units + most - 1 <= self.rows <= min(units * most, MOST_ROWS)
+            and self.rows**2 <= units * self.squared_rows * more
+            and self.squared_rows <= self.rows * most * more
+            and reach >= 0
+            and self.gains**2 <= units * self.squares * more
+            and self.squares <= units * (reach * more) ** 2
+            and self.products**2 <= self.squares * self.squared_rows * more**2
+        )
 
 
 def exact_sum(values: Values) -> Fraction:
@@ -142,21 +163,24 @@ def exact_sum(values: Values) -> Fraction:
     return total
 
 
-def counted(value: object, what: str) -> int:
+def counted(value: object, name: str) -> int:
     """A count that was read from JSON; ValueError if it is not a whole number from 0 to 10**15."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**15:
-        raise ValueError(f"{what} is not a whole number from 0 to 10**15")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_ROWS:
+        raise ValueError(f"{name} is not a whole number from 0 to 10**15")
     return value
 
 
-def _name(gain: int, rows: int) -> str:
-    return f"gain^{gain} rows^{rows}"
+def _score(value: object, name: str) -> float:
+    # A unit's score is a sum over its rows.
+    if isinstance(value, bool) or not isinstance(value, float | int) or not abs(value) <= LARGEST:
+        raise ValueError(f"{name} is not a number that a score can be")
+    return float(value)
 
 
-def _fraction(value: object) -> Fraction:
-    if not isinstance(value, str) or not _FRACTION.fullmatch(value) or set(value.partition("/")[2]) == {"0"}:
-        raise ValueError("a sum is not a fraction")
+def _fraction(value: object, name: str) -> Fraction:
+    if not isinstance(value, str) or not _FRACTION.fullmatch(value):
+        raise ValueError(f"{name} is not a fraction")
     found = Fraction(value)
     if found.denominator & (found.denominator - 1) or str(found) != value:
-        raise ValueError("a sum is not a fraction in lowest terms with a power of two below")
+        raise ValueError(f"{name} is not a fraction in lowest terms with a power of two below")
     return found
