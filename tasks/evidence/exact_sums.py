@@ -81,7 +81,10 @@ class Sums:
             len(gains),
             int(exact_sum(sizes)),
             int(sizes.max()),
-            *map(exact_sum, (gains, gains**2, gains * sizes, sizes**2)),
+            exact_sum(gains),
+            exact_sum(gains**2),
+            exact_sum(gains * sizes),
+            exact_sum(sizes**2),
             float(min(champion.min(), challenger.min())) + 0.0,  # -0.0 is 0.0
             float(max(champion.max(), challenger.max())) + 0.0,
         )
