@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from data_contracts.handoffs import Dataset, HandOff, Record, Ref, SourceFile
 from data_contracts.pipeline_spec import PipelineSpec
@@ -12,11 +13,40 @@ from data_contracts.run_report import Trigger
 
 
 class Price(Record):
-    """A machine's price in the catalogue at the start of the run."""
+    """What a node costs, as the price book said at the start of the run.
+
+    Attributes:
+        machine: its kind in the book; "" if the book does not say which kind the pool has.
+        per_hour: of the whole node; None if it is unknown, which is not 0.
+        price_date: the day since which the price holds; "" if the price is unknown.
+        pool: the Prefect work pool of the node; "": it is the machine that carries the run out.
+        devices: accelerators of the node; 0 for CPU only, and if the machine is unknown.
+    """
 
     machine: str
-    usd_per_hour: float
+    per_hour: float | None
     price_date: str
+    currency: str = Field(default="USD", exclude_if=lambda currency: currency == "USD")
+    region: str = Field(default="", exclude_if=operator.not_)
+    term: Literal["on-demand", "spot"] = Field(default="on-demand", exclude_if=lambda term: term == "on-demand")
+    pool: str = Field(default="", exclude_if=operator.not_)
+    devices: int = Field(default=0, exclude_if=operator.not_)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier(cls, value: Any) -> Any:
+        """A price of an earlier run: in USD, and 0 without a day where there was none."""
+        if not isinstance(value, dict) or "usd_per_hour" not in value:
+            return value
+        rest = {name: one for name, one in value.items() if name != "usd_per_hour"}
+        return {**rest, "per_hour": value["usd_per_hour"] if value.get("price_date") else None}
+
+    @property
+    def place(self) -> str:
+        """The machine in words, also if it is unknown."""
+        if self.machine:
+            return self.machine
+        return f"the pool {self.pool}, which the price book does not have" if self.pool else "an unknown machine"
 
 
 class DriftReference(Record):
@@ -52,6 +82,9 @@ class Resolved(HandOff):
         mixture: the other datasets that `train.loader.mixture` names.
         init_from: the checkpoint, or the imported weights, that `train.init_from` names.
         drift: the earlier data that `contract.drift` names.
+        price: of a node that trains.
+        prices: of the other places where the run does work, by section; `here` is the machine that carries it out.
+            Empty in runs of an earlier Trainwright.
         fresh: whether the run was asked for a training of its own (`--new`).
     """
 
@@ -82,6 +115,15 @@ class Resolved(HandOff):
     set_suites: dict[str, dict[str, Any]] = Field(default_factory=dict, exclude_if=lambda suites: not suites)
     features: dict[str, Any] | None = Field(default=None, exclude_if=lambda suite: suite is None)
     predictions: dict[str, Any] | None = Field(default=None, exclude_if=lambda suite: suite is None)
+
+    prices: dict[str, Price] = Field(default_factory=dict, exclude_if=lambda prices: not prices)
+
+    def price_of(self, section: str) -> Price | None:
+        """What a node costs that does the work of a section; `here`: of the machine that carries the run out.
+
+        None if the run's records do not say, because an earlier Trainwright wrote them.
+        """
+        return self.price if section == "train" else self.prices.get(section)
 
     def pipeline(self) -> PipelineSpec:
         """The spec as a typed object."""

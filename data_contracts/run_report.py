@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Literal
+
+from pydantic import Field, model_validator
 
 from data_contracts.handoffs import HandOff, Record
 
@@ -12,13 +15,39 @@ Trigger = Literal["cli", "schedule", "ci", "ui", "automation"]
 
 
 class Cost(Record):
-    """A run's cost: node-seconds from launch to release times the catalogue's dated price."""
+    """What nodes cost: node-seconds from launch to release times the dated price of the price book.
+
+    Attributes:
+        usd: in USD; None if the price of any of them is unknown, or is in another currency.
+        machine, usd_per_hour, price_date: of a node that trains; None and "" if its price is unknown.
+        amounts: the known part by currency, where that is not all in USD.
+        unpriced_s: node-seconds whose price is unknown.
+    """
 
     node_seconds: float = 0.0
-    usd: float = 0.0
+    usd: float | None = None
     machine: str = "local"
-    usd_per_hour: float = 0.0
+    usd_per_hour: float | None = None
     price_date: str = ""
+    amounts: dict[str, float] = Field(default_factory=dict, exclude_if=operator.not_)
+    unpriced_s: float = Field(default=0.0, exclude_if=operator.not_)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier(cls, value: Any) -> Any:
+        """A cost of an earlier run: 0 without a day where the price was unknown."""
+        if not isinstance(value, dict) or value.get("price_date") or value.get("usd") or value.get("amounts"):
+            return value
+        return {**value, "usd": None, "usd_per_hour": None, "unpriced_s": value.get("node_seconds", 0.0)}
+
+    @property
+    def money(self) -> str:
+        """The amount in words, such as `0.0005 USD`, `at least 0.2000 EUR` or `unknown`."""
+        known = {"USD": self.usd} if self.usd is not None else self.amounts
+        if not known:
+            return "unknown"
+        text = " + ".join(f"{amount:.4f} {currency}" for currency, amount in sorted(known.items()))
+        return f"at least {text}" if self.unpriced_s else text
 
 
 class StageResult(Record):

@@ -155,7 +155,7 @@ def _unknown(field: FieldPath, model: type[BaseModel]) -> _Found:
     if elsewhere:
         places = _listed([dotted((*section, key)) for section in elsewhere[:3]], "or")
         return _Found(Problem(field, f"unknown key here; did you mean {places}?"))
-    here = f"{dotted(field[:-1])} has" if field[:-1] else "a spec has"
+    here = f"{dotted(field[:-1])} has" if field[:-1] else f"{getattr(model, 'called', 'a spec')} has"
     return _Found(Problem(field, f"unknown key; {here} {_listed(known, 'and')}"))
 
 

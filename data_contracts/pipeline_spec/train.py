@@ -117,7 +117,7 @@ class TrainSpec(Placed):
     devices: int = Field(default=1, ge=1)
     """Ranks per node; default 1."""
     machine: str = "local"
-    """Entry of the machine catalogue that gives a node's price and memory; default `local`."""
+    """Entry of the price book that gives a node's price and memory; default: the pool's entry, else `local`."""
     seed: int = 0
     """Seed of initialisation, dropout and sample order; default 0."""
     checkpoint: CheckpointingSpec = CheckpointingSpec()

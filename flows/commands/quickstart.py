@@ -95,13 +95,16 @@ def _screen(reports: list[RunReport], wrong: list[str], ui: str, seconds: float)
         lines += [
             f"  {number}. {step.title}",
             f"     {report.verdict}, exit code {report.exit_code}: {shorten(report.sentence, WIDTH, placeholder=' …')}",
-            f"     ran {ran}; reused {reused}; metrics {metrics}; {report.cost.usd:.4f} USD",
+            f"     ran {ran}; reused {reused}; metrics {metrics}; {report.cost.money}",
         ]
-    total = sum(report.cost.usd for report in reports)
+    spent = [report.cost.usd for report in reports]
+    total = "unknown" if None in spent else f"{sum(one or 0.0 for one in spent):.4f} USD"
+    price = reports[0].cost
+    rate = f" at {price.usd_per_hour:g} USD/h" if price.usd_per_hour is not None else ""
     spec = _short(SPEC)
     lines += [
         "",
-        f"  cost       {total:.4f} USD in all ({reports[0].cost.machine} at {reports[0].cost.usd_per_hour:g} USD/h)",
+        f"  cost       {total} in all ({price.machine}{rate})",
         f"  look       {ui}   (`trainwright ui` prints a link that signs you in, `trainwright down` stops the server)",
         f"  prove      trainwright prove digits@champion --store {_short(EXAMPLE / '.trainwright')}",
         f"  plan       trainwright plan {spec}",

@@ -53,7 +53,8 @@ class RunView:
         """The run's cost so far, "" while nothing was spent."""
         if self.cost is None or not self.cost.node_seconds:
             return ""
-        spent = f"{self.cost.usd:.4f} USD" if self.cost.price_date else f"{self.cost.node_seconds:,.0f} node-seconds"
+        known = self.cost.usd is not None or bool(self.cost.amounts)
+        spent = self.cost.money if known else f"{self.cost.node_seconds:,.0f} node-seconds"
         return f"{spent} so far"
 
 

@@ -220,7 +220,7 @@ def _training(facts: ModelFacts, exported: Exported) -> list[str]:
     if cost is None:
         return [*lines, "- Cost: not known"]
     machine = escaped(cost.machine)
-    return [*lines, f"- Cost of the run: {cost.node_seconds:,.0f} node-seconds on {machine}, {cost.usd:.4f} USD"]
+    return [*lines, f"- Cost of the run: {cost.node_seconds:,.0f} node-seconds on {machine}, {cost.money}"]
 
 
 def _limitations(facts: ModelFacts, exported: Exported) -> list[str]:

@@ -55,7 +55,7 @@ def tags(report: RunReport) -> dict[str, str]:
         "trainwright.checkpoint_id": report.checkpoint_id,
         "trainwright.dirty": str(report.dirty).lower() if report.commit else None,
         "trainwright.model": None if model is None or model.version is None else f"{model.name}:{model.version}",
-        "trainwright.cost_usd": f"{report.cost.usd:.6f}" if report.cost.price_date else None,
+        "trainwright.cost_usd": None if report.cost.usd is None else f"{report.cost.usd:.6f}",
         "mlflow.source.git.commit": report.commit,
         "mlflow.user": report.actor,
         **{f"cost.{name}": value for name, value in report.tags.items()},

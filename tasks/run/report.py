@@ -7,6 +7,7 @@ from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Receipt
 from data_contracts.run_report import Cost, ModelName, RunReport, Verdict
 from infra import registry
 from infra.audit import now
+from infra.cost import total
 from infra.store import Store, layout
 from tasks.run.run import Run
 
@@ -63,10 +64,16 @@ def report(
 
 def cost_sentence(cost: Cost) -> str:
     """A run's cost and its calculation, such as `0.0005 USD = 24 node-seconds × 0.0816 USD/h (…)`."""
-    if not cost.price_date:
-        return f"{cost.node_seconds:.0f} node-seconds on {cost.machine}, which has no list price"
+    seconds = f"{cost.node_seconds:.0f} node-seconds"
+    if cost.usd is None and not cost.amounts:
+        return f"unknown: {seconds} on {cost.machine}, whose price is unknown"
+    if cost.usd is None or cost.usd_per_hour is None:
+        rest = f", of which {cost.unpriced_s:.0f} have no known price" if cost.unpriced_s else ""
+        return f"{cost.money} for {seconds} on {cost.machine}{rest}"
     price = f"{cost.usd_per_hour:g} USD/h ({cost.machine}, price of {cost.price_date})"
-    return f"{cost.usd:.4f} USD = {cost.node_seconds:.0f} node-seconds × {price}"
+    # Nodes of other sections may have other prices.
+    equals = "=" if abs(cost.usd - cost.node_seconds / 3600 * cost.usd_per_hour) < 1e-5 else "in all for"
+    return f"{cost.money} {equals} {seconds} {'×' if equals == '=' else 'at'} {price}"
 
 
 def finished_report(run: Run) -> RunReport | None:
@@ -102,16 +109,8 @@ def _keep(run: Run, page: RunReport, final: bool) -> RunReport:
 
 def total_cost(run: Run) -> Cost:
     """The run's cost so far, including earlier attempts: each report holds the sum up to its own end."""
-    price = run.resolved.price
     before = latest_report(run.store, run.run_id) if run.recorded else None
-    spent = [*run.spent, *([before.cost] if before else [])]
-    return Cost(
-        node_seconds=round(sum(cost.node_seconds for cost in spent), 3),
-        usd=round(sum(cost.usd for cost in spent), 6),
-        machine=price.machine,
-        usd_per_hour=price.usd_per_hour,
-        price_date=price.price_date,
-    )
+    return total([*run.spent, *([before.cost] if before else [])], run.resolved.price)
 
 
 def _model(run: Run, receipt: Receipt | None) -> ModelName | None:

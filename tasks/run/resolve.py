@@ -18,9 +18,9 @@ from data_contracts.errors import SpecError
 from data_contracts.handoffs import Dataset, Ref, SourceFile
 from data_contracts.lightning_config import check_lightning, inline_lightning
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.resolved import Price, Resolved
+from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult, Trigger
-from infra import audit, code_bundle, machines, registry, settings
+from infra import audit, code_bundle, registry, settings
 from infra.datasets import find_dataset, find_dataset_by_id
 from infra.environments.cache import packages_in
 from infra.environments.packages import Packages
@@ -34,6 +34,7 @@ from tasks.run.environments import refuse_without_expectations, resolve_environm
 from tasks.run.init_from import resolve_init
 from tasks.run.layout_check import check_layouts
 from tasks.run.options import RunOptions
+from tasks.run.prices import run_prices
 from tasks.run.spec_check import (
     data_suite,
     features_suite,
@@ -69,7 +70,6 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
     provenance = {**started_by, "run_id": run_id, "tags": spec.tags}
     packages = resolve_environment(spec, path, afresh=options.rehash)
     bundle = _pack(spec, path, store, lightning, provenance, packages)
-    machine = machines.machine(spec.train.machine)
     return Resolved(
         run_id=run_id,
         spec=spec.model_dump(mode="json"),
@@ -95,7 +95,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
         init_from=resolve_init(spec, path, store, provenance),
         drift=resolve_drift(spec, path, store),
         fresh=options.fresh,
-        price=Price(machine=machine.name, usd_per_hour=machine.usd_per_hour, price_date=machine.price_date),
+        **run_prices(spec, started_by["started"][:10]),
         **started_by,
     )
 

@@ -9,7 +9,7 @@ import time
 from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Dataset
 from data_contracts.run_report import Cost
-from infra.cost import cost
+from infra.cost import cost, total
 from infra.gang.checkpoints.participants import roster
 from infra.gang.conductor.rank_reports import Progress
 from tasks.run.progress import IN_VIEW, GangChanged, notify
@@ -70,6 +70,5 @@ class Reporter:
 
     def _cost(self, node_seconds: float) -> Cost:
         """The run's cost if this training used `node_seconds`."""
-        both = self._before.node_seconds + node_seconds
-        usd = self._before.usd + cost(node_seconds, self._run.resolved.price).usd
-        return self._before.model_copy(update={"node_seconds": both, "usd": usd})
+        price = self._run.resolved.price
+        return total([self._before, cost(node_seconds, price)], price)

@@ -2,7 +2,7 @@
 
 It counts what certainly lies in a device's memory: parameters, gradients and optimizer state, whole or sharded, and for
 a sharded module the largest unit gathered with its gradients. It does not count activations, so a training that passes
-may still run out of memory. A machine whose memory the catalogue does not know passes always.
+may still run out of memory. A machine whose memory the price book does not know passes always.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _remedy(train: TrainSpec, machine: Machine, sizes: ModuleSizes, shard: int, 
         if one.memory_bytes >= need and one.devices >= train.devices and one.name != machine.name
     ]
     if roomy:
-        cheapest = min(roomy, key=lambda one: one.usd_per_hour)
+        cheapest = min(roomy, key=lambda one: one.newest_per_hour)
         remedies.append(f"take train.machine {cheapest.name} ({size(cheapest.memory_bytes)} a device)")
     sentence = ", or ".join(remedies) or "make the module smaller"
     return f"{sentence[0].upper()}{sentence[1:]}."

@@ -9,6 +9,7 @@ from typing import Any
 from data_contracts.errors import Hung
 from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
 from data_contracts.pipeline_spec.placement import Placed
+from data_contracts.resolved import Price
 from infra.child import answer_of, run_child
 from infra.cost import cost
 from infra.gang.conductor.rank_reports import Progress
@@ -71,11 +72,16 @@ def done_by_child(
         withhold=run.withholds,
         hang_s=run.spec.train.hang_timeout_s,
         on_progress=_once(show),
-        on_spent=lambda seconds: run.spent.append(cost(seconds, run.resolved.price)),
+        on_spent=lambda seconds: run.spent.append(cost(seconds, _price(run, section))),
         **(elsewhere or _here(run, uri)),
         **({} if gang is None or not shares else gang.errand()),
     )
     return answer_of(child, run_errand(run.store, errand))
+
+
+def _price(run: Run, section: str) -> Price:
+    """What a node of a section costs. An earlier Trainwright recorded one price for all nodes of a run."""
+    return run.resolved.price_of(section) or run.resolved.price
 
 
 class _AlwaysRoom:

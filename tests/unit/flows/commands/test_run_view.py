@@ -119,7 +119,7 @@ def test_texts_of_users_are_escaped_and_are_no_markup() -> None:
 
 
 def test_without_a_total_there_is_no_bar_and_without_a_price_node_seconds() -> None:
-    cost = COST.model_copy(update={"price_date": "", "machine": "local"})
+    cost = COST.model_copy(update={"usd": None, "price_date": "", "machine": "local"})
     made = updated(TRAINS, replace(TRAINING, total=None, cost=cost), 9.0)
     assert made is not None
     assert "━" not in text(made, 9, 90)

@@ -1,0 +1,41 @@
+"""Which price of the price book holds for each place where a run does its work; looked up once, at its start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.price_book import PoolEntry
+from data_contracts.resolved import Price
+from infra import machines
+from infra.machines import LOCAL, THIS_MACHINE
+
+
+def run_prices(spec: PipelineSpec, day: str) -> dict[str, Any]:
+    """`price` and `prices` of a run's resolved inputs: of a node that trains, and of the other places.
+
+    `train.machine` holds for the nodes that train, and on this machine for everything. Without it a pool has the
+    machine that the price book gives it, and this machine is what TRAINWRIGHT_MACHINE says. What nothing names has an
+    unknown price.
+    """
+    book, train = machines.prices(), spec.train
+    named = train.machine if train.machine != LOCAL else ""
+    mine = machines.this_machine()
+    if train.pool is None and named:
+        mine = named
+    field = THIS_MACHINE if mine != named else "train.machine"
+    here = machines.machine(mine, field).price(day)
+    if train.pool is None:
+        trained = here
+    elif named:
+        place = book.pools.get(train.pool) or PoolEntry(machine=named)
+        trained = machines.machine(named).price(day, place.region, place.term, train.pool)
+    else:
+        trained = book.of_pool(train.pool, day)
+    prices: dict[str, Price] = {"here": here}
+    for name, section in (("verify", spec.verify), ("evaluate", spec.evaluate)):
+        if section.pool is None:
+            prices[name] = here
+        else:
+            prices[name] = trained if section.pool == train.pool else book.of_pool(section.pool, day)
+    return {"price": trained, "prices": prices}

@@ -1,0 +1,66 @@
+"""No paid machine counts as free: each place of a run has the price of its pool or its machine, or an unknown one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import UsageError
+from data_contracts.load import load_spec
+from data_contracts.resolved import Price
+from infra.machines import THIS_MACHINE, VARIABLE
+from tasks.run.prices import run_prices
+from tests.support.tiny import write_project
+
+BOOK = """\
+version: 1
+machines:
+  small: {devices: 1, prices: [{date: 2026-01-01, currency: USD, per_hour: 1}]}
+  big: {devices: 8, prices: [{date: 2026-01-01, currency: USD, per_hour: 8}]}
+pools: {gpu: big}
+"""
+POOLED = ["train.launcher=work-pool", "train.pool=gpu"]
+
+
+@pytest.fixture
+def priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "prices.yaml").write_text(BOOK)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "prices.yaml"))
+    monkeypatch.delenv(THIS_MACHINE, raising=False)
+    path = write_project(tmp_path / "project")
+
+    def made(*overrides: str) -> dict[str, Price]:
+        found = run_prices(load_spec(path, overrides), "2026-11-25")
+        return {"train": found["price"], **found["prices"]}
+
+    return made
+
+
+def per_hour(found: dict[str, Price]) -> dict[str, float | None]:
+    return {name: price.per_hour for name, price in found.items()}
+
+
+def test_without_a_word_everything_is_unknown(priced: Any) -> None:
+    assert per_hour(priced()) == dict.fromkeys(("train", "here", "verify", "evaluate"))
+
+
+def test_a_pool_has_its_machine_and_an_unknown_pool_is_not_free(priced: Any) -> None:
+    found = priced(*POOLED, "verify.launcher=work-pool", "verify.pool=other")
+    assert per_hour(found) == {"train": 8, "here": None, "verify": None, "evaluate": None}
+    assert (found["train"].pool, found["verify"].place) == ("gpu", "the pool other, which the price book does not have")
+
+
+def test_train_machine_names_this_machine_or_the_pools(priced: Any) -> None:
+    assert set(per_hour(priced("train.machine=small")).values()) == {1}
+    found = priced(*POOLED, "train.machine=small", "evaluate.launcher=work-pool", "evaluate.pool=gpu")
+    assert per_hour(found) == {"train": 1, "here": None, "verify": None, "evaluate": 1}
+
+
+def test_this_machine_says_what_it_is(priced: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(THIS_MACHINE, "small")
+    assert per_hour(priced(*POOLED)) == {"train": 8, "here": 1, "verify": 1, "evaluate": 1}
+    monkeypatch.setenv(THIS_MACHINE, "smal")
+    with pytest.raises(UsageError, match=r"TRAINWRIGHT_MACHINE: .* no machine 'smal'. Did you mean small"):
+        priced()
