@@ -163,11 +163,17 @@ def moves(store: Store, model: str, alias: str) -> list[tuple[Receipt, dict[str,
     return [(read_receipt(store, one), one.provenance) for one in chain(store, newest, store.verify)][::-1]
 
 
-def newest_mover(store: Store, model: str, alias: str) -> str:
-    """The id of the run, or of the rollback, that moved the alias last; "" if there is none. Reads one receipt."""
+def newest_move(store: Store, model: str, alias: str) -> tuple[Receipt, dict[str, Any]] | None:
+    """The alias's newest receipt with the provenance of its move; None if there is none. Reads no earlier receipt."""
     named = read_alias(store, model, alias)
     newest = next(chain(store, _newest_receipt(None if named is None else named[0])), None)
-    return "" if newest is None else str(newest.provenance.get("run_id", ""))
+    return None if newest is None else (read_receipt(store, newest), newest.provenance)
+
+
+def newest_mover(store: Store, model: str, alias: str) -> str:
+    """The id of the run, or of the rollback, that moved the alias last; "" if there is none."""
+    newest = newest_move(store, model, alias)
+    return "" if newest is None else str(newest[1].get("run_id", ""))
 
 
 def receipt_of_run(store: Store, current: Versioned, run_id: str, since: str) -> Receipt | None:

@@ -118,6 +118,14 @@ class MirrorsSpec(Section):
         """The mirrors that are asked for."""
         return [name for name in ("mlflow", "openlineage", "gto", "huggingface") if getattr(self, name)]
 
+    def place(self, name: str, root: str) -> str:
+        """Where a mirror is: an address, or a file or folder of the project in the folder `root`."""
+        if name == "mlflow" and self.mlflow is not None:
+            return self.mlflow.uri
+        if name == "openlineage" and self.openlineage is not None:
+            return self.openlineage.url or str(PurePath(root, self.openlineage.file or ""))
+        return str(PurePath(root, self.huggingface.folder if name == "huggingface" and self.huggingface else ""))
+
 
 def check_mirrors(mirrors: MirrorsSpec, model: str, alias: str) -> None:
     """FieldError for names that a mirror cannot have."""

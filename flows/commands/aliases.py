@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import UsageError
-from data_contracts.handoffs import Receipt
-from flows.commands.guard import Answer, log
+from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from infra import audit
 from tasks.mirrors.deliver import tell_quietly
@@ -26,7 +25,6 @@ def rollback(arguments: argparse.Namespace) -> Answer:
     about = _provenance("rollback")
     store, alias = store_with(arguments), alias or "champion"
     receipt = roll_back(store, model, alias, arguments.to, about, arguments.reason, arguments.evidence)
-    _announce(receipt, about["actor"])
     tell_quietly(store, MIRRORS_S)
     return Answer(receipt.sentence, receipt.to_json())
 
@@ -40,20 +38,6 @@ def release(arguments: argparse.Namespace) -> Answer:
     store, about = store_with(arguments), _provenance("release")
     receipt = lift(store, model, alias or "champion", which, arguments.reason, about)
     return Answer(receipt.sentence, receipt.to_json())
-
-
-def _announce(receipt: Receipt, by: str) -> None:
-    """Tell a Prefect server that runs of the rollback; none is started, and the rollback stands whatever happens."""
-    from infra.orchestrator.server import connect_if_running
-
-    try:
-        if not connect_if_running():
-            return
-        from infra.orchestrator.model_events import announce_rollback
-
-        announce_rollback(receipt, by)
-    except Exception as error:
-        log.warning("The Prefect server was not told of the rollback, which stands: %s", error)
 
 
 def _provenance(command: str) -> dict[str, Any]:

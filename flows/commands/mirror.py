@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from functools import partial
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from flows.commands.guard import Answer
 from infra.mirrors.endpoint import Deadline
 from tasks.mirrors.deliver import accept_mirrors, tell
-from tasks.mirrors.outbox import due, due_of_run
+from tasks.mirrors.outbox import Due, due, due_of_run
 from tasks.run.run import known_store_list, reopen_run
 
 
@@ -16,7 +18,7 @@ def mirror(arguments: argparse.Namespace) -> Answer:
     """The `mirror` command: of one run, which is told again, or of all runs and rollbacks of the known stores."""
     if not arguments.wait > 0:
         raise UsageError(f"--wait: {arguments.wait} is not a time.", remedy="Give a number of seconds above 0.")
-    deadline = Deadline(arguments.wait)
+    deadline, told = Deadline(arguments.wait), list[Due]()
     if arguments.run is not None:
         run = reopen_run(arguments.run, arguments.store)
         if not run.spec.mirrors.names:
@@ -27,17 +29,21 @@ def mirror(arguments: argparse.Namespace) -> Answer:
         if not of_run:
             raise UsageError(f"Run {run.run_id} has not ended.", remedy="Its mirrors are told when it ends.")
         accept_mirrors(run)
-        left, count = tell(run.store, lambda: of_run, deadline), len(of_run)
+        left = tell(run.store, lambda: of_run, deadline, told.append)
     else:
-        left, count = [], 0
+        left = []
         for store in known_store_list(arguments.store):
-            count += len(found := due(store))
-            left += tell(store, lambda store=store: due(store), deadline) if found else []  # type: ignore[misc]
-    value = {"told": count - len(left), "left": [one.sentence for one in left]}
-    lines = [f"Told: {count - len(left)} of {count}."] if count else ["Every mirror was told everything."]
-    error = None
-    if left:
-        error = StorageUnavailable(
-            f"Mirrors were not told everything ({len(left)} of {count} left): {left[0].sentence}", remedy=""
-        )
-    return Answer("\n".join([*lines, *(f"  {one.sentence}" for one in left)]), value, 5 if left else 0, error)
+            left += tell(store, partial(due, store), deadline, told.append)
+    return _answer(told, left)
+
+
+def _answer(told: Sequence[Due], left: Sequence[Due]) -> Answer:
+    """What was sent where, and what is left and why."""
+    done = [f"{one.mirror}: {one.last.sentence}" for one in told if one.last is not None]
+    value = {"told": len(told), "done": done, "left": [one.sentence for one in left]}
+    if not left:
+        return Answer("\n".join(done) or "Every mirror was told everything.", value)
+    count = f"{len(left)} of {len(told) + len(left)}"
+    error = StorageUnavailable(f"Mirrors were not told everything ({count} left): {left[0].sentence}", remedy="")
+    head = f"{count} left. The next run with mirrors in this store tells what is left, as does `trainwright mirror`."
+    return Answer("\n".join([*done, head, *(f"  {one.sentence}" for one in left)]), value, 5, error)

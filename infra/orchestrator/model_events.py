@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Receipt
 from data_contracts.run_report import RunReport
 from infra.orchestrator.admission import asking
@@ -43,15 +45,26 @@ def announce_verdict(report: RunReport) -> None:
         "actor": report.actor,
         "trigger": report.trigger,
     }
-    alias = model.alias or ""
-    _send(event, (model.name, alias), payload, f"{report.run_id}/{report.finished}", pipeline=report.pipeline)
+    name, key = (model.name, model.alias or ""), f"{report.run_id}/{report.finished}"
+    try:
+        _send(event, name, payload, key, pipeline=report.pipeline)
+    except Exception as error:
+        log.warning("Prefect did not take the event %s; nothing else depends on it: %s", event, error)
 
 
-def announce_rollback(receipt: Receipt, by: str) -> None:
-    """Emit the event of a rollback, in a process that is connected to a server; a failure is one warning."""
+def announce_rollback(receipt: Receipt, by: str, at: datetime) -> None:
+    """Emit the event of a rollback, in a process that is connected to a server; StorageUnavailable if it fails.
+
+    Args:
+        receipt: of the rollback; it has a ref.
+        at: the time of the rollback, which the event has however late it is emitted.
+    """
+    assert receipt.ref is not None
     payload = {"version": receipt.version, "previous": receipt.previous, "sentence": receipt.sentence, "actor": by}
-    key = receipt.ref.seal if receipt.ref is not None else uuid.uuid4().hex
-    _send(ROLLED_BACK, (receipt.model, receipt.alias), payload, key)
+    try:
+        _send(ROLLED_BACK, (receipt.model, receipt.alias), payload, receipt.ref.seal, at=at)
+    except Exception as error:
+        raise StorageUnavailable(f"Prefect did not take the event {ROLLED_BACK}: {error}") from error
 
 
 def start_after(client: SyncPrefectClient, deployment: str, names: Sequence[str]) -> str:
@@ -101,7 +114,15 @@ def _automation(deployment: str) -> str:
     return f"{deployment} after promotions"
 
 
-def _send(event: str, name: tuple[str, str], payload: Mapping[str, Any], key: str, pipeline: str | None = None) -> None:
+def _send(
+    event: str,
+    name: tuple[str, str],
+    payload: Mapping[str, Any],
+    key: str,
+    *,
+    pipeline: str | None = None,
+    at: datetime | None = None,
+) -> None:
     """Post the event and wait, briefly, until the server has it: the process may end right after."""
     from prefect.events.schemas.events import Event, RelatedResource, Resource
     from prefect.runtime import deployment, flow_run
@@ -116,18 +137,16 @@ def _send(event: str, name: tuple[str, str], payload: Mapping[str, Any], key: st
     related = {"flow-run": f"prefect.flow-run.{flow_run.id}"} if flow_run.id else {}
     related |= {"deployment": f"prefect.deployment.{deployment.id}"} if deployment.id else {}
     related |= {"pipeline": f"trainwright.pipeline.{pipeline}"} if pipeline else {}
-    try:
-        emitted = Event(
-            id=uuid.uuid5(_IDS, f"{event}/{key}"),
-            event=event,
-            resource=Resource(resource),
-            related=[
-                RelatedResource({"prefect.resource.id": one, "prefect.resource.role": role})
-                for role, one in related.items()
-            ],
-            payload=dict(payload),
-        )
-        with asking(retries=1) as client:
-            client.request("POST", "/events", json=[emitted.model_dump(mode="json")])
-    except Exception as error:
-        log.warning("Prefect did not take the event %s; nothing else depends on it: %s", event, error)
+    emitted = Event(
+        id=uuid.uuid5(_IDS, f"{event}/{key}"),
+        occurred=at or datetime.now(UTC),
+        event=event,
+        resource=Resource(resource),
+        related=[
+            RelatedResource({"prefect.resource.id": one, "prefect.resource.role": role})
+            for role, one in related.items()
+        ],
+        payload=dict(payload),
+    )
+    with asking(retries=1) as client:
+        client.request("POST", "/events", json=[emitted.model_dump(mode="json")])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 import uuid
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import TrainwrightError, UsageError
+from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from infra import registry
@@ -21,25 +23,31 @@ from infra.store.lease_keeper import LeaseKeeper
 from tasks.mirrors.lineage_events import lineage_events
 from tasks.mirrors.mlflow_content import mlflow_run
 from tasks.mirrors.model_exports import put_folder, put_version
-from tasks.mirrors.outbox import NEWEST, Due, due, note
+from tasks.mirrors.outbox import NEWEST, PREFECT, Due, due, due_events, note
 from tasks.pages.facts import Facts, facts_of
 from tasks.run.report import latest_report
 from tasks.run.run import Run
 
 # Told last: an export takes seconds, which the others would lack.
 _SLOW = ("mlflow", "huggingface")
+# How long a run without mirrors may take to tell Prefect of an earlier rollback.
+EVENTS_S = 10.0
 AGAIN = "`trainwright mirror` tells it again."
 log = logging.getLogger("trainwright")
 
 
 def tell_after_run(run: Run) -> None:
     """Tell the mirrors of a run that has ended, and what is due from before, as far as `mirrors.wait_s` allows."""
-    if run.recorded and run.spec.mirrors.names:
-        try:
-            accept_mirrors(run)
-        except Exception as error:  # the run has ended, and what is refused then stays due
-            log.warning("The mirrors of this run could not be noted (%s).", type(error).__name__)
-        tell_quietly(run.store, run.spec.mirrors.wait_s)
+    if not run.recorded:
+        return
+    if not run.spec.mirrors.names:
+        tell_quietly(run.store, EVENTS_S, lambda: due_events(run.store, run.spec.model_name))
+        return
+    try:
+        accept_mirrors(run)
+    except Exception as error:  # the run has ended, and what is refused then stays due
+        log.warning("The mirrors of this run could not be noted (%s).", type(error).__name__)
+    tell_quietly(run.store, run.spec.mirrors.wait_s)
 
 
 def accept_mirrors(run: Run) -> None:
@@ -47,19 +55,27 @@ def accept_mirrors(run: Run) -> None:
     accepted.accept(*(_identity(run.resolved, name) for name in run.spec.mirrors.names))
 
 
-def tell_quietly(store: Store, wait_s: float) -> None:
-    """Tell the mirrors of a store what is due of its newest runs; whatever goes wrong is a log line."""
+def tell_quietly(store: Store, wait_s: float, find: Callable[[], Sequence[Due]] | None = None) -> None:
+    """Tell the mirrors what `find` returns, or what is due of a store's newest runs; a failure is a log line."""
     try:
-        for one in tell(store, lambda: due(store, NEWEST), Deadline(wait_s)):
+        for one in tell(store, find or (lambda: due(store, NEWEST)), Deadline(wait_s)):
             log.warning("%s", _ended(one.sentence))
     except Exception as error:  # the run has ended; the text may quote a value
         log.warning("The mirrors were not told (%s); `trainwright mirror` tells them.", type(error).__name__)
 
 
-def tell(store: Store, find: Callable[[], Sequence[Due]], deadline: Deadline) -> list[Due]:
+def tell(
+    store: Store,
+    find: Callable[[], Sequence[Due]],
+    deadline: Deadline,
+    on_told: Callable[[Due], None] = lambda one: None,
+) -> list[Due]:
     """Tell the mirrors what `find` returns, once this process alone tells them; returns what remains due.
 
     A mirror that does not answer is not asked again in this call.
+
+    Args:
+        on_told: called with each that was told; its newest attempt says what was sent where.
     """
     if not (found := find()):
         return []
@@ -77,7 +93,10 @@ def tell(store: Store, find: Callable[[], Sequence[Due]], deadline: Deadline) ->
                 continue
             told, answers = _tell(store, one, deadline)
             away |= set() if answers else {one.mirror}
-            left += [] if told.last is not None and told.last.delivered else [told]
+            if told.last is not None and told.last.delivered:
+                on_told(told)
+            else:
+                left.append(told)
     finally:
         keeper.stop()
     return left
@@ -85,9 +104,16 @@ def tell(store: Store, find: Callable[[], Sequence[Due]], deadline: Deadline) ->
 
 def _tell(store: Store, one: Due, deadline: Deadline) -> tuple[Due, bool]:
     """What was due with its newest attempt, and whether the mirror answers."""
-    by = {"mlflow": _mlflow, "openlineage": _openlineage, "gto": _gto, "huggingface": _huggingface}
+    by = {
+        "mlflow": _mlflow,
+        "openlineage": _openlineage,
+        "gto": _gto,
+        "huggingface": _huggingface,
+        PREFECT: _prefect,
+    }
     try:
-        _refuse_unknown(one)
+        if one.mirror != PREFECT:  # its address is this process's own, and never the store's
+            _refuse_unknown(one)
         sentence = by[one.mirror](store, one, deadline)
     except TrainwrightError as error:
         return note(store, one, False, str(error)), isinstance(error, UsageError)
@@ -106,25 +132,21 @@ def _identity(about: Resolved, mirror: str) -> dict[str, Any]:
 
 def _refuse_unknown(one: Due) -> None:
     """UsageError for a mirror that only the store names: its writers may not choose where credentials and lines go."""
-    identity = _identity(one.about, one.mirror)
+    identity = _identity(one.resolved, one.mirror)
     if accepted.is_accepted(identity):
         return
     section = identity["settings"] if isinstance(identity["settings"], dict) else {}
-    place = (
-        section.get("uri")
-        or section.get("url")
-        or f"{identity['root']}/{section.get('file') or section.get('folder') or ''}"
-    )
+    place = one.resolved.pipeline().mirrors.place(one.mirror, one.resolved.root)
     names = ", ".join(section[name] for name in ("username", "password", "token") if section.get(name))
     raise UsageError(
         f"{place!a}{f' (with {names})' if names else ''} is named in the store, and no run of this user "
         "on this machine was sent there.",
-        remedy=f"If it is yours, `trainwright mirror {one.about.run_id}` tells it, and from then on everything is.",
+        remedy=f"If it is yours, `trainwright mirror {one.resolved.run_id}` tells it, and from then on everything is.",
     )
 
 
 def _mlflow(store: Store, one: Due, deadline: Deadline) -> str:
-    spec = one.about.pipeline().mirrors.mlflow
+    spec = one.resolved.pipeline().mirrors.mlflow
     assert spec is not None
     access = credentials("mirrors.mlflow", {"username": spec.username, "password": spec.password, "token": spec.token})
     with Endpoint("MLflow", spec.uri, access, deadline) as endpoint:
@@ -160,12 +182,12 @@ def _put_alias(store: Store, server: Mlflow, model: str, alias: str) -> str:
 
 
 def _openlineage(store: Store, one: Due, deadline: Deadline) -> str:
-    spec = one.about.pipeline().mirrors.openlineage
+    spec = one.resolved.pipeline().mirrors.openlineage
     assert spec is not None
     _, facts, report = _run_of(store, one)
     events = lineage_events(facts, report, spec.namespace)
     if spec.file is not None:
-        path = Path(one.about.root) / spec.file
+        path = Path(one.resolved.root) / spec.file
         append_events(path, events)
         return f"{path} has the events of run {one.run_id} ({len(events)})"
     assert spec.url is not None
@@ -191,7 +213,7 @@ def _gto(store: Store, one: Due, deadline: Deadline) -> str:
     code = store.manifest(layout.model(model, receipt.version)).provenance.get("code") or {}
     if not code.get("commit") or code.get("dirty"):
         return f"version {receipt.version} was not made from a commit alone, so it has no Git tag"
-    root, commit = Path(one.about.root), str(code["commit"])
+    root, commit = Path(one.resolved.root), str(code["commit"])
     version = git_tags.register(root, model, receipt.version, commit, f"trainwright run {one.run_id}")
     if version is None:
         return f"{commit[:12]} is an earlier version of {model} in Git, so version {receipt.version} has no Git tag"
@@ -199,7 +221,7 @@ def _gto(store: Store, one: Due, deadline: Deadline) -> str:
 
 
 def _huggingface(store: Store, one: Due, deadline: Deadline) -> str:
-    pipeline, root = one.about.pipeline(), Path(one.about.root)
+    pipeline, root = one.resolved.pipeline(), Path(one.resolved.root)
     spec = pipeline.mirrors.huggingface
     assert spec is not None
     model, alias = pipeline.model_name, pipeline.promote.alias
@@ -216,8 +238,29 @@ def _huggingface(store: Store, one: Due, deadline: Deadline) -> str:
     return put_folder(store, root.resolve() / spec.folder, model, alias, deadline)
 
 
+def _prefect(store: Store, one: Due, deadline: Deadline) -> str:
+    """Emit the event of a rollback to the server that this process uses, or would use; starts none."""
+    from infra.orchestrator.model_events import announce_rollback
+    from infra.orchestrator.server import connect_if_running
+
+    del deadline  # the client's own is a few seconds
+    assert one.alias is not None
+    context = sys.modules.get("prefect.context")  # imported here, Prefect would read its settings too early
+    in_flow = context is not None and context.FlowRunContext.get() is not None
+    if not in_flow and not connect_if_running():
+        raise StorageUnavailable(
+            "no Prefect server runs here.", remedy="`trainwright up` starts one, or the next run tells it."
+        )
+    newest = registry.newest_move(store, *one.alias)
+    if newest is None or newest[1].get("run_id") != one.run_id:
+        return f"{'@'.join(one.alias)} has moved on since"
+    receipt, about = newest
+    announce_rollback(receipt, str(about.get("actor", "")), datetime.fromisoformat(str(about["finished"])))
+    return f"the rollback of {'@'.join(one.alias)} is an event in Prefect"
+
+
 def _run_of(store: Store, one: Due) -> tuple[Run, Facts, RunReport]:
-    run = Run(one.about, store)
+    run = Run(one.resolved, store)
     facts = facts_of(run)
     assert facts.report is not None
     return run, facts, facts.report

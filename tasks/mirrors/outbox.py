@@ -1,4 +1,4 @@
-"""Which mirrors are still to be told of which runs and rollbacks.
+"""Which mirrors are still to be told of which runs and rollbacks, and Prefect of which rollbacks.
 
 Nothing is queued: what is to be told follows from the reports of runs and the receipts of aliases, and what was told
 has a record, created once for each attempt. So a process that is killed at any point loses nothing.
@@ -6,19 +6,26 @@ has a record, created once for each attempt. So a process that is killed at any 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 from data_contracts.deliveries import Delivery
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import Resolved
 from infra import registry
 from infra.audit import now
+from infra.mirrors.deliveries import ALIAS, newest_delivery, newest_end
 from infra.store import Store, layout
 
-FINAL, ALIAS = "final", "alias"
 # How many of the newest runs are looked at after each run, and for a model's mirrors.
 NEWEST = 20
+# A rollback is an event in Prefect, whichever mirrors a spec names.
+PREFECT = "prefect"
+# An event of a rollback is not sent later than this: a server keeps its events for a week, and an automation should not
+# act on what is long over.
+LATEST = timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -27,19 +34,25 @@ class Due:
 
     Attributes:
         run_id: of the run, or of the rollback that moved an alias.
-        about: the run whose spec names the mirror.
+        about: the run whose spec names the mirror; None for an event in Prefect.
         what: `final`, the number of an attempt, or `alias`.
         alias: `(model, alias)` for `alias`.
         last: the newest attempt to tell it; None if there was none.
     """
 
     run_id: str
-    about: Resolved
+    about: Resolved | None
     mirror: str
     what: str
     alias: tuple[str, str] | None = None
     last: Delivery | None = None
     attempts: int = 0
+
+    @property
+    def resolved(self) -> Resolved:
+        """The inputs of the run whose spec names the mirror."""
+        assert self.about is not None
+        return self.about
 
     @property
     def sentence(self) -> str:
@@ -53,19 +66,29 @@ def due(store: Store, newest: int | None = None) -> list[Due]:
     names = list(store.list(layout.runs()))
     runs = [found for run_id in names[-newest if newest else None :] if (found := _resolved(store, run_id))]
     mirrored = [one for one in runs if "mirrors" in one.spec]
-    return [*(one for run in mirrored for one in due_of_run(store, run)), *_aliases(store, mirrored)]
+    told = (one for run in mirrored for one in due_of_run(store, run))
+    return [*told, *_aliases(store, mirrored), *due_events(store)]
 
 
 def due_of_run(store: Store, resolved: Resolved, *, again: bool = False) -> list[Due]:
     """What is still to be told of the newest end of a run; with `again`, also what was told."""
     run_id = resolved.run_id
-    if store.exists(layout.report(run_id)):
-        what = FINAL
-    elif attempts := len(store.list(layout.run_attempts(run_id))):
-        what = str(attempts - 1)
-    else:
+    if (what := newest_end(store, run_id)) is None:
         return []
     return list(_untold(store, resolved, run_id, what, resolved.pipeline().mirrors.names, again=again))
+
+
+def due_events(store: Store, model: str | None = None) -> list[Due]:
+    """Rollbacks, of the last days, of which Prefect has no event: of one model or of all.
+
+    An alias that has moved on since has none, and a damaged one is not told of: `prove` and `show` tell what is wrong.
+    """
+    found = []
+    for name, alias, _ in registry.aliases(store):
+        if model in (None, name):
+            with contextlib.suppress(TrainwrightError, FileNotFoundError, ValueError):
+                found += _event_of(store, name, alias)
+    return found
 
 
 def note(store: Store, one: Due, delivered: bool, sentence: str) -> Due:
@@ -88,9 +111,19 @@ def _aliases(store: Store, runs: list[Resolved]) -> Iterator[Due]:
                 yield from _untold(store, resolved, mover, ALIAS, names, (model, alias))
 
 
+def _event_of(store: Store, model: str, alias: str) -> list[Due]:
+    newest = registry.newest_move(store, model, alias)
+    if newest is None or newest[0].incident is None:
+        return []
+    mover, at = str(newest[1].get("run_id", "")), datetime.fromisoformat(str(newest[1].get("finished", "")))
+    if datetime.now(UTC) - at > LATEST:
+        return []
+    return list(_untold(store, None, mover, ALIAS, [PREFECT], (model, alias)))
+
+
 def _untold(
     store: Store,
-    about: Resolved,
+    about: Resolved | None,
     run_id: str,
     what: str,
     names: list[str],
@@ -98,17 +131,9 @@ def _untold(
     again: bool = False,
 ) -> Iterator[Due]:
     for mirror in names:
-        attempts, last = _newest(store, run_id, mirror, what)
+        attempts, last = newest_delivery(store, run_id, mirror, what)
         if again or last is None or not last.delivered:
             yield Due(run_id, about, mirror, what, alias, last, attempts)
-
-
-def _newest(store: Store, run_id: str, mirror: str, what: str) -> tuple[int, Delivery | None]:
-    names = [name for name in store.list(layout.mirrored(run_id, mirror)) if name.startswith(f"{what}-")]
-    if not names:
-        return 0, None
-    path = layout.delivery(run_id, mirror, what, len(names) - 1)
-    return len(names), store.find_as(path, Delivery.from_json)
 
 
 def _resolved(store: Store, run_id: str) -> Resolved | None:

@@ -11,6 +11,7 @@ from infra.store import layout
 from tasks.pages.facts import Facts, gather
 from tasks.pages.html import NOTHING, Markup, join, page, section, table, tag
 from tasks.pages.html import facts as pairs
+from tasks.pages.mirrors_section import mirrors_section
 from tasks.pages.origin_sections import cost_section, data_section, drift_part, in_time, lineage_section
 from tasks.pages.quality_sections import (
     curves_section,
@@ -38,6 +39,7 @@ _SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
     data_section,
     lineage_section,
     cost_section,
+    mirrors_section,
 )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import subprocess
+from datetime import datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +19,20 @@ from openlineage.client.event_v2 import Run as LineageRun
 
 from data_contracts.run_report import RunReport
 from flows.cli import main
+from infra import registry
 from infra.mirrors.endpoint import Deadline
 from infra.store import Store, layout, open_store
-from tasks.mirrors import deliver
+from tasks.mirrors import deliver, outbox
 from tasks.mirrors.lineage_events import lineage_events
-from tasks.mirrors.outbox import due
+from tasks.mirrors.outbox import PREFECT, Due, due, due_events
 from tasks.pages.facts import Facts, facts_of
+from tasks.pages.run_report_page import run_report_page
 from tasks.run.run import reopen_run
+from tests.support.pool import Site, model_events, password_in, server_url, until
 from tests.support.stub_server import FakeMlflow, serving
+from tests.support.tiny import answer, trainwright
+
+PORT_OF_NOBODY = "http://127.0.0.1:9"
 
 
 def store_in(project: Path) -> Store:
@@ -47,7 +56,9 @@ def test_a_mirror_that_is_away_is_told_later(project: Path, mlflow: FakeMlflow, 
     assert main(["status", "--store", store.uri]) == 0
     assert "mlflow was not told of run" in capsys.readouterr().out
     assert main(["mirror", "--store", store.uri]) == 0
-    assert "Told: 1 of 1" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert said.startswith(f"mlflow: run {left.run_id} is ")
+    assert "tiny version 1 is 10, and tiny@champion is 10 in MLflow" in said
     assert due(store) == []
     assert main(["mirror", left.run_id, "--store", store.uri]) == 0  # all of it again
     [run], [version] = mlflow.runs, mlflow.versions
@@ -70,23 +81,76 @@ def test_a_rollback_is_told_and_what_was_told_is_not_due(line: Path, project: Pa
         promote_again(store, number)
     assert main(["rollback", "tiny", "--to", "2", "--store", store.uri]) == 0
     assert json.dumps(mlflow.aliases) == record
-    waiting = due(store)
-    assert [(one.mirror, one.what, one.alias) for one in waiting] == [("mlflow", "alias", ("tiny", "champion"))]
+
+    def waiting() -> list[Due]:
+        return [one for one in due(store) if one.mirror != PREFECT]
+
+    assert [(one.mirror, one.what, one.alias) for one in waiting()] == [("mlflow", "alias", ("tiny", "champion"))]
     mlflow.broken = False
-    [left] = deliver.tell(store, lambda: due(store), Deadline(60))
+    [left] = deliver.tell(store, waiting, Deadline(60))
     assert left.last is not None
     assert "does not have version 2" in left.last.sentence
     mlflow.versions.append({"version": "77", "tags": {"trainwright.version": "2"}})
-    assert deliver.tell(store, lambda: due(store), Deadline(60)) == []
+    assert deliver.tell(store, waiting, Deadline(60)) == []
     assert mlflow.aliases == {"tiny@champion": "77"}
     tags = subprocess.run(["git", "-C", line, "tag"], capture_output=True, text=True, check=True).stdout.split()
     assert tags == ["tiny#champion#1", "tiny@v1.0.0"]  # version 2 is of the same commit
 
 
+def test_the_page_of_a_run_says_what_was_sent_where(project: Path, mlflow: FakeMlflow) -> None:
+    store = store_in(project)
+    [run_id] = store.list(layout.runs())
+
+    def shown() -> str:
+        part = run_report_page(facts_of(reopen_run(run_id, store.uri))).partition("<h2>Mirrors</h2>")[2]
+        return unescape(re.sub(r"<[^>]+>", " ", part.partition("</section>")[0]))
+
+    before = shown()
+    assert re.search(rf"mlflow +{PORT_OF_NOBODY} +failed +20.* UTC +.*could not be reached", before)
+    assert re.search(r"openlineage +/.*/tiny/events.jsonl +sent ", before)
+    assert "Not sent: mlflow. The next run with mirrors" in before
+    assert deliver.tell(store, lambda: due(store), Deadline(60)) == []
+    after = shown()
+    assert re.search(rf"mlflow +{PORT_OF_NOBODY} +sent +20.* UTC \(attempt 2\) +run {run_id} is ", after)
+    assert "Not sent" not in after
+
+
+def test_prefect_hears_of_a_rollback_later_if_no_server_ran(
+    project: Path, tmp_path: Path, state_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_in(project)
+    deliver.tell(store, lambda: due(store), Deadline(60))
+    promote_again(store, 2)
+    assert due_events(store) == []  # a promotion is not a rollback, whoever made it
+    # In processes of their own: Prefect reads the address of its server once.
+    away = trainwright("rollback", "tiny", "--store", store.uri, env={"PREFECT_API_URL": f"{PORT_OF_NOBODY}/api"})
+    assert away.returncode == 0, away.stderr
+    assert "prefect was not told of the rollback of tiny@champion: no Prefect server runs here" in away.stderr
+    [left] = due_events(store, "tiny")
+    assert (left.mirror, left.alias, left.attempts) == ("prefect", ("tiny", "champion"), 1)
+    assert due_events(store, "another") == []
+    with monkeypatch.context() as later:
+        later.setattr(outbox, "LATEST", timedelta(0))
+        assert due_events(store) == []
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(state_folder / "home"))
+    site = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
+    told = answer(trainwright("mirror", "--store", store.uri, "--json", "--wait", "60", env=site.environment))
+    assert "prefect: the rollback of tiny@champion is an event in Prefect" in told["done"]
+    assert due_events(store) == []
+    receipt, about = registry.newest_move(store, "tiny", "champion") or (None, {})
+    assert receipt is not None
+
+    def emitted() -> list[str]:  # other tests have events of a model of this name on this server
+        at = datetime.fromisoformat(about["finished"])
+        found = [one for one in model_events(site, "tiny") if datetime.fromisoformat(one["occurred"]) == at]
+        return [one["payload"]["sentence"] for one in found if one["event"] == "trainwright.model.rolled_back"]
+
+    assert until(emitted) == [receipt.sentence]
+    site.close()
+
+
 def promote_again(store: Store, number: int) -> None:
     """Another version of the same checkpoint, promoted as a run would."""
-    from infra import registry
-
     named = registry.read_alias(store, "tiny", "champion")
     assert named is not None
     first = registry.read_version(store, "tiny", 1)
