@@ -14,6 +14,7 @@
     │   ├── Hung                  5   `hung`: after killing it
     │   ├── StorageUnavailable    5   `storage`: with backoff
     │   ├── GangIncomplete        5   `admission`: if asked
+    │   ├── Crashed               5   `crashed`: by `trainwright reap`
     │   └── Fenced                5   never: a newer generation or run owns this
     ├── CorruptError              6   corrupt or tampered
     ├── OverBudget                7   when the budget is raised
@@ -168,6 +169,14 @@ class GangIncomplete(Interrupted):
 
     cause = "gang_incomplete"
     retry_key = "admission"
+
+
+class Crashed(Interrupted):
+    """The process that carried a run out died without a word, too often to be resumed again by itself."""
+
+    cause = "crashed"
+    retry_key = "crashed"
+    default_remedy = "Find out what ends it, then run `trainwright resume`: the budget begins anew."
 
 
 class Fenced(Interrupted):

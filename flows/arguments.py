@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from flows.operating_arguments import of_reap
 from flows.predict_arguments import of_predict
 
 
@@ -294,5 +295,6 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "key": _key,
     "store": _making,
     "gc": _gc,
+    "reap": of_reap,
     "contract": _contract,
 }

@@ -24,6 +24,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "deploy": ("deploy", "make a pipeline a Prefect deployment, to run on a schedule or on demand"),
     "run": ("run", "run a pipeline from raw data to promotion"),
     "resume": ("run", "continue a run that was stopped or failed"),
+    "reap": ("reap", "find runs whose process died without a word, and have them resumed"),
     "checkpoints": ("queries", "list the checkpoints of a run's training"),
     "logs": ("queries", "print the output of the ranks of a run's training"),
     "status": ("queries", "show the server, and the runs and models of each store"),

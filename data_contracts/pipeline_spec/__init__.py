@@ -68,6 +68,8 @@ __all__ = [
 ]
 
 VERSION = 1
+# The default of `retry.crashed`, which is left out of a spec's JSON.
+CRASHED = 3
 
 
 class StoreSpec(Shorthand):
@@ -108,6 +110,9 @@ class RetrySpec(Section):
     suspected batches. Needs Trainwright's loader. Never reset within a training; default 3."""
     storage: int = Field(default=3, ge=0)
     """The store or a source was unavailable: retried with backoff; default 3."""
+    crashed: int = Field(default=CRASHED, ge=0, exclude_if=lambda budget: budget == CRASHED)
+    """The process that carries the run out died without a word: `trainwright reap` resumes the run; reset when the run
+    ends with a report. 0: it is never resumed by itself; default 3."""
 
 
 class PipelineSpec(Section):

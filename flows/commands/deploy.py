@@ -41,6 +41,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
 
     from flows.retrain import retrain
     from infra.orchestrator.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
+    from infra.orchestrator.reaper_deployments import ensure_reaper
 
     wanted = PipelineDeployment(
         name=name,
@@ -56,6 +57,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         ensure_pool()
     with get_client(sync_client=True) as client:
         schedules = deploy_pipeline(client, wanted)
+        ensure_reaper(wanted.pool)
         _automate(client, wanted.title, spec)
         _automate_after(client, wanted.title, after)
         nobody = why_nobody_conducts(client, wanted.pool)
@@ -63,8 +65,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
             raise nobody
     if nobody is not None:
         log.warning("%s %s", nobody.message, nobody.remedy)
-    value: dict[str, Any] = {"deployment": wanted.title, "pool": wanted.pool, "spec": wanted.spec}
-    value["worker"] = nobody is None
+    value: dict[str, Any] = {"deployment": wanted.title, "pool": wanted.pool, "spec": wanted.spec, "worker": not nobody}
     when = " and ".join([*schedules, "on demand"])
     lines = [f"{wanted.title} runs {wanted.spec} on the work pool {wanted.pool}: {when}."]
     if arguments.start:

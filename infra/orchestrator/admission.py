@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -64,12 +64,19 @@ class PoolAdmission:
         workers_timeout_s: how long to wait for a worker to come online.
         section: section of the spec that names the pool, for messages.
         holder: the flow run that holds the slots, as Prefect's pages show it; None: not shown.
+        on_lease: called with the id of each lease in Prefect that slots are held by.
     """
 
     def __init__(
-        self, pool: str, workers_timeout_s: float, *, section: str = "train", holder: UUID | None = None
+        self,
+        pool: str,
+        workers_timeout_s: float,
+        *,
+        section: str = "train",
+        holder: UUID | None = None,
+        on_lease: Callable[[UUID], None] = lambda _: None,
     ) -> None:
-        self._section = section
+        self._section, self._on_lease = section, on_lease
         self._pool, self._workers_timeout_s, self._holder = pool, workers_timeout_s, holder
         self._held: list[_Held] = []
         self._lock = threading.Lock()
@@ -198,9 +205,10 @@ class PoolAdmission:
                 if error.response.status_code == _LOCKED:
                     return False
                 raise
-            now = time.monotonic()
+            now, lease = time.monotonic(), UUID(answer.json()["lease_id"])
             with self._lock:
-                self._held.append(_Held(UUID(answer.json()["lease_id"]), slots, now, now))
+                self._held.append(_Held(lease, slots, now, now))
+            self._on_lease(lease)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._renew_until_stopped, daemon=True)
                 self._thread.start()

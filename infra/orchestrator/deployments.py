@@ -48,13 +48,13 @@ def ensure_node_deployment(client: SyncPrefectClient, pool: str, kind: str) -> U
     Args:
         kind: type of the pool. Only a `process` worker needs the code's folder; elsewhere the image holds the code.
     """
-    known = _deployment(client, f"{FLOW}/{pool}")
+    known = find_deployment(client, f"{FLOW}/{pool}")
     if known is not None and OURS not in known.tags:
         return known.id
-    name, steps = pool, _in_checkout(kind)
+    name, steps = pool, checkout_steps(kind)
     if kind == PROCESS:
         name = f"{pool}-{digest(str(CODE_ROOT))[:8]}"
-        known = _deployment(client, f"{FLOW}/{name}")
+        known = find_deployment(client, f"{FLOW}/{name}")
     now = known and (known.entrypoint, known.work_pool_name, known.pull_steps or [])
     if known is not None and now == (ENTRYPOINT, pool, steps):
         return known.id
@@ -108,7 +108,7 @@ def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> li
         UsageError: there is no such pool, the schedule is not one, or the name is taken by another spec or pool.
     """
     kind = find_pool(client, wanted.pool, "--pool").type
-    known = None if wanted.replaces else _deployment(client, wanted.title)
+    known = None if wanted.replaces else find_deployment(client, wanted.title)
     if known is not None:
         _refuse_another(known, wanted)
     schedules = _schedules(wanted, known)
@@ -118,7 +118,7 @@ def deploy_pipeline(client: SyncPrefectClient, wanted: PipelineDeployment) -> li
         description=f"Runs the pipeline of {wanted.spec}.",
         work_pool_name=wanted.pool,
         entrypoint=CONDUCTOR,
-        pull_steps=_in_checkout(kind),
+        pull_steps=checkout_steps(kind),
         parameters={**(known.parameters if known else {}), "spec": wanted.spec, **wanted.parameters},
         job_variables=known.job_variables if known else None,
         schedules=schedules,
@@ -158,19 +158,27 @@ def why_nobody_conducts(client: SyncPrefectClient, pool: str) -> GangIncomplete 
     )
 
 
-def _in_checkout(kind: str) -> list[dict[str, Any]]:
+def checkout_steps(kind: str) -> list[dict[str, Any]]:
     """The steps by which a worker finds the code."""
     step = {"prefect.deployments.steps.set_working_directory": {"directory": str(CODE_ROOT)}}
     return [step] if kind == PROCESS else []
 
 
-def _deployment(client: SyncPrefectClient, name: str) -> Any:
+def find_deployment(client: SyncPrefectClient, name: str) -> Any:
+    """The deployment `FLOW/NAME`; None if there is none."""
     from prefect.exceptions import ObjectNotFound
 
     try:
         return client.read_deployment_by_name(name)
     except ObjectNotFound:
         return None
+
+
+def kept_schedules(known: Any) -> list[Any]:
+    """A deployment's schedules, to be given again: Prefect drops those that a changed deployment does not repeat."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+
+    return [_copied(DeploymentScheduleCreate, one) for one in known.schedules]
 
 
 def _copied(kind: Any, schedule: Any) -> Any:
@@ -190,8 +198,7 @@ def _schedules(wanted: PipelineDeployment, known: Any) -> list[Any]:
     from pydantic import ValidationError
 
     if wanted.cron is None:
-        before = [] if known is None else known.schedules
-        return [_copied(DeploymentScheduleCreate, one) for one in before]
+        return [] if known is None else kept_schedules(known)
     if wanted.cron.lower() == OFF:
         return []
     cron, timezone = wanted.cron, "UTC" if wanted.timezone is None else wanted.timezone

@@ -6,6 +6,7 @@ nodes elsewhere. If the server is unreachable, this module waits for it, and tra
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import math
@@ -73,7 +74,9 @@ class PoolGang:
         self.store, self.training, self.pool = store, training, pool
         parent = context.flow_run
         holder = None if parent is None else parent.id
-        self.room = PoolAdmission(pool.name, pool.workers_timeout_s, section=pool.section, holder=holder)
+        self.room = PoolAdmission(
+            pool.name, pool.workers_timeout_s, section=pool.section, holder=holder, on_lease=self._note_lease
+        )
         self._watch = FlowRunStates()
         self._deployment: UUID | None = None
         self._variables: dict[str, Any] = {}
@@ -129,6 +132,11 @@ class PoolGang:
                 if run.state is None or not run.state.is_final():
                     return run
                 tries += 1
+
+    def _note_lease(self, lease: UUID) -> None:
+        """Note which lease holds the slots: whoever finds this conductor dead gives them back."""
+        with contextlib.suppress(StorageUnavailable):  # then they are free two minutes after the death
+            self.store.create_once(layout.slot(self.training, str(lease)), self.pool.name.encode())
 
     def released_since(self) -> float:
         """When the current release began: it has one deadline for all nodes."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from infra.orchestrator import api, password, project
 from infra.orchestrator.api import Server
-from infra.orchestrator.local_pool import ensure_pool, start_worker, stop_worker
+from infra.orchestrator.local_pool import POOL, ensure_pool, start_worker, stop_worker
+from infra.orchestrator.reaper_deployments import ensure_reaper
 from infra.orchestrator.server import ensure_server, server_status, stop_server
 
 
 def up() -> Server:
-    """Start the server, the pool and a worker, unless they run already; `prefect` in this folder then uses the server.
+    """Start the server, the pool, its reaper and a worker, unless they run already.
 
-    Afterwards `prefect deploy --all` works. Raises what `ensure_server`, `ensure_pool` and `start_worker` raise.
+    `prefect` in this folder then uses the server. Afterwards `prefect deploy --all` works. Raises what `ensure_server`, `ensure_pool` and `start_worker` raise.
     """
     server = ensure_server()
     ensure_pool()
+    ensure_reaper(POOL)
     start_worker(server.url)
     if server.ours:
         project.link(server.url, password.read())

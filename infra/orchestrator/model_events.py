@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Receipt
 from data_contracts.run_report import RunReport
-from infra.orchestrator.admission import asking
+from infra.orchestrator.events import post
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -26,8 +25,6 @@ EVENTS = {
 }
 # `MODEL@ALIAS`, by which automations choose.
 NAME = "trainwright.name"
-# Events of one id are one event to Prefect's server, so two processes may tell of one end.
-_IDS = uuid.UUID("5a0b4c1e-6a35-4c5f-9d0e-0d6c3f0f7d55")
 
 log = logging.getLogger("trainwright")
 
@@ -123,10 +120,6 @@ def _send(
     pipeline: str | None = None,
     at: datetime | None = None,
 ) -> None:
-    """Post the event and wait, briefly, until the server has it: the process may end right after."""
-    from prefect.events.schemas.events import Event, RelatedResource, Resource
-    from prefect.runtime import deployment, flow_run
-
     model, alias = name
     resource = {
         "prefect.resource.id": f"trainwright.model.{model}",
@@ -134,19 +127,4 @@ def _send(
         "trainwright.alias": alias,
         NAME: f"{model}@{alias}",
     }
-    related = {"flow-run": f"prefect.flow-run.{flow_run.id}"} if flow_run.id else {}
-    related |= {"deployment": f"prefect.deployment.{deployment.id}"} if deployment.id else {}
-    related |= {"pipeline": f"trainwright.pipeline.{pipeline}"} if pipeline else {}
-    emitted = Event(
-        id=uuid.uuid5(_IDS, f"{event}/{key}"),
-        occurred=at or datetime.now(UTC),
-        event=event,
-        resource=Resource(resource),
-        related=[
-            RelatedResource({"prefect.resource.id": one, "prefect.resource.role": role})
-            for role, one in related.items()
-        ],
-        payload=dict(payload),
-    )
-    with asking(retries=1) as client:
-        client.request("POST", "/events", json=[emitted.model_dump(mode="json")])
+    post(event, resource, payload, key, pipeline=pipeline, at=at)

@@ -28,6 +28,15 @@ from infra.store.model_paths import split_exposure as split_exposure
 from infra.store.path_parts import check_path as check_path
 from infra.store.path_parts import name_part as _name
 from infra.store.path_parts import number_part as _number
+from infra.store.run_paths import crash as crash
+from infra.store.run_paths import crashes as crashes
+from infra.store.run_paths import errands as errands
+from infra.store.run_paths import execution as execution
+from infra.store.run_paths import executions as executions
+from infra.store.run_paths import slot as slot
+from infra.store.run_paths import slots as slots
+from infra.store.run_paths import stages as stages
+from infra.store.run_paths import trainings as trainings
 
 STORE = "store.json"
 MANIFEST = "manifest.json"

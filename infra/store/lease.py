@@ -13,7 +13,7 @@ store silences the holder, too. It does not wait in two cases (ADR 0025):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import Fenced
@@ -87,6 +87,21 @@ class Lease:
                 on_wait(current.value["holder"], still_s)
             sleep(poll_s)
 
+    @classmethod
+    def seize(cls, store: Store, path: str, holder: str, seen: Versioned) -> Lease | None:
+        """Take the lease of a dead holder without waiting; None if it moved since it was `seen`.
+
+        Args:
+            seen: the lease as `standing_still` returned it. Its process's other leases are then taken at once.
+        """
+        pointer = store.pointer(path)
+        try:
+            lease = cls(pointer, pointer.swap(seen, _value(holder, seen.value["token"] + 1, 0)))
+        except PointerMoved:
+            return None
+        store.silent.note(process_of(seen.value["holder"]), time.monotonic())
+        return lease
+
     def renew(self) -> None:
         """Move the beat. Fenced if another process owns the lease; StorageUnavailable."""
         self._move(released=False)
@@ -122,6 +137,32 @@ def held_lease(store: Store, path: str) -> Versioned | None:
     """The lease at `path` as its holder last moved it; None if it is free. The lease of a dead holder stands still."""
     current = _read(store.pointer(path))
     return None if current is None or current.value["released"] else current
+
+
+def standing_still(
+    store: Store,
+    paths: Iterable[str],
+    *,
+    patience_s: float = 30,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> dict[str, Versioned]:
+    """The leases of dead holders among `paths`: whose process has ended here, or whose beat stood still.
+
+    Returns as soon as all others have moved or were released. Time counts as in `Lease.take`. StorageUnavailable.
+    """
+    watched = {path: held for path in paths if (held := held_lease(store, path)) is not None}
+    dead = {path: held for path, held in watched.items() if _may_take_at_once(held, store.silent, clock())}
+    poll_s = min(_POLL_S, patience_s / 10)
+    still_s, answered = 0.0, clock()
+    while watched.keys() - dead.keys() and still_s < patience_s:
+        sleep(poll_s)
+        for path in watched.keys() - dead.keys():
+            if held_lease(store, path) != watched[path]:
+                del watched[path]
+        now = clock()
+        still_s, answered = still_s + min(now - answered, 2 * poll_s), now
+    return watched
 
 
 def with_process(holder: str) -> str:

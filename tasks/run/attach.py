@@ -12,6 +12,7 @@ from data_contracts.run_report import RunReport
 from infra.processes.processes import uninterrupted
 from infra.store import layout
 from infra.store.lease_keeper import LeaseKeeper
+from tasks.run.executions import begin_execution
 from tasks.run.report import finished_report, latest_report, num_attempts
 from tasks.run.run import Run
 
@@ -37,13 +38,16 @@ def attach(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
         announced, before = False, num_attempts(run)
         try:
             keeper.start()
-            while keeper.token(LOOK_EVERY_S) is None:
+            while (token := keeper.token(LOOK_EVERY_S)) is None:
                 if done := final_report(run):
                     return done
                 if not announced:
                     log.info("another process carries out the run %s; waiting for its verdict", run.run_id)
                     announced = True
-            return final_report(run) or _ended_meanwhile(run, before) or work(run)
+            if done := final_report(run) or _ended_meanwhile(run, before):
+                return done
+            begin_execution(run, token)
+            return work(run)
         finally:
             with uninterrupted():
                 keeper.stop()

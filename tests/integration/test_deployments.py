@@ -37,6 +37,17 @@ def retrain(spec: str, window: str | None = None) -> None:
     draft.replace("facts.json")
     while window == "long":
         time.sleep(0.1)
+
+@flow(name="resume")
+def resume(run_id: str, store: str | None = None) -> None:
+    pass
+"""
+REAPER = """
+from prefect import flow
+
+@flow(name="reap")
+def reap(store: str | None = None, pool: str = "trainwright") -> None:
+    pass
 """
 UP = "import json; from infra.orchestrator.lifecycle import up; print(json.dumps(up().url))"
 DOWN = "import json; from infra.orchestrator.lifecycle import down; print(json.dumps(down()))"
@@ -50,6 +61,7 @@ class Checkout:
         (folder / "flows").mkdir(parents=True)
         (folder / "flows" / "__init__.py").touch()
         (folder / "flows" / "retrain.py").write_text(FLOW)
+        (folder / "flows" / "reap.py").write_text(REAPER)
         shutil.copy(repository / "prefect.yaml", folder)
         for spec in repository.glob("examples/*/pipeline.yaml"):
             copy = folder / spec.relative_to(repository)
@@ -111,7 +123,7 @@ def test_a_checkout_is_deployed_run_and_taken_down_with_nothing_else(checkout: C
 
     deployed = checkout.prefect("deploy", "--all")
     specs = sorted(path.relative_to(checkout.folder) for path in checkout.folder.glob("examples/*/pipeline.yaml"))
-    assert deployed.count("successfully created") == len(specs)
+    assert deployed.count("successfully created") == len(specs) + 2, "and those of the reaper"
     assert "start a worker" not in deployed
 
     checkout.prefect("deployment", "run", "retrain/digits", "--watch")

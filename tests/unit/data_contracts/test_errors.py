@@ -25,6 +25,7 @@ TABLE = [
     (errors.Hung, "hung", 5, "hung"),
     (errors.StorageUnavailable, "storage", 5, "storage"),
     (errors.GangIncomplete, "gang_incomplete", 5, "admission"),
+    (errors.Crashed, "crashed", 5, "crashed"),
     (errors.Fenced, "fenced", 5, None),
     (errors.CorruptError, "corrupt", 6, None),
     (errors.OverBudget, "over_budget", 7, None),

@@ -1,4 +1,4 @@
-"""`prefect.yaml`, read as Prefect reads it: one deployment per example, with a schedule, asking for scalars."""
+"""`prefect.yaml`, read as Prefect reads it: one deployment per example, by schedule, asking for scalars; the reaper."""
 
 from __future__ import annotations
 
@@ -9,13 +9,28 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def deployments(repository: Path) -> dict[str, dict[str, Any]]:
-    """Deployments by the spec that they run."""
+def listed(repository: Path) -> list[dict[str, Any]]:
     from prefect.cli.deploy._config import _load_deploy_configs_and_actions
     from rich.console import Console
 
-    found, _ = _load_deploy_configs_and_actions(prefect_file=repository / "prefect.yaml", console=Console())
-    return {deployment["parameters"]["spec"]: deployment for deployment in found}
+    return list(_load_deploy_configs_and_actions(prefect_file=repository / "prefect.yaml", console=Console())[0])
+
+
+@pytest.fixture(scope="module")
+def deployments(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Deployments by the spec that they run."""
+    return {one["parameters"]["spec"]: one for one in listed if "spec" in one.get("parameters", {})}
+
+
+def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -> None:
+    from infra.orchestrator.local_pool import POOL
+    from infra.orchestrator.reaper_deployments import EVERY, REAP, RESUME
+
+    by_entrypoint = {one["entrypoint"]: one for one in listed if "spec" not in one.get("parameters", {})}
+    assert set(by_entrypoint) == {REAP, RESUME}
+    assert {(one["name"], one["work_pool"]["name"]) for one in by_entrypoint.values()} == {(POOL, POOL)}
+    assert [one["cron"] for one in by_entrypoint[REAP]["schedules"]] == [EVERY]
+    assert by_entrypoint[REAP]["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
 
 
 def test_every_example_is_deployed_and_nothing_else(deployments: dict[str, dict[str, Any]], repository: Path) -> None:

@@ -1,0 +1,61 @@
+"""Who carries a run out, and what became of the processes that died over it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from data_contracts.records import HandOff
+
+
+class Execution(HandOff):
+    """A process that carries a run out: written when it has taken the run's lease, before it does anything else.
+
+    Attributes:
+        token: the lease's fencing token, which tells this execution from all others of the run.
+        ends: how often the run had ended before, without a final verdict.
+        flow_run: id of its flow run in Prefect; None if it has none.
+    """
+
+    run_id: str
+    token: int
+    ends: int
+    flow_run: str | None = None
+    started: str = ""
+
+
+class Crash(HandOff):
+    """A process that died over a run, and that its run is resumed; the budget `retry.crashed` counts these.
+
+    Attributes:
+        n: from 0; created once, so two reapers cannot answer one crash twice.
+        token: the newest fencing token before whoever resumes the run takes the lease.
+        ends: how often the run had ended before. Any end begins a new budget.
+        flow_run, run_count: the flow run that died, and how often Prefect had begun it.
+        by: who found it.
+    """
+
+    run_id: str
+    n: int
+    token: int
+    ends: int
+    flow_run: str | None = None
+    run_count: int = Field(default=0, exclude_if=lambda count: not count)
+    at: str
+    by: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What Prefect says of a flow run.
+
+    Attributes:
+        state: `gone`: unknown there, or there is none; `ended`: it failed, crashed or completed; `stopped`: a person
+            cancelled it, or it waits for one; `asked`: it waits for a worker; `running`: as far as is known.
+        run_count: how often it was begun.
+    """
+
+    state: Literal["gone", "ended", "stopped", "asked", "running"]
+    run_count: int = 0

@@ -1,0 +1,47 @@
+"""`reap`: find runs whose process died without a word, and have them resumed."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.errors import TrainwrightError
+from flows.commands.guard import Answer, log
+from flows.commands.run import connect, run_flow
+
+if TYPE_CHECKING:
+    from tasks.run.reaping import Reaped
+
+
+def reap(arguments: argparse.Namespace) -> Answer:
+    """The `reap` command: as the deployment `reap/POOL` does; without a worker, runs are resumed here, one by one."""
+    from tasks.run.run import known_store_list
+
+    stores = known_store_list(arguments.store)
+    connect("cli")
+    from flows.reap import summary
+    from infra.orchestrator.resuming import PrefectResumer
+    from tasks.run.reaping import reap_stores
+
+    reaped, away = reap_stores(stores, PrefectResumer(arguments.pool, here=True))
+    value: dict[str, Any] = {"runs": [asdict(one) for one in reaped], "away": [error.message for error in away]}
+    said, worst = summary(reaped, list(away)), max((error.exit_code for error in away), default=0)
+    for one in reaped:
+        if one.what == "here":
+            worst = max(worst, _resume(one))
+        worst = max(worst, {"left": 5, "lost": 6, "ended": 5}.get(one.what, 0))
+    return Answer(said, value, worst)
+
+
+def _resume(one: Reaped) -> int:
+    """Carry a run out in this process; its exit code, which for a person is what the run says of itself."""
+    from flows.retrain import resume
+
+    try:
+        report = run_flow(resume, run_id=one.run_id, store=one.store)
+    except TrainwrightError as error:
+        log.error("%s: %s", one.run_id, error)
+        return error.exit_code
+    log.info("%s: %s: %s", one.run_id, report.verdict, report.sentence)
+    return 0

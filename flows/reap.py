@@ -1,0 +1,40 @@
+"""The flow that finds runs whose process died without a word, and has them resumed; its deployment is `reap/POOL`."""
+
+from __future__ import annotations
+
+import logging
+
+from prefect import flow
+from prefect.states import Completed, Failed, State
+
+from data_contracts.errors import Interrupted
+from infra.orchestrator.resuming import PrefectResumer
+from tasks.run.reaping import Reaped, reap_stores
+from tasks.run.run import known_store_list
+
+log = logging.getLogger("trainwright")
+
+
+@flow(name="reap", flow_run_name="reap", retries=0)
+def reap(store: str | None = None, pool: str = "trainwright") -> State:
+    """Look once for dead runs, and have each resumed by a worker, within its budget `retry.crashed`.
+
+    Args:
+        store: store to look at; default: those that were used from this machine.
+        pool: its workers resume runs that cannot be executed again where they were.
+    """
+    reaped, away = reap_stores(known_store_list(store), PrefectResumer(pool))
+    sentence = summary(reaped, away)
+    if away or any(one.what in ("left", "lost") for one in reaped):
+        return Failed(message=sentence)
+    return Completed(message=sentence)
+
+
+def summary(reaped: list[Reaped], away: list[Interrupted]) -> str:
+    """What a look found, in one line."""
+    sentences = [one.sentence for one in reaped] + [str(error) for error in away]
+    return " ".join(_ended(sentence) for sentence in sentences) or "Every run has a verdict, or a process that lives."
+
+
+def _ended(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."

@@ -1,0 +1,52 @@
+"""The part of the layout about who carries runs out; `infra/store/layout.py` has all paths."""
+
+from __future__ import annotations
+
+from infra.store.path_parts import check_path
+from infra.store.path_parts import name_part as _name
+from infra.store.path_parts import number_part as _number
+
+
+def executions(run_id: str) -> str:
+    """Folder of a run's executions: the processes that carried it out, one after the other."""
+    return f"runs/{_name(run_id)}/executions"
+
+
+def execution(run_id: str, token: int) -> str:
+    """Record of the process that took the run's lease with this token."""
+    return f"{executions(run_id)}/{_number(token)}.json"
+
+
+def crashes(run_id: str) -> str:
+    """Folder of a run's crashes that were answered by resuming it."""
+    return f"runs/{_name(run_id)}/crashes"
+
+
+def crash(run_id: str, n: int) -> str:
+    """Record of crash `n` from 0, created once."""
+    return f"{crashes(run_id)}/{_number(n)}.json"
+
+
+def stages(run_id: str) -> str:
+    """Folder of the records of how a run's stages ended."""
+    return f"runs/{_name(run_id)}/stages"
+
+
+def errands(run_id: str) -> str:
+    """Folder of the jobs that nodes elsewhere do for a run."""
+    return f"runs/{_name(run_id)}/errands"
+
+
+def trainings() -> str:
+    """Folder of all trainings."""
+    return "trainings"
+
+
+def slots(training: str) -> str:
+    """Folder of the concurrency leases in Prefect that a training's conductors took."""
+    return f"{check_path(training)}/slots"
+
+
+def slot(training: str, lease_id: str) -> str:
+    """Mark: a conductor of the training took this lease."""
+    return f"{slots(training)}/{_name(lease_id)}"

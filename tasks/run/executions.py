@@ -1,0 +1,52 @@
+"""The processes that carried a run out, as the store knows them: when each began, and which of them died."""
+
+from __future__ import annotations
+
+from data_contracts.errors import Fenced
+from data_contracts.executions import Crash, Execution
+from data_contracts.run_report import RunReport
+from infra.audit import now
+from infra.store import Store, layout
+from tasks.run.run import Run
+
+
+def begin_execution(run: Run, token: int) -> None:
+    """Record that this process carries the run out; it holds the run's lease with this fencing token."""
+    mine = Execution(
+        run_id=run.run_id, token=token, ends=num_ends(run.store, run.run_id), flow_run=_flow_run(), started=now()
+    )
+    run.store.create_once(layout.execution(run.run_id, token), mine.to_json())
+
+
+def newest_execution(store: Store, run_id: str) -> Execution | None:
+    """The newest process that began to carry the run out; None for a run of an earlier version."""
+    tokens = _numbers(store.list(layout.executions(run_id)))
+    return store.read_as(layout.execution(run_id, tokens[-1]), Execution.from_json) if tokens else None
+
+
+def crashes_of(store: Store, run_id: str) -> list[Crash]:
+    """The run's crashes that were answered, from 0."""
+    numbers = _numbers(store.list(layout.crashes(run_id)))
+    return [store.read_as(layout.crash(run_id, n), Crash.from_json) for n in numbers]
+
+
+def num_ends(store: Store, run_id: str) -> int:
+    """How often the run has ended without a final verdict.
+
+    The end of a process that was fenced does not count: it is not the run's, which another process continues.
+    """
+    attempts = range(len(store.list(layout.run_attempts(run_id))))
+    reports = (store.read_as(layout.run_attempt(run_id, n), RunReport.from_json) for n in attempts)
+    return sum((one.error or {}).get("cause") != Fenced.cause for one in reports)
+
+
+def _numbers(names: list[str]) -> list[int]:
+    return sorted(int(stem) for name in names if (stem := name.removesuffix(".json")).isdigit())
+
+
+def _flow_run() -> str | None:
+    """Id of the flow run that this process executes."""
+    from prefect.context import FlowRunContext
+
+    context = FlowRunContext.get()
+    return None if context is None or context.flow_run is None else str(context.flow_run.id)

@@ -1,0 +1,245 @@
+"""Finds runs whose process died without a word, and has them resumed within their budget `retry.crashed`.
+
+A reaper takes the lease of such a run as any conductor would, so two reapers cannot answer one crash, and a process
+that was only stopped is fenced. Each crash that is answered is a record, created once before anything is asked for: a
+reaper that is killed in between leaves a request that the next one repeats, and no crash counts twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from data_contracts.errors import Crashed, Fenced, Interrupted, TrainwrightError
+from data_contracts.executions import Crash, Execution, Standing
+from data_contracts.resolved import Resolved
+from data_contracts.run_report import StageResult
+from infra.audit import now
+from infra.processes.process_id import ProcessId
+from infra.store import Lease, Store, Versioned, layout
+from infra.store.lease import held_lease, process_of, standing_still, with_process
+from infra.store.lease_keeper import PATIENCE_S
+from tasks.run.executions import crashes_of, newest_execution, num_ends
+from tasks.run.report import latest_report, report
+from tasks.run.run import Run
+
+# Runs that are looked at, the newest first: run ids sort by time.
+NEWEST = 1000
+
+log = logging.getLogger("trainwright")
+
+
+class Resumer(Protocol):
+    """Has runs resumed, by whichever worker there is. All methods may raise StorageUnavailable."""
+
+    def standing(self, flow_run: str | None) -> Standing:
+        """How a flow run stands."""
+
+    def requested(self, crash: Crash, key: str) -> Standing:
+        """How the flow run stands that was asked for after a crash; `gone` if nothing was asked for."""
+
+    def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
+        """Ask for the run to be resumed, once for each `key`; returns how, or None if the caller must do it itself."""
+
+    def release(self, leases: list[str]) -> None:
+        """Free the slots of a dead gang at once; they are free by themselves after a while."""
+
+    def end_nodes(self, training: str) -> None:
+        """Cancel the flow runs of a dead gang's nodes that no worker has begun."""
+
+    def gave_up(self, run_id: str, pipeline: str, flow_run: str | None, sentence: str) -> None:
+        """Tell people that a run is not resumed by itself. Raises nothing."""
+
+
+@dataclass(frozen=True)
+class Reaped:
+    """What became of a run that was found dead.
+
+    Attributes:
+        what: `resumed`: somebody was asked; `here`: the caller must resume it; `ended`: it has a verdict now; `left`:
+            it could not be decided now; `lost`: its records cannot be read.
+    """
+
+    run_id: str
+    store: str
+    what: Literal["resumed", "here", "ended", "left", "lost"]
+    sentence: str
+
+
+def reap_stores(stores: Iterable[Store], resumer: Resumer) -> tuple[list[Reaped], list[Interrupted]]:
+    """`reap` for each store; returns what was done, and the errors of stores that could not be looked at."""
+    reaped: list[Reaped] = []
+    away: list[Interrupted] = []
+    for store in stores:
+        try:
+            reaped += reap(store, resumer)
+        except Interrupted as error:
+            log.warning("%s was not looked at: %s", store.uri, error)
+            away.append(error)
+    return reaped, away
+
+
+def reap(store: Store, resumer: Resumer, *, patience_s: float = PATIENCE_S) -> list[Reaped]:
+    """Look for dead runs in a store and have each resumed, or end it; returns what was done. StorageUnavailable."""
+    runs = list(_unfinished(store))
+    paths = {layout.lease(layout.run(run_id)): run_id for run_id in runs}
+    still = standing_still(store, paths, patience_s=patience_s)
+    reaped = [_reap_one(store, paths[path], seen, resumer) for path, seen in still.items()]
+    others = [run_id for run_id in runs if layout.lease(layout.run(run_id)) not in still]
+    reaped += [_reap_one(store, run_id, None, resumer) for run_id in others if _may_be_forgotten(store, run_id)]
+    return [one for one in reaped if one is not None]
+
+
+def _unfinished(store: Store) -> Iterable[str]:
+    """The newest runs without a final verdict."""
+    for run_id in sorted(store.list(layout.runs()), reverse=True)[:NEWEST]:
+        if not store.exists(layout.report(run_id)) and store.exists(layout.resolved(run_id)):
+            yield run_id
+
+
+def _may_be_forgotten(store: Store, run_id: str) -> bool:
+    """Whether a resumption was asked for that may never have begun: nobody holds the lease."""
+    return bool(store.list(layout.crashes(run_id))) and held_lease(store, layout.lease(layout.run(run_id))) is None
+
+
+def _reap_one(store: Store, run_id: str, seen: Versioned | None, resumer: Resumer) -> Reaped | None:
+    """Answer for one run, whatever is wrong with it: the others must not suffer."""
+    try:
+        return _Dead(store, run_id, resumer).answer(seen)
+    except Fenced:
+        return None
+    except Interrupted as error:
+        return Reaped(run_id, store.uri, "left", f"{run_id} could not be resumed now: {error.message}")
+    except TrainwrightError as error:
+        return Reaped(run_id, store.uri, "lost", f"{run_id} cannot be resumed: {error}")
+
+
+class _Dead:
+    def __init__(self, store: Store, run_id: str, resumer: Resumer) -> None:
+        self.store, self.run_id, self.resumer = store, run_id, resumer
+        self.run = Run(store.read_as(layout.resolved(run_id), Resolved.from_json), store)
+        self.lease_path = layout.lease(layout.run(run_id))
+
+    def answer(self, seen: Versioned | None) -> Reaped | None:
+        """Take the lease and decide; None if the run turns out to be alive, ended, or stopped by a person."""
+        execution = newest_execution(self.store, self.run_id)
+        flow_run = None if execution is None else execution.flow_run
+        standing = self.resumer.standing(flow_run)
+        if standing.state in ("stopped", "asked"):
+            return None
+        holder = with_process(f"reaper/{uuid.uuid4().hex[:12]}")
+        if seen is None:
+            seen = self.store.pointer(self.lease_path).read()
+            if seen is None or not seen.value["released"] or not self._forgotten(execution):
+                return None
+        lease = Lease.seize(self.store, self.lease_path, holder, seen)
+        if lease is None:
+            return None
+        try:
+            self._free(process_of(seen.value["holder"]))
+            return self._decide(lease, execution, standing)
+        finally:
+            lease.release()
+
+    def _forgotten(self, execution: Execution | None) -> bool:
+        """Whether the last crash was answered, but no process began, and none is about to."""
+        crash = self._unbegun(execution)
+        return crash is not None and self.resumer.requested(crash, self._key(crash)).state in ("gone", "ended")
+
+    def _decide(self, lease: Lease, execution: Execution | None, standing: Standing) -> Reaped | None:
+        ends = num_ends(self.store, self.run_id)
+        if self.store.exists(layout.report(self.run_id)) or self._has_ended(execution, ends):
+            return None
+        crash = self._unbegun(execution)
+        if crash is not None:
+            asked = self.resumer.requested(crash, self._key(crash)).state
+            if asked in ("asked", "running", "stopped"):
+                return None
+            if asked == "gone":  # the reaper died before it asked
+                return self._ask(lease, crash)
+        earlier = crashes_of(self.store, self.run_id)
+        used, budget = sum(one.ends == ends for one in earlier), self.run.spec.retry.crashed
+        flow_run = None if execution is None else execution.flow_run
+        if used >= budget:
+            return self._give_up(lease, used, flow_run)
+        crash = Crash(
+            run_id=self.run_id,
+            n=len(earlier),
+            token=lease.token,
+            ends=ends,
+            flow_run=flow_run,
+            run_count=standing.run_count,
+            at=now(),
+            by=lease.holder,
+        )
+        lease.confirm()
+        if not self.store.create_once(layout.crash(self.run_id, crash.n), crash.to_json()):
+            return None  # another reaper was faster
+        return self._ask(lease, crash)
+
+    def _has_ended(self, execution: Execution | None, ends: int) -> bool:
+        """Whether the process that died had reported its end: only its lease was left."""
+        if execution is not None:
+            return ends > execution.ends
+        last = latest_report(self.store, self.run_id)  # of an earlier version, which recorded no executions
+        return last is not None
+
+    def _unbegun(self, execution: Execution | None) -> Crash | None:
+        """The crash that was answered last, if no process has begun to carry the run out since."""
+        crashes = crashes_of(self.store, self.run_id)
+        if not crashes or (execution is not None and execution.token > crashes[-1].token):
+            return None
+        return crashes[-1]
+
+    def _ask(self, lease: Lease, crash: Crash) -> Reaped:
+        lease.confirm()
+        how = self.resumer.resume(crash, self.store.uri, self.run.spec.name, self._key(crash))
+        which = f"crash {crash.n + 1}; {self.run.spec.retry.crashed} are retried in a row"
+        sentence = f"{self.run_id} of {self.run.spec.name} had lost its process ({which}); {how or 'resuming it here'}"
+        log.info("%s", sentence)
+        return Reaped(self.run_id, self.store.uri, "here" if how is None else "resumed", sentence)
+
+    def _give_up(self, lease: Lease, used: int, flow_run: str | None) -> Reaped:
+        times = {0: "is never resumed by itself", 1: "was resumed once"}.get(used, f"was resumed {used} times")
+        error = Crashed(
+            f"The process that carried out the run {self.run_id} died without a word, and the run {times} "
+            f"(retry.crashed: {self.run.spec.retry.crashed})."
+        )
+        lease.confirm()
+        for name in self.store.list(layout.stages(self.run_id)):
+            told = self.store.read_as(f"{layout.stages(self.run_id)}/{name}", StageResult.model_validate)
+            self.run.results[told.name] = told
+        report(self.run, error=error)
+        self.resumer.gave_up(self.run_id, self.run.spec.name, flow_run, str(error))
+        log.warning("%s", error)
+        return Reaped(self.run_id, self.store.uri, "ended", str(error))
+
+    def _key(self, crash: Crash) -> str:
+        """What Prefect knows the request by: the same for two reapers that answer the same crash."""
+        return f"reap/{self.run_id}/{crash.n}"
+
+    def _free(self, process: ProcessId | None) -> None:
+        """Fence the dead process's trainings, so that their nodes end, and free their slots."""
+        if process is None:
+            return
+        for training in self._trainings():
+            path = layout.lease(training)
+            held = held_lease(self.store, path)
+            if held is None or process_of(held.value["holder"]) != process:
+                continue
+            lease = Lease.seize(self.store, path, with_process("reaper"), held)
+            if lease is not None:
+                lease.release()
+                with contextlib.suppress(Interrupted):  # slots are free by themselves later, and nodes see the token
+                    self.resumer.release(self.store.list(layout.slots(training)))
+                    self.resumer.end_nodes(training)
+
+    def _trainings(self) -> Iterable[str]:
+        """The directories with a lease of their own: of trainings, and of the run's jobs on nodes elsewhere."""
+        yield from (f"{layout.trainings()}/{name}" for name in self.store.list(layout.trainings()))
+        errands = layout.errands(self.run_id)
+        yield from (f"{errands}/{name}" for name in self.store.list(errands))

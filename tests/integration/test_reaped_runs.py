@@ -1,0 +1,103 @@
+"""Runs that lost their process, on a real server with real workers: the reaper has them resumed, within a budget."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.executions import Crash, Execution
+from infra.processes.processes import kill_marked
+from infra.store import Store, layout, open_store
+from infra.store.lease import held_lease
+from tests.support.pool import FINAL, Site, password_in, processes_of, server_url, until
+from tests.support.tiny import SPEC, trainwright, write_project
+
+POOL = "nights"
+LONG = {
+    "train": {
+        **SPEC["train"],
+        "lightning": {**SPEC["train"]["lightning"], "trainer": {"max_epochs": 40}},
+        "checkpoint": {"every_steps": 20},
+    },
+    "retry": {"crashed": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path) -> Iterator[Site]:
+    site = Site(server_url(), tmp_path_factory.mktemp("site"), password_in(state_folder / "home"))
+    try:
+        site.pool(POOL, worker=False)
+        yield site
+    finally:
+        site.close()
+
+
+def reaped(site: Site, store: Store) -> dict[str, Any]:
+    """The final state of a look by a worker."""
+    look = site.run(POOL, "reap", {"store": store.uri, "pool": POOL}, "flows.reap.reap")
+    until(lambda: site.state(look) in FINAL, what=lambda: site.now(look)["state"])
+    return dict(site.now(look)["state"])
+
+
+def killed_while_it_trains(site: Site, store: Store, flow_run: dict[str, Any], worker: str, generation: int) -> str:
+    """Kill the worker's machine, as it were, once a generation has launched; the run's id."""
+
+    def trains() -> list[Path]:
+        assert site.state(flow_run) not in FINAL, site.now(flow_run)["state"]
+        return list(Path(store.uri).glob(f"trainings/*/g{generation}/node-0/beat-*.json"))
+
+    until(trains, what=lambda: site.now(flow_run)["state"])
+    kill_marked(worker)
+    assert not processes_of(site, flow_run)
+    (run_id,) = store.list(layout.runs())
+    assert held_lease(store, layout.lease(layout.run(run_id))) is not None
+    return run_id
+
+
+def records(store: Store, run_id: str) -> tuple[list[Execution], list[Crash]]:
+    executions = [f"{layout.executions(run_id)}/{name}" for name in store.list(layout.executions(run_id))]
+    crashes = [f"{layout.crashes(run_id)}/{name}" for name in store.list(layout.crashes(run_id))]
+    return (
+        [store.read_as(path, Execution.from_json) for path in executions],
+        [store.read_as(path, Crash.from_json) for path in crashes],
+    )
+
+
+def test_a_run_that_lost_its_worker_goes_on_as_the_same_flow_run_and_ends_when_its_budget_does(
+    site: Site, tmp_path: Path
+) -> None:
+    spec = write_project(tmp_path / "tiny", LONG)
+    worker = site.work(POOL)
+    store = open_store(str(spec.parent / ".trainwright"))
+    flow_run = site.run(POOL, "retrain", {"spec": str(spec)}, "flows.retrain.retrain")
+    run_id = killed_while_it_trains(site, store, flow_run, worker, 0)
+    assert site.state(flow_run) == "RUNNING", "nobody told the server"
+
+    worker = site.work(POOL)
+    first = reaped(site, store)
+    assert "is executed again by a worker" in first["message"], first
+    assert "Every run has a verdict" in reaped(site, store)["message"], "it was asked for, or lives"
+    killed_while_it_trains(site, store, flow_run, worker, 1)
+    executions, crashes = records(store, run_id)
+    assert [one.flow_run for one in executions] == [flow_run["id"]] * 2
+    assert [(one.n, one.flow_run, one.ends) for one in crashes] == [(0, flow_run["id"], 0)]
+
+    site.work(POOL)
+    assert "was resumed once (retry.crashed: 1)" in reaped(site, store)["message"]
+    report = json.loads(store.read(layout.run_attempt(run_id, 0)))
+    assert (report["verdict"], report["exit_code"], report["error"]["cause"]) == ("failed", 5, "crashed")
+    assert [one["name"] for one in report["stages"]] == ["shard", "validate"]
+    assert site.state(flow_run) == "CRASHED"
+    assert "Every run has a verdict" in reaped(site, store)["message"], "an end is final until a person resumes it"
+    assert len(records(store, run_id)[1]) == 1
+
+    # A person begins a new budget. Nobody but this process carries it out, and the trigger stays the first one's.
+    done = trainwright("resume", run_id, "--store", store.uri, "--json", env=site.environment)
+    ended = json.loads(done.stdout)
+    assert (done.returncode, ended["verdict"], ended["trigger"]) == (0, "promoted", "ui"), done.stderr
+    assert len(store.list(layout.history("tiny", "champion"))) == 1

@@ -1,0 +1,337 @@
+"""A reaper and real leases of real processes: who is resumed, how often, and who is left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
+from data_contracts.executions import Crash, Standing
+from infra.store import Lease, layout
+from infra.store.lease import held_lease
+from tasks.run.executions import begin_execution, crashes_of, num_ends
+from tasks.run.options import RunOptions
+from tasks.run.reaping import Reaped, reap, reap_stores
+from tasks.run.report import latest_report, report
+from tasks.run.run import Run, open_run
+from tests.support.pool import until
+from tests.support.processes import a_process, identified
+from tests.support.tiny import write_project
+
+FLOW_RUN = "0b4e9a5c-8f0d-4b6e-9a55-1f2d3c4b5a69"
+PATIENCE_S = 0.5
+
+
+class Prefect:
+    """In place of the server: flow runs with a state, and what was asked for."""
+
+    def __init__(self) -> None:
+        self.flow_run = Standing("running", 1)
+        self.made: dict[str, Standing] = {}
+        self.asked: list[str] = []
+        self.released: list[str] = []
+        self.ended: list[str] = []
+        self.told: list[str] = []
+        self.away = False
+
+    def standing(self, flow_run: str | None) -> Standing:
+        return Standing("gone") if flow_run is None else self.flow_run
+
+    def requested(self, crash: Crash, key: str) -> Standing:
+        return self.made.get(key, Standing("gone"))
+
+    def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
+        if self.away:
+            raise StorageUnavailable("The Prefect server no longer answers.")
+        self.asked.append(key)
+        self.made.setdefault(key, Standing("asked"))
+        return "a flow run resumes it"
+
+    def release(self, leases: list[str]) -> None:
+        self.released += leases
+
+    def end_nodes(self, training: str) -> None:
+        self.ended.append(training)
+
+    def gave_up(self, run_id: str, pipeline: str, flow_run: str | None, sentence: str) -> None:
+        self.told.append(sentence)
+
+
+class Site:
+    """A run of the tiny project, the lease on it, and whoever died over it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.store, self.prefect = run, run.store, Prefect()
+        self.path = layout.lease(layout.run(run.run_id))
+
+    def begin(self, holder: str = "") -> Lease:
+        """A process takes the run's lease and begins."""
+        lease = Lease.take(self.store, self.path, holder or f"{self.run.run_id}/x", patience_s=0.01)
+        begin_execution(self.run, lease.token)
+        return lease
+
+    def dies(self, *, training: str | None = None) -> Lease:
+        """A process begins and is killed."""
+        with a_process() as process:
+            holder = f"{self.run.run_id}/x@{identified(process)}"
+            lease = self.begin(holder)
+            if training is not None:
+                Lease.take(self.store, layout.lease(training), holder)
+        return lease
+
+    def reaped(self) -> list[Reaped]:
+        return reap(self.store, self.prefect, patience_s=PATIENCE_S)
+
+    @property
+    def crashes(self) -> list[Crash]:
+        return crashes_of(self.store, self.run.run_id)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny project with a run that was opened; it is copied for each test."""
+    folder = tmp_path_factory.mktemp("project")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRAINWRIGHT_HOME", str(folder / "home"))
+        open_run(write_project(folder / "tiny", {"retry": {"crashed": 2}}), options=RunOptions(key="k", trigger="ci"))
+    return folder / "tiny"
+
+
+@pytest.fixture
+def site(project: Path, tmp_path: Path, home: Path) -> Site:
+    shutil.copytree(project, tmp_path / "tiny")
+    return Site(open_run(tmp_path / "tiny" / "pipeline.yaml", options=RunOptions(key="k", trigger="ci")))
+
+
+@contextlib.contextmanager
+def renewed(lease: Lease) -> Iterator[None]:
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(0.02):
+            lease.renew()
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_run_that_lives_is_never_touched(site: Site) -> None:
+    lease = site.begin()
+    with renewed(lease):
+        assert site.reaped() == []
+    lease.confirm()
+    assert (site.crashes, site.prefect.asked) == ([], [])
+
+
+def test_a_dead_run_is_resumed_and_its_training_is_free_at_once(site: Site) -> None:
+    other, training = "trainings/other-0", "trainings/k-0"
+    Lease.take(site.store, layout.lease(other), "somebody")
+    site.store.create_once(layout.slot(training, "aa"), b"gpu")
+    site.dies(training=training)
+    (one,) = site.reaped()
+    assert (one.what, one.run_id) == ("resumed", site.run.run_id)
+    assert "crash 1; 2 are retried in a row" in one.sentence
+    assert [(crash.n, crash.token, crash.ends) for crash in site.crashes] == [(0, 1, 0)]
+    assert held_lease(site.store, site.path) is None, "whoever resumes it need not wait"
+    assert held_lease(site.store, layout.lease(training)) is None
+    assert held_lease(site.store, layout.lease(other)) is not None
+    assert (site.prefect.released, site.prefect.ended) == (["aa"], [training])
+    assert site.reaped() == [], "a worker is about to take it"
+    assert site.begin().token == 2
+
+
+def test_a_run_that_dies_again_and_again_ends_with_its_cause_and_a_person_begins_anew(site: Site) -> None:
+    for n in range(2):
+        site.dies()
+        assert [one.what for one in site.reaped()] == ["resumed"]
+        assert len(site.crashes) == n + 1
+    site.dies()
+    (one,) = site.reaped()
+    assert (one.what, site.prefect.told) == ("ended", [one.sentence])
+    found = latest_report(site.store, site.run.run_id)
+    assert found is not None
+    assert (found.verdict, found.exit_code, (found.error or {})["cause"]) == ("failed", 5, "crashed")
+    assert "was resumed 2 times (retry.crashed: 2)" in found.sentence
+    assert (site.reaped(), len(site.crashes)) == ([], 2)
+    site.dies()  # a person resumed it
+    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert [(crash.n, crash.ends) for crash in site.crashes] == [(0, 0), (1, 0), (2, 1)]
+
+
+def test_two_reapers_at_once_answer_one_crash_once(site: Site) -> None:
+    site.dies()
+    both = threading.Barrier(4)
+    found: list[list[Reaped]] = []
+
+    def look() -> None:
+        both.wait()
+        found.append(site.reaped())
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(len(one) for one in found) == [0, 0, 0, 1]
+    assert (len(site.crashes), len(site.prefect.asked)) == (1, 1)
+
+
+def test_a_server_that_is_away_costs_no_budget(site: Site) -> None:
+    site.dies()
+    site.prefect.away = True
+    (one,) = site.reaped()
+    assert (one.what, site.prefect.asked) == ("left", [])
+    site.prefect.away = False
+    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert len(site.crashes) == 1
+
+
+KILLED = """
+import os, signal, sys
+from infra.store import open_store
+from tasks.run.reaping import reap
+from tests.unit.tasks.run.test_reaping import Prefect
+
+class Struck(Prefect):
+    def resume(self, *_):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+reap(open_store(sys.argv[1]), Struck())
+"""
+
+
+def test_a_reaper_that_is_killed_before_it_asked_is_followed_by_the_next(site: Site, repository: Path) -> None:
+    site.dies()
+    env = {**os.environ, "PYTHONPATH": str(repository)}
+    done = subprocess.run([sys.executable, "-c", KILLED, site.store.uri], env=env, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert held_lease(site.store, site.path) is not None
+    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert (len(site.crashes), len(site.prefect.asked)) == (1, 1)
+
+
+def test_a_request_whose_flow_run_ended_before_it_began_counts_as_another_crash(site: Site) -> None:
+    site.dies()
+    site.reaped()
+    (key,) = site.prefect.asked
+    site.prefect.made[key] = Standing("ended")
+    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert len(site.crashes) == 2
+    site.prefect.made[site.prefect.asked[-1]] = Standing("ended")
+    assert [one.what for one in site.reaped()] == ["ended"]
+
+
+@pytest.mark.parametrize("state", ["stopped", "asked"])
+def test_a_run_that_a_person_stopped_or_that_waits_for_a_worker_is_left_alone(
+    site: Site, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.run.executions._flow_run", lambda: FLOW_RUN)
+    lease = site.dies()
+    site.prefect.flow_run = Standing(state, 1)  # type: ignore[arg-type]
+    assert site.reaped() == []
+    lease.confirm()
+
+
+@pytest.mark.parametrize("cause", [Cancelled("stopped"), StorageUnavailable("away")])
+def test_a_process_that_had_reported_its_end_left_nothing_but_its_lease(site: Site, cause: TrainwrightError) -> None:
+    site.dies()
+    report(site.run, error=cause)
+    assert (site.reaped(), site.crashes) == ([], [])
+    assert held_lease(site.store, site.path) is None
+
+
+def test_the_end_of_a_process_that_was_fenced_is_not_the_runs(site: Site) -> None:
+    site.dies()
+    site.reaped()
+    site.dies()
+    report(site.run, error=Fenced("it is another's"))
+    assert num_ends(site.store, site.run.run_id) == 0
+    assert [one.what for one in site.reaped()] == ["resumed"]
+    assert len(site.crashes) == 2
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_run_of_an_earlier_version_is_resumed_unless_it_had_ended(site: Site, has_ended: bool) -> None:
+    with a_process() as process:
+        Lease.take(site.store, site.path, f"{site.run.run_id}/x@{identified(process)}")
+    if has_ended:
+        report(site.run, error=Cancelled("stopped"))
+    assert [one.what for one in site.reaped()] == ([] if has_ended else ["resumed"])
+
+
+def test_a_damaged_run_is_told_and_the_others_go_on(site: Site, tmp_path: Path) -> None:
+    site.dies()
+    second = Site(open_run(tmp_path / "tiny" / "pipeline.yaml", options=RunOptions(key="other", trigger="ci")))
+    second.dies()
+    file = Path(site.store.uri) / layout.resolved(site.run.run_id)
+    file.chmod(0o600)
+    value = json.loads(file.read_text())
+    file.write_text(json.dumps({**value, "run_id": "else"}))
+    what = {one.run_id: one.what for one in site.reaped()}
+    assert what == {site.run.run_id: "lost", second.run.run_id: "resumed"}
+
+
+def test_a_store_that_is_away_is_told_and_the_others_are_looked_at(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.dies()
+    gone = Site(site.run).store
+    away = StorageUnavailable("it does not answer")
+
+    class Away:
+        uri = "s3://away"
+
+        def list(self, _: str) -> list[str]:
+            raise away
+
+    reaped, errors = reap_stores([Away(), gone], site.prefect)  # type: ignore[list-item]
+    assert ([one.what for one in reaped], errors) == (["resumed"], [away])
+
+
+FROZEN = """
+import sys, time
+from data_contracts.errors import Fenced
+from infra.store import open_store
+from infra.store.lease_keeper import LeaseKeeper
+
+keeper = LeaseKeeper(open_store(sys.argv[1]), sys.argv[2], "run/x", renew_s=0.05)
+keeper.start()
+print(keeper.token(60), flush=True)
+while True:
+    try:
+        keeper.check()
+    except Fenced:
+        print("fenced", flush=True)
+        break
+    time.sleep(0.02)
+"""
+
+
+def test_a_process_that_was_stopped_is_fenced_when_it_continues(site: Site, repository: Path) -> None:
+    command = [sys.executable, "-c", FROZEN, site.store.uri, site.path]
+    env = {**os.environ, "PYTHONPATH": str(repository)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            begin_execution(site.run, int(process.stdout.readline()))
+            assert site.reaped() == [], "it renews its lease"
+            process.send_signal(signal.SIGSTOP)
+            assert [one.what for one in site.reaped()] == ["resumed"]
+            process.send_signal(signal.SIGCONT)
+            assert process.stdout.readline() == "fenced\n"
+        finally:
+            process.kill()
+    until(lambda: process.poll() is not None)
