@@ -12,7 +12,9 @@ from infra.orchestrator.server import ensure_server, server_status, stop_server
 def up() -> Server:
     """Start the server, the pool, its reaper and a worker, unless they run already.
 
-    `prefect` in this folder then uses the server. Afterwards `prefect deploy --all` works. Raises what `ensure_server`, `ensure_pool` and `start_worker` raise.
+    `prefect` in this folder then uses the server. Afterwards `prefect deploy --all` works.
+
+    Raises what `ensure_server`, `ensure_pool` and `start_worker` raise.
     """
     server = ensure_server()
     ensure_pool()
