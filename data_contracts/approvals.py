@@ -13,6 +13,7 @@ from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_va
 
 from data_contracts.canonical import Name, canonical, digest
 from data_contracts.handoffs import GateResult, HandOff, Ref
+from data_contracts.times import readable
 
 # The type of the bytes that a signed answer signs, in the envelope around them.
 PAYLOAD_TYPE = "application/vnd.trainwright.approval+json"
@@ -129,15 +130,16 @@ def meaning(question: Question, answer: Answer | None, now: str) -> Meaning:
     if answer.decision == "expired":
         return Meaning("refused", expired(question))
     if is_late(question, answer.at):
-        return Meaning("refused", f"{answer.by} answered at {answer.at}, after the deadline {question.deadline}")
+        late = [readable(one, seconds=True) for one in (answer.at, question.deadline)]
+        return Meaning("refused", f"{answer.by} answered at {late[0]}, after the deadline {late[1]}")
     if answer.decision == "refused":
-        return Meaning("refused", f'{answer.by} refused it at {answer.at}: "{answer.reason}"')
+        return Meaning("refused", f'{answer.by} refused it at {readable(answer.at)}: "{answer.reason}"')
     return Meaning("approved")
 
 
 def expired(question: Question) -> str:
     """Why a question that nobody answered in time counts as refused."""
-    return f"nobody answered before the deadline {question.deadline}"
+    return f"nobody answered before the deadline {readable(question.deadline)}"
 
 
 class Protection(HandOff):
@@ -166,4 +168,4 @@ class Protection(HandOff):
         """Who decided it, when and why, as the end of a sentence."""
         count = len(self.keys)
         signed = f"; only answers signed with {'its key' if count == 1 else f'one of {count} keys'} count"
-        return f'{self.by} decided so at {self.at}: "{self.reason}"{signed if count else ""}'
+        return f'{self.by} decided so at {readable(self.at)}: "{self.reason}"{signed if count else ""}'

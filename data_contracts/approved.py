@@ -8,6 +8,7 @@ from pydantic import Field
 
 from data_contracts.canonical import Name
 from data_contracts.records import Record
+from data_contracts.times import readable
 
 
 def _absent(value: Any) -> bool:
@@ -39,9 +40,8 @@ class Approval(Record):
         """Who approved, when, how that is known, and why."""
         signed = f"signed with the key {', '.join(one[:16] for one in self.keys)}"
         where = "in Prefect's pages" if self.via == "prefect" else "on the command line"
-        return (
-            f'{self.by} approved it at {self.at} {where} ({signed if self.keys else "name as stated"}): "{self.reason}"'
-        )
+        how = signed if self.keys else "name as stated"
+        return f'{self.by} approved it at {readable(self.at)} {where} ({how}): "{self.reason}"'
 
 
 class Force(Record):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from data_contracts.records import Record
+from data_contracts.times import readable
 
 
 class VersionFacts(Record):
@@ -59,5 +60,5 @@ class Hold(Record):
     @property
     def sentence(self) -> str:
         """The person, time and reason of the roll-back, as the end of a sentence."""
-        when = f" at {self.at}" if self.at else ""
+        when = f" at {readable(self.at)}" if self.at else ""
         return f"{self.by} rolled version {self.version} back{when}" + (f' ("{self.reason}")' if self.reason else "")

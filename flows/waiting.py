@@ -8,6 +8,7 @@ from prefect.exceptions import Pause
 
 from data_contracts.approvals import Answer, Question
 from data_contracts.errors import UsageError
+from data_contracts.times import readable
 from infra import approvals
 from infra.audit import now
 from infra.orchestrator.artifacts import as_code, as_text
@@ -67,7 +68,7 @@ def page(run: Run, question: Question) -> str:
         f"Checkpoint {as_code(question.candidate.id[:12])}. This flow run's report has all of the evidence.",
         "",
         f"Run {as_code(question.run_id)} of {as_code(question.pipeline)}. Without an answer before "
-        f"{as_text(question.deadline)}, it counts as refused.",
+        f"{readable(question.deadline)}, it counts as refused.",
     ]
     if not unsigned_counts(run.store, question):
         command = f"trainwright approve {question.run_id} --key FILE --reason WHY"

@@ -7,6 +7,7 @@ from typing import Any
 
 from data_contracts.handoffs import Hold
 from data_contracts.incidents import Incident
+from data_contracts.times import readable
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from flows.commands.tables import table
@@ -42,16 +43,16 @@ def _held(store: Store, model: str, alias: str) -> tuple[Hold, ...]:
 
 def _lines(model: str, alias: str, moves: list[Move], held: tuple[Hold, ...]) -> list[str]:
     count = f"{len(moves)} entr{'y' if len(moves) == 1 else 'ies'}"
-    rows = [(one.at, one.by or "?", one.trigger, _versions(one), _why(model, alias, one)) for one in moves]
+    rows = [(readable(one.at), one.by or "?", one.trigger, _versions(one), _why(model, alias, one)) for one in moves]
     lines = [f"{model}@{alias} is version {moves[-1].after}: {count}", ""]
     lines.append(table(("when", "who", "trigger", "version", "what"), rows))
     for one in moves:
         if one.approval is not None or one.force is not None:
-            lines += ["", f"{one.at}: the promotion of version {one.after}"]
+            lines += ["", f"{readable(one.at)}: the promotion of version {one.after}"]
             lines += [f"  {one.approval.sentence}"] if one.approval is not None else []
             lines += [f"  {one.force.sentence}"] if one.force is not None else []
         if one.incident is not None:
-            lines += ["", f"{one.at}: the rollback from version {one.before} to version {one.after}"]
+            lines += ["", f"{readable(one.at)}: the rollback from version {one.before} to version {one.after}"]
             lines += _note(one.incident)
     for hold in held:
         lines += ["", f"on hold: checkpoint {hold.checkpoint_id[:12]}, because {hold.sentence}"]
@@ -73,7 +74,7 @@ def _note(note: Incident) -> list[str]:
     left, back = note.left, note.back
     lines = [f"  reason      {note.reason or 'none was given'}"]
     lines += [f"  evidence    {one}" for one in note.evidence]
-    since = f" since {left.since}" if left.since else ""
+    since = f" since {readable(left.since)}" if left.since else ""
     run = f", by run {left.run_id}" if left.run_id else ""
     lines.append(f"  in service  version {left.version}{since}{run}")
     lines += [f"  it had met  {one}" for one in left.gates]

@@ -154,7 +154,9 @@ def text(report: RunReport, colour: bool) -> str:
 
     shade = {"promoted": 32, "unchanged": 32, "not_promoted": 33, "waiting": 33}.get(report.verdict, 31)
     verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
-    lines = [f"{verdict}: {report.sentence}", ""]
+    # The verdict's word is not said twice.
+    sentence = report.sentence.removeprefix("Not promoted: ").removeprefix("Not promoted, ")
+    lines = [f"{verdict}: {sentence}", ""]
     for one in report.stages:
         reused = f" ← {one.reused_from}" if one.reused_from else ""
         said = "" if one.sentence and one.sentence in report.sentence else f"  {one.sentence}{reused}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from data_contracts.approvals import meaning
+from data_contracts.times import readable
 from infra.approvals import latest_question, stored_answer
 from infra.audit import now
 from infra.store import Store
@@ -16,7 +17,7 @@ def standing_of(store: Store, run_id: str) -> str:
     answer = stored_answer(store, question)
     means = meaning(question, answer, now())
     if means.standing == "waiting":
-        return f"for an answer before {question.deadline}"
+        return f"for an answer before {readable(question.deadline)}"
     if means.standing == "refused":
         return f"to be resumed: {means.reason}"
     return f"to be resumed: {answer.by if answer else 'a person'} approved it"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from data_contracts.approvals import MOST_NAME, Answer, Question, expired, meaning
 from data_contracts.errors import ApprovalRefused, UsageError
+from data_contracts.times import readable
 from infra import approvals
 from infra.approval_signatures import refuse_stranger, signed
 from infra.audit import now
@@ -58,7 +59,7 @@ def answer(
     means = meaning(question, found, at)
     if found.decision == "expired":
         raise ApprovalRefused(f"The answer came too late: {expired(question)}, which counts as refused.")
-    before = means.reason or f'{found.by} approved it at {found.at}: "{found.reason}"'
+    before = means.reason or f'{found.by} approved it at {readable(found.at)}: "{found.reason}"'
     raise UsageError(
         f"The question of the run {run_id} is answered already: {before}.",
         remedy=f"The first answer counts; `trainwright resume {run_id}` continues the run.",

@@ -10,6 +10,7 @@ from data_contracts.approved import Approval
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
 from data_contracts.pipeline_spec.arrival import length_of
+from data_contracts.times import readable
 from infra import approvals
 from infra.approval_signatures import fault
 from infra.audit import now
@@ -124,11 +125,11 @@ def _question(
 
 
 def _waits(question: Question) -> ApprovalPending:
-    replaced = f", in the place of version {question.champion_version}," if question.champion_version else ""
+    replaced = f" instead of version {question.champion_version}" if question.champion_version else ""
     met = "The gate is met" if len(question.gates) == 1 else f"All {len(question.gates)} gates are met"
     ready = f"{met}, and a" if question.gates else "A"
     return ApprovalPending(
-        f"{ready} person must approve the candidate as {question.name}{replaced} before {question.deadline}.",
+        f"{ready} person must approve the candidate as {question.name}{replaced} before {readable(question.deadline)}.",
         remedy=f"Answer with `trainwright approve {question.run_id} --reason WHY`, or with `refuse`; "
         f"then `trainwright resume {question.run_id}` continues the run.",
         details={"gates": [gate.to_json() for gate in question.gates], "question": question.to_json()},

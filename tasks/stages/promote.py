@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from data_contracts.approved import Force
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, Hold, ModelVersion, Receipt, Ref
+from data_contracts.times import readable
 from infra import registry
 from infra.receipts import without_hold
 from infra.store import PointerMoved, Versioned
@@ -88,7 +89,7 @@ def judged_or_held(
 
 def _when_resumed(run: Run) -> PlannedAction:
     question = approval.pending(run)
-    waits = f"; nobody has answered yet, and the deadline is {question.deadline}" if question is not None else ""
+    waits = f"; nobody has answered yet, and the deadline is {readable(question.deadline)}" if question is not None else ""
     return "run", f"{JUDGED}{waits}"
 
 

@@ -131,6 +131,7 @@ def checked_evidence(evidence: Sequence[str]) -> list[str]:
 
 def _went_back(model: str, alias: str, left: ModelVersion, back: ModelVersion, incident: Incident) -> Receipt:
     why = f': "{incident.reason}"' if incident.reason else ""
+    went = "went back" if back.version < left.version else "went forward"
     return Receipt(
         decision="promoted",
         model=model,
@@ -140,7 +141,7 @@ def _went_back(model: str, alias: str, left: ModelVersion, back: ModelVersion, i
         candidate=back.ref,
         evaluation=back.evaluation,
         champion=left.ref,
-        sentence=f"{model}@{alias} went back from version {left.version} to version {back.version}{why}",
+        sentence=f"{model}@{alias} {went} from version {left.version} to version {back.version}{why}",
         incident=incident,
     )
 

@@ -103,8 +103,8 @@ def _refused(report: dict[str, Any]) -> None:
 
 def _waits(report: dict[str, Any]) -> None:
     sentence = (
-        "All 2 gates are met, and a person must approve the candidate as tiny@champion, in the place of version 1, "
-        "before 2026-12-02T12:00:00+00:00."
+        "All 2 gates are met, and a person must approve the candidate as tiny@champion instead of version 1 "
+        "before 2026-12-02 12:00 UTC."
     )
     remedy = f"Answer with `trainwright approve {WAITING} --reason WHY`; then `trainwright resume {WAITING}` continues."
     report.update(verdict="waiting", exit_code=9, sentence=f"{sentence} {remedy}", metrics={"accuracy": 0.97})

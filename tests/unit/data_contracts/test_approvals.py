@@ -42,7 +42,7 @@ CASES = [
     (answer(at=AFTER), ASKED, "refused", "after the deadline"),
     (answer(at="2026-11-26T11:00:00+01:00"), AFTER, "approved", ""),
     (answer(at="2026-11-26T11:00:01+01:00"), AFTER, "refused", "after the deadline"),
-    (answer("refused"), ASKED, "refused", 'ada refused it at 2026-11-26T10:00:00+00:00: "seen"'),
+    (answer("refused"), ASKED, "refused", 'ada refused it at 2026-11-26 10:00 UTC: "seen"'),
     (answer("expired", AFTER, via="deadline", by="nobody"), ASKED, "refused", "nobody answered"),
     (answer(question="0" * 64), ASKED, "refused", "another question"),
     (answer("refused", question="0" * 64), ASKED, "refused", "another question"),

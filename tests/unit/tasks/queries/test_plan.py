@@ -43,7 +43,7 @@ SEVEN, EIGHT = (
     "trainings/27ec13a7075eac5065f6e9e1cab7d646609bc60e-0/checkpoints/45-g0",
 )
 CHANGED = "train.checkpoint.every_steps, train.lightning.trainer.max_epochs, train.seed"
-HELD = "it will not be promoted: on hold, because root rolled version 2 back at 2026-11-22T18:52:47+00:00"
+HELD = "it will not be promoted: on hold, because root rolled version 2 back at 2026-11-22 18:52 UTC"
 PLANS = {
     "train.seed=7": [
         f"train reuse {SEVEN}",

@@ -98,7 +98,7 @@ def test_a_checkpoint_that_was_rolled_back_is_refused_until_it_is_released(again
     with pytest.raises(OnHold) as raised:
         promote(*made)
     assert str(raised.value) == (
-        "Not promoted: this checkpoint is on hold, because ann rolled version 2 back at 2126-11-22T19:00:00+00:00 "
+        "Not promoted: this checkpoint is on hold, because ann rolled version 2 back at 2126-11-22 19:00 UTC "
         '("recall fell"); tiny@champion stays at version 1. '
         "Lift the hold with `trainwright release tiny@champion 2 --reason WHY` and run again, or train other weights."
     )

@@ -24,7 +24,7 @@ NAME = "tiny@champion"
 STARTED = "2026-11-22T10:00:00+00:00"
 ANN = {"run_id": "rollback-1", "actor": "ann", "finished": "2026-11-22T19:00:00+00:00"}
 SCORES = {1: 0.5, 2: 0.7, 3: 0.9}
-HELD = "ann rolled version 2 back at 2026-11-22T19:00:00+00:00"
+HELD = "ann rolled version 2 back at 2026-11-22 19:00 UTC"
 
 
 class Place:

@@ -1,0 +1,26 @@
+"""Times in sentences."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_contracts.times import readable
+
+CASES = [
+    ("2026-11-25T07:12:59+00:00", "2026-11-25 07:12 UTC"),
+    ("2026-11-25T07:12:59.999999Z", "2026-11-25 07:12 UTC"),
+    ("2026-11-26T00:30:00+01:00", "2026-11-25 23:30 UTC"),
+    ("2026-11-25T07:12:59", "2026-11-25T07:12:59"),  # nobody knows of which zone
+    ("0001-01-01T00:00:00+14:00", "0001-01-01T00:00:00+14:00"),
+    ("soon", "soon"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("moment", "text"), CASES)
+def test_a_time_as_a_person_reads_it(moment: str, text: str) -> None:
+    assert readable(moment) == text
+
+
+def test_two_times_that_are_close() -> None:
+    assert readable("2026-11-25T07:12:59+00:00", seconds=True) == "2026-11-25 07:12:59 UTC"
