@@ -1,10 +1,12 @@
 """What a run asks a person before it promotes, what the person answers, and what both mean at a given time.
 
-An answer counts for one question: it carries the question's digest, and the question names run, candidate and champion.
+An answer counts for one question: it carries the question's digest, and the question names run, candidate, champion,
+gates and the state of the alias.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -12,14 +14,17 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, AwareDatetime, Field, TypeAdapter, model_validator
 
 from data_contracts.canonical import Name, canonical, digest
-from data_contracts.handoffs import GateResult, HandOff, Ref
+from data_contracts.handoffs import GateResult, HandOff, Record, Ref
 from data_contracts.times import readable
 
-# The type of the bytes that a signed answer signs, in the envelope around them.
+# The types of the bytes that a signed answer and a signed protection sign, in the envelopes around them.
 PAYLOAD_TYPE = "application/vnd.trainwright.approval+json"
+PROTECTION_TYPE = "application/vnd.trainwright.protection+json"
 # Characters of what a person writes, on the command line and in the form alike.
 MOST_NAME, MOST_REASON = 100, 500
-Decision = Literal["approved", "refused", "expired"]
+Decision = Literal["approved", "refused", "expired", "superseded"]
+# What no person decides, and what it is then decided by.
+_NOBODYS = {"expired": "deadline", "superseded": "run"}
 Standing = Literal["waiting", "approved", "refused"]
 _AWARE: TypeAdapter[datetime] = TypeAdapter(AwareDatetime)
 
@@ -33,6 +38,26 @@ def _moment(text: str) -> str:
 Moment = Annotated[str, AfterValidator(_moment)]
 
 
+def gates_digest(gates: Sequence[GateResult]) -> str:
+    """A digest of what gates found, without what their rows can still decide, which changes from day to day."""
+    return digest([{**one.to_json(), "ledger": ""} for one in gates])
+
+
+class About(Record):
+    """What an answer is about, in its signature: enough to verify it beside the receipt, without the question.
+
+    Attributes:
+        candidate: id of the checkpoint; champion: id of the model version that it would replace, "" if there is none.
+        gates: `gates_digest` of what the gates found.
+    """
+
+    model: Name
+    alias: Name
+    candidate: str
+    champion: str
+    gates: str
+
+
 class Question(HandOff):
     """May this candidate be promoted? Asked once all gates are met.
 
@@ -42,6 +67,8 @@ class Question(HandOff):
         champion, champion_version: the model version that it would replace; None if there is none.
         gates: what the gates found.
         asked, deadline: UTC, ISO 8601.
+        state: seal of the alias's newest receipt; "" if there is none, None in a question of an earlier version.
+        approvers: ids of the keys that the spec lets approve; [] if it names none.
     """
 
     run_id: Name
@@ -56,6 +83,15 @@ class Question(HandOff):
     gates: list[GateResult] = Field(default=[])
     asked: Moment
     deadline: Moment
+    state: str | None = Field(default=None, exclude_if=lambda one: one is None)
+    approvers: list[str] = Field(default=[], exclude_if=lambda ids: not ids)
+
+    @property
+    def about(self) -> About:
+        """What a signed answer repeats of the question."""
+        champion = self.champion.id if self.champion is not None else ""
+        about = {"model": self.model, "alias": self.alias, "candidate": self.candidate.id, "champion": champion}
+        return About(**about, gates=gates_digest(self.gates))
 
     @property
     def digest(self) -> str:
@@ -69,27 +105,32 @@ class Question(HandOff):
 
 
 class Answer(HandOff):
-    """What a person answered; `expired` is written by the first process that finds the deadline passed.
+    """What a person answered.
+
+    `expired` is written by the first process that finds the deadline passed, `superseded` by a run that asks about the
+    same alias later.
 
     Attributes:
         question: digest of the question.
         by: the person, as stated; a signature shows who holds the key.
-        via: the command line, Prefect's pages, or the deadline.
+        via: the command line, Prefect's pages, the deadline, or a later run, whose id is then `by`.
         at: UTC, ISO 8601, by the clock of the machine that wrote it.
+        about: what a signed answer is about; None in others, and in those of earlier versions.
         signature: a DSSE envelope whose payload is `signed_bytes`; None if the answer is not signed.
     """
 
     question: str
     decision: Decision
     by: str
-    via: Literal["cli", "prefect", "deadline"]
+    via: Literal["cli", "prefect", "deadline", "run"]
     reason: str
     at: Moment
+    about: About | None = Field(default=None, exclude_if=lambda one: one is None)
     signature: dict[str, Any] | None = Field(default=None, exclude_if=lambda one: one is None)
 
     @model_validator(mode="after")
-    def _expires_by_the_deadline_alone(self) -> Answer:
-        if (self.decision == "expired") != (self.via == "deadline"):
+    def _people_approve_or_refuse(self) -> Answer:
+        if _NOBODYS.get(self.decision) != (self.via if self.via in _NOBODYS.values() else None):
             raise ValueError(f"an answer via {self.via} cannot be {self.decision}")
         return self
 
@@ -129,6 +170,8 @@ def meaning(question: Question, answer: Answer | None, now: str) -> Meaning:
         return Meaning("refused", "the answer in the store is about another question")
     if answer.decision == "expired":
         return Meaning("refused", expired(question))
+    if answer.decision == "superseded":
+        return Meaning("refused", answer.reason)
     if is_late(question, answer.at):
         late = [readable(one, seconds=True) for one in (answer.at, question.deadline)]
         return Meaning("refused", f"{answer.by} answered at {late[0]}, after the deadline {late[1]}")
@@ -148,6 +191,7 @@ class Protection(HandOff):
     Attributes:
         keys: public keys of approvers, in PEM: only answers signed with one of these count; [] if any answer counts.
         by, at, reason: who decided it, when (UTC, ISO 8601) and why, as stated.
+        n: its number among the alias's decisions, if it is signed; signature: a DSSE envelope around `signed_bytes`.
     """
 
     model: Name
@@ -157,11 +201,20 @@ class Protection(HandOff):
     by: str
     at: Moment
     reason: str
+    n: int | None = Field(default=None, exclude_if=lambda n: n is None)
+    signature: dict[str, Any] | None = Field(default=None, exclude_if=lambda one: one is None)
 
     @property
     def name(self) -> str:
         """The model and its alias."""
         return f"{self.model}@{self.alias}"
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What a signature covers: everything but itself, as canonical JSON."""
+        value = self.to_json()
+        value.pop("signature", None)
+        return canonical(value)
 
     @property
     def sentence(self) -> str:

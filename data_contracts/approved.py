@@ -23,6 +23,9 @@ class Approval(Record):
         by: the person, as stated; only `keys` are proof.
         keys: ids of the approvers' keys that the answer was checked against and signed with; [] if none was asked for.
         signature: the envelope around the signed answer.
+        public_key: the key, in PEM, so that a proof can verify the envelope again; "" in receipts of earlier versions.
+        vouched: what vouched for the key: the run's `spec`, or a `protection` that the release key signed; "" if
+            nothing did, because the key lay in the store and nobody signed it.
     """
 
     run_id: Name
@@ -34,6 +37,8 @@ class Approval(Record):
     at: str
     keys: list[str] = Field(default=[], exclude_if=_absent)
     signature: dict[str, Any] | None = Field(default=None, exclude_if=_absent)
+    public_key: str = Field(default="", exclude_if=_absent)
+    vouched: Literal["", "spec", "protection"] = Field(default="", exclude_if=_absent)
 
     @property
     def sentence(self) -> str:

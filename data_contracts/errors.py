@@ -124,7 +124,7 @@ class ApprovalRefused(GateNotMet):
     """A person refused the promotion, or nobody approved it before the deadline."""
 
     cause = "approval_refused"
-    default_remedy = "Run the pipeline again to ask again."
+    default_remedy = "Begin a run by hand to ask again: `trainwright run SPEC`."
 
 
 class Interrupted(TrainwrightError):

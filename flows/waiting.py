@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 
 from prefect.exceptions import Pause
@@ -18,6 +19,9 @@ from tasks.stages.answers import checked_name, unsigned_counts
 from tasks.stages.rollback import checked_reason
 
 log = logging.getLogger("trainwright")
+# What a form is filled with whose run is to end. Only the store says that a question was superseded: whoever writes a
+# store could name any run.
+_SUPERSEDED = "superseded by a later run about the same alias"
 
 
 def take_form_answer(run: Run) -> None:
@@ -29,7 +33,7 @@ def take_form_answer(run: Run) -> None:
     if flow_run is None or question is None or approvals.stored_answer(run.store, question) is not None:
         return
     given = form_answer(flow_run, question.n)
-    if given is None:
+    if given is None or given.reason == _SUPERSEDED:
         return
     answer = _answer(run, question, given)
     if answer is not None:
@@ -44,6 +48,8 @@ def suspend_if_deployed(run: Run) -> None:
         Pause: the flow run is suspended, or an answer came meanwhile and it is about to be executed again.
     """
     flow_run, question = deployed_flow_run(), approvals.latest_question(run.store, run.run_id)
+    if question is not None:
+        end_superseded(run, question)
     if flow_run is None or question is None:
         return
     try:
@@ -54,6 +60,13 @@ def suspend_if_deployed(run: Run) -> None:
         if answer is not None:
             wake(run.run_id, "approve" if answer.decision == "approved" else "refuse", answer.reason, answer.by)
         raise
+
+
+def end_superseded(run: Run, question: Question) -> None:
+    """Let suspended flow runs end whose questions this one superseded; without a server, they end when resumed."""
+    for run_id in approvals.superseded_by(run.store, question):
+        with contextlib.suppress(Exception):  # whatever is wrong with the server, the question is asked
+            wake(run_id, "refuse", _SUPERSEDED, question.run_id)
 
 
 def page(run: Run, question: Question) -> str:

@@ -1,13 +1,22 @@
 """Which aliases are protected. The records lie in the store, so that a spec cannot leave the protection out.
 
-Each decision is a record of its own, created once and never deleted; the newest one holds.
+Each decision is a record of its own, created once and never deleted; the newest one holds. With a release key they are
+signed, and each receipt of the alias names the newest decision, so that it cannot be deleted or replaced later.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
 from data_contracts.approvals import Protection
+from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError
+from infra.approval_signatures import protection_fault
 from infra.store import Store, layout
+
+if TYPE_CHECKING:
+    from infra.signing.keys import PublicKey
 
 
 def protections(store: Store, model: str, alias: str) -> list[Protection]:
@@ -26,18 +35,69 @@ def protections(store: Store, model: str, alias: str) -> list[Protection]:
 
 
 def protection(store: Store, model: str, alias: str) -> Protection | None:
-    """The protection of an alias; None if it is not protected."""
+    """The protection of an alias, as it stands in the store; None if it is not protected."""
     found = protections(store, model, alias)
     return found[-1] if found and found[-1].protected else None
 
 
-def decide(store: Store, decision: Protection) -> Protection:
-    """Store a decision as the newest."""
+def decide(store: Store, decision: Protection, sign: Callable[[Protection], Protection] | None = None) -> Protection:
+    """Store a decision as the newest, signed with its number if `sign` signs it."""
     model, alias = decision.model, decision.alias
     k = len(protections(store, model, alias))
-    while not store.create_once(layout.protection(model, alias, k), decision.to_json()):
+    while True:
+        made = decision if sign is None else sign(decision.model_copy(update={"n": k}))
+        if store.create_once(layout.protection(model, alias, k), made.to_json()):
+            return made
         k += 1
-    return decision
+
+
+def pin(found: Sequence[Protection]) -> dict[str, Any] | None:
+    """What a receipt says of the decisions about its alias: the number and the digest of the newest."""
+    return {"n": len(found) - 1, "digest": digest(found[-1].to_json())} if found else None
+
+
+def refuse_gone(found: Sequence[Protection], pinned: Any, model: str, alias: str) -> None:
+    """CorruptError if the decision that the alias's newest receipt names is gone or another."""
+    if not pinned:
+        return
+    path = layout.protection(model, alias, pinned["n"])
+    if len(found) <= pinned["n"] or digest(found[pinned["n"]].to_json()) != pinned["digest"]:
+        raise CorruptError(
+            f"{path} is not the decision that the newest receipt of {model}@{alias} names.",
+            remedy="Restore it from a copy of the store, and find out who changed it.",
+            details={"file": path},
+        )
+
+
+def refuse_forged(found: Sequence[Protection], key: PublicKey | None, *, named: bool) -> bool:
+    """Whether the release key signed the newest decision about an alias.
+
+    Args:
+        key: the release key; None if this process has none.
+        named: whether the spec names the approvers, so that unsigned keys in the store can only be fewer.
+
+    Raises:
+        CorruptError: the newest decision is not signed, although an earlier one is or it names approvers, or it is not
+            signed by the release key.
+    """
+    if not found:
+        return False
+    newest, n = found[-1], len(found) - 1
+    path = layout.protection(newest.model, newest.alias, n)
+    why = ""
+    if newest.signature is not None:
+        why = "" if key is None else protection_fault(newest, n, key)
+    elif any(one.signature is not None for one in found):
+        why = "it is not signed, and an earlier one is"
+    elif key is not None and newest.keys and not named:
+        why = "it names approvers' keys and is not signed"
+    if why:
+        raise CorruptError(
+            f"The release key does not vouch for {path}: {why}.",
+            remedy=f"See `trainwright history`, and decide again with the key: `trainwright protect {newest.name} …`.",
+            details={"file": path},
+        )
+    return newest.signature is not None and key is not None
 
 
 def _numbers(store: Store, model: str, alias: str) -> list[int]:

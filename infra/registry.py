@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from data_contracts.canonical import canonical, is_name
 from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
+from infra.protections import pin, protections, refuse_gone
 from infra.receipts import RECEIPT, Holds, chain, holds_after, pointed_at, put_move, read_receipt
 from infra.signing.moves import signing_of
 from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
@@ -122,8 +123,11 @@ def move_alias(
         raise PointerMoved(pointer.path, current)
     signing = signing_of(store, _newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
     previous = None if expected is None else expected.value["receipt"]
+    decided = protections(store, receipt.model, receipt.alias)
+    refuse_gone(decided, pinned_protection(store, expected), receipt.model, receipt.alias)
     # An alias of an earlier schema that names this receipt is not the alias that was written.
     about = {**provenance, "previous_receipt": previous, "alias_schema": SCHEMA}
+    about |= {"protection": pin(decided)} if decided else {}
     sealed = _seal_receipt(store, receipt, about, held)
     signing.before(sealed)
     value = {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
@@ -207,6 +211,18 @@ def _version_named(store: Store, path: str, current: Versioned) -> int:
     if schema < SCHEMA and pointed_at(store.manifest, receipt).provenance.get("alias_schema", 1) > schema:
         raise corrupt(path, f"has schema {schema}, although the receipt that it names was sealed with a later one")
     return version
+
+
+def pinned_protection(store: Store, current: Versioned | None) -> Any:
+    """What the newest receipt of an alias says of the decisions about its protection; None if it says nothing."""
+    newest = _newest_receipt(current)
+    return None if newest is None else pointed_at(store.manifest, newest).provenance.get("protection")
+
+
+def state(current: Versioned | None) -> str:
+    """The state of an alias whose pointer was read as `current`: its newest receipt's seal; "" before the first."""
+    newest = _newest_receipt(current)
+    return "" if newest is None else newest.seal
 
 
 def _newest_receipt(current: Versioned | None) -> Ref | None:

@@ -16,6 +16,7 @@ from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
 MEASURES = ("latency_ms", "size_bytes")
 _MOST_CANDIDATES = 1_000_000
 _KEY_NAME = re.compile(r"file:[^\x00-\x1f]+|env:[A-Za-z_]\w*")
+_APPROVER = re.compile(r"file:[^\x00-\x1f]+|[0-9a-f]{64}")
 _ASKED = ("min", "max", "min_gain", "margin", "max_gap")
 
 
@@ -133,6 +134,9 @@ class PromoteSpec(Section):
         default=_APPROVAL_WITHIN, exclude_if=lambda one: one == _APPROVAL_WITHIN
     )
     """How long a person may take to answer, such as `36h` or `7d`; after that it counts as refused; default 7d."""
+    approvers: list[str] = Field(default_factory=list, exclude_if=lambda one: not one)
+    """The public keys whose signed answers count, each as `file:PATH` or a key's id; with any, each promotion needs an
+    approval; default: those of the alias's protection."""
     require: list[Literal["signed", "contract", "clean_commit", "approved"]] = Field(
         default_factory=list, exclude_if=lambda one: not one
     )
@@ -148,6 +152,13 @@ class PromoteSpec(Section):
         if sign is not None and not _KEY_NAME.fullmatch(sign):
             raise ValueError("must name a key as file:PATH or env:NAME, not hold one")
         return sign
+
+    @field_validator("approvers")
+    @classmethod
+    def _public(cls, approvers: list[str]) -> list[str]:
+        if wrong := next((one for one in approvers if not _APPROVER.fullmatch(one)), None):
+            raise ValueError(f"{wrong[:80]!r} is neither file:PATH of a public key nor a key's id of 64 characters")
+        return approvers
 
     @field_validator("require")
     @classmethod

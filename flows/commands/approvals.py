@@ -1,18 +1,24 @@
-"""`approve`, `refuse`: answer the question of a run that waits."""
+"""`approve`, `refuse`: show the question of a run that waits, and answer it."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import Literal
 
 from data_contracts.approvals import Answer as Given
+from data_contracts.approvals import Question
+from data_contracts.errors import Cancelled
+from data_contracts.times import readable
 from flows.commands.guard import Answer, log
 from flows.commands.run import QUIET
+from flows.commands.terminal import printable
 from infra import audit
 from infra.approval_signatures import signing_key
 from tasks.run.run import reopen_run
-from tasks.stages.answers import answer
+from tasks.stages.answers import answer, checked_name, open_question
+from tasks.stages.rollback import checked_reason
 
 
 def approve(arguments: argparse.Namespace) -> Answer:
@@ -27,12 +33,42 @@ def refuse(arguments: argparse.Namespace) -> Answer:
 
 def _answered(arguments: argparse.Namespace, decision: Literal["approved", "refused"]) -> Answer:
     run = reopen_run(arguments.run, arguments.store)
+    by, reason = checked_name(audit.actor()), checked_reason(arguments.reason)
     key = None if arguments.key is None else signing_key(arguments.key)
-    given = answer(run.store, run.run_id, decision, audit.actor(), arguments.reason, key)
+    question = open_question(run.store, run.run_id)
+    _show(question, decision, arguments, signs=key is not None)
+    given = answer(run.store, question, decision, by, reason, key)
     woken = _wake(run.run_id, given)
     then = f"the flow run {woken[0]} continues" if woken else f"`trainwright resume {run.run_id}` continues the run"
     sentence = f'{given.by} {decision} the candidate of the run {run.run_id}: "{given.reason}"; {then}'
     return Answer(sentence, {"run_id": run.run_id, "answer": given.to_json(), "resumed": woken})
+
+
+def _show(question: Question, decision: str, arguments: argparse.Namespace, *, signs: bool) -> None:
+    """Print what is answered; at a terminal, Cancelled unless the person says yes."""
+    for line in shown(question):
+        print(printable(line), file=sys.stderr)
+    if arguments.yes or arguments.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return
+    does = {"approved": "Approve", "refused": "Refuse"}[decision] + (" and sign" if signs else "")
+    print(f"{does} this? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise Cancelled("Nothing was answered.", remedy="")
+
+
+def shown(question: Question) -> list[str]:
+    """What a question is about: the alias, the candidate, the champion, what the gates found, and the deadline."""
+    none = "none: it would be the first version"
+    champion = none if question.champion is None else f"version {question.champion_version}, id {question.champion.id}"
+    return [
+        f"The run {question.run_id} of {question.pipeline} asks: may this candidate become {question.name}?",
+        f"  candidate  checkpoint {question.candidate.id}",
+        f"  instead of {champion}",
+        *(f"  gate       {'met' if gate.met else 'NOT MET'}: {gate.sentence}" for gate in question.gates),
+        *(["  gates      none"] if not question.gates else []),
+        f"  asked      {readable(question.asked)}",
+        f"  deadline   {readable(question.deadline)}; without an answer before, it counts as refused",
+    ]
 
 
 def _wake(run_id: str, given: Given) -> list[str]:

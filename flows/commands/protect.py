@@ -9,6 +9,8 @@ from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from infra import audit
 from infra.approval_signatures import public_pem
+from infra.processes.environment import SIGNING_KEY
+from infra.signing.configured import configured_key
 from infra.store import Store, layout
 from tasks.run.run import known_store_list, not_found
 from tasks.stages.protect import protect as protect_alias
@@ -24,17 +26,24 @@ def protect(arguments: argparse.Namespace) -> Answer:
     store = _store(arguments.store, model)
     if arguments.off and arguments.key:
         raise UsageError("protect: --off and --key were given.", remedy="Give one of them.")
-    by, why = audit.actor(), arguments.reason
+    by, why, key = audit.actor(), arguments.reason, configured_key()
     if arguments.off:
-        decision = unprotect(store, model, alias, by, why)
+        decision = unprotect(store, model, alias, by, why, key)
     else:
-        decision = protect_alias(store, model, alias, by, why, [public_pem(path) for path in arguments.key])
+        decision = protect_alias(store, model, alias, by, why, [public_pem(path) for path in arguments.key], key)
     signed = "a signed approval" if decision.keys else "an approval"
     sentence = (
         f"{model}@{alias} is protected: each promotion needs {signed}, and each rollback a reason"
         if decision.protected
         else f"{model}@{alias} is no longer protected; specs decide whether a promotion needs an approval"
     )
+    if key is not None:
+        sentence += f". The decision is signed with the key {key.public.id[:16]}"
+    elif decision.keys:
+        sentence += (
+            f". Nobody vouches for the approvers' keys: set {SIGNING_KEY} to sign this decision, or name them in "
+            "promote.approvers of the spec"
+        )
     if not store.list(layout.models(model)):
         # The name may be mistyped: whoever relies on the protection should see that nothing has this name yet.
         sentence += f". {store.uri} has no model {model} yet: check the name if it should have one"

@@ -233,6 +233,7 @@ def _signed_lines(proof: Proof) -> list[str]:
     lines = [f"  signed: {count}, by the key {who}, back to the first that was signed"]
     if signed.before:
         lines.append(f"  not signed: {signed.before} before that, from the time when no key was configured")
+    lines += [f"  approval: {one.sentence}" for one in signed.approvals]
     return [*lines, f"  newest receipt's seal: {signed.seal} (keep it elsewhere, for --at-least)"]
 
 

@@ -157,9 +157,9 @@ class _Census:
                 yield StoreItem(folder, "log", _bytes(inside), self._touched(folder, inside))
 
     def _runs(self) -> Iterator[StoreItem]:
-        """Runs, their triggers and what mirrors were told of them."""
+        """Runs, their triggers, what they asked about aliases and what mirrors were told of them."""
         triggers: dict[str, set[str]] = defaultdict(set)
-        for file in self.files["triggers"]:
+        for file in [*self.files["triggers"], *self.files["questions"]]:
             trigger = self._record(file.path)
             run = f"runs/{trigger.get('run_id', '')}"
             triggers[run].add(file.path)

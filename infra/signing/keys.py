@@ -104,7 +104,23 @@ def load_signing_key(named: str, root: Path, what: str) -> SigningKey:
 
 def load_public_key(path: Path | str, what: str = "--key") -> PublicKey:
     """The public key in a PEM file; UsageError if it is missing, or is anything else."""
-    return parse_public_key(_read(Path(path).expanduser(), what), f"{what}: {path}")
+    return parse_public_key(_read(Path(path).expanduser(), what)[0], f"{what}: {path}")
+
+
+def load_trusted_key(root: Path, place: str, what: str) -> PublicKey:
+    """The public key in a file that decides who is trusted; UsageError as for others, or if anyone may write it.
+
+    Args:
+        root: folder to which the path is relative.
+    """
+    path = _path(place, root)
+    data, facts = _read(path, what)
+    if facts.st_mode & stat.S_IWOTH or facts.st_uid not in (0, os.geteuid(), _owner(root)):
+        raise UsageError(
+            f"{what}: other users can change {path}, so anyone of them could name a key of their own.",
+            remedy=f"`chmod o-w {path}`, or keep it in a file of your own; check whose key it is.",
+        )
+    return parse_public_key(data, f"{what}: {path}")
 
 
 def parse_public_key(data: bytes, what: str) -> PublicKey:
@@ -161,7 +177,12 @@ def _path(place: str, root: Path) -> Path:
     return root / Path(place).expanduser()
 
 
-def _read(path: Path, what: str, *, private: bool = False) -> bytes:
+def _owner(folder: Path) -> int:
+    """Whoever owns the spec's folder owns what it names."""
+    return folder.stat().st_uid
+
+
+def _read(path: Path, what: str, *, private: bool = False) -> tuple[bytes, os.stat_result]:
     try:
         # O_NONBLOCK: a named pipe in the key's place must not hang the run.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -179,11 +200,11 @@ def _read(path: Path, what: str, *, private: bool = False) -> bytes:
         os.close(descriptor)
     if len(data) > _MOST_BYTES:
         raise UsageError(f"{what}: {path} is larger than any key.", remedy=_MAKE_ONE)
-    return data
+    return data, facts
 
 
 def _read_private(path: Path, what: str) -> bytes:
-    return _read(path, what, private=True)
+    return _read(path, what, private=True)[0]
 
 
 def _refuse_shared(facts: os.stat_result, path: Path, what: str) -> None:

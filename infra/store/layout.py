@@ -22,6 +22,8 @@ from infra.store.model_paths import models as models
 from infra.store.model_paths import protection as protection
 from infra.store.model_paths import protections as protections
 from infra.store.model_paths import question as question
+from infra.store.model_paths import question_entry as question_entry
+from infra.store.model_paths import questions as questions
 from infra.store.model_paths import receipt as receipt
 from infra.store.model_paths import signature as signature
 from infra.store.model_paths import split_exposure as split_exposure

@@ -61,6 +61,16 @@ def protection(model_name: str, alias_name: str, k: int) -> str:
     return f"{protections(model_name, alias_name)}/{number_part(k)}.json"
 
 
+def questions(model_name: str, alias_name: str) -> str:
+    """Folder that lists who asked about an alias, in order: `<k>.json` from 0; some may be gone."""
+    return f"questions/{name_part(model_name)}/{name_part(alias_name)}"
+
+
+def question_entry(model_name: str, alias_name: str, k: int) -> str:
+    """Entry `k` of that list: the run and the number of its question."""
+    return f"{questions(model_name, alias_name)}/{number_part(k)}.json"
+
+
 def approvals(run_id: str) -> str:
     """Folder of what a run asked people: `<n>/` from 0."""
     return f"runs/{name_part(run_id)}/approvals"

@@ -8,7 +8,7 @@ is gone, and that each statement says what the store says.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from data_contracts.errors import CorruptError
@@ -18,6 +18,7 @@ from infra.receipts import chain, read_receipt
 from infra.signing.signatures import signed_numbers, verify_receipt
 from infra.store import Manifest, Store, layout
 from tasks.queries.kept_seal import require_seal
+from tasks.queries.signed_approvals import ProvenApproval, proven_approvals
 
 if TYPE_CHECKING:
     from infra.signing.keys import PublicKey
@@ -32,6 +33,7 @@ class SignedHistory:
         before: number of older receipts, from the time when no key was configured.
         keys: ids of the keys that signed them, each once, the newest first.
         seal: of the newest receipt; kept elsewhere, it shows later that no older store was put back.
+        approvals: of the signed receipts, the newest first, verified again.
     """
 
     alias: str
@@ -39,6 +41,7 @@ class SignedHistory:
     before: int
     keys: list[str]
     seal: str
+    approvals: list[ProvenApproval] = field(default_factory=list)
 
 
 def signed_history(
@@ -79,7 +82,9 @@ def _of_alias(
     _refuse_newer(store, version.name, alias, manifests, len(signed), keys)
     seals = [one.seal for one in manifests]
     require_seal(store, version.name, alias, seals[: len(signed)], at_least)
-    history = SignedHistory(alias, len(signed), len(manifests) - len(signed), list(dict.fromkeys(signed)), seals[0])
+    before, by = len(manifests) - len(signed), list(dict.fromkeys(signed))
+    approved = proven_approvals(store, trusted)
+    history = SignedHistory(alias, len(signed), before, by, seals[0], approved)
     return history, [one.ref for one in reversed(manifests)]
 
 

@@ -18,6 +18,8 @@ def standing_of(store: Store, run_id: str) -> str:
     means = meaning(question, answer, now())
     if means.standing == "waiting":
         return f"for an answer before {readable(question.deadline)}"
+    if answer is not None and answer.decision == "superseded":
+        return f"for nothing: {means.reason}"
     if means.standing == "refused":
         return f"to be resumed: {means.reason}"
     return f"to be resumed: {answer.by if answer else 'a person'} approved it"

@@ -8,7 +8,7 @@ from data_contracts.approvals import MOST_NAME, Answer, Question, expired, meani
 from data_contracts.errors import ApprovalRefused, UsageError
 from data_contracts.times import readable
 from infra import approvals
-from infra.approval_signatures import refuse_stranger, signed
+from infra.approval_signatures import keys_of, refuse_stranger, signed
 from infra.audit import now
 from infra.protections import protection
 from infra.store import Store
@@ -19,40 +19,46 @@ if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
 
 
-def answer(
-    store: Store,
-    run_id: str,
-    decision: Literal["approved", "refused"],
-    by: str,
-    reason: str,
-    key: SigningKey | None = None,
-) -> Answer:
-    """Answer the question that a run waits for.
-
-    Args:
-        key: signs the answer; None: it is not signed.
-
-    Returns:
-        The answer that counts: this one, or an equal one of an earlier call whose reply was lost.
-
-    Raises:
-        UsageError: the run does not wait for an answer, somebody has answered already, there is no reason, or the alias
-            takes only answers that are signed with another key.
-        ApprovalRefused: the deadline has passed.
-    """
-    why, name = checked_reason(reason), checked_name(by)
+def open_question(store: Store, run_id: str) -> Question:
+    """The question that a run waits for, answered or not; UsageError if it waits for none, or has ended."""
     question = approvals.latest_question(store, run_id)
     if question is None or _is_over(store, question):
         raise UsageError(
             f"The run {run_id} does not wait for an answer{_ended(store, run_id)}.",
             remedy="`trainwright status` lists the runs that wait.",
         )
-    at = now()
+    return question
+
+
+def answer(
+    store: Store,
+    question: Question,
+    decision: Literal["approved", "refused"],
+    by: str,
+    reason: str,
+    key: SigningKey | None = None,
+) -> Answer:
+    """Answer a question that a person has seen.
+
+    Args:
+        question: as `open_question` returned it; no other is answered, even if the store has another meanwhile.
+        key: signs the answer; None: it is not signed.
+
+    Returns:
+        The answer that counts: this one, or an equal one of an earlier call whose reply was lost.
+
+    Raises:
+        UsageError: somebody has answered already, there is no reason, or the alias takes only answers that are signed
+            with another key.
+        ApprovalRefused: the deadline has passed.
+    """
+    why, name = checked_reason(reason), checked_name(by)
+    at, run_id = now(), question.run_id
     found = approvals.answer_to(store, question, at)
     if found is None:
-        refuse_stranger(key, protection(store, question.model, question.alias))
+        refuse_stranger(key, question.name, signers(store, question))
         mine = Answer(question=question.digest, decision=decision, by=name, via="cli", reason=why, at=at)
-        mine = mine if key is None else signed(mine, key)
+        mine = mine if key is None else signed(mine.model_copy(update={"about": question.about}), key)
         found = approvals.give(store, question, mine)
         if found == mine:
             return found
@@ -79,8 +85,14 @@ def checked_name(by: str) -> str:
 
 def unsigned_counts(store: Store, question: Question) -> bool:
     """Whether an answer counts that nobody signed."""
-    found = protection(store, question.model, question.alias)
-    return found is None or not found.keys
+    return not signers(store, question)
+
+
+def signers(store: Store, question: Question) -> list[str]:
+    """The ids of the keys that may sign an answer, as far as question and store say; [] if none need sign."""
+    stored = list(keys_of(protection(store, question.model, question.alias)))
+    named = question.approvers
+    return [one for one in named or stored if not stored or one in stored] or named
 
 
 def _is_over(store: Store, question: Question) -> bool:

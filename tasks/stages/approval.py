@@ -1,28 +1,37 @@
-"""Whether a person lets a candidate be promoted: asks once, reads the answer, and asks again if the champion moved."""
+"""Whether a person lets a candidate be promoted: asks, reads the answer, and asks again if what was asked has changed.
+
+A question is about one comparison in one state of its alias. If the alias was moved since, a hold was lifted, or the
+gates find something else, then the answer was about something else, and a new question is asked.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 
-from data_contracts.approvals import Answer, Protection, Question, is_late, meaning
+from data_contracts.approvals import Answer, Question, is_late, meaning
 from data_contracts.approved import Approval
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
 from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
 from data_contracts.pipeline_spec.arrival import length_of
 from data_contracts.times import readable
 from infra import approvals
-from infra.approval_signatures import fault
+from infra.approval_signatures import Approvers
 from infra.audit import now
-from infra.protections import protection
 from infra.store import layout
 from tasks.run.run import Run
+from tasks.stages.approvers import approvers_of, named_approvers, standing_protection
+
+# A run that no person began: nobody is asked again what was refused in the same state of the alias.
+UNATTENDED = ("schedule", "ci", "automation")
 
 
 def is_asked_for(run: Run) -> bool:
     """Whether a promotion of this run needs an approval, by its spec or by the alias's protection."""
     promote = run.spec.promote
-    return promote.approval == "manual" or "approved" in promote.require or _protection(run) is not None
+    asked = promote.approval == "manual" or "approved" in promote.require or promote.approvers
+    return bool(asked) or standing_protection(run)[0] is not None
 
 
 def refuse_alone(run: Run) -> None:
@@ -41,8 +50,12 @@ def approved(
     evaluation: Evaluation,
     gates: Sequence[GateResult],
     champion: ModelVersion | None,
+    state: str,
 ) -> Approval | None:
     """The approval of this promotion, which meets its gates; None if none is needed.
+
+    Args:
+        state: of the alias, as `registry.state` says.
 
     Raises:
         ApprovalPending: nobody has answered yet. The question is in the store.
@@ -50,26 +63,49 @@ def approved(
     """
     if not is_asked_for(run):
         return None
+    asking = partial(_question, run, (checkpoint, evaluation), gates, champion, state)
     question = approvals.latest_question(run.store, run.run_id)
     while True:
         if question is None:
-            question = approvals.ask(run.store, _question(run, 0, checkpoint, evaluation, gates, champion))
+            question = _ask(run, asking(0))
         _refuse_foreign(run, question)
         answer = approvals.answer_to(run.store, question, now())
         means = meaning(question, answer, now())
         if means.standing == "refused":
             raise _refused(question, means.reason)
-        if (question.champion, question.candidate) == (champion and champion.ref, checkpoint.ref):
+        if _is_the_same(question, asking(question.n)):
             break
-        # The gates were computed against another champion than the one that the person saw.
-        asked = _question(run, question.n + 1, checkpoint, evaluation, gates, champion)
-        question = approvals.ask(run.store, asked)
+        question = _ask(run, asking(question.n + 1))
     if answer is None:
         raise _waits(question)
-    protected = _protection(run)
-    if wrong := fault(answer, protected):
+    known = approvers_of(run)
+    if wrong := known.fault(question, answer):
         raise _refused(question, wrong)
-    return _taken(question, answer, signed=bool(protected and protected.keys))
+    return _taken(question, answer, known)
+
+
+def _ask(run: Run, question: Question) -> Question:
+    """Ask, unless a person refused the same already and no person began this run."""
+    refused = approvals.refused_before(run.store, question) if run.resolved.trigger in UNATTENDED else None
+    if refused is None:
+        return approvals.ask(run.store, question)
+    earlier, answer = refused
+    why = meaning(earlier, answer, now()).reason
+    raise _refused(
+        question,
+        f"{why}, in the run {earlier.run_id}, which had the same checkpoint, champion and gates",
+        remedy="Nobody is asked again by a run that no person began. Begin one by hand to ask: `trainwright run SPEC`.",
+    )
+
+
+def _is_the_same(asked: Question, now_asked: Question) -> bool:
+    """Whether a question is about just what would be asked now; a question of an earlier version has no state."""
+    if asked.state is not None and asked.state != now_asked.state:
+        return False
+    same = (asked.candidate, asked.champion, asked.evaluation) == (
+        now_asked.candidate, now_asked.champion, now_asked.evaluation,
+    )  # fmt: skip
+    return same and asked.about == now_asked.about
 
 
 def _refuse_foreign(run: Run, question: Question) -> None:
@@ -94,18 +130,16 @@ def pending(run: Run) -> Question | None:
     return None if is_late(question, now()) else question
 
 
-def _protection(run: Run) -> Protection | None:
-    return protection(run.store, run.spec.model_name, run.spec.promote.alias)
-
-
 def _question(
     run: Run,
-    n: int,
-    checkpoint: Checkpoint,
-    evaluation: Evaluation,
+    candidate: tuple[Checkpoint, Evaluation],
     gates: Sequence[GateResult],
     champion: ModelVersion | None,
+    state: str,
+    n: int,
 ) -> Question:
+    """Question `n` of a run, as it would be asked now."""
+    checkpoint, evaluation = candidate
     asked = now()
     deadline = datetime.fromisoformat(asked) + length_of(run.spec.promote.approval_within)
     return Question(
@@ -121,6 +155,8 @@ def _question(
         gates=list(gates),
         asked=asked,
         deadline=deadline.isoformat(timespec="seconds"),
+        state=state,
+        approvers=sorted(named_approvers(run)),
     )
 
 
@@ -136,17 +172,18 @@ def _waits(question: Question) -> ApprovalPending:
     )
 
 
-def _refused(question: Question, reason: str) -> ApprovalRefused:
+def _refused(question: Question, reason: str, remedy: str | None = None) -> ApprovalRefused:
     stays = f"stays at version {question.champion_version}" if question.champion_version else "names no version"
     return ApprovalRefused(
         f"Not promoted: {reason}; {question.name} {stays}.",
+        remedy=remedy,
         details={"gates": [gate.to_json() for gate in question.gates], "question": question.to_json()},
     )
 
 
-def _taken(question: Question, answer: Answer, *, signed: bool) -> Approval:
-    assert answer.via != "deadline"
-    signature = answer.signature if signed else None
+def _taken(question: Question, answer: Answer, known: Approvers) -> Approval:
+    assert answer.via in ("cli", "prefect")
+    signature = answer.signature if known.keys else None
     keys = [] if signature is None else [str(one["keyid"]) for one in signature["signatures"]]
     return Approval(
         run_id=question.run_id,
@@ -158,4 +195,6 @@ def _taken(question: Question, answer: Answer, *, signed: bool) -> Approval:
         at=answer.at,
         keys=keys,
         signature=signature,
+        public_key=known.pem_of(answer),
+        vouched=known.vouched,
     )

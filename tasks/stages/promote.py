@@ -89,7 +89,9 @@ def judged_or_held(
 
 def _when_resumed(run: Run) -> PlannedAction:
     question = approval.pending(run)
-    waits = f"; nobody has answered yet, and the deadline is {readable(question.deadline)}" if question is not None else ""
+    waits = (
+        f"; nobody has answered yet, and the deadline is {readable(question.deadline)}" if question is not None else ""
+    )
     return "run", f"{JUDGED}{waits}"
 
 
@@ -138,7 +140,7 @@ def _promote(
     key, required = signing_key(run), met(run, checkpoint, dataset)
     exports = exports_that_agree(run, checkpoint, _stays(run, previous))
     gates, evaluation, compared = _judged(run, checkpoint, dataset, evaluation, theirs)
-    by = approval.approved(run, checkpoint, evaluation, gates, theirs)
+    by = approval.approved(run, checkpoint, evaluation, gates, theirs, registry.state(found and found[0]))
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
     version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, run.with_recipe(provenance))
     was = f", was {previous}" if previous else ""

@@ -18,6 +18,7 @@ from infra.receipts import pointed_at
 from infra.signing.configured import configured_key
 from infra.store import Manifest
 from tasks.run.run import Run
+from tasks.stages.approvers import approvers_of
 
 if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
@@ -40,6 +41,8 @@ def signing_key(run: Run) -> SigningKey | None:
 def refuse_early(run: Run) -> None:
     """UsageError, before any work, for what is known now and would keep the candidate from being promoted."""
     signing_key(run)
+    if run.spec.promote.approvers:
+        approvers_of(run)
     required = run.spec.promote.require
     if "contract" in required and (run.external or run.spec.contract is None):
         raise UsageError(

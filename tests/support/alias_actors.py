@@ -33,7 +33,7 @@ from infra.store.folder import FolderBackend
 from infra.store.name_database import Names
 from infra.store.s3 import S3Backend
 from tasks.run.run import Run
-from tasks.stages.answers import answer
+from tasks.stages.answers import answer, open_question
 from tests.support.careless import Careless
 
 MODEL, ALIAS = "m", "champion"
@@ -212,7 +212,7 @@ def carried_out(store: Store, act: Act) -> tuple[str, str]:
                 made = tasks.stages.rollback.rollback(store, MODEL, ALIAS, act.version, about, "it fell")
             case "approve" | "refuse":
                 decision = "approved" if act.what == "approve" else "refused"
-                given = answer(store, act.of, decision, act.run_id, "looked at")
+                given = answer(store, open_question(store, act.of), decision, act.run_id, "looked at")
                 return "moved", f"question of {given.question}"
             case _:
                 made = tasks.stages.rollback.release(store, MODEL, ALIAS, act.version, "it was wrong", about)

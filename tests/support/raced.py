@@ -44,6 +44,9 @@ class Memory:
         data = self.read(path)[0]
         return len(data), blake3(data).hexdigest()
 
+    def delete(self, path: str) -> None:
+        self.files.pop(path, None)
+
     def exists(self, path: str) -> bool:
         return path in self.files
 

@@ -48,3 +48,26 @@ def test_looking_at_a_question_whose_deadline_has_passed_writes_nothing(
     monkeypatch.setattr(approval, "now", lambda: after)
     assert approval.pending(run.run) is None
     assert approvals.stored_answer(place.store, asked) is None
+
+
+def test_the_flow_run_of_a_superseded_question_is_ended(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[tuple[str, ...]] = []
+    monkeypatch.setattr(waiting, "wake", lambda *words: ended.append(words))
+    monkeypatch.setattr(waiting, "deployed_flow_run", lambda: None)
+    older, newer = Waiting(place, 1), Waiting(place, 2)
+    older.waits()
+    newer.waits()
+    waiting.suspend_if_deployed(newer.run)
+    assert [words[:2] for words in ended] == [("run-1", "refuse")]
+    with pytest.raises(ApprovalRefused, match="superseded"):
+        older.resumed()
+
+
+def test_a_form_that_says_superseded_is_no_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Waiting(place, 1)
+    asked = run.waits()
+    filled = FormAnswer("refuse", waiting._SUPERSEDED, "run-2", asked.asked)
+    monkeypatch.setattr(waiting, "deployed_flow_run", object)
+    monkeypatch.setattr(waiting, "form_answer", lambda *_: filled)
+    waiting.take_form_answer(run.run)
+    assert approvals.stored_answer(place.store, asked) is None, "the store does not say that anything superseded it"

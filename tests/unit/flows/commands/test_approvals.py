@@ -77,7 +77,7 @@ def test_an_answer_after_the_deadline(store: Store, capsys: pytest.CaptureFixtur
     asked(store, asked=LONG_AGO, deadline=LONG_AGO)
     for command in ("approve", "refuse"):
         late = said(store, capsys, command, WAITING, "--reason", "seen", code=4)
-        assert f"nobody answered before the deadline 2026-01-01 00:00 UTC" in late
+        assert "nobody answered before the deadline 2026-01-01 00:00 UTC" in late
     assert store.read_json(layout.answer(WAITING, 0))["decision"] == "expired"
 
 
@@ -128,7 +128,7 @@ def test_a_signed_answer(store: Store, capsys: pytest.CaptureFixture[str], tmp_p
 def test_status_tells_what_a_waiting_run_waits_for(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     assert [line for line in said(store, capsys, "status").splitlines() if line.startswith(WAITING)]
     asked(store)
-    assert f"waiting for an answer before 2126-01-01 00:00 UTC" in said(store, capsys, "status")
+    assert "waiting for an answer before 2126-01-01 00:00 UTC" in said(store, capsys, "status")
     assert not store.exists(layout.answer(WAITING, 0))
     said(store, capsys, "approve", WAITING, "--reason", "seen")
     assert "waiting to be resumed: ada approved it" in said(store, capsys, "status")
@@ -136,5 +136,5 @@ def test_status_tells_what_a_waiting_run_waits_for(store: Store, capsys: pytest.
     told = json.loads(said(store, capsys, "status", "--json"))["stores"][0]["runs"]
     (line,) = [one for one in told if one["run_id"] == WAITING]
     assert line["verdict"] == "waiting"
-    assert line["for"] == f"to be resumed: nobody answered before the deadline 2026-01-01 00:00 UTC"
+    assert line["for"] == "to be resumed: nobody answered before the deadline 2026-01-01 00:00 UTC"
     assert not store.exists(layout.answer(WAITING, 1)), "who only looks writes nothing"

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from data_contracts.approvals import Protection
 from data_contracts.errors import CorruptError, UsageError
-from infra.approval_signatures import key_ids
+from infra.approval_signatures import keys_of
 from infra.signing.keys import (
     PASSWORD_VARIABLE,
     PRIVATE_FILE,
@@ -167,4 +167,4 @@ def test_a_protection_takes_no_key_that_an_option_would_refuse() -> None:
         model="m", alias="a", protected=True, keys=[key], by="ann", at="2026-11-25T10:00:00+00:00", reason="r"
     )
     with pytest.raises(CorruptError, match="on secp384r1 are not used here"):
-        key_ids(protection)
+        keys_of(protection)

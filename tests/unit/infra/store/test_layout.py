@@ -29,6 +29,8 @@ PATHS = [
     (layout.exposure("0f", 3, "better"), "exposures/0f/3.better"),
     (layout.protections("digits", "champion"), "protections/digits/champion"),
     (layout.protection("digits", "champion", 0), "protections/digits/champion/0.json"),
+    (layout.questions("digits", "champion"), "questions/digits/champion"),
+    (layout.question_entry("digits", "champion", 0), "questions/digits/champion/0.json"),
     (layout.approvals("r1"), "runs/r1/approvals"),
     (layout.question("r1", 0), "runs/r1/approvals/0/question.json"),
     (layout.answer("r1", 0), "runs/r1/approvals/0/answer.json"),

@@ -57,7 +57,8 @@ def test_the_proof_says_who_signed_and_what_to_keep(made: SignedStore) -> None:
     seals = [made.store.manifest(f"{HISTORY}/{k}").seal for k in range(4)]
     signed = proof.to_json()["signed"]
     keys = [made.key.public.id]
-    assert signed == {"alias": "champion", "receipts": 4, "before": 0, "keys": keys, "seal": seals[-1]}
+    about = {"alias": "champion", "receipts": 4, "before": 0, "keys": keys, "seal": seals[-1], "approvals": []}
+    assert signed == about
     for seal in (*seals, seals[0][:16]):
         prove(made.store, MODEL, keys=[made.key.public], at_least=seal)
     assert "signed" not in prove(made.store, MODEL).to_json()

@@ -21,10 +21,10 @@ from infra.signing.envelopes import sign_bytes
 from infra.signing.keys import SigningKey
 from infra.store import layout
 from tasks.stages import approval as stage
-from tasks.stages.answers import answer
+from tasks.stages.answers import answer, open_question
 from tasks.stages.promote import promote
 from tasks.stages.protect import protect, unprotect
-from tasks.stages.rollback import rollback
+from tasks.stages.rollback import release, rollback
 from tests.support.signed import pair
 from tests.unit.tasks.stages.test_promote import ANN, Place, gate, scored
 from tests.unit.tasks.stages.test_promote import place as place
@@ -54,8 +54,13 @@ class Waiting:
             self.resumed()
         return self.question()
 
+    def answered_and_resumed(self) -> Any:
+        self.waits()
+        self.answered()
+        return self.resumed()
+
     def answered(self, decision: Any = "approved", key: SigningKey | None = None) -> None:
-        answer(self.place.store, self.run.run_id, decision, "ada", "seen", key)
+        answer(self.place.store, open_question(self.place.store, self.run.run_id), decision, "ada", "seen", key)
 
 
 def test_a_run_asks_once_waits_and_is_promoted_with_the_approval_in_its_receipt(place: Place) -> None:
@@ -262,8 +267,8 @@ def test_a_signed_answer_is_not_an_answer_to_another_run(place: Place, keys: lis
     with_approvers(place, keys[0])
     first, second = Waiting(place, 1, manual=False), Waiting(place, 2, manual=False)
     first.waits()
-    asked = second.waits()
     first.answered(key=keys[0])
+    asked = second.waits()
     stolen = Answer.from_json(place.store.read_json(layout.answer(first.run.run_id, 0)))
     for forged in (stolen, stolen.model_copy(update={"question": asked.digest})):
         with pytest.MonkeyPatch.context() as patch:
@@ -278,7 +283,7 @@ def test_an_answer_to_a_question_that_the_run_did_not_ask_promotes_nothing(
 ) -> None:
     with_approvers(place, keys[0])
     run = Waiting(place, 1, manual=False)
-    asked = stage._question(run.run, 0, place.checkpoints[1], scored(1), [], None)
+    asked = stage._question(run.run, (place.checkpoints[1], scored(1)), [], None, "", 0)
     approvals.ask(place.store, asked.model_copy(update={field: "other"}))
     run.answered(key=keys[0])
     with pytest.raises(CorruptError, match=r"which the run run-1 does not promote to"):
@@ -292,3 +297,134 @@ def test_require_approved_asks_too(place: Place) -> None:
     run.waits()
     run.answered()
     assert run.resumed().approval.by == "ada"
+
+
+def test_an_approval_does_not_survive_a_rollback_and_a_release(place: Place) -> None:
+    place.promoted(1)
+    waiting = Waiting(place, 2)
+    first = waiting.waits()
+    waiting.answered()
+    place.promoted(2, run_id="other")
+    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
+    release(place.store, "tiny", "champion", 2, "the test set was wrong", ANN)
+    again = waiting.waits()
+    assert (again.n, again.champion, again.candidate) == (1, first.champion, first.candidate), "the same comparison"
+    assert again.state != first.state
+    waiting.answered()
+    assert waiting.resumed().approval.n == 1
+
+
+def test_a_question_of_an_earlier_version_knows_no_state_of_the_alias(place: Place) -> None:
+    run = Waiting(place, 1)
+    run.waits()
+    path = layout.question(run.run.run_id, 0)
+    earlier = run.question().model_copy(update={"state": None})
+    place.store.forget(path)
+    place.store.create_json(path, earlier.to_json())
+    run.answered()
+    assert run.resumed().approval.question == earlier.digest
+
+
+@pytest.mark.parametrize("field", ["sentence", "value", "bound"])
+def test_a_question_that_shows_other_gates_is_asked_anew(place: Place, field: str) -> None:
+    run = Waiting(place, 1)
+    asked = run.waits()
+    better = {"sentence": "a is 0.9999, at least the 0.5 asked for", "value": 0.9999, "bound": 0.1}[field]
+    forged = asked.model_copy(
+        update={"gates": [asked.gates[0].model_copy(update={field: better}), *asked.gates[1:]]}
+    )  # fmt: skip
+    path = layout.question(run.run.run_id, 0)
+    place.store.forget(path)
+    place.store.create_json(path, forged.to_json())
+    run.answered()
+    again = run.waits()
+    assert (again.n, again.gates) == (1, asked.gates)
+
+
+def test_what_the_rows_can_still_decide_does_not_ask_anew(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Waiting(place, 1)
+    asked = run.waits()
+    run.answered()
+    later = [one.model_copy(update={"ledger": "these rows decided 7 comparisons"}) for one in asked.gates]
+    monkeypatch.setattr("tasks.stages.promote.judged", lambda *_: later)
+    assert run.resumed().approval.n == 0
+
+
+def test_a_newer_question_supersedes_those_that_nobody_answered(place: Place) -> None:
+    runs = [Waiting(place, n) for n in (1, 2, 3)]
+    for run in runs[:2]:
+        run.waits()
+    newest = runs[2].waits()
+    assert approvals.superseded_by(place.store, newest) == ["run-2"], "run-1 was superseded by run-2 before"
+    for run, by in zip(runs[:2], ("run-2", "run-3"), strict=True):
+        with pytest.raises(ApprovalRefused, match=f"the run {by} asked about tiny@champion later, and so superseded"):
+            run.resumed()
+        with pytest.raises(UsageError, match=f"the run {by} asked about tiny@champion later"):
+            run.answered()
+    runs[2].answered()
+    assert runs[2].resumed().version == 1
+
+
+def test_a_question_that_was_answered_is_not_superseded(place: Place) -> None:
+    first, second = Waiting(place, 1), Waiting(place, 2)
+    first.waits()
+    first.answered()
+    second.waits()
+    assert first.resumed().version == 1
+    assert second.waits().n == 1, "the champion moved"
+
+
+def test_another_alias_is_another_question(place: Place) -> None:
+    first, second = Waiting(place, 1), Waiting(place, 2)
+    first.waits()
+    second.run.spec.promote = second.run.spec.promote.model_copy(update={"alias": "canary"})
+    second.waits()
+    first.answered()
+    assert first.resumed().version == 1
+
+
+def refused_once(place: Place) -> Waiting:
+    place.promoted(1)
+    run = Waiting(place, 2)
+    run.waits()
+    run.answered("refused")
+    return run
+
+
+def nightly(place: Place, n: int, number: int = 9) -> Waiting:
+    """A later run of the same candidate, which a schedule began."""
+    run = Waiting(place, n)
+    run.run.run_id, run.run.resolved.trigger = f"night-{number}", "schedule"
+    return run
+
+
+def test_nobody_is_asked_again_by_a_schedule_what_they_refused(place: Place) -> None:
+    refused_once(place)
+    for number in range(3):
+        with pytest.raises(
+            ApprovalRefused, match=r'ada refused it at .*: "seen", in the run run-2, which had the same'
+        ):
+            nightly(place, 2, number).resumed()
+        assert approvals.latest_question(place.store, f"night-{number}") is None
+    by_hand = nightly(place, 2)
+    by_hand.run.resolved.trigger = "cli"
+    by_hand.waits()
+
+
+def test_another_candidate_or_champion_is_asked_about_after_a_refusal(place: Place) -> None:
+    refused_once(place)
+    nightly(place, 3).waits()
+    place.promoted(3, run_id="other")
+    rollback(place.store, "tiny", "champion", None, ANN, "recall fell")
+    nightly(place, 2, 10).waits()
+
+
+def test_an_expired_question_is_asked_again_by_the_next_night(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Waiting(place, 2)
+    asked = run.waits()
+    late = (datetime.fromisoformat(asked.deadline) + timedelta(seconds=1)).astimezone(UTC).isoformat()
+    with monkeypatch.context() as patch:
+        patch.setattr("tasks.stages.approval.now", lambda: late)
+        with pytest.raises(ApprovalRefused, match="nobody answered"):
+            run.resumed()
+    nightly(place, 2).waits()

@@ -30,8 +30,8 @@ HELD = "ann rolled version 2 back at 2026-11-22 19:00 UTC"
 class Place:
     """A store with three verified checkpoints, and runs that promote them; `compared` is what was scored again."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.raced = Raced(Memory(), layout.alias("tiny", "champion"))
+    def __init__(self, patch: pytest.MonkeyPatch, backend: Any = None) -> None:
+        self.raced = Raced(backend or Memory(), layout.alias("tiny", "champion"))
         self.store = Store(self.raced, {})
         self.compared: list[tuple[int, int, list[str]]] = []
         self.asked: list[tuple[str, ...]] = []
@@ -55,7 +55,7 @@ class Place:
         """A run as promote sees it; `asked` gets what each provenance names."""
         promote = PromoteSpec(gates=list(gates))
         spec = SimpleNamespace(model_name="tiny", promote=promote, contract=None)
-        resolved = SimpleNamespace(started=STARTED, actor="bob")
+        resolved = SimpleNamespace(started=STARTED, actor="bob", trigger="cli")
 
         def provenance(*parents: Ref | None) -> dict[str, Any]:
             self.asked.append(tuple(parent.uri for parent in parents if parent is not None))
