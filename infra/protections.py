@@ -6,14 +6,17 @@ signed, and each receipt of the alias names the newest decision, so that it cann
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.approvals import Protection
 from data_contracts.canonical import digest
 from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Ref
 from infra.approval_signatures import protection_fault
+from infra.receipts import pointed_at
 from infra.store import Store, layout
+from infra.store.records import parsed
 
 if TYPE_CHECKING:
     from infra.signing.keys import PublicKey
@@ -56,16 +59,20 @@ def pin(found: Sequence[Protection]) -> dict[str, Any] | None:
     return {"n": len(found) - 1, "digest": digest(found[-1].to_json())} if found else None
 
 
-def refuse_gone(found: Sequence[Protection], pinned: Any, model: str, alias: str) -> None:
-    """CorruptError if the decision that the alias's newest receipt names is gone or another."""
-    if not pinned:
+def refuse_gone(store: Store, found: Sequence[Protection], newest: Ref | None, name: str) -> None:
+    """CorruptError if the decision that the newest receipt of an alias (`name`) names is gone, or is another now."""
+    if newest is None:
         return
-    path = layout.protection(model, alias, pinned["n"])
-    if len(found) <= pinned["n"] or digest(found[pinned["n"]].to_json()) != pinned["digest"]:
+    about = pointed_at(store.manifest, newest).provenance
+    pinned = parsed(newest.uri, _pinned, about)
+    if pinned is None:
+        return
+    n, expected = pinned
+    if len(found) <= n or digest(found[n].to_json()) != expected:
         raise CorruptError(
-            f"{path} is not the decision that the newest receipt of {model}@{alias} names.",
+            f"Decision {n} about the protection of {name} is not the one that its newest receipt names.",
             remedy="Restore it from a copy of the store, and find out who changed it.",
-            details={"file": path},
+            details={"file": newest.uri},
         )
 
 
@@ -98,6 +105,12 @@ def refuse_forged(found: Sequence[Protection], key: PublicKey | None, *, named: 
             details={"file": path},
         )
     return newest.signature is not None and key is not None
+
+
+def _pinned(about: Mapping[str, Any]) -> tuple[int, str] | None:
+    """What `pin` wrote into the provenance of a receipt; None if it wrote nothing."""
+    value = about.get("protection")
+    return None if value is None else (int(value["n"]), str(value["digest"]))
 
 
 def _numbers(store: Store, model: str, alias: str) -> list[int]:

@@ -88,7 +88,7 @@ def read_alias(store: Store, model: str, alias: str) -> tuple[Versioned, int] | 
 
 def holds(store: Store, current: Versioned | None) -> Holds:
     """The holds of an alias whose pointer was read as `current`; a move that expects `current` obeys them."""
-    return holds_after(store, _newest_receipt(current))
+    return holds_after(store, newest_receipt(current))
 
 
 def move_alias(
@@ -121,14 +121,8 @@ def move_alias(
     current = pointer.read()
     if current != expected:
         raise PointerMoved(pointer.path, current)
-    signing = signing_of(store, _newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
-    previous = None if expected is None else expected.value["receipt"]
-    decided = protections(store, receipt.model, receipt.alias)
-    refuse_gone(decided, pinned_protection(store, expected), receipt.model, receipt.alias)
-    # An alias of an earlier schema that names this receipt is not the alias that was written.
-    about = {**provenance, "previous_receipt": previous, "alias_schema": SCHEMA}
-    about |= {"protection": pin(decided)} if decided else {}
-    sealed = _seal_receipt(store, receipt, about, held)
+    signing = signing_of(store, newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
+    sealed = _seal_next(store, expected, receipt, provenance, held)
     signing.before(sealed)
     value = {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
     receipt = receipt.model_copy(update={"ref": sealed})
@@ -163,14 +157,14 @@ def history(store: Store, model: str, alias: str) -> list[Receipt]:
 def moves(store: Store, model: str, alias: str) -> list[tuple[Receipt, dict[str, Any]]]:
     """The receipts as `history` returns them, each with the provenance of its move (actor, trigger, run, times)."""
     named = read_alias(store, model, alias)
-    newest = _newest_receipt(None if named is None else named[0])
+    newest = newest_receipt(None if named is None else named[0])
     return [(read_receipt(store, one), one.provenance) for one in chain(store, newest, store.verify)][::-1]
 
 
 def newest_move(store: Store, model: str, alias: str) -> tuple[Receipt, dict[str, Any]] | None:
     """The alias's newest receipt with the provenance of its move; None if there is none. Reads no earlier receipt."""
     named = read_alias(store, model, alias)
-    newest = next(chain(store, _newest_receipt(None if named is None else named[0])), None)
+    newest = next(chain(store, newest_receipt(None if named is None else named[0])), None)
     return None if newest is None else (read_receipt(store, newest), newest.provenance)
 
 
@@ -188,7 +182,7 @@ def receipt_of_run(store: Store, current: Versioned, run_id: str, since: str) ->
             clocks that differ.
     """
     earliest = datetime.fromisoformat(since) - timedelta(days=1)
-    for manifest in chain(store, _newest_receipt(current)):
+    for manifest in chain(store, newest_receipt(current)):
         about = manifest.provenance
         if about.get("run_id") == run_id:
             return read_receipt(store, store.verify(manifest.ref))
@@ -213,19 +207,8 @@ def _version_named(store: Store, path: str, current: Versioned) -> int:
     return version
 
 
-def pinned_protection(store: Store, current: Versioned | None) -> Any:
-    """What the newest receipt of an alias says of the decisions about its protection; None if it says nothing."""
-    newest = _newest_receipt(current)
-    return None if newest is None else pointed_at(store.manifest, newest).provenance.get("protection")
-
-
-def state(current: Versioned | None) -> str:
-    """The state of an alias whose pointer was read as `current`: its newest receipt's seal; "" before the first."""
-    newest = _newest_receipt(current)
-    return "" if newest is None else newest.seal
-
-
-def _newest_receipt(current: Versioned | None) -> Ref | None:
+def newest_receipt(current: Versioned | None) -> Ref | None:
+    """The newest receipt of an alias whose pointer was read as `current`; its seal stands for the alias's state."""
     return None if current is None else Ref.model_validate(current.value["receipt"])
 
 
@@ -244,7 +227,7 @@ def _settled(
     try:
         current = pointer.read()
         # Our receipt can only be newer than the receipt that it follows.
-        since = takewhile(lambda one: one.ref.to_json() != before, chain(store, _newest_receipt(current)))
+        since = takewhile(lambda one: one.ref.to_json() != before, chain(store, newest_receipt(current)))
         if current is not None and any(manifest.ref == sealed for manifest in since):
             return current
     except Interrupted:
@@ -252,6 +235,20 @@ def _settled(
     if current == expected:  # a request that is still on its way may yet arrive
         raise unknown from error
     raise PointerMoved(pointer.path, current) from error
+
+
+def _seal_next(
+    store: Store, expected: Versioned | None, receipt: Receipt, provenance: dict[str, Any], held: Holds
+) -> Ref:
+    """Seal the receipt that follows the alias's newest, with what was decided about the alias's protection."""
+    model, alias = receipt.model, receipt.alias
+    decided = protections(store, model, alias)
+    refuse_gone(store, decided, newest_receipt(expected), f"{model}@{alias}")
+    previous = None if expected is None else expected.value["receipt"]
+    # An alias of an earlier schema that names this receipt is not the alias that was written.
+    about = {**provenance, "previous_receipt": previous, "alias_schema": SCHEMA}
+    about |= {"protection": pin(decided)} if decided else {}
+    return _seal_receipt(store, receipt, about, held)
 
 
 def _seal_receipt(store: Store, receipt: Receipt, provenance: dict[str, Any], held: Holds) -> Ref:

@@ -55,7 +55,7 @@ def approved(
     """The approval of this promotion, which meets its gates; None if none is needed.
 
     Args:
-        state: of the alias, as `registry.state` says.
+        state: seal of the alias's newest receipt; "" before the first.
 
     Raises:
         ApprovalPending: nobody has answered yet. The question is in the store.

@@ -45,7 +45,7 @@ def standing_protection(run: Run) -> tuple[Protection | None, bool]:
     store, model, alias = run.store, run.spec.model_name, run.spec.promote.alias
     found = protections(store, model, alias)
     current = registry.read_alias(store, model, alias)
-    refuse_gone(found, registry.pinned_protection(store, current and current[0]), model, alias)
+    refuse_gone(store, found, registry.newest_receipt(current and current[0]), f"{model}@{alias}")
     key = configured_key(run.spec.promote.sign, run.root) if found else None
     vouched = refuse_forged(found, None if key is None else key.public, named=bool(run.spec.promote.approvers))
     return (found[-1] if found and found[-1].protected else None), vouched

@@ -140,7 +140,8 @@ def _promote(
     key, required = signing_key(run), met(run, checkpoint, dataset)
     exports = exports_that_agree(run, checkpoint, _stays(run, previous))
     gates, evaluation, compared = _judged(run, checkpoint, dataset, evaluation, theirs)
-    by = approval.approved(run, checkpoint, evaluation, gates, theirs, registry.state(found and found[0]))
+    newest = registry.newest_receipt(found and found[0])
+    by = approval.approved(run, checkpoint, evaluation, gates, theirs, newest.seal if newest else "")
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
     version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, run.with_recipe(provenance))
     was = f", was {previous}" if previous else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from data_contracts.approved import Approval
 from data_contracts.canonical import canonical
 from data_contracts.handoffs import Checkpoint, Evaluation, FileEntry, MetricValue, ModelVersion, Receipt, Ref
 from infra import code_bundle, registry
@@ -108,7 +109,14 @@ class SignedStore:
         version, evaluation = self.version(n)
         return self.move(version, evaluation.ref, alias, key)
 
-    def move(self, version: ModelVersion, evaluation: Ref, alias: str, key: SigningKey | None = None) -> Receipt:
+    def move(
+        self,
+        version: ModelVersion,
+        evaluation: Ref,
+        alias: str,
+        key: SigningKey | None = None,
+        approval: Approval | None = None,
+    ) -> Receipt:
         """Move an alias to a version."""
         found = registry.read_alias(self.store, MODEL, alias)
         champion = Ref.model_validate(found[0].value["model_version"]) if found else None
@@ -122,6 +130,7 @@ class SignedStore:
             evaluation=evaluation,
             champion=champion,
             sentence=f"{MODEL}@{alias} is version {version.version}",
+            approval=approval,
         )
         about = self.about(version.ref, evaluation, champion)
         held = registry.holds(self.store, found[0] if found else None)

@@ -144,7 +144,7 @@ def test_a_decision_that_a_receipt_names_cannot_be_deleted(place: Place, keys: d
     for attempt in (None, pems(keys["mallory"])):
         if attempt:
             forge(place, 0, keys["mallory"])
-        with pytest.raises(CorruptError, match="is not the decision that the newest receipt of tiny@champion names"):
+        with pytest.raises(CorruptError, match="is not the one that its newest receipt names"):
             Waiting(place, 2, manual=False).resumed()
     assert place.now() == (1, [])
 
