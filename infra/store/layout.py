@@ -119,6 +119,11 @@ def resolved(run_id: str) -> str:
     return f"{run(run_id)}/resolved.json"
 
 
+def inputs_signature(run_id: str) -> str:
+    """The signature of a run's inputs."""
+    return f"{run(run_id)}/resolved.dsse"
+
+
 def stage(run_id: str, stage_name: str) -> str:
     """Record of how a stage of a run ended."""
     return f"{run(run_id)}/stages/{_name(stage_name)}.json"

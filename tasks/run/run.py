@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.canonical import digest, is_name, valid_name
 from data_contracts.errors import Interrupted, UsageError
@@ -23,9 +23,14 @@ from infra import code_bundle, scratch, settings
 from infra.audit import now
 from infra.gang.conductor.replaying import Replay
 from infra.recipes import seal_recipe
+from infra.signing.configured import configured_key
+from infra.signing.inputs import sign_inputs
 from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.resolve import ci_key, resolve
+
+if TYPE_CHECKING:
+    from infra.signing.keys import SigningKey
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,7 @@ def open_run(
     """
     path = Path(spec_path).resolve()
     spec = load_spec(path, overrides)
+    signer = configured_key(spec.promote.sign, path.parent) if recorded else None
     store = open_spec_store(spec, path.parent, store_uri)
     if recorded and (known := _resolved_before(store, options.key)) is not None:
         _own_pages(store, spec.name)
@@ -161,7 +167,7 @@ def open_run(
     key = ci_key(resolved) if options.key is None and options.trigger == "ci" else options.key
     if key is not None:
         resolved = resolved.model_copy(update={"run_id": _claim(store, key, resolved.run_id)})
-    return Run(_of_pipeline(spec.name, options, _record(store, resolved)), store)
+    return Run(_of_pipeline(spec.name, options, _record(store, resolved, signer)), store)
 
 
 def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None = None) -> Run:
@@ -277,9 +283,11 @@ def _run_named(trigger: dict[str, Any]) -> str:
     return valid_name(trigger["run_id"])
 
 
-def _record(store: Store, resolved: Resolved) -> Resolved:
+def _record(store: Store, resolved: Resolved, signer: SigningKey | None) -> Resolved:
     path = layout.resolved(resolved.run_id)
     if store.create_once(path, resolved.to_json()):
+        if signer is not None:
+            sign_inputs(store, resolved, signer)
         return resolved
     store.claim(layout.run(resolved.run_id))
     return store.read_as(path, Resolved.from_json)

@@ -16,6 +16,7 @@ from infra.handoffs import read_handoff
 from infra.processes.environment import SIGNING_KEY
 from infra.receipts import pointed_at
 from infra.signing.configured import configured_key
+from infra.signing.inputs import refuse_unsigned_inputs
 from infra.store import Manifest
 from tasks.run.run import Run
 from tasks.stages.approvers import approvers_of
@@ -39,8 +40,15 @@ def signing_key(run: Run) -> SigningKey | None:
 
 
 def refuse_early(run: Run) -> None:
-    """UsageError, before any work, for what is known now and would keep the candidate from being promoted."""
-    signing_key(run)
+    """Refuse, before any work, what is known now and would keep the candidate from being promoted.
+
+    Raises:
+        UsageError: a requirement cannot be met, a key cannot be used, or the run's inputs are not signed with it.
+        CorruptError: the run's inputs are not what was signed.
+    """
+    key = signing_key(run)
+    if key is not None and run.recorded:
+        refuse_unsigned_inputs(run.store, run.resolved, key)
     if run.spec.promote.approvers:
         approvers_of(run)
     required = run.spec.promote.require

@@ -37,6 +37,7 @@ PATHS = [
     (layout.runs(), "runs"),
     (layout.run("r1"), "runs/r1"),
     (layout.resolved("r1"), "runs/r1/resolved.json"),
+    (layout.inputs_signature("r1"), "runs/r1/resolved.dsse"),
     (layout.stage("r1", "shard"), "runs/r1/stages/shard.json"),
     (layout.report("r1"), "runs/r1/report.json"),
     (layout.run_attempts("r1"), "runs/r1/attempts"),

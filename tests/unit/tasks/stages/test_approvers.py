@@ -20,6 +20,7 @@ from infra.protections import protections
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, SigningKey
 from infra.store import layout
 from infra.store.folder import FolderBackend
+from tasks.stages import requirements
 from tasks.stages.protect import protect, unprotect
 from tests.support.signed import pair
 from tests.unit.tasks.stages.test_approval import Waiting
@@ -49,6 +50,8 @@ def keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, SigningKey]
     from infra.signing.keys import load_signing_key
 
     monkeypatch.setenv(SIGNING_KEY, str(folder / "release" / PRIVATE_FILE))
+    # Its stand-ins of runs have no inputs; tests/unit/infra/signing/test_inputs.py is about those.
+    monkeypatch.setattr(requirements, "refuse_unsigned_inputs", lambda *_: None)
     return {name: load_signing_key(f"file:{folder / name / PRIVATE_FILE}", folder, "x") for name in NAMES}
 
 

@@ -37,7 +37,12 @@ def run_of(made: SignedStore, *require: str, commit: str | None = "c", dirty: bo
     spec = SimpleNamespace(promote=promote, contract=more.pop("contract", "suite.json"))
     resolved = SimpleNamespace(commit=commit, dirty=dirty)
     return SimpleNamespace(
-        spec=spec, store=made.store, root=made.project, resolved=resolved, external=more.pop("external", False)
+        spec=spec,
+        store=made.store,
+        root=made.project,
+        resolved=resolved,
+        external=more.pop("external", False),
+        recorded=False,
     )
 
 
