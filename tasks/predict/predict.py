@@ -25,7 +25,7 @@ from tasks.predict.model import Model, open_model
 from training.predict.draft import taken, unfinished_work
 from training.predict.label import label_columns
 
-FORMAT = 1
+FORMAT = 2
 # Seconds between two batches; a longer pause is a hang. Ten times the longest batch so far applies if that is longer.
 HANG_S = 300.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,30 @@ def columns_of(outputs: Any, rows: int) -> tuple[dict[str, pa.Array], list[str]]
             remedy="Return a tensor whose first dimension is the batch, or a dictionary of such tensors.",
         )
     return found, [name for name in parts if name not in found]
+
+
+def joined(outputs: Sequence[Any], sizes: Sequence[int]) -> dict[str, torch.Tensor] | None:
+    """The outputs of batches that follow each other as those of one batch, where all are tensors of one shape and type.
+
+    Args:
+        sizes: rows of each batch.
+    """
+    every = [dict(_parts(one)) for one in outputs]
+    found = {}
+    for name, first in every[0].items():
+        values: list[Any] = [parts.get(name) for parts in every]
+        if not all(_alike(value, first, rows) for value, rows in zip(values, sizes, strict=True)):
+            return None
+        found[name] = torch.cat(values)
+    return found if all(len(parts) == len(found) for parts in every) else None
+
+
+def _alike(value: Any, first: Any, rows: int) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(first, torch.Tensor):
+        return False
+    kind = (value.dtype, value.device, value.layout)
+    same = value.shape[1:] == first.shape[1:] and kind == (first.dtype, first.device, first.layout)
+    return value.ndim > 0 and len(value) == rows and same
 
 
 def _parts(outputs: Any) -> Iterator[tuple[str, Any]]:

@@ -5,6 +5,7 @@ The same functions as in sharding and loading do the work. Only the label may be
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,7 @@ class Features:
         columns = [self._settled(where, narrowed, field, batch.num_rows) for field in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
-    def batches(self, at: int, rows: pa.Table, size: int) -> list[Any]:
+    def batches(self, at: int, rows: pa.Table, size: int) -> Iterator[Any]:
         """Batches of `size` rows as the module gets them; UsageError for a missing value that a tensor cannot show."""
         columns = []
         try:
@@ -99,15 +100,12 @@ class Features:
             ) from error
         if not rows.num_rows:
             columns = [one or [_empty(column)] for one, column in zip(columns, self._columns, strict=True)]
-        made = list(zip(*columns, strict=True))
-        batches: list[Any] = made if self.keys is None else [dict(zip(self.keys, one, strict=True)) for one in made]
-        if self._per_batch is None:
-            return batches
-        done = []
-        for number, one in enumerate(batches):
-            with located(said_rows(at + number * size, min(size, rows.num_rows - number * size))):
-                done.append(self._per_batch(one))
-        return done
+        for number, one in enumerate(zip(*columns, strict=True)):
+            batch: Any = one if self.keys is None else dict(zip(self.keys, one, strict=True))
+            if self._per_batch is not None:
+                with located(said_rows(at + number * size, min(size, rows.num_rows - number * size))):
+                    batch = self._per_batch(batch)
+            yield batch
 
     def _with_label(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """The raw rows with nulls for a label that they lack, where sharding read it."""

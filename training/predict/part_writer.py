@@ -7,21 +7,22 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.predicting import PredictRequest
-from training.predict.columns import columns_of, refuse_collisions
+from training.predict.batches import Group
+from training.predict.columns import columns_of, joined, refuse_collisions
 from training.predict.draft import Draft, room
 from training.predict.features import said_rows
 from training.predict.output import refuse_columns, schema_of
-from training.predict.raw_rows import RawRows, block_rows
 
-# A part ends at a block's end, after so many rows or seconds.
+# A part ends where an attempt can continue, after so many rows or seconds.
 PART_ROWS = 2**16
 PART_S = 5.0
-# Rows whose predictions are written at once.
-_CHUNK_ROWS = 2**13
+# Rows whose predictions are written at once, fewer if they have more bytes.
+_CHUNK_ROWS, _CHUNK_BYTES = 2**13, 2**24
 
 
 class PartWriter:
@@ -33,9 +34,9 @@ class PartWriter:
         left_out: entries of the predictions that are not written.
     """
 
-    def __init__(self, draft: Draft, request: PredictRequest, raw: RawRows, first: int) -> None:
+    def __init__(self, draft: Draft, request: PredictRequest, first: int, unit: int) -> None:
         self._draft, self._keep, self._output = draft, request.keep, Path(request.output)
-        self._block, self.end, self._first = block_rows(request.batch_size), first, first
+        self._unit, self.end, self._first = unit, first, first
         self.left_out: list[str] = []
         self.finished = bool(first)
         self._schema: pa.Schema | None = schema_of(draft.parts()[0][2]) if first else None
@@ -44,34 +45,50 @@ class PartWriter:
         self._stream: Any = None
         self._since = time.monotonic()
 
-    def add(self, first: int, kept: pa.RecordBatch, outputs: Any) -> None:
-        """Write a batch's rows; UsageError if its columns are not those of earlier batches."""
-        found, self.left_out = columns_of(outputs, kept.num_rows)
+    def add(self, group: Group, outputs: list[Any]) -> None:
+        """Write the rows of a group, with the outputs of each batch; UsageError if its columns are not as before."""
+        together = joined(outputs, group.sizes)
+        if together is not None and self._add(group, 0, group.rows, together, strict=False):
+            return
+        at = 0
+        for one, rows in zip(outputs, group.sizes, strict=True):
+            self._add(group, at, rows, one, strict=True)
+            at += rows
+
+    def _add(self, group: Group, at: int, rows: int, outputs: Any, *, strict: bool) -> bool:
+        """Write some rows; False if their columns are not as before, which is refused if `strict`."""
+        first = group.first + at
+        try:
+            found, self.left_out = columns_of(outputs, rows)
+        except UsageError:
+            if strict:
+                raise
+            return False
         if self._schema is None:
             refuse_collisions(self._keep, list(found))
-        columns = {
-            "row": pa.array(range(first, first + kept.num_rows), pa.int64()),
-            **{name: kept.column(name) for name in self._keep},
-            **found,
-        }
-        batch = pa.RecordBatch.from_pydict(columns)
+        kept = {name: column.slice(at, rows).combine_chunks() for name, column in group.kept.items()}
+        numbers = pa.array(np.arange(first, first + rows, dtype=np.int64))
+        batch = pa.RecordBatch.from_pydict({"row": numbers, **kept, **found})
         if self._schema is None:
             refuse_columns(batch.schema, self._output)
             self._schema = batch.schema
         if batch.schema != self._schema:
+            if not strict:
+                return False
             raise UsageError(
-                f"predict_step returns other columns for {said_rows(first, kept.num_rows)} ({_said(batch.schema)}) "
+                f"predict_step returns other columns for {said_rows(first, rows)} ({_said(batch.schema)}) "
                 f"than before ({_said(self._schema)}).",
                 remedy="Let it return values of one shape and type for each row.",
             )
         self._waiting.append(batch)
-        self.end = first + kept.num_rows
-        if sum(one.num_rows for one in self._waiting) >= _CHUNK_ROWS:
+        self.end = first + rows
+        if _is_chunk(self._waiting):
             self._flush()
-        if self.end % self._block == 0:
+        if self.end % self._unit == 0:
             long = time.monotonic() - self._since >= PART_S
             if long or self.end - self._first >= PART_ROWS:
                 self.finish_part()
+        return True
 
     def finish_part(self) -> None:
         """Complete the part, if it has rows or is the only one."""
@@ -100,6 +117,10 @@ class PartWriter:
             if self._waiting:
                 self._stream.write_table(pa.Table.from_batches(self._waiting).combine_chunks())
         self._waiting = []
+
+
+def _is_chunk(batches: list[pa.RecordBatch]) -> bool:
+    return sum(one.num_rows for one in batches) >= _CHUNK_ROWS or sum(one.nbytes for one in batches) >= _CHUNK_BYTES
 
 
 def _said(schema: pa.Schema) -> str:

@@ -43,9 +43,9 @@ def type_from(text: str) -> pa.DataType | None:
         return None
 
 
-def block_rows(batch_size: int) -> int:
-    """Rows of a block: whole batches of the model, and about as many as a transform gets at once."""
-    return batch_size * -(-TRANSFORM_ROWS // batch_size)
+def block_rows(batch_size: int, at_once: int) -> int:
+    """Rows of a block: whole batches of the model, and about as many as are prepared at once."""
+    return batch_size * -(-at_once // batch_size)
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,11 @@ class RawRows:
         """An estimate."""
         return sum(one.row_bytes for one in self.peeks) / max(len(self.peeks), 1)
 
-    def batches(self, first: int, block: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def batches(self, first: int, block: int, at_once: int = TRANSFORM_ROWS) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Row number and rows of each batch from row `first` on, the beginning of a block.
+
+        Args:
+            at_once: most rows of a batch.
 
         Raises: UsageError for a value that does not fit its column; CorruptError if a file changed.
         """
@@ -94,18 +97,14 @@ class RawRows:
         with closing(read_ahead(self._read(first))) as ahead:
             for more in ahead:
                 waiting = pa.concat_tables([waiting, pa.Table.from_batches([more])])
-                while waiting.num_rows >= (limit := self._limit(at, block)):
+                while waiting.num_rows >= (limit := min(at_once, block - at % block)):
                     batch, waiting = _cut(waiting, limit)
                     yield at, batch
                     at += batch.num_rows
         while waiting.num_rows:
-            batch, waiting = _cut(waiting, self._limit(at, block))
+            batch, waiting = _cut(waiting, min(at_once, block - at % block))
             yield at, batch
             at += batch.num_rows
-
-    @staticmethod
-    def _limit(at: int, block: int) -> int:
-        return min(TRANSFORM_ROWS, block - at % block)
 
     def _read(self, first: int) -> Iterator[pa.RecordBatch]:
         """The rows after the first `first` ones; files whose rows are all passed over are not opened."""
@@ -205,7 +204,7 @@ def _other_type(file: SourceFile, name: str, kind: pa.DataType, wanted: pa.DataT
 
 def _cut(waiting: pa.Table, limit: int) -> tuple[pa.RecordBatch, pa.Table]:
     some = waiting.slice(0, limit)
-    stop = batch_end(some)
+    stop = batch_end(some, limit)
     if not waiting.num_columns:
         raise UsageError("The input has no column that the model was trained with.", remedy="Look at its header.")
     [batch] = some.slice(0, stop).combine_chunks().to_batches()

@@ -6,15 +6,14 @@ finished part.
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import pyarrow as pa
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from data_contracts.errors import TrainwrightError, UserCodeError
@@ -22,17 +21,27 @@ from data_contracts.messages.predicting import PREDICT, Predicted, PredictReques
 from infra.processes.child_main import Report, child_main
 from infra.store import open_at
 from training.checkpoint import load_module_weights
+from training.predict.batches import Batches, bytes_in, copied, steps_of, units_of
 from training.predict.draft import Draft, room, taken
-from training.predict.features import Features, said_rows
+from training.predict.features import Features
 from training.predict.output import join, names_in, read_parts, schema_of, suffix_of
 from training.predict.part_writer import PartWriter
-from training.predict.raw_rows import RawRows, block_rows, look_at
+from training.predict.raw_rows import look_at
 from training.score.batch_entries import inputs_of
 from training.score.progress import CountBatches, Progress
 from training.score.team import local_copy, read_again
 from training.shard.progress import Meter
 from training.user.assemble import build_module, plain_trainer
 from training.user.imports import user_code
+
+# With one of these, a module gets its batches one by one, because Lightning calls it for each batch.
+_BATCH_HOOKS = (
+    "on_before_batch_transfer",
+    "transfer_batch_to_device",
+    "on_after_batch_transfer",
+    "on_predict_batch_start",
+    "on_predict_batch_end",
+)
 
 
 def main(request: PredictRequest, report: Report) -> Predicted:
@@ -128,8 +137,15 @@ class _Work:
         total_bytes = sum(file.bytes for file in raw.files)
         self._meter.begin("predicting", raw.total, total_bytes)
         self._count(self._resumed)
-        batches = _Batches(raw, features, request.batch_size, self._resumed)
-        with closing(PartWriter(self._draft, request, raw, self._resumed)) as writer:
+        units = units_of(request)
+        grouped = not any(is_overridden(hook, module, L.LightningModule) for hook in _BATCH_HOOKS)
+        grouped = grouped and not _takes(module.predict_step, "dataloader_iter")
+        batches = Batches(raw, features, request, units, self._resumed, grouped=grouped)
+        if grouped:
+            step, first = module.predict_step, self._resumed // request.batch_size
+            numbered, moved = _takes_number(step), self._progress.moved
+            module.predict_step = steps_of(step, batches, first, numbered=numbered, moved=moved)  # type: ignore[method-assign]
+        with closing(PartWriter(self._draft, request, self._resumed, units.resume)) as writer:
             self._run(module, batches, writer)
             if not writer.end and not writer.finished:
                 # No rows at all: the columns come from a batch of none.
@@ -138,7 +154,7 @@ class _Work:
             writer.finish_part()
         self._left_out = writer.left_out
 
-    def _run(self, module: L.LightningModule, batches: _Batches, writer: PartWriter) -> None:
+    def _run(self, module: L.LightningModule, batches: Batches, writer: PartWriter) -> None:
         callback = _Predictions(batches, writer, self._count)
         trainer = plain_trainer(self._request.train, [callback, CountBatches(self._progress)])
         try:
@@ -146,81 +162,39 @@ class _Work:
                 trainer.predict(module, dataloaders=batches, return_predictions=False)
         except UserCodeError as error:
             if batches.waiting and " of the input" not in error.message:
-                first, kept = batches.waiting[0]
-                error.message = f"{error.message.rstrip('.')}, on {said_rows(first, kept.num_rows)}."
+                error.message = f"{error.message.rstrip('.')}, on {batches.waiting[0].current}."
             raise
 
     def _count(self, rows: int) -> None:
         self._meter.add(rows, round(rows * self._raw.row_bytes))
 
 
-class _Batches:
-    """What Lightning iterates: the module's batches, in order.
-
-    Attributes:
-        waiting: first row and kept columns of each batch that was handed out and has no predictions yet.
-        only_none: give one batch without rows.
-    """
-
-    def __init__(self, raw: RawRows, features: Features, size: int, first: int) -> None:
-        self._raw, self._features, self._size, self._first = raw, features, size, first
-        self.waiting: deque[tuple[int, pa.RecordBatch]] = deque()
-        self.only_none = False
-
-    def __iter__(self) -> Iterator[Any]:
-        raw, features, size = self._raw, self._features, self._size
-        if self.only_none:
-            none = pa.RecordBatch.from_pylist([], raw.schema)
-            self.waiting.append((0, none))
-            yield from features.batches(0, features.rows(0, none), size)
-            return
-        block = block_rows(size)
-        rows: list[pa.Table] = []
-        kept: list[pa.RecordBatch] = []
-        have, at = 0, self._first
-        for first, batch in raw.batches(self._first, block):
-            rows.append(features.rows(first, batch))
-            kept.append(batch)
-            have += batch.num_rows
-            at_end = (first + batch.num_rows) % block == 0
-            ready = have if at_end else have - have % size
-            if ready:
-                yield from self._of(at, rows, kept, ready)
-                rows, kept, have, at = _rest(rows, ready), _rest(kept, ready), have - ready, at + ready
-        if have:
-            yield from self._of(at, rows, kept, have)
-
-    def _of(self, at: int, rows: list[pa.Table], kept: list[pa.RecordBatch], ready: int) -> Iterator[Any]:
-        table = pa.concat_tables(rows).slice(0, ready)
-        beside = pa.Table.from_batches(kept).slice(0, ready)
-        for number, batch in enumerate(self._features.batches(at, table, self._size)):
-            part = beside.slice(number * self._size, self._size).combine_chunks()
-            [whole] = part.to_batches()
-            self.waiting.append((at + number * self._size, whole))
-            yield batch
-
-
-def _rest(parts: list[Any], done: int) -> list[Any]:
-    """What is left of tables after their first `done` rows."""
-    left = []
-    for one in parts:
-        if done < one.num_rows:
-            left.append(one.slice(done))
-        done = max(0, done - one.num_rows)
-    return left
-
-
 class _Predictions(L.Callback):
-    """Passes each batch's predictions on."""
+    """Passes each group's predictions on."""
 
-    def __init__(self, batches: _Batches, writer: PartWriter, count: Any) -> None:
+    def __init__(self, batches: Batches, writer: PartWriter, count: Callable[[int], None]) -> None:
         self._batches, self._writer, self._count = batches, writer, count
 
     def on_predict_batch_end(self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, *_: Any) -> None:
-        """Write the predictions of a batch."""
-        first, kept = self._batches.waiting.popleft()
-        self._writer.add(first, kept, outputs)
-        self._count(kept.num_rows)
+        """Write the predictions of a group."""
+        group = self._batches.waiting.popleft()
+        made = outputs if self._batches.grouped else [copied(outputs)]
+        self._writer.add(group, made)
+        self._batches.output_bytes = bytes_in(made) / max(group.rows, 1)
+        self._count(group.rows)
+
+
+def _takes(step: Callable[..., Any], name: str) -> bool:
+    return name in inspect.signature(step).parameters
+
+
+def _takes_number(step: Callable[..., Any]) -> bool:
+    """Whether a `predict_step` takes the number of the batch, as Lightning decides it."""
+    try:
+        inspect.signature(step).bind(None, 0)
+    except TypeError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from tasks.predict.model import Model, open_model
 from tasks.predict.predict import Answered, Asked, predict
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.tiny import answer, home_with_server, trainwright, work_on_a_copy
-from training.predict import draft, part_writer, worker
+from training.predict import batches, draft, part_writer, worker
 
 
 @pytest.fixture(scope="module")
@@ -217,8 +217,7 @@ def test_the_contract_is_the_models_own_without_the_label_or_another(project: Pa
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_writer, "PART_ROWS", 1)
-    for module in (part_writer, worker):
-        monkeypatch.setattr(module, "block_rows", lambda size: size)
+    monkeypatch.setattr(batches, "block_rows", lambda size, at_once: size)
 
 
 @pytest.mark.usefixtures("small_parts")
