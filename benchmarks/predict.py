@@ -4,15 +4,15 @@
 
 A perceptron of 8 inputs predicts for a Parquet file of 10 columns. Ours is the work of the child, without imports: the
 rows in blocks, parts on the disk, the join, fsync; bare is `ParquetFile.iter_batches`, the same float32 tensor, the
-module under `inference_mode`, and `ParquetWriter`. Both write `row` and the vector. Then a process of its own predicts
-for a tenth of the rows and for all; its largest resident memory must not grow.
+module under `inference_mode`, and `ParquetWriter`. Both write `row` and the vector. In both, torch has one thread: with
+more, it waits for one that another program keeps from running, which takes longer than all else. Then the command
+predicts for a tenth of the rows, for all and for ten times as many; the memory of its processes must not grow.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -134,23 +135,34 @@ def bare(folder: Path, rows: Path, size: int, module: torch.nn.Module) -> float:
 
 
 def peak_mib(folder: Path, rows: Path) -> float:
-    """The largest resident memory of a process that predicts for a file, in MiB."""
-    command = [sys.executable, __file__, "--peak", str(folder), str(rows)]
+    """The largest resident memory of the command and all its descendants at one time, in MiB; looked at every 20 ms."""
+    command = [sys.executable, "-m", "flows.cli", "predict", "net", str(rows), str(folder / "peak.parquet")]
+    options = ["--store", str(folder / ".trainwright"), "--overwrite", "--batch-size", "512"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    largest = 0
+    with subprocess.Popen([*command, *options], env=environment, stdout=subprocess.DEVNULL) as process:
+        while process.poll() is None:
+            found = 0
+            for one in (me := psutil.Process(process.pid)), *me.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    found += one.memory_info().rss
+            largest = max(largest, found)
+            time.sleep(0.02)
+        if process.returncode:
+            raise SystemExit(f"predict ended with {process.returncode}")
+    return largest / 2**20
 
 
 def main() -> None:
     """Print seconds and memory."""
     options, watch = arguments(__doc__), Watch()
+    torch.set_num_threads(1)
     rows = ROWS // 10 if options.quick else ROWS
     print(f"{machine()}\ntorch {torch.__version__}, pyarrow {pa.__version__}")
     with scratch() as folder:
         train(folder)
-        file, large = folder / "rows.parquet", folder / "large.parquet"
+        file = folder / "rows.parquet"
         write(file, rows)
-        write(large, 10 * rows)
         module = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
         figures = {}
         for name, size in (("vs_bare", 512), ("vs_bare_8192", 8192)):
@@ -163,15 +175,15 @@ def main() -> None:
             )
             show(f"{rows:,} rows, batches of {size}", {key: [1e3 * one for one in v] for key, v in taken.items()}, "ms")
             figures[name] = ratio(taken["bare"], taken["ours"])
-        small, big = peak_mib(folder, file), peak_mib(folder, large)
-        print(f"\nlargest resident memory: {small:.0f} MiB for {rows:,} rows, {big:.0f} MiB for {10 * rows:,}")
-        print(f"slope: {(big - small) * 2**20 / (9 * rows):.1f} bytes a row")
+        peaks: dict[int, float] = {}
+        for count in (rows // 10, rows, 10 * rows):
+            write(folder / "large.parquet", count)
+            peaks[count] = peak_mib(folder, folder / "large.parquet")
+            print(f"largest resident memory of all processes: {peaks[count]:.0f} MiB for {count:,} rows")
+        slope = (peaks[10 * rows] - peaks[rows]) * 2**20 / (9 * rows)
+        print(f"slope: {slope:.1f} bytes a row; a row of the input has {8 * 10} bytes")
         conclude(figures, watch.end(), quick=options.quick)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--peak"]:
-        ours(Path(sys.argv[2]), Path(sys.argv[3]), 512)
-        print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
-    else:
-        main()
+    main()

@@ -83,6 +83,10 @@ class ByteGPT(L.LightningModule):
     def test_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         self.log("bits_per_byte", self.bits_per_byte(batch), sync_dist=True)
 
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int = 0) -> Tensor:
+        """How likely each byte is after each row's text: logits [B, 256]."""
+        return self(batch["tokens"][:, 1:].long())[:, -1]
+
     def configure_optimizers(self) -> dict[str, Any]:
         optimizer = torch.optim.AdamW(self.parameters(), lr=self.lr, betas=(0.9, 0.95), weight_decay=self.weight_decay)
         steps = self.trainer.max_steps

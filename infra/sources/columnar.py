@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
@@ -26,7 +27,7 @@ _LARGEST = 2**31 - 1
 def parquet_schema(opened: BinaryIO, file: SourceFile) -> pa.Schema:
     """Column names and types of a Parquet file; UsageError if a name occurs twice."""
     schema = _parquet(opened, file).schema_arrow
-    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(schema.names).items() if times > 1)
     if twice:
         said = column_shown(twice[0], schema.names.index(twice[0]))
         raise UsageError(f"{file.uri} has the column {said} twice.", remedy="Rename one of them.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -60,7 +61,7 @@ class _Csv:
     """A CSV file whose header was read: its column names, and where its rows begin."""
 
     def __init__(self, stream: BinaryIO, name: str, columns: list[str] | None) -> None:
-        head = stream.read(_HEADER_BYTES)
+        head = _head(stream, name)
         if not head:
             raise UsageError(f"{name} is empty.", remedy="Write it again or leave it out.")
         self.name, self._lines, self._has_rows = name, 0, True
@@ -71,7 +72,8 @@ class _Csv:
         """All values as text; missing values are null, a quoted empty string is an empty string."""
         if not self._has_rows:
             return
-        chosen = [column for column in self.names if column in wanted]
+        named = set(wanted)
+        chosen = [column for column in self.names if column in named]
         bad: list[Any] = []
 
         def refuse(row: Any) -> str:
@@ -108,13 +110,30 @@ class _Csv:
             "".join(names).encode()
         except (UnicodeEncodeError, csv.Error) as error:
             raise UsageError(f"{self.name} is not a CSV file in UTF-8.", remedy="Convert it to UTF-8.") from error
-        twice = sorted({column for column in names if names.count(column) > 1})
+        twice = sorted(column for column, times in Counter(names).items() if times > 1)
         if twice:
             said = column_shown(twice[0], names.index(twice[0]))
             raise UsageError(f"{self.name} has the column {said} twice.", remedy="Rename one of them.")
         self._lines = reader.line_num
-        self._has_rows = len(head) == _HEADER_BYTES or any(reader)
+        self._has_rows = len(head) >= _HEADER_BYTES or any(reader)
         return names
+
+
+def _head(stream: BinaryIO, name: str) -> bytes:
+    """The beginning of a file, with its first line; UsageError if that is larger than a row may be."""
+    head = stream.read(_HEADER_BYTES)
+    if len(head) == _HEADER_BYTES and not _ends_line(head):
+        head += stream.read(_BLOCK - _HEADER_BYTES)
+        if len(head) == _BLOCK and not _ends_line(head):
+            raise UsageError(
+                f"{name}: the first line is larger than {_BLOCK >> 20} MiB.",
+                remedy="Leave out columns that are not needed, or write Parquet.",
+            )
+    return head
+
+
+def _ends_line(head: bytes) -> bool:
+    return b"\n" in head or b"\r" in head
 
 
 def _csv_error(error: pa.ArrowInvalid, name: str, bad: list[Any]) -> UsageError:

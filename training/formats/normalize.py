@@ -10,6 +10,7 @@ have, and `settle` brings rows to it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def narrow(table: pa.Table) -> pa.Table:
 
     Raises: UsageError if two columns have one name, or a tensor is not what its type or metadata says.
     """
-    twice = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    twice = sorted(name for name, times in Counter(table.column_names).items() if times > 1)
     if twice:
         raise UsageError(
             f"Two columns are called {column_shown(repr(twice[0]))}.", remedy="Rename one of them in shards.transform."

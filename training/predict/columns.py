@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -104,7 +105,7 @@ def _said(outputs: Any) -> str:
 def refuse_collisions(kept: list[str], predicted: list[str]) -> None:
     """UsageError if two columns of the output have one name."""
     names = ["row", *kept, *predicted]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         raise UsageError(
             f"Two columns of the output would be called {column_shown(twice)}.",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from data_contracts.errors import UsageError
-from training.predict.columns import columns_of, refuse_collisions
+from training.predict.columns import columns_of, joined, refuse_collisions
 
 
 class Parts(NamedTuple):
@@ -61,3 +61,21 @@ def test_two_columns_of_one_name_are_refused() -> None:
     for kept, predicted in ((["row"], ["prediction"]), (["prediction"], ["prediction"]), ([], ["row"])):
         with pytest.raises(UsageError, match="would be called"):
             refuse_collisions(kept, predicted)
+
+
+def test_batches_with_tensors_alike_become_one() -> None:
+    parts = joined([Parts(NUMBERS, NUMBERS), Parts(NUMBERS[:1], NUMBERS[:1])], [2, 1])  # type: ignore[arg-type]
+    assert parts is not None
+    assert {name: one.tolist() for name, one in parts.items()} == {name: [1.5, 2.5, 1.5] for name in ("score", "kind")}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        NUMBERS.double(), NUMBERS.reshape(2, 1), NUMBERS[:1], torch.tensor(1.0), ["x", "y"], {"score": NUMBERS},
+        (NUMBERS, NUMBERS),
+    ],
+)  # fmt: skip
+def test_others_stay_apart(other: Any) -> None:
+    assert joined([NUMBERS, other], [2, 2]) is None
+    assert joined([other, NUMBERS], [2, 2]) is None
