@@ -89,3 +89,13 @@ def test_a_small_file_that_unpacks_to_much_is_refused_in_little_memory(name: str
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "larger than 8 MiB" in done.stdout or "is not a CSV file" in done.stdout, done.stdout
+
+
+def test_a_first_line_may_be_as_long_as_a_row(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_HEADER_BYTES", 8)
+    names = [f"c{number:03}" for number in range(40)]
+    raw.write("a.csv", ",".join(names) + "\n" + ",".join(map(str, range(40))) + "\n")
+    assert raw.read("a.csv", columns=["c039"]).to_pydict() == {"c039": [39]}
+    monkeypatch.setattr(tables, "_BLOCK", 64)
+    with pytest.raises(UsageError, match=r"a.csv: the first line is larger than 0 MiB"):
+        raw.read("a.csv")

@@ -257,16 +257,6 @@ def test_a_csv_row_larger_than_a_block_is_refused(raw: Raw, monkeypatch: pytest.
     assert "s3cr3t" not in str(error.value)
 
 
-def test_a_first_line_may_be_as_long_as_a_row(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "_HEADER_BYTES", 8)
-    names = [f"c{number:03}" for number in range(40)]
-    raw.write("a.csv", ",".join(names) + "\n" + ",".join(map(str, range(40))) + "\n")
-    assert raw.read("a.csv", columns=["c039"]).to_pydict() == {"c039": [39]}
-    monkeypatch.setattr(tables, "_BLOCK", 64)
-    with pytest.raises(UsageError, match=r"a.csv: the first line is larger than 0 MiB"):
-        raw.read("a.csv")
-
-
 def test_kinds_that_change_between_blocks_of_json_are_refused(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "_BLOCK", 12)
     raw.write("a.jsonl", '{"a": 1}\n{"a": 2}\n{"a": true}\n')
