@@ -144,8 +144,7 @@ def _approval(command: argparse.ArgumentParser) -> None:
     _store(command)
     help_ = "private key (PEM) that signs the answer: a path or env:NAME; needed if the alias has approvers' keys"
     command.add_argument("--key", metavar="FILE", help=help_)
-    help_ = "why; recorded in the receipt, and so in the alias's history for ever"
-    command.add_argument("--reason", required=True, metavar="WHY", help=help_)
+    command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the alias's history for ever")
     command.add_argument("--yes", action="store_true", help="at a terminal: do not ask whether this is meant")
 
 

@@ -21,14 +21,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from tests.support.alias_actors import FATES
 from tests.support.alias_steps import free, place, seeded
 from tests.support.alias_world import ACTORS, CHECKPOINTS, Actors, World
+from tests.support.postgres import postgres
 from tests.support.s3 import s3_server
 
-__all__ = ["s3_server"]
-SAMPLE = {"folder": (1, 8), "names": (701, 2), "s3": (901, 1)}
-# 1,000 seeds: 700 on a folder, 200 with the names in a database, 100 on S3.
+__all__ = ["postgres", "s3_server"]
+SAMPLE = {"folder": (1, 8), "names": (701, 2), "s3": (901, 1), "signed": (1001, 3), "postgres": (1201, 1)}
+# 1,000 seeds: 700 on a folder, 200 with the names in a database, 100 on S3. Then 150 in which moves and answers are
+# signed, and 30 with the names in PostgreSQL.
 SWEEP = [("folder", at, 50) for at in range(1, 701, 50)]
 SWEEP += [("names", at, 20) for at in range(701, 901, 20)]
 SWEEP += [("s3", at, 10) for at in range(901, 1001, 10)]
+SWEEP += [("signed", at, 15) for at in range(1001, 1151, 15)]
+SWEEP += [("postgres", at, 10) for at in range(1201, 1231, 10)]
+NEEDS = {"postgres": [pytest.mark.apt("postgresql")]}
 actor = st.integers(0, ACTORS - 1)
 ahead = st.sampled_from(["move", "write"]) | st.integers(1, 60)
 
@@ -44,17 +49,18 @@ def actors() -> Iterator[Actors]:
 @pytest.mark.parametrize(
     ("kind", "first", "seeds"),
     [
-        *((kind, *about) for kind, about in SAMPLE.items()),
-        *(pytest.param(*one, marks=pytest.mark.sweep) for one in SWEEP),
+        *(pytest.param(kind, *about, marks=NEEDS.get(kind, [])) for kind, about in SAMPLE.items()),
+        *(pytest.param(*one, marks=[pytest.mark.sweep, *NEEDS.get(one[0], [])]) for one in SWEEP),
     ],
 )
 def test_what_holds_at_every_step(
     kind: str, first: int, seeds: int, actors: Actors, request: pytest.FixtureRequest
 ) -> None:
     server = request.getfixturevalue("s3_server") if kind == "s3" else None
-    counts = seeded(kind, range(first, first + seeds), actors, server)
+    database = request.getfixturevalue("postgres").url() if kind == "postgres" else ""
+    counts = seeded(kind, range(first, first + seeds), actors, server, database)
     print(f"\n{kind}, {seeds} seeds from {first}: {dict(counts)}")
-    assert counts["promote: moved"] > seeds
+    assert counts["promote: moved"] > (seeds if seeds > 1 else 0)
     assert sum(number for what, number in counts.items() if "killed: " in what) > 0
 
 

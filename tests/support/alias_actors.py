@@ -27,6 +27,11 @@ from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
 from data_contracts.resolved import Resolved
 from infra import registry
+from infra.approval_signatures import signing_key
+from infra.processes.environment import SIGNING_KEY
+from infra.signing.configured import configured_key
+from infra.signing.inputs import sign_inputs
+from infra.signing.keys import PRIVATE_FILE
 from infra.store import Store, layout
 from infra.store.database_backend import NamedBackend
 from infra.store.folder import FolderBackend
@@ -49,7 +54,10 @@ FATES = ("lost", "never", "late", "killed", "killed after")
 
 @dataclass(frozen=True)
 class Place:
-    """Where a store is: a folder, a prefix on S3, or a folder that ignores conditions with its names in a database."""
+    """Where a store is: a folder, a prefix on S3, or a folder that ignores conditions with its names in a database.
+
+    The kind is `folder`, `s3`, `names` (SQLite) or `postgres`.
+    """
 
     kind: str
     uri: str
@@ -186,6 +194,7 @@ class Act:
     Attributes:
         of: the run that is approved or refused; `run_id` is then the name of whoever answers.
         began, at: when the run began, and when this attempt at it was made.
+        keys: a folder with the keys of the releases and of an approver; "" if nothing is signed.
     """
 
     what: str
@@ -196,6 +205,7 @@ class Act:
     version: int | None = None
     force: bool = False
     of: str = ""
+    keys: str = ""
 
 
 def carried_out(store: Store, act: Act) -> tuple[str, str]:
@@ -204,6 +214,9 @@ def carried_out(store: Store, act: Act) -> tuple[str, str]:
     An answer has `moved` if it is the one that counts.
     """
     about = {"run_id": act.run_id, "actor": "ann", "trigger": "cli", "started": act.began, "finished": act.at}
+    os.environ.pop(SIGNING_KEY, None)
+    if act.keys:
+        os.environ[SIGNING_KEY] = f"{act.keys}/release/{PRIVATE_FILE}"
     try:
         match act.what:
             case "promote":
@@ -212,7 +225,8 @@ def carried_out(store: Store, act: Act) -> tuple[str, str]:
                 made = tasks.stages.rollback.rollback(store, MODEL, ALIAS, act.version, about, "it fell")
             case "approve" | "refuse":
                 decision = "approved" if act.what == "approve" else "refused"
-                given = answer(store, open_question(store, act.of), decision, act.run_id, "looked at")
+                key = signing_key(f"{act.keys}/approver/{PRIVATE_FILE}") if act.keys else None
+                given = answer(store, open_question(store, act.of), decision, act.run_id, "looked at", key)
                 return "moved", f"question of {given.question}"
             case _:
                 made = tasks.stages.rollback.release(store, MODEL, ALIAS, act.version, "it was wrong", about)
@@ -249,6 +263,8 @@ def _promoted(store: Store, act: Act, about: dict[str, Any]) -> tuple[str, str]:
     checkpoint = act.checkpoint.model_copy(update={"state": "verified"})
     run = _ActorRun(Resolved.from_json({**_resolved(), "run_id": act.run_id, "started": act.began}), store)
     object.__setattr__(run, "about", about)
+    if (release := configured_key()) is not None:
+        sign_inputs(store, run.resolved, release)
     tasks.stages.promote.comparable = lambda run, mine, score, *_: (score, score)  # type: ignore[attr-defined]
     score = evaluation(checkpoint.step)
     done = tasks.stages.promote.promote.done(run, checkpoint, None, score, "it is right" if act.force else None)

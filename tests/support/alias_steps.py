@@ -1,8 +1,8 @@
 """Sequences of steps at one alias, drawn from a seed: `python -m tests.support.alias_steps KIND FIRST [LAST]`.
 
-The kinds are `folder`, `s3`, and `names`: a place that ignores conditions, with its names in SQLite. A seed gives the
-same steps each time. `free` lets the actors run as they like instead, beside a process that reads the alias all the
-time.
+The kinds are `folder`, `s3`, `names`, and `postgres`: a place that ignores conditions, with its names in SQLite or
+PostgreSQL; `signed` is a folder whose moves and answers are signed. A seed gives the same steps each time. `free` lets
+the actors run as they like instead, beside a process that reads the alias all the time.
 """
 
 from __future__ import annotations
@@ -19,28 +19,32 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+from infra.signing.keys import make_key_pair
 from infra.store import open_store
 from infra.store.name_database import Names
 from tests.support.alias_actors import FATES, Act, Place
 from tests.support.alias_world import ACTORS, CHECKPOINTS, END_S, Actors, Steps, World, received
+from tests.support.postgres import Postgres
 from tests.support.s3 import S3Server
 
 ANSWERS = {False: [], True: ["again", "again", "approve", "approve", "refuse"]}
 # A step costs more on a server.
-STEPS = {"folder": 60, "names": 40, "s3": 25}
+STEPS = {"folder": 60, "names": 40, "s3": 25, "postgres": 30, "signed": 40}
 
 
 @contextlib.contextmanager
-def place(kind: str, options: dict[str, Any] | None = None, bucket: str = "") -> Iterator[Place]:
+def place(kind: str, options: dict[str, Any] | None = None, bucket: str = "", database: str = "") -> Iterator[Place]:
     """A new store of a kind; its files lie in memory where they can, to wait for no disk."""
+    kind = "folder" if kind == "signed" else kind
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="trainwright-alias-", dir=memory) as folder:
         made = {
             "folder": Place("folder", f"{folder}/store", {}),
             "s3": Place("s3", f"s3://{bucket}/{Path(folder).name}", options or {}),
             "names": Place("names", f"{folder}/objects", {}, f"sqlite:///{folder}/names.db"),
+            "postgres": Place("postgres", f"{folder}/objects", {}, database),
         }[kind]
-        if kind == "names":
+        if kind in ("names", "postgres"):
             Names(made.database, made.uri).prepare()
         else:
             open_store(made.uri, made.options)
@@ -126,16 +130,28 @@ def _drawn(world: World, draw: random.Random) -> Act:
     return world.act(what, version=draw.choice([None, None, 1, 2, draw.randint(1, 9)]))
 
 
-def seeded(kind: str, seeds: range, actors: Actors, server: S3Server | None = None) -> Counter[str]:
+def seeded(kind: str, seeds: range, actors: Actors, server: S3Server | None = None, database: str = "") -> Counter[str]:
     """Carry out the steps of each seed in a store of its own; what was told and what befell requests, counted."""
     counts: Counter[str] = Counter()
-    bucket = server.bucket() if server is not None else ""
+    bucket, options = (server.bucket(), server.options) if server is not None else ("", None)
     for seed in seeds:
-        with place(kind, server.options if server is not None else None, bucket) as there, _named(kind, seed):
-            world = World(there, actors, protected=seed % 3 == 0)
+        with place(kind, options, bucket, database) as there, _named(kind, seed), _keys(kind) as keys:
+            world = World(there, actors, protected=seed % 3 == 0, keys=keys)
             stepped(world, random.Random(seed), STEPS[kind])
         counts += world.counts
     return counts
+
+
+@contextlib.contextmanager
+def _keys(kind: str) -> Iterator[str]:
+    """A folder with new keys of the releases and of an approver, if the kind is `signed`."""
+    if kind != "signed":
+        yield ""
+        return
+    with tempfile.TemporaryDirectory(prefix="trainwright-keys-") as folder:
+        for name in ("release", "approver"):
+            make_key_pair(Path(folder, name))
+        yield folder
 
 
 @contextlib.contextmanager
@@ -150,6 +166,7 @@ def _named(kind: str, seed: int) -> Iterator[None]:
 if __name__ == "__main__":
     asked, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[-1])
     began, all_actors = time.monotonic(), Actors()
-    found = seeded(asked, range(first, last + 1), all_actors, S3Server() if asked == "s3" else None)
+    database = Postgres().url() if asked == "postgres" else ""
+    found = seeded(asked, range(first, last + 1), all_actors, S3Server() if asked == "s3" else None, database)
     print(f"{last - first + 1} seeds in {time.monotonic() - began:.0f} s: {dict(found)}")
     all_actors.stop()

@@ -20,15 +20,21 @@ from itertools import takewhile
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from data_contracts.approvals import Answer, Question
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
 from infra import registry
+from infra.approval_signatures import signing_key
 from infra.receipts import chain, holds_after, is_rollback, read_receipt
+from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, PublicKey, load_public_key
+from infra.signing.signatures import verify_receipt
 from infra.store import Manifest, Store, layout
+from tasks.queries.signed import signed_history
 from tasks.stages.protect import protect
 from tests.support.alias_actors import ALIAS, MODEL, Act, Place, carried_out, evaluation
+from tests.support.postgres import PASSWORD, PASSWORD_IN
 from tests.support.s3 import CREDENTIALS
 
 ACTORS, CHECKPOINTS, DAMAGED = 8, 5, 4
@@ -45,7 +51,9 @@ class Actors:
     def __init__(self) -> None:
         self._sender, theirs = socket.socketpair()
         command = [sys.executable, "-c", "from tests.support.alias_actors import nursery; nursery()"]
-        self._nursery = subprocess.Popen(command, stdin=theirs, cwd=ROOT, env={**os.environ, **CREDENTIALS})
+        self._nursery = subprocess.Popen(
+            command, stdin=theirs, cwd=ROOT, env={**os.environ, **CREDENTIALS, PASSWORD_IN: PASSWORD}
+        )
         theirs.close()
         self._living: dict[int, tuple[Connection, int]] = {}
 
@@ -94,10 +102,11 @@ class World:
 
     Attributes:
         told: what each act was told, by its run: `moved`, `not moved`, `unknown`, or `killed`.
+        keys: a folder with two pairs of keys, if moves are signed and answers must be; "" if nothing is signed.
     """
 
-    def __init__(self, place: Place, actors: Actors, *, protected: bool = False) -> None:
-        self.protected = protected
+    def __init__(self, place: Place, actors: Actors, *, protected: bool = False, keys: str = "") -> None:
+        self.protected, self.keys = protected, keys
         self.place, self.actors = place, actors
         self.store = place.open()
         self.checkpoints = [_checkpoint(self.store, n) for n in range(CHECKPOINTS)]
@@ -105,7 +114,7 @@ class World:
         for n in (0, DAMAGED):  # the second could be gone back to by its number
             registry.write_version(self.store, MODEL, self.checkpoints[n], evaluation(n).ref, {}, {})
         if protected:
-            protect(self.store, MODEL, ALIAS, "ann", "it is served")
+            self._protect()
         self.chain: list[Manifest] = []
         self.held: set[str] = set()
         self.doing: dict[int, Doing] = {}
@@ -114,6 +123,14 @@ class World:
         self._attempts = 0
         self._opened: set[int] = set()
         self.counts: Counter[str] = Counter()
+
+    def _protect(self) -> None:
+        if not self.keys:
+            protect(self.store, MODEL, ALIAS, "ann", "it is served")
+            return
+        pem = Path(self.keys, "approver", PUBLIC_FILE).read_text()
+        key = signing_key(f"{self.keys}/release/{PRIVATE_FILE}")
+        protect(self.store, MODEL, ALIAS, "ann", "it is served", [pem], key)
 
     # What actors do.
 
@@ -138,7 +155,7 @@ class World:
 
     def act(self, what: str, **about: Any) -> Act:
         """A new act, by a run of its own."""
-        return self.attempt(Act(what, f"{what}-{len(self.acts)}", self._time(), "", **about))
+        return self.attempt(Act(what, f"{what}-{len(self.acts)}", self._time(), "", keys=self.keys, **about))
 
     def attempt(self, act: Act) -> Act:
         """The act, tried now."""
@@ -260,15 +277,24 @@ class World:
             assert len(self.held - held) == 1
             assert held < self.held
         self.held = held
+        if self.keys:
+            signed = verify_receipt(self.store, manifest, [self._release])
+            assert (signed.number, signed.previous_signed) == (len(self.chain) + 1, bool(self.chain))
         self.chain.append(manifest)
 
+    @property
+    def _release(self) -> PublicKey:
+        return load_public_key(f"{self.keys}/release/{PUBLIC_FILE}")
+
     def _approved(self, run_id: str, receipt: Receipt) -> bool:
-        """Whether a person approved just this promotion: this run's, of these weights, in the place of this version."""
+        """Whether a person approved just this promotion: this run's, of these weights, in this state of the alias."""
         assert receipt.approval is not None
         assert receipt.candidate is not None
         question = self.store.read_as(layout.question(run_id, receipt.approval.n), Question.from_json)
         answered = self.store.read_as(layout.answer(run_id, question.n), Answer.from_json)
         candidate = registry.model_version(self.store, receipt.candidate).checkpoint.ref
+        assert question.state == (self.chain[-1].seal if self.chain else ""), "the alias was moved since it was asked"
+        assert bool(receipt.approval.keys) == bool(self.keys)
         asked = (question.run_id, question.champion, question.candidate)
         given = (answered.question, answered.decision, answered.by)
         assert self.acts[answered.by].of == run_id
@@ -289,6 +315,10 @@ class World:
         self.compare()
         self.recovers()
         self.compare()
+        if self.keys and (now := self._now()) is not None:
+            version = registry.read_version(self.store, MODEL, now)
+            proven, _ = signed_history(self.store, version, ALIAS, [self._release])
+            assert (proven.receipts, proven.before) == (len(self.chain), 0)
 
     def compare(self) -> None:
         """Whoever was told that the alias moved is in the history, whoever was told that it did not is not."""
@@ -305,7 +335,7 @@ class World:
         for run_id in self.acts:
             for n in self.store.list(layout.approvals(run_id)):
                 found = self.store.find_as(layout.answer(run_id, int(n)), Answer.from_json)
-                by += [found.by] if found is not None else []
+                by += [found.by] if found is not None and found.via == "cli" else []
         return by
 
     def recovers(self) -> None:
@@ -330,7 +360,8 @@ class World:
             assert self._now() == now
 
     def _plainly(self, act: Act) -> tuple[str, str]:
-        told = carried_out(self.store, act)
+        with mock.patch.dict(os.environ):
+            told = carried_out(self.store, act)
         self.tell(act, *told)
         self.look()
         return told

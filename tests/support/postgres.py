@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-PASSWORD_IN = "TRAINWRIGHT_TEST_POSTGRES"
+PASSWORD_IN, PASSWORD = "TRAINWRIGHT_TEST_POSTGRES", "a-database-password"
 
 
 class Postgres:
     """A running server whose user `tw` has a password, which is named. `port` is where it listens on loopback."""
 
     def __init__(self) -> None:
-        os.environ[PASSWORD_IN] = "a-database-password"
+        os.environ[PASSWORD_IN] = PASSWORD
         self._programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))[-1]
         # It refuses to run as root; Debian's package brings a user for it.
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
