@@ -23,7 +23,6 @@ from tasks.export.folder import check_free, made_whole
 from tasks.export.mlflow_folder import write_mlflow_files
 
 Target = Literal["safetensors", "torch", "onnx", "huggingface", "mlflow"]
-TARGETS: tuple[Target, ...] = ("safetensors", "torch", "onnx", "huggingface", "mlflow")
 # The files that a target's folder is made of.
 _FORMATS: dict[Target, Format] = {
     "safetensors": "safetensors",
