@@ -1,1 +1,4 @@
-"""The infrastructure: the store, sources, registry, launchers, processes, machines, cost and settings."""
+"""Where it happens: the store, sources, registry, gangs, processes, machines, prices and settings.
+
+Nothing here imports torch or `training`, and only `orchestrator` imports Prefect.
+"""

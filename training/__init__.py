@@ -1,1 +1,4 @@
-"""All code that uses tensors, and torch-free packages beside it: shard formats, split, order, plan, sharding."""
+"""Everything with a tensor. Torch is imported in child processes alone, and none of them imports Prefect.
+
+`shard`, `order`, `formats` and `contamination` work without torch.
+"""

@@ -1,1 +1,1 @@
-"""Which mirrors are still to be told what, and what they are told."""
+"""What the mirrors are still to be told, and what they are told. Nothing is read from a mirror to decide something."""

@@ -10,6 +10,8 @@ import pytest
 import s3fs
 
 from flows.cli import main
+from infra.store import open_store
+from tasks.run.versions import find_version
 from tests.support.s3 import S3Server
 from tests.support.tiny import SPEC, answer, trainwright, write_project, write_rows
 
@@ -56,7 +58,10 @@ def test_it_is_equal_to_the_bit(s3_server: S3Server, tmp_path: Path) -> None:
     put("base-2.csv", 2)  # the dataset of this model has a parent, which holds a part of its shards
     carry_out(base, "validate", "shard", "train", "verify", "evaluate", "promote")
     put("tiny.csv", 3)
-    mixture = {"datasets": {"base": "base"}, "weights": {"this": 0.5, "base": 0.5}}
+    store = open_store(f"s3://{kept}/team", s3_server.options, create=False)
+    mixed = store.manifest(find_version(store, "base")[0].checkpoint.ref).parent_in("datasets")
+    assert mixed is not None
+    mixture = {"datasets": {"base": mixed.uri}, "weights": {"this": 0.5, "base": 0.5}}
     tiny = project("tiny", "tiny.csv", init_from="base@champion", loader={"mixture": mixture})
     carry_out(tiny, "validate", "shard", "train", "verify", "evaluate", "promote")
     shutil.rmtree(tmp_path / "home")  # no copy of what is on S3
