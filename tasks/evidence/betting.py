@@ -55,7 +55,8 @@ def counts_show(won: float, lost: float, tied: float, bound: float, alpha: float
     if bound >= 1:
         return False
     if bound <= -1:
-        return won + tied > 0  # then the champion alone would be right on every row
+        # With a gain of -1 the champion alone is right on every row; a lower one does not exist.
+        return won + tied > 0 or (bound < -1 and lost > 0)
     return bool(log_capital_of_counts(won, lost, tied, bound) >= -math.log(alpha))
 
 

@@ -66,16 +66,17 @@ class Sums:
         )
 
     @classmethod
-    def of(cls, champion: Values, challenger: Values, sizes: Values) -> Sums:
+    def of(cls, champion: Values, challenger: Values, sizes: Values, sign: int = 1) -> Sums:
         """The sums over units.
 
         Args:
-            champion, challenger: (units,) the scores, larger is better, added up over each unit's rows.
+            champion, challenger: (units,) the scores, added up over each unit's rows.
             sizes: (units,) number of rows.
+            sign: -1 if a smaller score is better.
         """
         if not len(sizes):
             return cls()
-        gains = challenger - champion
+        gains = sign * (challenger - champion)
         gains = np.where(np.abs(gains) < SMALLEST, 0.0, gains)
         return cls(
             len(gains),

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.evidence import betting
-from tasks.evidence.exact_sums import LARGEST, Sums, counted
+from tasks.evidence.exact_sums import LARGEST, MOST_ROWS, Sums, counted
 from tasks.evidence.intervals import Interval
 
 SequentialVerdict = Literal["better", "worse", "open"]
@@ -73,16 +73,14 @@ class Tally:
         first, second = _scores(champion, "champion"), _scores(challenger, "challenger")
         if len(first) != len(second):
             raise ValueError(f"the champion has {len(first):,} scores and the challenger {len(second):,}")
-        worse, better = (first, second) if larger_is_better else (-first, -second)
-        if sizes is None or np.all(np.asarray(sizes) == 1):
-            if _are_flags(first) and _are_flags(second):
-                won, lost = int(np.count_nonzero(better > worse)), int(np.count_nonzero(better < worse))
-                return cls(won, lost, len(first) - won - lost)
-            return cls(sums=Sums.of(worse, better, np.ones(len(first))))
-        rows = np.asarray(sizes, np.float64)
-        if rows.shape != first.shape or not np.all((rows >= 1) & (rows < 2**53) & (rows == np.floor(rows))):
+        rows = np.ones(len(first)) if sizes is None else np.asarray(sizes, np.float64)
+        if rows.shape != first.shape or not np.all((rows >= 1) & (rows <= MOST_ROWS) & (rows == np.floor(rows))):
             raise ValueError("the sizes of the units are not their numbers of rows")
-        return cls(sums=Sums.of(worse, better, rows))
+        if np.all(rows == 1) and _are_flags(first) and _are_flags(second):
+            larger, smaller = int(np.count_nonzero(second > first)), int(np.count_nonzero(second < first))
+            won, lost = (larger, smaller) if larger_is_better else (smaller, larger)
+            return cls(won, lost, len(first) - won - lost)
+        return cls(sums=Sums.of(first, second, rows, 1 if larger_is_better else -1))
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(self.won + other.won, self.lost + other.lost, self.tied + other.tied, self.sums + other.sums)
@@ -188,7 +186,8 @@ class _Test:
     def _of_sums(cls, sums: Sums, alpha: float) -> _Test:
         def shown(bound: float, times: float, sign: int) -> bool:
             beyond = sums.beyond(bound, sign)
-            if beyond is None or sums.units * times < FIRST_UNITS:
+            # Divided and multiplied, a number of units may be rounded.
+            if beyond is None or sums.units * times < FIRST_UNITS - 0.001:
                 return False
             return betting.sums_show(beyond[0] * times, beyond[1] * times, alpha)
 
@@ -239,16 +238,17 @@ def _last(shown: Callable[[float], bool], gain: float, end: float) -> float | No
 def _rows_to_go(test: _Test, bound: float, rows: int, verdict: SequentialVerdict) -> int | None:
     if verdict != "open":
         return 0
-    high = 2.0
-    while rows and test.verdict(bound, high) == "open":
-        high *= 2
-        if high > _MOST_TIMES:
+    if not rows:
+        return None
+    low, high = rows, 2 * rows
+    while test.verdict(bound, high / rows) == "open":
+        low, high = high, 2 * high
+        if high > _MOST_TIMES * rows:
             return None
-    low = high / 2
-    while rows and (high - low) * rows > max(1.0, 0.001 * low * rows):
-        middle = (low + high) / 2
-        low, high = (middle, high) if test.verdict(bound, middle) == "open" else (low, middle)
-    return math.ceil((high - 1) * rows) if rows else None
+    while high - low > 1 + low // 1_000:
+        middle = (low + high) // 2
+        low, high = (middle, high) if test.verdict(bound, middle / rows) == "open" else (low, middle)
+    return high - rows
 
 
 def _scores(values: NDArray[Any], whose: str) -> NDArray[np.float64]:
