@@ -76,7 +76,7 @@ class Numbers:
 
     Attributes:
         gain: is subtracted from the challenger's losses.
-        counted: whether the promise covers it; see `unheard_of`.
+        counted: whether the promise covers it; see `unheard_of` and `nights_apart`.
     """
 
     name: str
@@ -170,6 +170,11 @@ def users(draw: Generator, shape: tuple[int, ...]) -> tuple[Values, Values]:
     return sizes * draw.standard_normal(shape), sizes * draw.standard_normal(shape)
 
 
+def nights_apart(draw: Generator, shape: tuple[int, ...]) -> tuple[Values, Values]:
+    """The challenger gains or loses a tenth of a deviation on all rows of a night: they are not independent."""
+    return 0.1 * draw.standard_normal((*shape[:2], 1)) + draw.standard_normal(shape), np.zeros(shape)
+
+
 FALSE: list[Counts | Numbers] = [
     *(Counts("equal", rows, 0.05) for rows in (10, 100, 1_000, 10_000)),
     *(Counts("equal, seldom different", rows, 0.002) for rows in (10, 1_000)),
@@ -191,6 +196,7 @@ FALSE: list[Counts | Numbers] = [
     Numbers("slightly worse", 100, exponential, gain=-0.005),
     Numbers("unheard-of losses", 10, unheard_of, counted=False),
     Numbers("Pareto, 1.5, the challenger's alone", 10, pareto_alone, counted=False),
+    *(Numbers("nights that have something in common", rows, nights_apart, counted=False) for rows in (10, 100, 1_000)),
 ]
 POWER: list[tuple[Counts | Numbers, float]] = [
     (Counts("gain of 0.01", 300, 0.05, gain=0.01), 0.05**0.5),
