@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
 
-# Scores are not larger, so that squares and sums are doubles; a smaller gain is none.
-LARGEST, SMALLEST = 1e60, 1e-100
+# Scores are not larger, and smaller differences are none, so that quotients, squares and their sums are doubles.
+LARGEST, SMALLEST = 1e60, 1e-60
 MOST_ROWS = 10**15
 # The values that are added at once; more would not fit the integers in `exact_sum`.
 _PIECE = 2**24
@@ -107,7 +107,7 @@ class Sums:
         exact = Fraction(bound)
         more = max(sign * exact * self.most_rows, Fraction(0))
         reach = Fraction(self.highest) - Fraction(self.lowest) + more
-        if reach <= 0:
+        if reach < SMALLEST:
             return None
         total = sign * (self.gains - exact * self.rows) / reach
         squares = (self.squares - 2 * exact * self.products + exact**2 * self.squared_rows) / reach**2

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -42,6 +42,7 @@ def test_tied_rows_say_nothing_about_a_bound_of_zero_and_much_about_a_margin() -
     assert not counts_show(0, 0, 10**9, 0.0, 0.05)
 
 
+@settings(deadline=None, max_examples=60)
 @given(COUNTS, COUNTS, COUNTS, BOUNDS)
 def test_a_better_row_or_a_lower_bound_never_lowers_the_capital(won: int, lost: int, tied: int, bound: float) -> None:
     slack = 1e-9 * (won + lost + tied + 1)
@@ -51,6 +52,7 @@ def test_a_better_row_or_a_lower_bound_never_lowers_the_capital(won: int, lost: 
     assert log_capital_of_counts(won, lost, tied, bound - 0.005) >= capital - slack
 
 
+@settings(deadline=None, max_examples=60)
 @given(COUNTS, COUNTS, COUNTS, BOUNDS)
 def test_a_gain_is_never_shown_to_be_above_itself_or_above_and_below_a_bound(
     won: int, lost: int, tied: int, bound: float
@@ -79,6 +81,7 @@ def capital_of_rows(gains: np.ndarray[Any, Any]) -> float:
     return float(np.log((weights * np.exp(np.log1p(np.outer(gains, shares)).sum(axis=0))).sum()))
 
 
+@settings(deadline=None, max_examples=60)
 @given(arrays(np.float64, st.integers(1, 60), elements=st.floats(-1, 30)))
 def test_sums_never_claim_more_than_the_bets_on_each_row_won(gains: np.ndarray[Any, Any]) -> None:
     assert log_capital_of_sums(gains.sum(), (gains**2).sum()) <= capital_of_rows(gains) + 1e-9

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -25,6 +25,7 @@ def sums(draw: st.DrawFn) -> Sums:
     return Sums.of(champion, challenger, sizes)
 
 
+@settings(deadline=None, max_examples=60)
 @given(arrays(np.float64, st.integers(0, 30), elements=st.floats(allow_nan=False, allow_infinity=False)))
 def test_a_sum_is_exact(values: np.ndarray[Any, Any]) -> None:
     assert exact_sum(values) == sum(map(Fraction, values.tolist()))
@@ -56,6 +57,7 @@ def test_equal_scores_tell_no_size() -> None:
     assert Sums.of(np.full(500, 0.1), np.full(500, 0.1), np.ones(500)).beyond(-0.01, 1) is None
 
 
+@settings(deadline=None, max_examples=60)
 @given(sums(), sums())
 def test_what_was_written_is_read(first: Sums, second: Sums) -> None:
     for one in (first, first + second):

@@ -37,6 +37,7 @@ def tally(rows: tuple[Values, Values, Values], larger: bool = True) -> Tally:
     return Tally.of(rows[0], rows[1], larger_is_better=larger, sizes=rows[2])
 
 
+@settings(deadline=None, max_examples=60)
 @given(scores(), scores(), scores())
 def test_nights_may_come_in_any_order(a: Any, b: Any, c: Any) -> None:
     first, second, third = tally(a), tally(b), tally(c)
@@ -45,6 +46,7 @@ def test_nights_may_come_in_any_order(a: Any, b: Any, c: Any) -> None:
     assert (first + second).rows == first.rows + second.rows
 
 
+@settings(deadline=None, max_examples=60)
 @given(scores(), st.randoms(), st.integers(0, 8))
 def test_rows_may_come_in_any_order_and_on_any_night(rows: Any, shuffle: Any, at: int) -> None:
     order = list(range(len(rows[0])))
@@ -57,12 +59,13 @@ def test_rows_may_come_in_any_order_and_on_any_night(rows: Any, shuffle: Any, at
     assert apart.rows == whole.rows
 
 
+@settings(deadline=None, max_examples=60)
 @given(scores())
 def test_a_tally_is_read_as_it_was_written(rows: Any) -> None:
     assert Tally.from_json(json.loads(json.dumps(tally(rows).to_json(), allow_nan=False))) == tally(rows)
 
 
-@settings(max_examples=40)
+@settings(deadline=None, max_examples=60)
 @given(scores(), st.floats(-2, 2), st.sampled_from([0.6, 0.95, 0.9999]))
 def test_models_exchanged_are_the_opposite(rows: Any, bound: float, confidence: float) -> None:
     found = decide(tally(rows), bound=bound, confidence=confidence)
@@ -74,7 +77,7 @@ def test_models_exchanged_are_the_opposite(rows: Any, bound: float, confidence: 
         assert other.gain == -found.gain
 
 
-@settings(max_examples=60)
+@settings(deadline=None, max_examples=60)
 @given(st.integers(0, 5_000), st.integers(0, 5_000), st.integers(0, 50_000), st.floats(-1.5, 1.5))
 def test_the_verdict_is_where_the_interval_lies(won: int, lost: int, tied: int, bound: float) -> None:
     flags = Tally(won, lost, tied)
