@@ -14,6 +14,7 @@ from flows.stages import stages
 from infra.orchestrator.cancelling import cancellable
 from tasks.pages.run_report_page import keep_page
 from tasks.run.attach import attach
+from tasks.run.meter import metered
 from tasks.run.options import RunOptions
 from tasks.run.report import report
 from tasks.run.run import Run, open_run, reopen_run
@@ -76,6 +77,7 @@ def resume(run_id: str, store: str | None = None, from_step: int | None = None) 
 
 
 @attach
+@metered
 def line(run: Run) -> RunReport:
     """The stages in order, then the report."""
     made: dict[str, Any] = {}

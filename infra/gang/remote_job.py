@@ -22,6 +22,7 @@ from data_contracts.messages.children import RemoteJob
 from data_contracts.messages.gang import Launch, Retries
 from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.pipeline_spec import RetrySpec
+from data_contracts.usage import GangUsage
 from infra import stopping
 from infra.child import run_module
 from infra.code_bundle import unpack
@@ -71,7 +72,9 @@ class ErrandRequest:
         start: launches the node.
         room: admits the node.
         on_progress: called with each progress report.
-        on_spent: called when a node is released, with the seconds since its launch.
+        on_spent: called when a node is released, with the seconds since its launch; on_usage: with what the nodes of
+            a generation used.
+        local: whether the nodes are processes on this machine.
         withhold: see `infra.child.run_module`.
         hang_s: how long the job may make no progress; see `infra.processes.idle`.
         nodes, devices: of the gang; `entry`: the module of its ranks; `layout`: its `train`, for an entry that reads
@@ -87,6 +90,8 @@ class ErrandRequest:
     room: Room
     on_progress: Callable[[Progress], None]
     on_spent: Callable[[float], None]
+    on_usage: Callable[[GangUsage], None] = lambda usage: None
+    local: bool = False
     withhold: bool = False
     hang_s: float = 45.0
     nodes: int = 1
@@ -165,6 +170,7 @@ def _generations(store: Store, errand: ErrandRequest, ledger: Ledger, keeper: Le
             return answer
         finally:
             errand.on_spent(generation.node_seconds)
+            errand.on_usage(generation.activity.usage(errand.local))
 
 
 def spent(error: TrainwrightError, budget: int) -> TrainwrightError:

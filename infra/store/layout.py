@@ -149,6 +149,21 @@ def run_attempt(run_id: str, n: int) -> str:
     return f"{run_attempts(run_id)}/{_number(n)}.json"
 
 
+def usages(run_id: str, execution: str | None = None) -> str:
+    """Folder of what a run's executions used; or of one execution."""
+    return f"{run(run_id)}/usage" + (f"/{_name(execution)}" if execution is not None else "")
+
+
+def usage(run_id: str, execution: str, what: str) -> str:
+    """Record of an execution: `began`, `ended`, or a numbered part such as `gang-0`."""
+    return f"{usages(run_id, execution)}/{_name(what)}.json"
+
+
+def usage_beat(run_id: str, execution: str) -> str:
+    """Pointer: until when an execution is known to have worked."""
+    return f"{usages(run_id, execution)}/beat"
+
+
 def mirrored(run_id: str | None = None, mirror: str | None = None) -> str:
     """Folder of what mirrors were told of a run or a rollback; of one mirror; or of all runs."""
     parts = [_name(part) for part in (run_id, mirror) if part is not None]

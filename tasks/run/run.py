@@ -42,6 +42,7 @@ class Run:
         from_step: step of the committed checkpoint that an unfinished training resumes from; None: the newest.
         replay: the training that `train` makes again, generation by generation; None: it trains as the spec says.
         results: how the stages ended so far, by name.
+        spent: the cost of nodes so far; meters: record what this process and its nodes use (`tasks.run.meter`).
     """
 
     resolved: Resolved
@@ -51,6 +52,7 @@ class Run:
     replay: Replay | None = None
     results: dict[str, StageResult] = field(default_factory=dict)
     spent: list[Cost] = field(default_factory=list)
+    meters: list[Any] = field(default_factory=list)
 
     @property
     def run_id(self) -> str:

@@ -16,6 +16,7 @@ from infra.gang.conductor.rank_reports import Progress
 from infra.gang.node.local import local
 from infra.gang.remote_job import ErrandRequest, idle_limit, lay_out, run_errand, spent
 from infra.store import layout
+from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
 from tasks.stages.scoring_layout import ScoringLayout
 
@@ -59,6 +60,8 @@ def done_by_child(
         here = request.at(lay_out(run.store, request.needs, run.project))
         return run_here(run, child, here, project=here.project)
 
+    follow(run, section, uri, local=not elsewhere)
+
     def show(progress: Progress) -> None:
         if progress.sentence:
             log.info("  %s: %s", section, progress.sentence)
@@ -73,6 +76,8 @@ def done_by_child(
         hang_s=run.spec.train.hang_timeout_s,
         on_progress=_once(show),
         on_spent=lambda seconds: run.spent.append(cost(seconds, _price(run, section))),
+        on_usage=lambda usage: used_by_gang(run, section, usage),
+        local=not elsewhere,
         **(elsewhere or _here(run, uri)),
         **({} if gang is None or not shares else gang.errand()),
     )

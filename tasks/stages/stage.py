@@ -27,6 +27,7 @@ from data_contracts.handoffs import HandOff, Ref
 from data_contracts.run_report import StageResult, StageStatus
 from infra import stopping
 from infra.store import layout
+from tasks.run.meter import begin_stage, used_by_stage
 from tasks.run.progress import IN_VIEW, StageBegan, StageEnded, notify
 from tasks.run.run import Run
 
@@ -141,13 +142,15 @@ class Stage(Generic[P, T]):
 
     def __call__(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> T:
         """Carry the stage out: timed, logged, and recorded in `run.results` and under `runs/<run_id>/stages/`."""
-        started = time.monotonic()
+        started, began = time.monotonic(), time.time()
+        begin_stage(run, self.name)
         notify(StageBegan(self.name, run.spec.name, run.run_id if run.recorded else ""))
 
         def ended(status: StageStatus, sentence: str, **more: Any) -> StageResult:
             seconds = round(time.monotonic() - started, 3)
             result = StageResult(name=self.name, status=status, seconds=seconds, sentence=sentence, **more)
             run.results[self.name] = result
+            used_by_stage(run, self.name, began, status)
             # An error is reported once, where it ends the run.
             shown = "" if sys.exception() else f"  {sentence}"
             log.info("%-9s %-9s %6.1f s%s", self.name, status, seconds, shown, extra=IN_VIEW)

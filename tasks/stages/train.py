@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
@@ -13,6 +14,7 @@ from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.conductor import finished as is_finished
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.store import layout
+from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run
 from tasks.run.training_reports import Reporter, notify_of_gang
 from tasks.stages.column_check import refuse_unknown
@@ -58,6 +60,7 @@ def run_training(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpoint
         log.info("train continues the unfinished training %s", training)
     spec = run.spec.train
     price = run.resolved.price
+    follow(run, "train", training, local=spec.pool is None)
     try:
         request = TrainingRequest(
             launch=_launch(run, training, dataset),
@@ -69,6 +72,7 @@ def run_training(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpoint
             from_step=run.from_step,
             replay=run.replay,
             on_progress=Reporter(run, training, dataset),
+            on_usage=partial(used_by_gang, run, "train"),
             **placed(run, "train", training),
         )
         outcome = conduct(run.store, request)

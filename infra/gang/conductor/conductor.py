@@ -204,7 +204,9 @@ class _Conductor:
                 if isinstance(error, StorageUnavailable):
                     self._back_off(min(MAX_BACKOFF_S, 2.0 ** min(recovery.used(error), 10)), keeper)
             finally:
-                self.node_seconds += 0.0 if generation is None else generation.node_seconds
+                if generation is not None:
+                    self.node_seconds += generation.node_seconds
+                    self.request.on_usage(generation.activity.usage(self.request.start is None))
 
     def _recover(
         self, error: TrainwrightError, generation: Generation | None, ledger: Ledger, recovery: Recovery

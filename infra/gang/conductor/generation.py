@@ -21,6 +21,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import CancelMarker, Launch, Meeting
 from data_contracts.messages.ranks import RankAnswer
 from infra import stopping
+from infra.gang.conductor.activity import Activity
 from infra.gang.conductor.members import Members, Node
 from infra.gang.conductor.node_records import NodeRecords
 from infra.gang.conductor.rank_reports import Progress, RankReports
@@ -61,6 +62,7 @@ class Generation:
         self._grows_after: int | None = None
         self._outage = Outage()
         self.reports = RankReports(launch, commit, self._say)
+        self.activity = Activity(launch, self.members.nodes, self.reports)
         self._records = NodeRecords(store, launch, on_slow=self._unheard)
         self._progress = Progress(self.number, "starting")
 
@@ -84,11 +86,13 @@ class Generation:
         failed: BaseException | None = None
         try:
             self._roll_call(rollcall_timeout_s, rollcall_timeout_s if patient else REGATHER_S)
-            return self._follow()
+            self.activity.met = time.monotonic()
+            return self.activity.done(self._follow())
         except BaseException as error:
             failed = error
             # Write the marker first: nodes elsewhere watch it, even if this process dies.
             cause = error.cause if isinstance(error, TrainwrightError) else Cancelled.cause
+            self.activity.ended = cause
             marker = CancelMarker(cause=cause, stacks=isinstance(error, Hung))
             try:
                 with uninterrupted():
@@ -199,6 +203,7 @@ class Generation:
             if node.joined is None and not node.over:
                 node.joined = self._records.joined(number)
                 node.heard = time.monotonic()
+                node.joined_at = None if node.joined is None else node.heard
         self._hear()
 
     def _follow(self) -> RankAnswer:
@@ -253,12 +258,14 @@ class Generation:
             last = self._records.exit(number)
             while (beat := self._records.beat(number, node.beats)) is not None:
                 self.reports.take_in(beat.ranks, self.members.called(number))
+                self.activity.take_in(number, beat.ranks)
                 node.beats += 1
                 node.unreachable = beat.unreachable
                 node.heard = time.monotonic()
             if last is not None:
                 reports = [end.report for end in last.ranks if end.report is not None]
                 self.reports.take_in(reports, self.members.called(number))
+                self.activity.take_in(number, reports)
             if last is not None or ended is not None:
                 node.released = time.monotonic()
             silence_s = self.launch.silence_s

@@ -44,7 +44,7 @@ class Node:
     """A node that was launched.
 
     Attributes:
-        joined: what the node wrote at the roll-call.
+        joined: what the node wrote at the roll-call; joined_at: when it was read.
         exit: what the node wrote when it ended.
         lost: why the node is known to be gone.
         beats: number of heartbeats read.
@@ -56,6 +56,7 @@ class Node:
     started: float
     released: float | None = None
     joined: Joined | None = None
+    joined_at: float | None = None
     exit: NodeExit | None = None
     beats: int = 0
     heard: float = 0.0

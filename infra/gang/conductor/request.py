@@ -10,6 +10,7 @@ from data_contracts.messages.gang import Launch
 from data_contracts.messages.ranks import TrainingSummary
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
+from data_contracts.usage import GangUsage
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.replaying import Replay
 from infra.gang.node.local import Room, Start
@@ -56,6 +57,7 @@ class TrainingRequest:
         from_step: resume from the committed checkpoint of this step; later checkpoints are set aside.
         replay: how an earlier training went, to be made again in the same way; see `infra.gang.conductor.replaying`.
         on_progress: called with each progress report.
+        on_usage: called with what a generation's nodes used, once they are released.
         start: launches a node; None: as a process on this machine.
         room: admits all nodes of a generation, or none; held until the end. None: there is always room.
         patience_s: how long another conductor's lease must stand still before it is taken over.
@@ -70,6 +72,7 @@ class TrainingRequest:
     from_step: int | None = None
     replay: Replay | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
+    on_usage: Callable[[GangUsage], None] = lambda usage: None
     start: Start | None = None
     room: Room | None = None
     patience_s: float = PATIENCE_S

@@ -1,0 +1,111 @@
+"""What a run used: when its process worked on which stage, and when the nodes that it launched did what.
+
+All times are seconds since the epoch by the clock of the process that carries the run out, so they fit together.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Literal
+
+from pydantic import Field
+
+from data_contracts.handoffs import HandOff, Record
+from data_contracts.resolved import Price
+from data_contracts.run_report import StageStatus
+
+# The machine that carries a run out, as a place beside the sections whose nodes may be elsewhere.
+HERE = "here"
+
+
+class NodeUsage(Record):
+    """One node from its launch to its release.
+
+    Attributes:
+        joined: when it had answered the roll-call; None if it never did.
+        working, stopped: when its first step and its last step were seen; None without a step.
+        waited_s: of the time between them, waiting for data; saved_s: saving checkpoints.
+    """
+
+    number: int
+    started: float
+    released: float
+    joined: float | None = None
+    working: float | None = None
+    stopped: float | None = None
+    waited_s: float = 0.0
+    saved_s: float = 0.0
+
+
+class GangUsage(Record):
+    """The nodes of one generation of a training, or of a job on nodes.
+
+    Attributes:
+        where: the training, or the job, in the store; with `generation` it names one launch.
+        local: whether the nodes are processes on the machine that carries the run out.
+        met: when all nodes had answered the roll-call; None if they never had.
+        ended: `done`, or the cause of its end.
+        first_step, last_step: the step that it resumed from, and the last that was seen.
+        kept_step: the last step that a later generation need not do again.
+        samples: consumed by the training up to `last_step`; steps_per_epoch: 0 if unknown.
+    """
+
+    stage: str
+    where: str
+    generation: int
+    local: bool
+    nodes: list[NodeUsage]
+    met: float | None = None
+    ended: str = "done"
+    first_step: int = 0
+    last_step: int = 0
+    kept_step: int = 0
+    samples: int = Field(default=0, exclude_if=operator.not_)
+    steps_per_epoch: int = Field(default=0, exclude_if=operator.not_)
+
+
+class StageUsage(Record):
+    """The time that the run's process spent on one stage; `killed`: the process died meanwhile."""
+
+    name: str
+    began: float
+    ended: float
+    status: StageStatus | Literal["killed"]
+
+
+class Followed(Record):
+    """A training or job in the store whose nodes an execution may launch; `local`: on its own machine."""
+
+    stage: str
+    where: str
+    local: bool
+
+
+class Sign(Record):
+    """A sign of life of an execution, renewed while it works: when, on which stage, and what it follows."""
+
+    at: float
+    stage: str = ""
+    follows: list[Followed] = Field(default_factory=list)
+
+
+class Execution(HandOff):
+    """One process that carried a run out, from its start to its end.
+
+    Attributes:
+        execution: names it in the run.
+        prices: what a node costs, by section; `here`: the machine of this process.
+        began, ended: of the process; `ended` is None in the record of its start.
+        stages: in order; gangs: every generation that it launched.
+    """
+
+    run_id: str
+    execution: str
+    pipeline: str
+    model: str
+    tags: dict[str, str]
+    prices: dict[str, Price]
+    began: float
+    ended: float | None = None
+    stages: list[StageUsage] = Field(default_factory=list)
+    gangs: list[GangUsage] = Field(default_factory=list)

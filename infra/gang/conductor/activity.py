@@ -1,0 +1,108 @@
+"""What the nodes of one generation did with their time, as their conductor saw it; costs follow from its record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data_contracts.messages.gang import Launch
+from data_contracts.messages.ranks import RankAnswer, RankReport
+from data_contracts.usage import GangUsage, NodeUsage
+from infra.gang.conductor.members import Node
+from infra.gang.conductor.rank_reports import RankReports
+
+
+@dataclass
+class _Seen:
+    """One node's steps so far; times are `time.monotonic`."""
+
+    heard: float
+    step: int
+    working: float | None = None
+    stopped: float | None = None
+    waited_s: float = 0.0
+    saved_s: float = 0.0
+
+
+class Activity:
+    """Follows the heartbeats of a generation's nodes.
+
+    Args:
+        nodes: all that were launched, as the generation keeps them.
+        reports: know the newest committed checkpoint.
+
+    Attributes:
+        met: when the roll-call was complete (`time.monotonic`); None before.
+        ended: `done`, or the cause of the generation's end; "" before.
+    """
+
+    def __init__(self, launch: Launch, nodes: Sequence[Node], reports: RankReports) -> None:
+        self._launch, self._nodes, self._reports = launch, nodes, reports
+        self._seen: dict[int, _Seen] = {}
+        # Times of the conductor are monotonic; a record of them has the wall clock's.
+        self._epoch = time.time() - time.monotonic()
+        self.met: float | None = None
+        self.ended = ""
+        self._samples = self._steps_per_epoch = 0
+        begin = launch.resume or launch.begin
+        self._first = 0 if begin is None else begin.step
+
+    def done(self, answer: RankAnswer) -> RankAnswer:
+        """Note that all nodes are done, and what rank 0 answered; returns the answer."""
+        per_epoch = answer.plan.get("steps_per_epoch", 0)
+        self.ended, self._steps_per_epoch = "done", per_epoch if isinstance(per_epoch, int) else 0
+        return answer
+
+    def take_in(self, number: int, reports: Sequence[RankReport]) -> None:
+        """Take in a heartbeat of node `number`."""
+        now = time.monotonic()
+        if not reports:
+            return
+        seen = self._seen.setdefault(number, _Seen(now, self._first))
+        step = max(report.step for report in reports)
+        self._samples = max(self._samples, *(report.samples for report in reports))
+        since, seen.heard = now - seen.heard, now
+        if seen.working is not None:
+            if any(report.saving for report in reports):
+                seen.saved_s += since
+            else:
+                seen.waited_s += since * min(max(sum(one.wait_share for one in reports) / len(reports), 0.0), 1.0)
+        if step > seen.step:
+            seen.step, seen.stopped = step, now
+            seen.working = now if seen.working is None else seen.working
+
+    def usage(self, local: bool) -> GangUsage:
+        """The generation's record, once its nodes are released; `local`: they are processes on this machine."""
+        last = max([self._first, *(seen.step for seen in self._seen.values())])
+        return GangUsage(
+            stage="",
+            where=self._launch.training,
+            generation=self._launch.generation,
+            local=local,
+            nodes=[self._node(number, node) for number, node in enumerate(self._nodes)],
+            met=self._at(self.met),
+            ended=self.ended,
+            first_step=self._first,
+            last_step=last,
+            kept_step=last if self.ended == "done" else max(self._first, self._reports.checkpoint_step),
+            samples=self._samples,
+            steps_per_epoch=self._steps_per_epoch,
+        )
+
+    def _node(self, number: int, node: Node) -> NodeUsage:
+        seen = self._seen.get(number)
+        released = time.monotonic() if node.released is None else node.released
+        return NodeUsage(
+            number=number,
+            started=node.started + self._epoch,
+            released=released + self._epoch,
+            joined=self._at(node.joined_at),
+            working=None if seen is None else self._at(seen.working),
+            stopped=None if seen is None else self._at(seen.stopped),
+            waited_s=0.0 if seen is None else seen.waited_s,
+            saved_s=0.0 if seen is None else seen.saved_s,
+        )
+
+    def _at(self, moment: float | None) -> float | None:
+        return None if moment is None else moment + self._epoch

@@ -1,0 +1,200 @@
+"""Who is charged for which second of which machine, and why: a pure function of an execution's record.
+
+Every second of a node has one cause, one price and one payer. Times are whole microseconds, so the charges of a node
+add up to its time exactly, however short the steps are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from data_contracts.resolved import Price
+from data_contracts.usage import HERE, Execution, GangUsage, NodeUsage, StageUsage
+
+# Goodput is `work`; everything else is waste, by its cause. docs/cost.md explains each.
+Cause = Literal["work", "start", "gang", "data", "checkpoint", "lost", "retry", "end", "conductor", "idle"]
+CAUSES: tuple[Cause, ...] = (
+    "work", "start", "gang", "data", "checkpoint", "lost", "retry", "end", "conductor", "idle",
+)  # fmt: skip
+MICRO = 1_000_000
+_FAILED = ("failed", "cancelled", "killed")
+
+
+@dataclass(frozen=True)
+class Charge:
+    """A time of one node, in microseconds since the epoch, with its cause, its price and the run that pays.
+
+    Attributes:
+        generation, node: None for the machine that carries the run out.
+    """
+
+    run_id: str
+    execution: str
+    stage: str
+    cause: Cause
+    began_us: int
+    ended_us: int
+    price: Price
+    generation: int | None = None
+    node: int | None = None
+
+    @property
+    def node_seconds(self) -> float:
+        """Its length."""
+        return (self.ended_us - self.began_us) / MICRO
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Its length times the accelerators of the node."""
+        return self.node_seconds * self.price.devices
+
+    @property
+    def amount(self) -> float | None:
+        """Its cost in the currency of its price; None if the price is unknown."""
+        return None if self.price.per_hour is None else self.node_seconds / 3600 * self.price.per_hour
+
+
+Span = tuple[int, int]
+
+
+def charges(execution: Execution) -> list[Charge]:
+    """Disjoint charges for every node-second of an execution: its own machine, and the nodes that it launched."""
+    made: list[Charge] = []
+    for gangs in _launches(execution.gangs):
+        for number, gang in enumerate(gangs):
+            following = gangs[number + 1] if number + 1 < len(gangs) else None
+            made += _of_gang(execution, gang, repeats=number > 0, following=following)
+    return [one for one in [*made, *_of_machine(execution)] if one.ended_us > one.began_us]
+
+
+def _launches(gangs: Iterable[GangUsage]) -> list[list[GangUsage]]:
+    """Generations by what they worked on, oldest first; a launch that was recorded twice counts once."""
+    found: dict[str, dict[int, GangUsage]] = {}
+    for gang in gangs:
+        found.setdefault(gang.where, {}).setdefault(gang.generation, gang)
+    return [[launched[number] for number in sorted(launched)] for launched in found.values()]
+
+
+def _of_gang(execution: Execution, gang: GangUsage, repeats: bool, following: GangUsage | None) -> Iterator[Charge]:
+    price = _price(execution, gang.stage)
+    over = max([_micro(node.released) for node in gang.nodes] or [0])
+    if following is not None and following.nodes:
+        over = max(over, min(_micro(node.started) for node in following.nodes))
+    for node in gang.nodes:
+        spans = _of_node(gang, node, repeats)
+        # Nodes of a pool are held until the next generation begins; processes on this machine are not.
+        released = spans[-1][1][1] if spans else 0
+        if not gang.local and node.joined is not None and over > released:
+            spans.append(("idle", (released, over)))
+        for cause, (began, ended) in spans:
+            yield Charge(
+                run_id=execution.run_id,
+                execution=execution.execution,
+                stage=gang.stage,
+                cause=cause,
+                began_us=began,
+                ended_us=ended,
+                price=price,
+                generation=gang.generation,
+                node=node.number,
+            )
+
+
+def _of_node(gang: GangUsage, node: NodeUsage, repeats: bool) -> list[tuple[Cause, Span]]:
+    """A node's time from its launch to its release, cut at what happened; later moments never precede earlier ones."""
+    started = _micro(node.started)
+    released = max(_micro(node.released), started)
+    kept_nothing = gang.ended != "done" and gang.kept_step <= gang.first_step
+    overhead: Cause = "retry" if repeats or kept_nothing else "start"
+    after: Cause = "retry" if gang.ended != "done" else "end"
+    causes: list[Cause] = [overhead, "gang", overhead, "work", after]
+    moments = [started]
+    for moment in (node.joined, gang.met, node.working, node.stopped):
+        # What did not happen lasted until the release: a node that never joined was waited for.
+        at = released if moment is None else _micro(moment)
+        moments.append(min(max(at, moments[-1]), released))
+    if node.joined is None:
+        causes[0] = "gang"
+    moments.append(released)
+    spans: list[tuple[Cause, Span]] = []
+    for number, cause in enumerate(causes):
+        span = (moments[number], moments[number + 1])
+        spans += _steps(gang, node, span) if cause == "work" else [(cause, span)]
+    return spans
+
+
+def _steps(gang: GangUsage, node: NodeUsage, span: Span) -> list[tuple[Cause, Span]]:
+    """The time of steps: what waited, what saved, what was lost, and the work. Shares are laid one after the other."""
+    length = span[1] - span[0]
+    waited = min(_micro(node.waited_s), length)
+    saved = min(_micro(node.saved_s), length - waited)
+    rest, done = length - waited - saved, gang.last_step - gang.first_step
+    again = min(max(gang.last_step - gang.kept_step, 0), done)
+    lost = round(rest * again / done) if done > 0 else (rest if gang.ended != "done" else 0)
+    parts: list[tuple[Cause, int]] = [("work", rest - lost), ("data", waited), ("checkpoint", saved), ("lost", lost)]
+    spans: list[tuple[Cause, Span]] = []
+    at = span[0]
+    for cause, part in parts:
+        spans.append((cause, (at, at + part)))
+        at += part
+    return spans
+
+
+def _of_machine(execution: Execution) -> Iterator[Charge]:
+    """The machine that carries the run out, while no nodes of the run work on the same machine."""
+    began = _micro(execution.began)
+    ended = max(_micro(execution.began if execution.ended is None else execution.ended), began)
+    elsewhere = {gang.stage for gang in execution.gangs if not gang.local}
+    own = [
+        (_micro(node.started), _micro(node.released)) for gang in execution.gangs if gang.local for node in gang.nodes
+    ]
+    for stage, cause, span in _timeline(execution.stages, (began, ended), elsewhere):
+        for free in _without(span, own):
+            yield Charge(
+                run_id=execution.run_id,
+                execution=execution.execution,
+                stage=stage,
+                cause=cause,
+                began_us=free[0],
+                ended_us=free[1],
+                price=_price(execution, HERE),
+            )
+
+
+def _timeline(stages: Sequence[StageUsage], whole: Span, elsewhere: set[str]) -> Iterator[tuple[str, Cause, Span]]:
+    """The stages in order, and the time between them; nothing overlaps."""
+    at = whole[0]
+    for stage in stages:
+        began, ended = (min(max(_micro(one), at), whole[1]) for one in (stage.began, stage.ended))
+        yield "run", "conductor", (at, began)
+        cause: Cause = "retry" if stage.status in _FAILED else "work"
+        if stage.name == "train" or stage.name in elsewhere:
+            cause = "conductor"
+        at = max(ended, began)
+        yield stage.name, cause, (began, at)
+    yield "run", "conductor", (at, whole[1])
+
+
+def _without(span: Span, taken: Iterable[Span]) -> Iterator[Span]:
+    """The parts of a span that no other span covers."""
+    at = span[0]
+    for began, ended in sorted(taken):
+        if ended <= at or began >= span[1]:
+            continue
+        if began > at:
+            yield (at, began)
+        at = max(at, ended)
+    if at < span[1]:
+        yield (at, span[1])
+
+
+def _price(execution: Execution, section: str) -> Price:
+    """What a node of a section costs; a section without a price of its own works on this machine."""
+    prices = execution.prices
+    return prices.get(section) or prices.get(HERE) or prices["train"]
+
+
+def _micro(seconds: float) -> int:
+    return round(seconds * MICRO)

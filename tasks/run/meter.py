@@ -1,0 +1,141 @@
+"""Records what a run uses while it is carried out, so that its cost is known, also if its process is killed.
+
+Each record is created once under a name of its own, and costs are derived from the records. So nothing is charged
+twice if Prefect carries a run out twice, and nothing is lost if a process dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+
+from data_contracts.errors import TrainwrightError
+from data_contracts.run_report import RunReport, StageStatus
+from data_contracts.usage import HERE, Execution, Followed, GangUsage, Sign, StageUsage
+from infra.processes.processes import uninterrupted
+from infra.store import layout
+from infra.store.pointers import PointerMoved, Versioned
+from tasks.run.run import Run
+
+BEAT_S = 30.0
+log = logging.getLogger("trainwright")
+
+
+def metered(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
+    """Wrap the function that carries a run out: it begins an execution, and ends it whatever happens."""
+
+    @functools.wraps(work)
+    def carry_out(run: Run) -> RunReport:
+        meter = Meter(run)
+        run.meters.append(meter)
+        with meter.running():
+            return work(run)
+
+    return carry_out
+
+
+def follow(run: Run, section: str, where: str, local: bool) -> None:
+    """Note that nodes are about to be launched for a training or a job in the store; `local`: on this machine.
+
+    If this process is killed, the records of the nodes themselves say how long they worked.
+    """
+    for meter in run.meters:
+        meter.note(Followed(stage=section, where=where, local=local))
+
+
+def used_by_gang(run: Run, section: str, usage: GangUsage) -> None:
+    """Record what the nodes of a generation used for a section of the run."""
+    for meter in run.meters:
+        meter.gang(usage.model_copy(update={"stage": section}))
+
+
+def begin_stage(run: Run, name: str) -> None:
+    """Note on which stage this process works from now on."""
+    for meter in run.meters:
+        meter.note(name)
+
+
+def used_by_stage(run: Run, name: str, began: float, status: StageStatus) -> None:
+    """Record the time that this process has spent on a stage since `began` (seconds since the epoch)."""
+    for meter in run.meters:
+        meter.stage(StageUsage(name=name, began=began, ended=max(time.time(), began), status=status))
+
+
+class Meter:
+    """The execution of a run by this process."""
+
+    def __init__(self, run: Run) -> None:
+        resolved = run.resolved
+        self._run, self._over = run, threading.Event()
+        named = f"{time.time():.0f}-{uuid.uuid4().hex[:8]}"
+        prices = {"train": resolved.price, **(resolved.prices or {HERE: resolved.price})}
+        self._began = Execution(
+            run_id=run.run_id,
+            execution=named,
+            pipeline=run.spec.name,
+            model=run.spec.model_name,
+            tags=run.spec.tags,
+            prices=prices,
+            began=time.time(),
+        )
+        self._beat_at = layout.usage_beat(run.run_id, named)
+        self._sign = Sign(at=time.time())
+        self._last: Versioned | None = None
+        self._noting = threading.Lock()
+        self._stages: list[StageUsage] = []
+        self._gangs: list[GangUsage] = []
+
+    @property
+    def so_far(self) -> Execution:
+        """The execution up to now."""
+        known = {"ended": max(time.time(), self._began.began), "stages": [*self._stages], "gangs": [*self._gangs]}
+        return self._began.model_copy(update=known)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Record the start and the end, and beat in between."""
+        self._create("began", self._began.to_json())
+        beating = threading.Thread(target=self._beat, name="metering", daemon=True)
+        beating.start()
+        try:
+            yield
+        finally:
+            with uninterrupted():
+                self._over.set()
+                self._create("ended", self.so_far.to_json())
+
+    def stage(self, usage: StageUsage) -> None:
+        """Record a stage that ended."""
+        self._create(f"stage-{len(self._stages)}", {**usage.to_json(), "schema_version": 1})
+        self._stages.append(usage)
+
+    def gang(self, usage: GangUsage) -> None:
+        """Record a generation whose nodes are released."""
+        self._create(f"gang-{len(self._gangs)}", {**usage.to_json(), "schema_version": 1})
+        self._gangs.append(usage)
+
+    def _create(self, what: str, record: dict[str, object]) -> None:
+        """Create a record; a store that does not answer ends no run, and the last record has all that came before."""
+        try:
+            path = layout.usage(self._run.run_id, self._began.execution, what)
+            self._run.store.create_once(path, record)
+        except TrainwrightError as error:
+            log.warning("what the run uses is not recorded: %s", error.message)
+
+    def note(self, what: str | Followed | None = None) -> None:
+        """Write a sign of life, with the stage that begins or the nodes that are to be launched."""
+        with self._noting:
+            stage = what if isinstance(what, str) else self._sign.stage
+            followed = [*self._sign.follows, *([what] if isinstance(what, Followed) else [])]
+            self._sign = Sign(at=time.time(), stage=stage, follows=followed)
+            with contextlib.suppress(TrainwrightError, PointerMoved):
+                self._last = self._run.store.pointer(self._beat_at).swap(self._last, self._sign.to_json())
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT_S):
+            self.note()
