@@ -41,6 +41,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "mirror": ("mirror", "tell MLflow and other mirrors of a run again, or what they were not told yet"),
     "show": ("queries", "show a model version, an alias or a run"),
     "export": ("export", "write a model version to a folder, in a form that runs without Trainwright"),
+    "cost": ("cost", "tell what runs cost, by tag, pipeline, stage or cause, and what was wasted"),
     "report": ("report", "write the page of a run as one HTML file, and open it in a browser"),
     "diff": ("diff", "compare two runs or versions: data, contract, spec, code, metrics and weights"),
     "prove": ("queries", "re-read every byte from a model back to the raw data"),

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from data_contracts.resolved import Price
 from data_contracts.usage import HERE, Execution, GangUsage, NodeUsage, StageUsage
 
 # Goodput is `work`; everything else is waste, by its cause. docs/cost.md explains each.
-Cause = Literal["work", "start", "gang", "data", "checkpoint", "lost", "retry", "end", "conductor", "idle"]
-CAUSES: tuple[Cause, ...] = (
-    "work", "start", "gang", "data", "checkpoint", "lost", "retry", "end", "conductor", "idle",
-)  # fmt: skip
+Cause = Literal[
+    "work", "start", "gang", "data", "checkpoint", "lost", "retry", "end", "conductor", "idle", "unknown",
+]  # fmt: skip
+CAUSES: tuple[Cause, ...] = get_args(Cause)
+# The node of a run that was carried out by a Trainwright that kept only a sum.
+UNTOLD = ""
 MICRO = 1_000_000
 _FAILED = ("failed", "cancelled", "killed")
 
@@ -106,6 +108,8 @@ def _of_node(gang: GangUsage, node: NodeUsage, repeats: bool) -> list[tuple[Caus
     """A node's time from its launch to its release, cut at what happened; later moments never precede earlier ones."""
     started = _micro(node.started)
     released = max(_micro(node.released), started)
+    if gang.ended == UNTOLD and gang.met is None and node.joined is None:
+        return [("unknown", (started, released))]
     kept_nothing = gang.ended != "done" and gang.kept_step <= gang.first_step
     overhead: Cause = "retry" if repeats or kept_nothing else "start"
     after: Cause = "retry" if gang.ended != "done" else "end"

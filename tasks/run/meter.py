@@ -133,8 +133,12 @@ class Meter:
             stage = what if isinstance(what, str) else self._sign.stage
             followed = [*self._sign.follows, *([what] if isinstance(what, Followed) else [])]
             self._sign = Sign(at=time.time(), stage=stage, follows=followed)
-            with contextlib.suppress(TrainwrightError, PointerMoved):
+            try:
                 self._last = self._run.store.pointer(self._beat_at).swap(self._last, self._sign.to_json())
+            except PointerMoved as moved:  # the answer to an earlier write was lost
+                self._last = moved.current
+            except TrainwrightError as error:
+                log.debug("no sign of life was written: %s", error.message)
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_S):

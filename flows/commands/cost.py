@@ -1,0 +1,175 @@
+"""`cost`: what runs cost, by tag, pipeline, stage, model or cause; as a table, CSV, JSON, or rows in the FOCUS format."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.usage import Execution
+from flows.commands.guard import Answer, log
+from flows.commands.tables import table
+from infra.sources.window import Window, parse_window
+from infra.store import Store, layout
+from tasks.costs.charges import Charge
+from tasks.costs.focus import columns, left_out_s, rows
+from tasks.costs.histories import Usage, usage_of
+from tasks.costs.sums import Sum, charged, check_words, sums
+from tasks.run.run import known_store_list
+
+_MOST_CAUSES = 3
+
+
+def cost(arguments: argparse.Namespace) -> Answer:
+    """The `cost` command."""
+    by = [word.strip() for word in arguments.by.split(",") if word.strip()]
+    window = _window(arguments.since)
+    stores = known_store_list(arguments.store or arguments.place)
+    if not stores:
+        raise UsageError(
+            "No store is known on this machine.", remedy="Name one, or run a pipeline: `trainwright run SPEC`."
+        )
+    used, damaged = _used(stores, window)
+    executions = [one for usage in used for one in usage.executions]
+    so_far = {usage.run_id for usage in used if usage.so_far}
+    check_words(by, executions)
+    found = charged(executions, window.start.timestamp(), window.end.timestamp())
+    groups, total = sums(found, by, so_far)
+    value = {
+        "since": window.start.isoformat(timespec="seconds"),
+        "until": window.end.isoformat(timespec="seconds"),
+        "stores": [store.uri for store in stores],
+        "estimate": True,
+        "by": by,
+        "groups": [one.to_json(by) for one in groups],
+        "total": total.to_json(()),
+        "unreadable": damaged,
+    }
+    return Answer(_text(arguments, by, (groups, total), found, so_far, window), value)
+
+
+def _window(since: str) -> Window:
+    """The time that is asked for: a length, START..END, or the day since when."""
+    now = datetime.now(UTC)
+    try:
+        day = datetime.fromisoformat(since)
+    except ValueError:
+        window = parse_window(since, now)
+    else:
+        window = Window(day if day.tzinfo else day.replace(tzinfo=UTC), now)
+    if window.start >= now:
+        raise UsageError(f"--since: {since} lies in the future.", remedy="Name a time that has passed, such as 30d.")
+    return window
+
+
+def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[str]]:
+    """What each run used that was started before the window's end, and the runs whose records cannot be read."""
+    last = f"{window.end:%Y%m%d-%H%M%S}~"
+    used, damaged = [], []
+    for store in stores:
+        for run_id in store.list(layout.runs()):
+            # A run's id begins with the time of its start.
+            if run_id > last:
+                continue
+            try:
+                used.append(usage_of(store, run_id))
+            except CorruptError as error:
+                log.warning("%s is not counted: %s", run_id, error.message)
+                damaged.append(run_id)
+    return used, damaged
+
+
+Found = list[tuple[Execution, Charge]]
+
+
+def _text(
+    arguments: argparse.Namespace,
+    by: Sequence[str],
+    counted: tuple[list[Sum], Sum],
+    found: Found,
+    so_far: set[str],
+    window: Window,
+) -> str:
+    groups, total = counted
+    if arguments.format == "focus":
+        if (missing := left_out_s(found)) > 0:
+            log.warning("%.0f node-seconds have no known price and are left out: FOCUS allows no unknown cost", missing)
+        version = arguments.focus_version
+        return _csv(columns(version), [list(row.values()) for row in rows(found, version, so_far)])
+    if arguments.format == "csv":
+        head = [*by, "runs", "node_seconds", "gpu_seconds", "unpriced_s", "goodput", "currency", "amount", "estimate"]
+        return _csv(head, [line for group in groups for line in _lines(group)])
+    if arguments.format == "json":
+        import json
+
+        return json.dumps({"groups": [one.to_json(by) for one in groups], "total": total.to_json(())}, indent=1)
+    return _table(by, groups, total, window)
+
+
+def _lines(group: Sum) -> list[list[Any]]:
+    """One line for each currency; an unknown amount is empty."""
+    known: list[tuple[str, Any]] = [(currency, f"{amount:.6f}") for currency, amount in sorted(group.amounts.items())]
+    goodput = "" if group.goodput is None else f"{group.goodput:.4f}"
+    start = [*group.words, len(group.runs)]
+    figures = [f"{group.node_seconds:.3f}", f"{group.gpu_seconds:.3f}", f"{group.unpriced_s:.3f}", goodput]
+    return [[*start, *figures, currency, amount, "true"] for currency, amount in known or [("", "")]]
+
+
+def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(["" if cell is None else cell for cell in line] for line in lines)
+    return page.getvalue().rstrip("\n")
+
+
+def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> str:
+    if not groups:
+        return f"no run used anything since {window.start:%Y-%m-%d %H:%M} UTC"
+    figures = ("runs", "node-hours", "GPU-hours", "cost", "goodput")
+    lines = [(*one.words, *_figures(one)) for one in groups]
+    lines += [(*(["in all", *[""] * (len(by) - 1)] if by else []), *_figures(total))] if len(groups) > 1 else []
+    text = [
+        f"estimates from {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M} UTC, at the prices of each run's "
+        "start",
+        "",
+        table((*by, *figures, "waste"), [(*line, _waste(one)) for line, one in zip(lines, [*groups, total])], figures),
+    ]
+    units = [("epoch", total.epochs), ("million samples", total.samples / 1e6)]
+    said = [f"{_money(known)} per {unit}" for unit, count in units if (known := total.per(count))]
+    text += ["", f"trainings: {', '.join(said)}"] if said else []
+    running = len(total.so_far & total.runs)
+    text += ["", f"{running} of these runs {'has' if running == 1 else 'have'} not ended: so far"] if running else []
+    if total.unpriced_s:
+        text += [
+            "",
+            f"{total.unpriced_s / 3600:.2f} node-hours have no known price: a price book names them (docs/cost.md)",
+        ]
+    return "\n".join(text)
+
+
+def _figures(one: Sum) -> tuple[str, ...]:
+    goodput = "" if one.goodput is None else f"{one.goodput:.0%}"
+    hours = (f"{one.node_seconds / 3600:.2f}", f"{one.gpu_seconds / 3600:.2f}")
+    return str(len(one.runs)), *hours, _cost(one), goodput
+
+
+def _cost(one: Sum) -> str:
+    if not one.amounts:
+        return "unknown"
+    return f"{'at least ' if one.unpriced_s else ''}{_money(one.amounts)}"
+
+
+def _money(amounts: dict[str, float]) -> str:
+    return " + ".join(f"{amount:.4f} {currency}" for currency, amount in sorted(amounts.items()))
+
+
+def _waste(one: Sum) -> str:
+    """The largest causes other than work, with their share."""
+    told = sorted(((seconds, cause) for cause, seconds in one.causes.items() if cause != "work"), reverse=True)
+    shown = [f"{cause} {seconds / one.node_seconds:.0%}" for seconds, cause in told[:_MOST_CAUSES] if seconds]
+    return ", ".join(shown)

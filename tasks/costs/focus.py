@@ -1,0 +1,148 @@
+"""Charges as rows of the Cost and Usage dataset of FOCUS, the FinOps Open Cost and Usage Specification (focus.finops.org).
+
+Written after the specification's text of 1.2 and its columns introduced in 1.3 and 1.4: which columns are mandatory, which of
+them may be null, and that those that a version removes are absent. Our own columns are named `x_…`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Literal
+
+from data_contracts.usage import Execution
+from tasks.costs.charges import MICRO, Charge
+
+Version = Literal["1.2", "1.3", "1.4"]
+VERSIONS: tuple[Version, ...] = ("1.2", "1.3", "1.4")
+Row = dict[str, str | None]
+_US_PER_HOUR = 3600 * MICRO
+_DAY_US = 86_400 * MICRO
+US = "Trainwright"
+
+
+def columns(version: Version) -> list[str]:
+    """The columns of a version, in their order: those of FOCUS, then our own."""
+    named = [
+        "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd",
+        "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency",
+        "ChargePeriodEnd", "ChargePeriodStart", "ConsumedQuantity", "ConsumedUnit", "ContractedCost",
+        "ContractedUnitPrice", "EffectiveCost", "InvoiceId", "InvoiceIssuerName", "ListCost", "ListUnitPrice",
+        "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName",
+        "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId",
+        "SkuMeter", "SkuPriceDetails", "SkuPriceId", "Tags",
+    ]  # fmt: skip
+    if version != "1.2":
+        named += ["HostProviderName", "ServiceProviderName"]
+    if version == "1.4":
+        named = [name for name in named if name not in ("ProviderName", "PublisherName")] + ["InvoiceDetailId"]
+    own = [
+        "x_Cause", "x_Estimate", "x_Execution", "x_GpuHours", "x_Pipeline", "x_PriceDate", "x_RunId", "x_SoFar",
+        "x_Stage",
+    ]  # fmt: skip
+    return [*sorted(named), *own]
+
+
+def rows(found: Sequence[tuple[Execution, Charge]], version: Version, so_far: set[str]) -> list[Row]:
+    """One row for each day, execution, stage, price and cause; charges without a known price have none.
+
+    Args:
+        so_far: ids of runs that have not ended.
+    """
+    groups: dict[tuple[object, ...], list[tuple[Execution, Charge]]] = {}
+    for one, charge in _by_day(found):
+        price = charge.price
+        key = (charge.began_us // _DAY_US, one.run_id, one.execution, charge.stage, charge.cause, price.to_json())
+        groups.setdefault(tuple(map(str, key)), []).append((one, charge))
+    wanted = columns(version)
+    made = [_row(group, so_far) for group in groups.values()]
+    return [{name: row[name] for name in wanted} for row in made]
+
+
+def left_out_s(found: Iterable[tuple[Execution, Charge]]) -> float:
+    """Node-seconds that have no row, because their price is unknown: BilledCost must not be null, and is not 0."""
+    return sum(charge.node_seconds for _, charge in found if charge.amount is None)
+
+
+def _by_day(found: Sequence[tuple[Execution, Charge]]) -> Iterator[tuple[Execution, Charge]]:
+    """Charges with a known price, cut at midnight (UTC), so that none crosses a billing period."""
+    for one, charge in found:
+        began = charge.began_us
+        while charge.amount is not None and began < charge.ended_us:
+            ended = min(charge.ended_us, (began // _DAY_US + 1) * _DAY_US)
+            yield one, replace(charge, began_us=began, ended_us=ended)
+            began = ended
+
+
+def _row(group: list[tuple[Execution, Charge]], so_far: set[str]) -> Row:
+    one, first = group[0]
+    price = first.price
+    used_us = sum(charge.ended_us - charge.began_us for _, charge in group)
+    began, ended = min(each.began_us for _, each in group), max(each.ended_us for _, each in group)
+    hours = (Decimal(used_us) / _US_PER_HOUR).quantize(Decimal("1e-12"))
+    # The product of quantity and unit price must match the cost.
+    unit = Decimal(repr(price.per_hour))
+    amount, month = _number(hours * unit), datetime.fromtimestamp(began / MICRO, UTC).replace(day=1)
+    costs = dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), amount)
+    sku = price.machine or "node"
+    return {
+        **costs,
+        **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName", "ServiceProviderName"), US),
+        # The specification allows this where the provider of the machine is not known.
+        "HostProviderName": US,
+        "BillingAccountId": "trainwright-estimate",
+        "BillingAccountName": None,
+        "BillingCurrency": price.currency,
+        "BillingPeriodStart": f"{month:%Y-%m-%dT}00:00:00Z",
+        "BillingPeriodEnd": f"{month + timedelta(days=31):%Y-%m-}01T00:00:00Z",
+        "ChargeCategory": "Usage",
+        "ChargeClass": None,
+        "ChargeDescription": f"{first.stage} of pipeline {one.pipeline}, {first.cause}: node hours on {sku}, estimated",
+        "ChargeFrequency": "Usage-Based",
+        "ChargePeriodStart": _moment(began // MICRO),
+        "ChargePeriodEnd": _moment(-(-ended // MICRO)),
+        "ConsumedQuantity": _number(hours),
+        "ConsumedUnit": "Hours",
+        "ContractedUnitPrice": _number(unit),
+        "ListUnitPrice": _number(unit),
+        "InvoiceId": None,
+        "InvoiceDetailId": None,
+        "PricingCategory": "Dynamic" if price.term == "spot" else "Standard",
+        "PricingQuantity": _number(hours),
+        "PricingUnit": "Hours",
+        "RegionId": price.region or None,
+        "RegionName": price.region or None,
+        "ResourceId": f"{one.run_id}/{first.stage}",
+        "ResourceName": one.pipeline,
+        "ResourceType": "Pipeline run",
+        "ServiceCategory": "AI and Machine Learning",
+        "ServiceName": US,
+        "ServiceSubcategory": "Machine Learning",
+        "SkuId": sku,
+        "SkuMeter": "Node Hours",
+        "SkuPriceDetails": None,
+        "SkuPriceId": "/".join([sku, price.region or "any", price.term, price.price_date]),
+        "Tags": json.dumps(one.tags, sort_keys=True, ensure_ascii=False),
+        "x_Cause": first.cause,
+        "x_Estimate": "true",
+        "x_Execution": one.execution,
+        "x_GpuHours": _number(hours * price.devices),
+        "x_Pipeline": one.pipeline,
+        "x_PriceDate": price.price_date,
+        "x_RunId": one.run_id,
+        "x_SoFar": str(one.run_id in so_far).lower(),
+        "x_Stage": first.stage,
+    }
+
+
+def _moment(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _number(value: Decimal) -> str:
+    """A decimal number without an exponent and without zeros at its end."""
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

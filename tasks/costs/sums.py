@@ -1,0 +1,158 @@
+"""Sums charges by what people ask for: a tag, the pipeline, the stage, the model, the run, the cause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from data_contracts.errors import UsageError
+from data_contracts.usage import Execution, GangUsage
+from tasks.costs.charges import MICRO, Charge, charges
+
+# What a sum may be by; any other word is the name of a tag.
+_OWN: dict[str, Callable[[Execution, Charge], str]] = {
+    "pipeline": lambda one, charge: one.pipeline,
+    "model": lambda one, charge: one.model,
+    "run": lambda one, charge: one.run_id,
+    "execution": lambda one, charge: one.execution,
+    "stage": lambda one, charge: charge.stage,
+    "cause": lambda one, charge: charge.cause,
+    "machine": lambda one, charge: charge.price.place,
+    "generation": lambda one, charge: "" if charge.generation is None else str(charge.generation),
+    "node": lambda one, charge: "" if charge.node is None else str(charge.node),
+    "day": lambda one, charge: datetime.fromtimestamp(charge.began_us / MICRO, UTC).date().isoformat(),
+}
+NOT_TAGGED = "–"
+
+
+@dataclass
+class Sum:
+    """Charges that have the same words.
+
+    Attributes:
+        amounts: the known part by currency; unpriced_s: node-seconds whose price is unknown.
+        causes: node-seconds by cause.
+        samples, epochs: that trainings consumed and kept; 0 if unknown.
+        so_far: runs that have not ended.
+    """
+
+    words: tuple[str, ...] = ()
+    runs: set[str] = field(default_factory=set)
+    so_far: set[str] = field(default_factory=set)
+    node_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    unpriced_s: float = 0.0
+    amounts: dict[str, float] = field(default_factory=dict)
+    causes: dict[str, float] = field(default_factory=dict)
+    samples: float = 0.0
+    epochs: float = 0.0
+
+    def add(self, charge: Charge) -> None:
+        """Add one charge."""
+        seconds = charge.node_seconds
+        self.runs.add(charge.run_id)
+        self.node_seconds += seconds
+        self.gpu_seconds += charge.gpu_seconds
+        self.causes[charge.cause] = self.causes.get(charge.cause, 0.0) + seconds
+        if charge.amount is None:
+            self.unpriced_s += seconds
+        else:
+            currency = charge.price.currency
+            self.amounts[currency] = self.amounts.get(currency, 0.0) + charge.amount
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of node-seconds that was work; None without node-seconds, and where the cause is unknown."""
+        told = self.node_seconds - self.causes.get("unknown", 0.0)
+        return self.causes.get("work", 0.0) / told if told > 0 else None
+
+    def per(self, count: float) -> dict[str, float] | None:
+        """The amounts divided by a count; None if either is not known."""
+        return None if count <= 0 or self.unpriced_s or not self.amounts else _rounded(self.amounts, count)
+
+    def to_json(self, by: Sequence[str]) -> dict[str, Any]:
+        """The sum for a program; what is unknown is null."""
+        return {
+            **dict(zip(by, self.words, strict=True)),
+            "runs": len(self.runs),
+            "so_far": len(self.so_far & self.runs),
+            "node_seconds": round(self.node_seconds, 6),
+            "gpu_seconds": round(self.gpu_seconds, 6),
+            "amounts": None if self.unpriced_s else _rounded(self.amounts),
+            "known_amounts": _rounded(self.amounts),
+            "unpriced_s": round(self.unpriced_s, 6),
+            "causes": {cause: round(seconds, 6) for cause, seconds in sorted(self.causes.items())},
+            "goodput": self.goodput,
+            "per_epoch": self.per(self.epochs),
+            "per_million_samples": self.per(self.samples / 1e6),
+        }
+
+
+def check_words(by: Sequence[str], executions: Iterable[Execution]) -> None:
+    """UsageError for a word that is neither one of ours nor a tag of any run."""
+    tags = {name for one in executions for name in one.tags}
+    for word in by:
+        if word not in _OWN and word not in tags and tags:
+            known = ", ".join([*_OWN, *sorted(tags)])
+            raise UsageError(f"--by: no run has a tag {word!r}.", remedy=f"Known are {known}.")
+
+
+def charged(executions: Iterable[Execution], since_s: float, until_s: float) -> list[tuple[Execution, Charge]]:
+    """The charges of executions between two times; a charge that crosses a bound is cut there."""
+    since, until = round(since_s * MICRO), round(until_s * MICRO)
+    found = []
+    for one in executions:
+        for charge in charges(one):
+            began, ended = max(charge.began_us, since), min(charge.ended_us, until)
+            if ended > began:
+                cut = replace(charge, began_us=began, ended_us=ended)
+                found.append((one, cut))
+    return found
+
+
+def sums(found: Sequence[tuple[Execution, Charge]], by: Sequence[str], so_far: set[str]) -> tuple[list[Sum], Sum]:
+    """One sum for each combination of words, the most node-seconds first, and the sum of all.
+
+    Args:
+        so_far: ids of runs that have not ended.
+    """
+    groups: dict[tuple[str, ...], Sum] = {}
+    total = Sum(so_far=so_far)
+    executions: dict[str, tuple[Execution, Sum]] = {}
+    # What a training consumed belongs to a run as a whole, not to one of its stages or causes.
+    of_runs = all(name in ("pipeline", "model", "run", "execution") or name not in _OWN for name in by)
+    for one, charge in found:
+        words = tuple(_word(name, one, charge) for name in by)
+        group = groups.setdefault(words, Sum(words=words, so_far=so_far))
+        executions[one.run_id + one.execution] = one, group
+        for each in (group, total):
+            each.add(charge)
+    counted: set[tuple[str, str, int]] = set()
+    for one, group in executions.values():
+        for gang in one.gangs:
+            launch = (one.run_id, gang.where, gang.generation)
+            if gang.stage == "train" and launch not in counted:
+                counted.add(launch)
+                _progress(gang, [total, group] if of_runs else [total])
+    return sorted(groups.values(), key=lambda each: (-each.node_seconds, each.words)), total
+
+
+def _progress(gang: GangUsage, into: list[Sum]) -> None:
+    """Add what a generation consumed and kept."""
+    kept = max(gang.kept_step - gang.first_step, 0)
+    for each in into:
+        if gang.last_step:
+            each.samples += gang.samples * kept / gang.last_step
+        if gang.steps_per_epoch:
+            each.epochs += kept / gang.steps_per_epoch
+
+
+def _word(name: str, one: Execution, charge: Charge) -> str:
+    own = _OWN.get(name)
+    return own(one, charge) if own is not None else one.tags.get(name, NOT_TAGGED)
+
+
+def _rounded(amounts: dict[str, float], count: float = 1.0) -> dict[str, float]:
+    return {currency: round(amount / count, 6) for currency, amount in sorted(amounts.items())}
