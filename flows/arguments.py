@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from flows.cost_arguments import of_cost
 from flows.operating_arguments import of_reap
 from flows.predict_arguments import of_predict
 
@@ -241,23 +242,6 @@ def _export(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rtol", type=float, metavar="X", help=help_)
 
 
-def _cost(command: argparse.ArgumentParser) -> None:
-    help_ = "store to count; default: .trainwright in this folder, then stores used before"
-    command.add_argument("place", nargs="?", metavar="STORE", help=help_)
-    command.add_argument("--store", help="the same")
-    help_ = (
-        "what to sum by, separated by commas: pipeline, model, run, execution, stage, cause, machine, generation, node, "
-        "day, or a tag; default pipeline"
-    )
-    command.add_argument("--by", default="pipeline", metavar="WORDS", help=help_)
-    help_ = "since when: a length such as 30d or 12h, a day, or START..END; default 30d"
-    command.add_argument("--since", default="30d", metavar="WHEN", help=help_)
-    help_ = "how to print it; focus: rows of the FinOps Open Cost and Usage Specification as CSV; default table"
-    command.add_argument("--format", choices=("table", "csv", "json", "focus"), default="table", help=help_)
-    help_ = "version of FOCUS; 1.4 removes columns that 1.3 demands; default 1.2"
-    command.add_argument("--focus-version", choices=("1.2", "1.3", "1.4"), default="1.2", help=help_)
-
-
 def _gc(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", help="store to clean; default: only .trainwright in this folder")
     command.add_argument("--dry-run", action="store_true", help="list what would be deleted, and delete nothing")
@@ -311,7 +295,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "prove": _prove,
     "key": _key,
     "store": _making,
-    "cost": _cost,
+    "cost": of_cost,
     "gc": _gc,
     "reap": of_reap,
     "contract": _contract,

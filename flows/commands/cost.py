@@ -1,4 +1,4 @@
-"""`cost`: what runs cost, by tag, pipeline, stage, model or cause; as a table, CSV, JSON, or rows in the FOCUS format."""
+"""`cost`: what runs cost, by tag, pipeline, stage or cause; as a table, CSV, JSON, or rows in the FOCUS format."""
 
 from __future__ import annotations
 
@@ -131,13 +131,14 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
     if not groups:
         return f"no run used anything since {window.start:%Y-%m-%d %H:%M} UTC"
     figures = ("runs", "node-hours", "GPU-hours", "cost", "goodput")
-    lines = [(*one.words, *_figures(one)) for one in groups]
-    lines += [(*(["in all", *[""] * (len(by) - 1)] if by else []), *_figures(total))] if len(groups) > 1 else []
+    lines = [(*one.words, *_figures(one), _waste(one)) for one in groups]
+    if len(groups) > 1:
+        lines.append(("in all", *[""] * (len(by) - 1), *_figures(total), _waste(total)))
     text = [
         f"estimates from {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M} UTC, at the prices of each run's "
         "start",
         "",
-        table((*by, *figures, "waste"), [(*line, _waste(one)) for line, one in zip(lines, [*groups, total])], figures),
+        table((*by, *figures, "waste"), lines, figures),
     ]
     units = [("epoch", total.epochs), ("million samples", total.samples / 1e6)]
     said = [f"{_money(known)} per {unit}" for unit, count in units if (known := total.per(count))]

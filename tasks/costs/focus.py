@@ -1,7 +1,7 @@
-"""Charges as rows of the Cost and Usage dataset of FOCUS, the FinOps Open Cost and Usage Specification (focus.finops.org).
+"""Charges as rows of the Cost and Usage dataset of FOCUS, the FinOps Open Cost and Usage Specification.
 
-Written after the specification's text of 1.2 and its columns introduced in 1.3 and 1.4: which columns are mandatory, which of
-them may be null, and that those that a version removes are absent. Our own columns are named `x_…`.
+Written after the specification's text of 1.2 and its columns introduced in 1.3 and 1.4: mandatory columns are there,
+those that may not be null have values, and those that a version removes are absent. Our own columns are named `x_…`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,23 @@
+"""The arguments of the command `cost`."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def of_cost(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `cost`."""
+    help_ = "store to count; default: .trainwright in this folder, then stores used before"
+    command.add_argument("place", nargs="?", metavar="STORE", help=help_)
+    command.add_argument("--store", help="the same")
+    help_ = (
+        "what to sum by, separated by commas: pipeline, model, run, execution, stage, cause, machine, generation, "
+        "node, day, or a tag; default pipeline"
+    )
+    command.add_argument("--by", default="pipeline", metavar="WORDS", help=help_)
+    help_ = "since when: a length such as 30d or 12h, a day, or START..END; default 30d"
+    command.add_argument("--since", default="30d", metavar="WHEN", help=help_)
+    help_ = "how to print it; focus: rows of the FinOps Open Cost and Usage Specification as CSV; default table"
+    command.add_argument("--format", choices=("table", "csv", "json", "focus"), default="table", help=help_)
+    help_ = "version of FOCUS; 1.4 removes columns that 1.3 demands; default 1.2"
+    command.add_argument("--focus-version", choices=("1.2", "1.3", "1.4"), default="1.2", help=help_)
