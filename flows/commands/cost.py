@@ -18,7 +18,7 @@ from infra.store import Store, layout
 from tasks.costs.charges import Charge
 from tasks.costs.focus import columns, left_out_s, rows
 from tasks.costs.histories import Usage, usage_of
-from tasks.costs.sums import Sum, charged, check_words, sums
+from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
@@ -141,7 +141,7 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
         table((*by, *figures, "waste"), lines, figures),
     ]
     units = [("epoch", total.epochs), ("million samples", total.samples / 1e6)]
-    said = [f"{_money(known)} per {unit}" for unit, count in units if (known := total.per(count))]
+    said = [f"{in_words(known)} per {unit}" for unit, count in units if (known := total.per(count))]
     text += ["", f"trainings: {', '.join(said)}"] if said else []
     running = len(total.so_far & total.runs)
     text += ["", f"{running} of these runs {'has' if running == 1 else 'have'} not ended: so far"] if running else []
@@ -156,17 +156,7 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
 def _figures(one: Sum) -> tuple[str, ...]:
     goodput = "" if one.goodput is None else f"{one.goodput:.0%}"
     hours = (f"{one.node_seconds / 3600:.2f}", f"{one.gpu_seconds / 3600:.2f}")
-    return str(len(one.runs)), *hours, _cost(one), goodput
-
-
-def _cost(one: Sum) -> str:
-    if not one.amounts:
-        return "unknown"
-    return f"{'at least ' if one.unpriced_s else ''}{_money(one.amounts)}"
-
-
-def _money(amounts: dict[str, float]) -> str:
-    return " + ".join(f"{amount:.4f} {currency}" for currency, amount in sorted(amounts.items()))
+    return str(len(one.runs)), *hours, one.money, goodput
 
 
 def _waste(one: Sum) -> str:

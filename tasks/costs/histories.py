@@ -15,6 +15,7 @@ from infra.store import Store, layout
 from infra.store.records import parsed
 from tasks.costs.lost_gangs import gang_by_its_nodes
 from tasks.run.report import latest_report
+from tasks.run.run import Run
 
 R = TypeVar("R", bound=Record)
 # The execution of a run that was carried out by a Trainwright that kept no records of what it used.
@@ -49,6 +50,15 @@ def usage_of(store: Store, run_id: str) -> Usage:
     if not found:
         found = _of_report(store, run_id)
     return Usage(run_id, found, bool(signs))
+
+
+def usage_of_run(run: Run) -> Usage:
+    """What a run has used so far, up to now if this process carries it out."""
+    usage = usage_of(run.store, run.run_id) if run.recorded else Usage(run.run_id, [])
+    mine = {meter.so_far.execution: meter.so_far for meter in run.meters}
+    others = [one for one in usage.executions if one.execution not in mine and one.execution != EARLIER]
+    earlier = [] if mine else [one for one in usage.executions if one.execution == EARLIER]
+    return Usage(run.run_id, [*earlier, *others, *mine.values()], usage.so_far)
 
 
 def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, Sign]) -> Execution | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -68,6 +68,13 @@ class Sum:
         told = self.node_seconds - self.causes.get("unknown", 0.0)
         return self.causes.get("work", 0.0) / told if told > 0 else None
 
+    @property
+    def money(self) -> str:
+        """The amount in words, such as `0.0005 USD`, `at least 0.2000 EUR` or `unknown`."""
+        if not self.amounts:
+            return "unknown"
+        return f"{'at least ' if self.unpriced_s else ''}{in_words(self.amounts)}"
+
     def per(self, count: float) -> dict[str, float] | None:
         """The amounts divided by a count; None if either is not known."""
         return None if count <= 0 or self.unpriced_s or not self.amounts else _rounded(self.amounts, count)
@@ -88,6 +95,11 @@ class Sum:
             "per_epoch": self.per(self.epochs),
             "per_million_samples": self.per(self.samples / 1e6),
         }
+
+
+def in_words(amounts: Mapping[str, float]) -> str:
+    """Amounts by currency, such as `0.0005 USD`; currencies are not added to each other."""
+    return " + ".join(f"{amount:.4f} {currency}" for currency, amount in sorted(amounts.items()))
 
 
 def check_words(by: Sequence[str], executions: Iterable[Execution]) -> None:

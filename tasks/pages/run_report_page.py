@@ -8,6 +8,7 @@ from typing import Any
 
 from data_contracts.run_report import RunReport
 from infra.store import layout
+from tasks.pages.charges_section import charges_section
 from tasks.pages.facts import Facts, gather
 from tasks.pages.html import NOTHING, Markup, join, page, section, table, tag
 from tasks.pages.html import facts as pairs
@@ -39,6 +40,7 @@ _SECTIONS: tuple[Callable[[Facts], Markup], ...] = (
     data_section,
     lineage_section,
     cost_section,
+    charges_section,
     mirrors_section,
 )
 

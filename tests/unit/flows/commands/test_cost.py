@@ -1,0 +1,129 @@
+"""`cost` tells what a real run cost: by tag, stage and cause, as a table, CSV, JSON and FOCUS; also of a killed run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from data_contracts.usage import Execution
+from flows.cli import main
+from infra.machines import THIS_MACHINE, VARIABLE
+from infra.store import Store, layout, open_store
+from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
+
+BOOK = "version: 1\nmachines: {desk: {prices: [{date: 2026-01-01, currency: USD, per_hour: 3600}]}}\n"
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
+    """A project with one finished run on a machine that costs a dollar a second."""
+    spec = write_project(tmp_path_factory.mktemp("project") / "tiny")
+    book = tmp_path_factory.mktemp("book") / "prices.yaml"
+    book.write_text(BOOK)
+    with home_with_server(tmp_path_factory.mktemp("home"), shared_folder):
+        ran = trainwright("run", spec, env={VARIABLE: str(book), THIS_MACHINE: "desk"})
+        assert ran.returncode == 0, ran.stderr
+    return spec.parent
+
+
+@pytest.fixture
+def project(line: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return work_on_a_copy(line, tmp_path, monkeypatch)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(["cost", *words]) == code
+    printed = capsys.readouterr()
+    return printed.err if code else printed.out
+
+
+def store_of(project: Path) -> Store:
+    return open_store(str(project / ".trainwright"), create=False)
+
+
+def executions(store: Store) -> list[Execution]:
+    [run_id] = store.list(layout.runs())
+    names = store.list(layout.usages(run_id))
+    return [store.read_as(layout.usage(run_id, name, "ended"), Execution.from_json) for name in names]
+
+
+def test_a_run_is_charged_once_for_each_second_of_its_machine(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [one] = executions(store_of(project))
+    value = json.loads(said(capsys, "--by", "team", "--json"))
+    [group] = value["groups"]
+    assert (group["team"], group["runs"], group["so_far"]) == ("tests", 1, 0)
+    # The node that trained is a process of the same machine, so the whole is the run's own time.
+    assert group["node_seconds"] == pytest.approx((one.ended or 0) - one.began, rel=1e-3)
+    assert group["amounts"] == {"USD": pytest.approx(group["node_seconds"], abs=0.01)}
+    assert 0 < group["goodput"] < 1
+    assert group["per_epoch"]["USD"] == pytest.approx(group["amounts"]["USD"] / 3, rel=0.01)
+    assert sum(group["causes"].values()) == pytest.approx(group["node_seconds"], rel=1e-6)
+
+
+def test_by_stage_every_stage_is_there(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = list(csv.DictReader(io.StringIO(said(capsys, "--by", "stage", "--format", "csv"))))
+    stages = {"validate", "shard", "train", "verify", "evaluate", "promote"}
+    assert stages <= {line["stage"] for line in lines}
+    assert all(float(line["amount"]) >= 0 and line["currency"] == "USD" for line in lines)
+    page = said(capsys, "--by", "pipeline")
+    assert "tiny" in page
+    assert "per epoch" in page
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3", "1.4"])
+def test_focus_has_the_same_total(version: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = list(csv.DictReader(io.StringIO(said(capsys, "--format", "focus", "--focus-version", version))))
+    total = json.loads(said(capsys, "--json"))["total"]["amounts"]["USD"]
+    assert sum(float(line["BilledCost"]) for line in lines) == pytest.approx(total, abs=0.001)
+
+
+def test_a_run_that_was_killed_is_counted_so_far(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = store_of(project)
+    whole = json.loads(said(capsys, "--json"))["total"]["node_seconds"]
+    [one] = executions(store)
+    (project / ".trainwright" / layout.usage(one.run_id, one.execution, "ended")).unlink()
+    value = json.loads(said(capsys, "--by", "stage", "--json"))
+    assert value["total"]["so_far"] == 1
+    # Only the time after the last stage is not known.
+    assert value["total"]["node_seconds"] == pytest.approx(whole, abs=whole / 2)
+    assert {"train", "evaluate"} <= {group["stage"] for group in value["groups"]}
+    assert "has not ended: so far" in said(capsys)
+
+
+def test_a_run_of_an_earlier_version_has_the_cost_of_its_report(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = store_of(project)
+    [one] = executions(store)
+    for path in sorted((project / ".trainwright" / layout.usages(one.run_id, one.execution)).iterdir()):
+        path.unlink()
+    value = json.loads(said(capsys, "--by", "cause", "--json"))
+    report = store.read_json(layout.report(one.run_id))
+    assert value["total"]["node_seconds"] == pytest.approx(report["cost"]["node_seconds"])
+    assert [group["cause"] for group in value["groups"]] == ["unknown"]
+
+
+def test_what_cannot_be_told_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--since: 2999-01-01 lies in the future." in said(capsys, "--since", "2999-01-01", code=2)
+    assert "no run has a tag 'tema'" in said(capsys, "--by", "tema", code=2)
+    assert said(capsys, "--since", "2020-01-01..2020-02-01").startswith("no run used anything since 2020-01-01")
+
+
+def test_a_thousand_runs_are_counted_in_seconds(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = store_of(project)
+    [one] = executions(store)
+    for number in range(1000):
+        run_id = f"20261101-000000-{number:06x}"
+        copy = one.model_copy(update={"run_id": run_id})
+        store.create_once(layout.usage(run_id, one.execution, "ended"), copy.to_json())
+    began = time.process_time()
+    value = json.loads(said(capsys, "--json"))
+    assert value["total"]["runs"] == 1001
+    print(f"1,001 runs in {time.process_time() - began:.1f} s of processor time")

@@ -1,0 +1,93 @@
+"""Rows of FOCUS: the columns that each version demands, in values that its rules allow."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from tasks.costs.charges import charges
+from tasks.costs.focus import VERSIONS, columns, left_out_s, rows
+from tests.unit.tasks.costs.test_charges import BEGAN, GPU, HERE, execution, gang, node
+
+# Columns that the specification calls mandatory; those that may be null besides.
+MANDATORY = {
+    "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd",
+    "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargePeriodEnd", "ChargePeriodStart",
+    "ContractedCost", "EffectiveCost", "InvoiceIssuerName", "ListCost", "PricingQuantity", "PricingUnit",
+    "ServiceCategory", "ServiceName",
+}  # fmt: skip
+ADDED = {
+    "1.2": {"ProviderName", "PublisherName"},
+    "1.3": {"ProviderName", "PublisherName", "ServiceProviderName", "HostProviderName"},
+    "1.4": {"ServiceProviderName", "HostProviderName", "InvoiceDetailId"},
+}
+REMOVED = {"1.2": set(), "1.3": set(), "1.4": {"ProviderName", "PublisherName"}}
+# For a usage charge that is not a correction.
+MAY_BE_NULL = {"BillingAccountName", "ChargeClass", "InvoiceId", "InvoiceDetailId", "RegionId", "RegionName"} | {
+    "SkuPriceDetails"
+}
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+
+
+def found(**changes: Any) -> list[Any]:
+    one = execution(gangs=[gang(0, node(0, 10, 12, 20, 60, 63.25), met=BEGAN + 15)], **changes)
+    return [(one, charge) for charge in charges(one)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_version_has_its_columns(version: Any) -> None:
+    names = columns(version)
+    assert MANDATORY | ADDED[version] <= set(names)
+    assert not REMOVED[version] & set(names)
+    own = [name for name in names if name.startswith("x_")]
+    assert names[-len(own) :] == own, "those of FOCUS come first"
+    assert all(re.fullmatch(r"(x_)?([A-Z][a-z]+)+", name) and len(name) <= 50 for name in names)
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_each_row_is_what_the_rules_allow(version: Any) -> None:
+    made = rows(found(), version, set())
+    assert made
+    for row in made:
+        assert list(row) == columns(version)
+        assert {name for name, value in row.items() if value is None} <= MAY_BE_NULL
+        for name in ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd"):
+            assert MOMENT.fullmatch(row[name] or "")
+        assert row["ChargePeriodStart"] < row["ChargePeriodEnd"]
+        assert row["BillingPeriodStart"] <= row["ChargePeriodStart"] < row["BillingPeriodEnd"]
+        product = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
+        assert {Decimal(row[name]) for name in ("ListCost", "BilledCost", "EffectiveCost")} == {product}
+        assert Decimal(row["ContractedUnitPrice"]) * Decimal(row["PricingQuantity"]) == Decimal(row["ContractedCost"])
+        assert json.loads(row["Tags"]) == {"team": "a"}
+        assert row["x_Estimate"] == "true"
+        assert row["PricingCategory"] in ("Standard", "Dynamic")
+
+
+def test_the_rows_add_up_to_the_charges() -> None:
+    amount = sum(charge.amount for _, charge in found())
+    assert float(sum(Decimal(row["BilledCost"]) for row in rows(found(), "1.3", set()))) == pytest.approx(amount)
+
+
+def test_a_charge_over_midnight_is_in_two_billing_periods() -> None:
+    began = datetime.fromisoformat("2026-01-31T23:59:30+00:00").timestamp()
+    one = execution(began=began, ended=began + 60)
+    made = rows([(one, charge) for charge in charges(one)], "1.2", {"r1"})
+    periods = [(row["BillingPeriodStart"], row["ChargePeriodStart"], row["ChargePeriodEnd"]) for row in made]
+    assert periods == [
+        ("2026-01-01T00:00:00Z", "2026-01-31T23:59:30Z", "2026-02-01T00:00:00Z"),
+        ("2026-02-01T00:00:00Z", "2026-02-01T00:00:00Z", "2026-02-01T00:00:30Z"),
+    ]
+    assert {row["x_SoFar"] for row in made} == {"true"}
+
+
+def test_an_unknown_price_has_no_row_and_its_time_is_told() -> None:
+    unknown = GPU.model_copy(update={"per_hour": None, "machine": ""})
+    some = found(prices={"train": unknown, "here": HERE})
+    assert {row["x_Stage"] for row in rows(some, "1.2", set())} == {"run"}
+    assert left_out_s(some) == pytest.approx(53.25)

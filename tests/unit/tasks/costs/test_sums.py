@@ -1,0 +1,62 @@
+"""Sums by tag, stage and cause; an unknown part makes a sum unknown, and a window cuts charges at its bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_contracts.errors import UsageError
+from tasks.costs.sums import Sum, charged, check_words, sums
+from tests.unit.tasks.costs.test_charges import BEGAN, GPU, HERE, execution, gang, node
+
+ALWAYS = (0.0, 2.0**40)
+
+
+def runs() -> list:
+    trained = gang(
+        0, node(0, 10, 12, 20, 60, 60), met=BEGAN + 15, last_step=40, kept_step=40, samples=400, steps_per_epoch=20
+    )
+    unknown = GPU.model_copy(update={"per_hour": None})
+    return [
+        execution(gangs=[trained]),
+        execution(run_id="r2", execution="e2", tags={"team": "b"}, prices={"train": unknown, "here": HERE}),
+        execution(run_id="r3", execution="e3", tags={}, prices={"train": unknown, "here": unknown}),
+    ]
+
+
+def test_by_a_tag() -> None:
+    groups, total = sums(charged(runs(), *ALWAYS), ["team"], {"r2"})
+    words = {one.words: one for one in groups}
+    assert list(words) == [("a",), ("b",), ("–",)]
+    mine = words["a",]
+    assert (mine.node_seconds, mine.gpu_seconds) == (pytest.approx(150), pytest.approx(400))
+    assert mine.amounts == {"USD": pytest.approx(0.5 + 0.1)}
+    assert mine.per(mine.epochs) == {"USD": pytest.approx(0.3)}
+    assert mine.per(mine.samples / 1e6) == {"USD": pytest.approx(1500)}
+    assert words["–",].money == "unknown"
+    assert words["–",].to_json(["team"])["amounts"] is None
+    assert (total.money, total.unpriced_s) == ("at least 0.7000 USD", 100)
+    assert (len(total.runs), total.to_json(())["so_far"]) == (3, 1)
+
+
+def test_by_stage_and_cause() -> None:
+    groups, total = sums(charged(runs()[:1], *ALWAYS), ["stage", "cause"], set())
+    seconds = {one.words: round(one.node_seconds, 3) for one in groups}
+    assert seconds["train", "work"] == 40
+    assert seconds["run", "conductor"] == 100
+    assert total.goodput == pytest.approx(40 / 150)
+    assert all(one.per(one.epochs) is None for one in groups), "an epoch is not of one cause"
+
+
+def test_a_window_cuts_at_its_bounds() -> None:
+    _, total = sums(charged(runs()[:1], BEGAN + 50, BEGAN + 55), [], set())
+    assert total.node_seconds == pytest.approx(10)
+
+
+def test_a_word_that_no_run_knows_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"no run has a tag 'tema'\. Known are pipeline, .*team"):
+        check_words(["tema"], runs())
+    check_words(["team", "day"], runs())
+
+
+def test_nothing_costs_nothing_that_is_known() -> None:
+    assert (Sum().money, Sum().goodput, Sum().per(0)) == ("unknown", None, None)

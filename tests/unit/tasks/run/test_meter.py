@@ -1,0 +1,106 @@
+"""What a run uses is recorded as it happens: charged once each, and known when the process was killed in between."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import NodeLost, StorageUnavailable
+from data_contracts.resolved import Price
+from data_contracts.run_report import RunReport
+from data_contracts.usage import Followed, GangUsage, NodeUsage
+from infra.store import Store, layout, open_store
+from tasks.costs.charges import charges
+from tasks.costs.histories import usage_of, usage_of_run
+from tasks.run.meter import Meter, begin_stage, follow, metered, used_by_gang, used_by_stage
+
+GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", pool="gpu")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def run_in(store: Store) -> Any:
+    resolved = SimpleNamespace(price=GPU, prices={"here": GPU})
+    spec = SimpleNamespace(name="tiny", model_name="tiny", tags={"team": "a"})
+    return SimpleNamespace(run_id="r1", store=store, resolved=resolved, spec=spec, meters=[], recorded=True)
+
+
+def gang(generation: int, began: float) -> GangUsage:
+    node = NodeUsage(number=0, started=began, joined=began, working=began, stopped=began + 2, released=began + 2)
+    return GangUsage(
+        stage="",
+        where="trainings/k-0",
+        generation=generation,
+        local=False,
+        nodes=[node],
+        met=began,
+        last_step=1,
+        kept_step=1,
+    )
+
+
+def test_an_execution_is_recorded_from_its_start_to_its_end(store: Store) -> None:
+    run = run_in(store)
+
+    def work(run: Any) -> Any:
+        begin_stage(run, "validate")
+        used_by_stage(run, "validate", time.time() - 0.5, "ran")
+        used_by_gang(run, "train", gang(0, time.time()))
+        return "done"
+
+    assert metered(work)(run) == "done"  # type: ignore[comparison-overlap, arg-type]
+    usage = usage_of(store, "r1")
+    [one] = usage.executions
+    assert not usage.so_far
+    assert (one.pipeline, one.tags, one.prices["train"]) == ("tiny", {"team": "a"}, GPU)
+    assert [stage.name for stage in one.stages] == ["validate"]
+    assert [(each.stage, each.generation) for each in one.gangs] == [("train", 0)]
+    assert usage_of_run(run).executions[0].execution == one.execution
+
+
+def test_an_error_ends_an_execution_and_a_second_one_is_charged_beside_it(store: Store) -> None:
+    def fails(run: Any) -> RunReport:
+        raise NodeLost("gone")
+
+    for _ in range(2):
+        with pytest.raises(NodeLost):
+            metered(fails)(run_in(store))
+    assert [one.ended is not None for one in usage_of(store, "r1").executions] == [True, True]
+
+
+def test_a_killed_process_is_charged_until_its_last_sign_of_life(store: Store) -> None:
+    run = run_in(store)
+    meter = Meter(run)
+    run.meters.append(meter)
+    with meter.running():
+        begin_stage(run, "validate")
+        used_by_stage(run, "validate", time.time(), "ran")
+        begin_stage(run, "train")
+        follow(run, "train", "trainings/k-0", local=False)
+        used_by_gang(run, "train", gang(0, time.time()))
+        # What a killed process leaves is what lies in the store before its last record.
+        meter._create = lambda what, record: None  # type: ignore[method-assign]
+    usage = usage_of(store, "r1")
+    [one] = usage.executions
+    assert usage.so_far
+    assert [(stage.name, stage.status) for stage in one.stages] == [("validate", "ran"), ("train", "killed")]
+    assert one.ended == one.gangs[0].nodes[0].released, "the last that is known of it"
+    assert {each.cause for each in charges(one) if each.node == 0} == {"work"}
+    pointer = store.pointer(layout.usage_beat("r1", one.execution)).read()
+    assert pointer is not None
+    assert pointer.value["follows"] == [Followed(stage="train", where="trainings/k-0", local=False).to_json()]
+
+
+def test_a_store_that_does_not_answer_ends_no_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> bool:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(Store, "create_once", away)
+    assert metered(lambda run: "done")(run_in(store)) == "done"  # type: ignore[comparison-overlap, arg-type, return-value]
