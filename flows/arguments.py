@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable
 
 from flows.cost_arguments import of_cost
-from flows.operating_arguments import of_reap
+from flows.operating_arguments import of_gc, of_reap
 from flows.predict_arguments import of_predict
 
 
@@ -242,15 +242,6 @@ def _export(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rtol", type=float, metavar="X", help=help_)
 
 
-def _gc(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--store", help="store to clean; default: only .trainwright in this folder")
-    command.add_argument("--dry-run", action="store_true", help="list what would be deleted, and delete nothing")
-    help_ = "days to keep runs, and results that nothing refers to, after their last use; default 30"
-    command.add_argument("--keep-days", type=float, default=30.0, metavar="N", help=help_)
-    help_ = "hours to keep everything else, such as unfinished work; default 24"
-    command.add_argument("--grace-hours", type=float, default=24.0, metavar="N", help=help_)
-
-
 def _contract(command: argparse.ArgumentParser) -> None:
     help_ = (
         "infer: write a suite from data; explain: say what a suite expects; diff: compare two reports; docs: write a "
@@ -296,7 +287,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "key": _key,
     "store": _making,
     "cost": of_cost,
-    "gc": _gc,
+    "gc": of_gc,
     "reap": of_reap,
     "contract": _contract,
 }

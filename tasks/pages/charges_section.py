@@ -31,7 +31,7 @@ def charges_section(facts: Facts) -> Markup:
     if not found:
         return NOTHING
     groups, total = sums(found, ("stage", "cause"), set())
-    order = {name: number for number, name in enumerate(CAUSES)}
+    order: dict[str, int] = {name: number for number, name in enumerate(CAUSES)}
     groups.sort(key=lambda one: (one.words[0] == "run", order[one.words[1]]))
     lines = [(one.words[0], _MEANS[one.words[1]], *_figures(one)) for one in groups]
     lines.append(("in all", "", *_figures(total)))
