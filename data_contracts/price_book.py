@@ -81,19 +81,6 @@ class PoolEntry(Shorthand):
     """`on-demand` or `spot`."""
 
 
-class StoragePrice(Section):
-    """What stored bytes cost from a day on."""
-
-    date: Day
-    """The first day of this price."""
-    currency: Currency
-    """ISO 4217 code, such as USD."""
-    per_gb_month: Amount
-    """Price of 10^9 bytes for a month of 30 days."""
-    source: str = ""
-    """Where the price was read."""
-
-
 class PriceBook(Section):
     """A file of prices; yours replaces entries of the shipped one by name."""
 
@@ -105,16 +92,6 @@ class PriceBook(Section):
     """Kinds of nodes, by name."""
     pools: dict[str, PoolEntry] = Field(default_factory=dict)
     """The kind of node of each Prefect work pool, by the pool's name."""
-    storage: list[StoragePrice] = Field(default_factory=list)
-    """Prices of stored bytes."""
-
-    @model_validator(mode="after")
-    def _one_storage_price_a_day(self) -> PriceBook:
-        days = [price.date for price in self.storage]
-        for number, day in enumerate(days):
-            if day in days[:number]:
-                raise FieldError(("storage", number), f"{day} has two prices; keep one of them")
-        return self
 
 
 def price_on(

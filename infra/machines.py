@@ -15,7 +15,7 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Record
-from data_contracts.price_book import MachinePrice, PoolEntry, PriceBook, StoragePrice, Term, price_on
+from data_contracts.price_book import MachinePrice, PoolEntry, PriceBook, Term, price_on
 from data_contracts.resolved import Price
 from infra.price_files import read_book
 
@@ -67,7 +67,6 @@ class Prices(Record):
 
     machines: dict[str, Machine]
     pools: dict[str, PoolEntry]
-    storage: tuple[StoragePrice, ...]
 
     def of_pool(self, pool: str, day: str) -> Price:
         """What a node of a Prefect work pool costs; unknown if no book says which machine the pool has."""
@@ -97,7 +96,7 @@ def prices() -> Prices:
                 f"{named}: pools.{pool}: the price book has no machine {place.machine!r}.",
                 remedy=_near(place.machine, machines),
             )
-    return Prices(machines=machines, pools=own.pools, storage=tuple(own.storage))
+    return Prices(machines=machines, pools=own.pools)
 
 
 def catalogue() -> dict[str, Machine]:

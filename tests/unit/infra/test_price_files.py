@@ -34,11 +34,6 @@ BOOK = "version: 1\nmachines:\n  a:\n    prices:\n"
             "    - {date: 2026-01-01, currency: EUR, per_hour: 3}",
             "7: machines.a.prices.2: 2026-01-01 has two on-demand prices; keep one of them",
         ),
-        (
-            "version: 1\nstorage:\n- {date: 2026-01-01, currency: USD, per_gb_month: 1}\n"
-            "- {date: 2026-01-01, currency: USD, per_gb_month: 2}",
-            "4: storage.1: 2026-01-01 has two prices",
-        ),
         # Catalogues of earlier versions.
         ("a: 3", "1: a: must be a mapping, got 3"),
         ("a: {devices: x, memory_bytes: 1, usd_per_hour: 1}", "1: a.devices: "),
