@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 from data_contracts.errors import TrainwrightError
+from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport, StageStatus
 from data_contracts.usage import HERE, Execution, Followed, GangUsage, Sign, StageUsage
 from infra.processes.processes import uninterrupted
@@ -73,7 +74,10 @@ class Meter:
         resolved = run.resolved
         self._run, self._over = run, threading.Event()
         named = f"{time.time():.0f}-{uuid.uuid4().hex[:8]}"
-        prices = {"train": resolved.price, **(resolved.prices or {HERE: resolved.price})}
+        # A run that an earlier Trainwright resolved has the price of a node that trains alone.
+        unknown = Price(machine="", per_hour=None, price_date="")
+        earlier = {HERE: resolved.price if run.spec.train.pool is None else unknown}
+        prices = {"train": resolved.price, **(resolved.prices or earlier)}
         self._began = Execution(
             run_id=run.run_id,
             execution=named,
@@ -87,6 +91,8 @@ class Meter:
         self._sign = Sign(at=time.time())
         self._last: Versioned | None = None
         self._noting = threading.Lock()
+        # After one write failed, the rest waits for the last record, so that an outage does not delay the run's end.
+        self._is_away = False
         self._stages: list[StageUsage] = []
         self._gangs: list[GangUsage] = []
 
@@ -111,13 +117,18 @@ class Meter:
 
     def stage(self, usage: StageUsage) -> None:
         """Record a stage that ended."""
-        self._create(f"stage-{len(self._stages)}", {**usage.to_json(), "schema_version": 1})
+        if usage.status != "cancelled":  # the last record, which follows at once, has it
+            self._create_part(f"stage-{len(self._stages)}", usage)
         self._stages.append(usage)
 
     def gang(self, usage: GangUsage) -> None:
         """Record a generation whose nodes are released."""
-        self._create(f"gang-{len(self._gangs)}", {**usage.to_json(), "schema_version": 1})
+        self._create_part(f"gang-{len(self._gangs)}", usage)
         self._gangs.append(usage)
+
+    def _create_part(self, what: str, usage: StageUsage | GangUsage) -> None:
+        if not self._is_away:
+            self._create(what, {**usage.to_json(), "schema_version": 1})
 
     def _create(self, what: str, record: dict[str, object]) -> None:
         """Create a record; a store that does not answer ends no run, and the last record has all that came before."""
@@ -125,6 +136,7 @@ class Meter:
             path = layout.usage(self._run.run_id, self._began.execution, what)
             self._run.store.create_once(path, record)
         except TrainwrightError as error:
+            self._is_away = True
             log.warning("what the run uses is not recorded: %s", error.message)
 
     def note(self, what: str | Followed | None = None) -> None:
