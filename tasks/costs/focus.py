@@ -24,13 +24,38 @@ _DAY_US = 86_400 * MICRO
 US = "Trainwright"
 
 
+# What every row has.
+_ALWAYS: Row = {
+    **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName", "ServiceProviderName"), US),
+    # The specification allows this where the provider of the machine is not known.
+    "HostProviderName": US,
+    "BillingAccountId": "trainwright-estimate",
+    "BillingAccountName": "Estimates by Trainwright",
+    "ChargeCategory": "Usage",
+    "ChargeClass": None,
+    "ChargeFrequency": "Usage-Based",
+    "ConsumedUnit": "Hours",
+    # An estimate is on no invoice.
+    "InvoiceId": None,
+    "InvoiceDetailId": None,
+    "PricingUnit": "Hours",
+    "ResourceType": "Pipeline run",
+    "ServiceCategory": "AI and Machine Learning",
+    "ServiceName": US,
+    "ServiceSubcategory": "Machine Learning",
+    "SkuMeter": "Node Hours",
+    "SkuPriceDetails": None,
+    "x_Estimate": "true",
+}
+
+
 def columns(version: Version) -> list[str]:
     """The columns of a version, in their order: those of FOCUS, then our own."""
     named = [
         "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd",
         "BillingPeriodStart", "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency",
         "ChargePeriodEnd", "ChargePeriodStart", "ConsumedQuantity", "ConsumedUnit", "ContractedCost",
-        "ContractedUnitPrice", "EffectiveCost", "InvoiceIssuerName", "ListCost", "ListUnitPrice",
+        "ContractedUnitPrice", "EffectiveCost", "InvoiceId", "InvoiceIssuerName", "ListCost", "ListUnitPrice",
         "PricingCategory", "PricingQuantity", "PricingUnit", "ProviderName", "PublisherName", "RegionId", "RegionName",
         "ResourceId", "ResourceName", "ResourceType", "ServiceCategory", "ServiceName", "ServiceSubcategory", "SkuId",
         "SkuMeter", "SkuPriceDetails", "SkuPriceId", "Tags",
@@ -89,44 +114,27 @@ def _row(group: list[tuple[Execution, Charge]], so_far: set[str]) -> Row:
     costs = dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), amount)
     sku = price.machine or "node"
     return {
+        **_ALWAYS,
         **costs,
-        **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName", "ServiceProviderName"), US),
-        # The specification allows this where the provider of the machine is not known.
-        "HostProviderName": US,
-        "BillingAccountId": "trainwright-estimate",
-        "BillingAccountName": "Estimates by Trainwright",
         "BillingCurrency": price.currency,
         "BillingPeriodStart": f"{month:%Y-%m-%dT}00:00:00Z",
         "BillingPeriodEnd": f"{month + timedelta(days=31):%Y-%m-}01T00:00:00Z",
-        "ChargeCategory": "Usage",
-        "ChargeClass": None,
         "ChargeDescription": f"{first.stage} of pipeline {one.pipeline}, {first.cause}: node hours on {sku}, estimated",
-        "ChargeFrequency": "Usage-Based",
         "ChargePeriodStart": _moment(began // MICRO),
         "ChargePeriodEnd": _moment(-(-ended // MICRO)),
         "ConsumedQuantity": _number(hours),
-        "ConsumedUnit": "Hours",
         "ContractedUnitPrice": _number(unit),
         "ListUnitPrice": _number(unit),
-        "InvoiceDetailId": None,
         "PricingCategory": "Dynamic" if price.term == "spot" else "Standard",
         "PricingQuantity": _number(hours),
-        "PricingUnit": "Hours",
         "RegionId": price.region or None,
         "RegionName": price.region or None,
         "ResourceId": f"{one.run_id}/{first.stage}",
         "ResourceName": one.pipeline,
-        "ResourceType": "Pipeline run",
-        "ServiceCategory": "AI and Machine Learning",
-        "ServiceName": US,
-        "ServiceSubcategory": "Machine Learning",
         "SkuId": sku,
-        "SkuMeter": "Node Hours",
-        "SkuPriceDetails": None,
         "SkuPriceId": "/".join([sku, price.region or "any", price.term, price.price_date]),
         "Tags": json.dumps(one.tags, sort_keys=True, ensure_ascii=False),
         "x_Cause": first.cause,
-        "x_Estimate": "true",
         "x_Execution": one.execution,
         "x_GpuHours": _number(hours * price.devices),
         "x_Pipeline": one.pipeline,

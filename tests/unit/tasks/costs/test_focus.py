@@ -28,7 +28,7 @@ ADDED = {
 }
 REMOVED = {"1.2": set(), "1.3": set(), "1.4": {"ProviderName", "PublisherName"}}
 # For a usage charge that is not a correction.
-MAY_BE_NULL = {"ChargeClass", "InvoiceDetailId", "RegionId", "RegionName"} | {"SkuPriceDetails"}
+MAY_BE_NULL = {"ChargeClass", "InvoiceId", "InvoiceDetailId", "RegionId", "RegionName"} | {"SkuPriceDetails"}
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
