@@ -127,7 +127,10 @@ def _numbers(store: Store, model: str, alias: str) -> list[int]:
 
 
 def _named(entry: dict[str, Any]) -> tuple[str, int]:
-    return valid_name(entry["run_id"]), int(entry["n"])
+    run_id, n = valid_name(entry["run_id"]), int(entry["n"])
+    if n < 0:
+        raise ValueError("a question's number is not below 0")
+    return run_id, n
 
 
 def _superseded(question: Question, by: Question) -> Answer:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_contracts.canonical import digest, is_name, valid_name
 from data_contracts.errors import Interrupted, UsageError
@@ -24,13 +24,10 @@ from infra.audit import now
 from infra.gang.conductor.replaying import Replay
 from infra.recipes import seal_recipe
 from infra.signing.configured import configured_key
-from infra.signing.inputs import sign_inputs
 from infra.store import Store, absolute_address, layout, open_store
+from tasks.run.inputs import read_inputs, record_inputs
 from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.resolve import ci_key, resolve
-
-if TYPE_CHECKING:
-    from infra.signing.keys import SigningKey
 
 
 @dataclass(frozen=True)
@@ -169,7 +166,7 @@ def open_run(
     key = ci_key(resolved) if options.key is None and options.trigger == "ci" else options.key
     if key is not None:
         resolved = resolved.model_copy(update={"run_id": _claim(store, key, resolved.run_id)})
-    return Run(_of_pipeline(spec.name, options, _record(store, resolved, signer)), store)
+    return Run(_of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store)
 
 
 def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None = None) -> Run:
@@ -178,7 +175,7 @@ def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None 
     for store in stores if is_name(run_id) else ():
         path = layout.resolved(run_id)
         if store.exists(path) and store.claim(layout.run(run_id)):
-            return Run(store.read_as(path, Resolved.from_json), store, from_step=from_step)
+            return Run(read_inputs(store, run_id), store, from_step=from_step)
     model = run_id.partition("@")[0]
     if any(store.list(layout.models(model)) for store in stores if is_name(model)):
         raise UsageError(f"{run_id} is a model, not a run.", remedy="Name a run's id; `trainwright status` lists runs.")
@@ -265,7 +262,7 @@ def _resolved_before(store: Store, key: str | None) -> Resolved | None:
     run_id = None if key is None else store.find_as(layout.trigger(key), _run_named)
     if run_id is None or not store.claim(layout.run(run_id)):
         return None
-    return store.find_as(layout.resolved(run_id), Resolved.from_json)
+    return read_inputs(store, run_id) if store.exists(layout.resolved(run_id)) else None
 
 
 def _of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
@@ -283,13 +280,3 @@ def _of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
 
 def _run_named(trigger: dict[str, Any]) -> str:
     return valid_name(trigger["run_id"])
-
-
-def _record(store: Store, resolved: Resolved, signer: SigningKey | None) -> Resolved:
-    path = layout.resolved(resolved.run_id)
-    if store.create_once(path, resolved.to_json()):
-        if signer is not None:
-            sign_inputs(store, resolved, signer)
-        return resolved
-    store.claim(layout.run(resolved.run_id))
-    return store.read_as(path, Resolved.from_json)

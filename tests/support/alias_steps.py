@@ -29,7 +29,7 @@ from tests.support.s3 import S3Server
 
 ANSWERS = {False: [], True: ["again", "again", "approve", "approve", "refuse"]}
 # A step costs more on a server.
-STEPS = {"folder": 60, "names": 40, "s3": 25, "postgres": 30, "signed": 40}
+STEPS = {"folder": 60, "names": 40, "s3": 25, "postgres": 15, "signed": 40}
 
 
 @contextlib.contextmanager

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
 
 from data_contracts.approvals import Question
+from data_contracts.handoffs import GateResult
 from flows.cli import main
 from infra.approvals import ask, latest_question
 from infra.signing.keys import make_key_pair
@@ -138,3 +140,55 @@ def test_status_tells_what_a_waiting_run_waits_for(store: Store, capsys: pytest.
     assert line["verdict"] == "waiting"
     assert line["for"] == "to be resumed: nobody answered before the deadline 2026-01-01 00:00 UTC"
     assert not store.exists(layout.answer(WAITING, 1)), "who only looks writes nothing"
+
+
+def test_what_is_answered_is_printed_first(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    told = asked(store, gates=[GateResult(metric="a", met=True, value=1, bound=0, sentence="a is 0.97\x1b[2J")])
+    assert main(["approve", WAITING, "--reason", "seen", "--store", store.uri]) == 0
+    printed = capsys.readouterr()
+    lines = printed.err.splitlines()
+    first = next(k for k, line in enumerate(lines) if line.startswith("The run"))
+    assert lines[first : first + 6] == [
+        f"The run {WAITING} of tiny asks: may this candidate become tiny@champion?",
+        f"  candidate  checkpoint {told.candidate.id}",
+        f"  instead of version 1, id {'1' * 64}",
+        r"  gate       met: a is 0.97\x1b[2J",
+        "  asked      2026-11-25 10:00 UTC",
+        "  deadline   2126-01-01 00:00 UTC; without an answer before, it counts as refused",
+    ]
+    assert "may this candidate" not in printed.out
+
+
+@pytest.mark.parametrize(
+    ("typed", "words", "code"), [("y\n", [], 0), ("\n", [], 130), ("", [], 130), ("", ["--yes"], 0)]
+)
+def test_at_a_terminal_a_person_says_yes(
+    store: Store, monkeypatch: pytest.MonkeyPatch, typed: str, words: list[str], code: int
+) -> None:
+    asked(store)
+    typing = io.StringIO(typed)
+    monkeypatch.setattr(typing, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdin", typing)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    assert main(["approve", WAITING, "--reason", "seen", "--store", store.uri, *words]) == code
+    assert store.exists(layout.answer(WAITING, 0)) == (code == 0)
+
+
+def test_another_question_than_the_one_shown_is_not_answered(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = asked(store)
+    later: list[Question] = []
+
+    def meanwhile(*_: object, **__: object) -> None:
+        later.append(asked(store, n=1, champion=None, champion_version=None))
+
+    monkeypatch.setattr("flows.commands.approvals._show", meanwhile)
+    assert main(["approve", WAITING, "--reason", "seen", "--store", store.uri]) == 0
+    assert store.read_json(layout.answer(WAITING, 0))["question"] == first.digest
+    assert not store.exists(layout.answer(WAITING, 1))
+
+
+def test_status_says_that_a_question_was_superseded(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(store)
+    asked(store, run_id="later", asked="2026-11-25T11:00:00+00:00")
+    sentence = "waiting for nothing: the run later asked about tiny@champion later, and so superseded this question"
+    assert sentence in said(store, capsys, "status")

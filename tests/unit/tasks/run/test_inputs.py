@@ -1,0 +1,47 @@
+"""A run's inputs are written once, and are those of that run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from data_contracts.resolved import Resolved
+from infra.signing.inputs import refuse_unsigned_inputs
+from infra.store import Store, layout
+from tasks.run.inputs import read_inputs, record_inputs
+from tests.support.raced import Memory
+from tests.support.signed import pair
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(Memory(), {})
+
+
+@pytest.fixture
+def resolved(repository: Path) -> Resolved:
+    golden = json.loads((repository / "tests" / "golden" / "handoffs-v1.json").read_text())["Resolved"]
+    return Resolved.from_json({**golden, "run_id": "r1"})
+
+
+def test_what_a_process_resolved_is_signed_and_what_it_found_is_not(
+    store: Store, resolved: Resolved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "claim", lambda *_: True, raising=False)
+    key = pair(tmp_path)[0]
+    assert record_inputs(store, resolved, key) == resolved
+    refuse_unsigned_inputs(store, resolved, key)
+    other = resolved.model_copy(update={"run_id": "r2"})
+    assert record_inputs(store, other, None) == other
+    changed = other.model_copy(update={"started": "2026-11-25T10:00:00+00:00"})
+    assert record_inputs(store, changed, key) == other
+    assert not store.exists(layout.inputs_signature("r2")), "a process signs only what it resolved itself"
+
+
+def test_signed_inputs_of_another_run_are_not_this_runs(store: Store, resolved: Resolved) -> None:
+    store.create_json(layout.resolved("r2"), resolved.to_json())
+    with pytest.raises(CorruptError, match=r"runs/r2/resolved\.json .* these are the inputs of the run 'r1'"):
+        read_inputs(store, "r2")
