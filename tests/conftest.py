@@ -7,6 +7,7 @@ case of what a sample of runs by default) with --sweep and `huge` ones with --hu
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -47,6 +48,8 @@ def pytest_configure(config: pytest.Config) -> None:
     state = Path(tempfile.mkdtemp(prefix="trainwright-tests-"))
     config.stash[_state_key] = state
     config.stash[_reasons_key] = []
+    # What collecting imports and makes stays until the end, so looking for garbage in it is lost time.
+    gc.disable()
     # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.update(ENVIRONMENT, TRAINWRIGHT_HOME=str(state / "home"), PREFECT_HOME=str(state / "prefect"))
@@ -59,6 +62,18 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     shutil.rmtree(config.stash[_state_key], ignore_errors=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.support.scheduling import from_both_ends
+
+    return from_both_ends(config, log)
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

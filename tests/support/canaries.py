@@ -159,7 +159,9 @@ class Scene:
 
     def run(self, verb: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Carry out a command on the project; what it printed is searched later."""
-        done = trainwright(verb, self.spec, "--store", self.store, *arguments, cwd=self.project, env=env or self.env())
+        words = [verb, self.spec, "--store", self.store, *arguments]
+        # Other users see a process's command line and environment, which a fork has from where it was forked.
+        done = trainwright(*words, cwd=self.project, env=env or self.env(), forked=False)
         self.outputs.append(f"{verb} {arguments}\n{done.stdout}\n{done.stderr}")
         return done
 

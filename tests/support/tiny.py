@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support import warm_cli
 from tests.support.prefect_database import put_new_database
 
 MODEL = """\
@@ -120,12 +121,23 @@ def work_on_a_copy(line: Path, tmp_path: Path, patch: pytest.MonkeyPatch) -> Pat
 
 
 def trainwright(
-    *arguments: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None, timeout_s: float = 540
+    *arguments: str | Path,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 540,
+    forked: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line as a process of its own and wait for it."""
-    command = [sys.executable, "-m", "flows.cli", *map(str, arguments)]
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root), **(env or {})}
+    """Run the command line as a process of its own and wait for it.
+
+    Args:
+        forked: whether it may be forked from a process that has imported what commands import. False where a test
+            looks at the process from outside, such as at its command line or its memory.
+    """
+    words = [str(argument) for argument in arguments]
+    environment = {**os.environ, "PYTHONPATH": str(warm_cli.ROOT), **(env or {})}
+    if forked and words[0] not in ("up", "down") and warm_cli.can_fork(environment):
+        return warm_cli.run(words, cwd, environment, timeout_s)
+    command = [sys.executable, "-m", "flows.cli", *words]
     return subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )
