@@ -72,17 +72,17 @@ def charges(execution: Execution) -> list[Charge]:
 
 
 def _launches(gangs: Iterable[GangUsage]) -> list[list[GangUsage]]:
-    """Generations by what they worked on, oldest first; a launch that was recorded twice counts once."""
+    """Generations with nodes by what they worked on, oldest first; a launch that was recorded twice counts once."""
     found: dict[str, dict[int, GangUsage]] = {}
-    for gang in gangs:
+    for gang in (one for one in gangs if one.nodes):
         found.setdefault(gang.where, {}).setdefault(gang.generation, gang)
     return [[launched[number] for number in sorted(launched)] for launched in found.values()]
 
 
 def _of_gang(execution: Execution, gang: GangUsage, repeats: bool, following: GangUsage | None) -> Iterator[Charge]:
     price = _price(execution, gang.stage)
-    over = max([_micro(node.released) for node in gang.nodes] or [0])
-    if following is not None and following.nodes:
+    over = max(_micro(node.released) for node in gang.nodes)
+    if following is not None:
         over = max(over, min(_micro(node.started) for node in following.nodes))
     for node in gang.nodes:
         spans = _of_node(gang, node, repeats)
@@ -106,8 +106,7 @@ def _of_gang(execution: Execution, gang: GangUsage, repeats: bool, following: Ga
 
 def _of_node(gang: GangUsage, node: NodeUsage, repeats: bool) -> list[tuple[Cause, Span]]:
     """A node's time from its launch to its release, cut at what happened; later moments never precede earlier ones."""
-    started = _micro(node.started)
-    released = max(_micro(node.released), started)
+    started, released = _span(node)
     if gang.ended == UNTOLD and gang.met is None and node.joined is None:
         return [("unknown", (started, released))]
     kept_nothing = gang.ended != "done" and gang.kept_step <= gang.first_step
@@ -151,9 +150,7 @@ def _of_machine(execution: Execution) -> Iterator[Charge]:
     began = _micro(execution.began)
     ended = max(_micro(execution.began if execution.ended is None else execution.ended), began)
     elsewhere = {gang.stage for gang in execution.gangs if not gang.local}
-    own = [
-        (_micro(node.started), _micro(node.released)) for gang in execution.gangs if gang.local for node in gang.nodes
-    ]
+    own = [_span(node) for gang in execution.gangs if gang.local for node in gang.nodes]
     for stage, cause, span in _timeline(execution.stages, (began, ended), elsewhere):
         for free in _without(span, own):
             yield Charge(
@@ -198,6 +195,12 @@ def _price(execution: Execution, section: str) -> Price:
     """What a node of a section costs; a section without a price of its own works on this machine."""
     prices = execution.prices
     return prices.get(section) or prices.get(HERE) or prices["train"]
+
+
+def _span(node: NodeUsage) -> Span:
+    """A node's time; a clock that was set back meanwhile makes it empty, not negative."""
+    started = _micro(node.started)
+    return started, max(_micro(node.released), started)
 
 
 def _micro(seconds: float) -> int:

@@ -28,7 +28,7 @@ class Usage:
 
     Attributes:
         executions: in order.
-        so_far: whether an execution has no end: it still works, or its process was killed.
+        so_far: whether its last execution has no end: it still works, or its process was killed.
     """
 
     run_id: str
@@ -49,7 +49,7 @@ def usage_of(store: Store, run_id: str) -> Usage:
         found = _with_lost_gangs(store, found, signs)
     if not found:
         found = _of_report(store, run_id)
-    return Usage(run_id, found, bool(signs))
+    return Usage(run_id, found, bool(found) and found[-1].execution in signs)
 
 
 def usage_of_run(run: Run) -> Usage:

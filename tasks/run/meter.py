@@ -34,8 +34,11 @@ def metered(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
     def carry_out(run: Run) -> RunReport:
         meter = Meter(run)
         run.meters.append(meter)
-        with meter.running():
-            return work(run)
+        try:
+            with meter.running():
+                return work(run)
+        finally:
+            run.meters.remove(meter)
 
     return carry_out
 

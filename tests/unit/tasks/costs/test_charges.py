@@ -96,6 +96,12 @@ def test_a_machine_is_not_charged_twice_for_nodes_of_its_own() -> None:
     assert by_cause(found, node=None) == {"conductor": 1 + 10 + 10, "work": 9, "retry": 30}
 
 
+def test_a_clock_that_was_set_back_charges_nothing_twice() -> None:
+    back = NodeUsage(number=0, started=BEGAN + 60, released=BEGAN + 40)
+    local = gang(0, back, node(1, 10, 11, 12, 20, 20), met=BEGAN + 11, local=True)
+    assert sum(one.node_seconds for one in charges(execution(gangs=[local]))) == pytest.approx(100)
+
+
 def test_one_launch_is_charged_once_however_often_it_is_recorded() -> None:
     once = gang(0, node(0, 10, 12, 20, 60, 63), met=BEGAN + 15)
     assert charges(execution(gangs=[once, once])) == charges(execution(gangs=[once]))
@@ -161,7 +167,8 @@ def capacity(one: Execution) -> int:
 
     launched: dict[tuple[str, int], GangUsage] = {}
     for each in one.gangs:
-        launched.setdefault((each.where, each.generation), each)
+        if each.nodes:
+            launched.setdefault((each.where, each.generation), each)
     whole, own = 0, set()
     for (where, number), each in launched.items():
         spans = {n.number: (micro(n.started), max(micro(n.released), micro(n.started))) for n in each.nodes}
@@ -169,7 +176,7 @@ def capacity(one: Execution) -> int:
             own |= {(micro(n.started), micro(n.released)) for n in each.nodes}
         later = [other for place, other in launched if place == where and other > number]
         ends = [micro(n.released) for n in each.nodes]
-        if later and launched[where, min(later)].nodes:
+        if later:
             ends.append(min(micro(n.started) for n in launched[where, min(later)].nodes))
         for n in each.nodes:
             began, ended = spans[n.number]
