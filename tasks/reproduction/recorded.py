@@ -33,7 +33,7 @@ class Recorded:
         steps: step → id of each checkpoint that the training kept or resumed from, in order.
         kept: step → those that still exist.
         contract, dataset: None with `data: external`, and for data without a contract.
-        parents: datasets that the dataset was appended to, the oldest first.
+        parents: datasets that hold shards of the dataset, or of the other datasets of a mixture: they were appended to.
     """
 
     version: ModelVersion
@@ -54,7 +54,7 @@ class Recorded:
     @property
     def copied(self) -> list[Ref]:
         """What is copied from the model's store and not made again."""
-        return [*copied(self.recipe), *self.parents]
+        return list({one.uri: one for one in [*copied(self.recipe), *self.parents]}.values())
 
     @property
     def external(self) -> bool:
@@ -92,6 +92,8 @@ def read_recorded(store: Store, name: str) -> Recorded:
     resumed = {one.first_step: one.resumed_from for one in segments if one.resumed_from is not None}
     steps = {step: ref.id for step, ref in kept.items()} | {step: one for step, one in resumed.items() if one}
     dataset, contract, parents = _data(store, manifest)
+    for mixed in recipe.resolved.mixture.values():
+        parents += _appended_to(store, store.manifest(mixed.ref))
     return Recorded(version, recipe, trained, segments, dict(sorted(steps.items())), kept, contract, dataset, parents)
 
 
@@ -161,8 +163,16 @@ def _data(store: Store, manifest: Manifest) -> tuple[Ref | None, Ref | None, lis
         made = store.manifest(dataset)
     except FileNotFoundError:
         return dataset, None, []  # deleted; it is made again, and its id is known
-    parents, older = list[Ref](), made.parent_in("datasets")
+    return dataset, made.parent_in("contracts"), _appended_to(store, made)
+
+
+def _appended_to(store: Store, dataset: Manifest) -> list[Ref]:
+    """The datasets that a dataset was appended to, the oldest first; CorruptError if one of them is missing."""
+    parents, older = list[Ref](), dataset.parent_in("datasets")
     while older is not None:
         parents.insert(0, older)
-        older = store.manifest(older).parent_in("datasets")
-    return dataset, made.parent_in("contracts"), parents
+        try:
+            older = store.manifest(older).parent_in("datasets")
+        except FileNotFoundError as error:
+            raise CorruptError(f"{older.uri}, which holds shards of {dataset.uri}, is missing.") from error
+    return parents
