@@ -168,11 +168,11 @@ def _data(store: Store, manifest: Manifest) -> tuple[Ref | None, Ref | None, lis
 
 def _appended_to(store: Store, dataset: Manifest) -> list[Ref]:
     """The datasets that a dataset was appended to, the oldest first; CorruptError if one of them is missing."""
-    parents, older = list[Ref](), dataset.parent_in("datasets")
-    while older is not None:
+    parents, made = list[Ref](), dataset
+    while (older := made.parent_in("datasets")) is not None:
         parents.insert(0, older)
         try:
-            older = store.manifest(older).parent_in("datasets")
+            made = store.manifest(older)
         except FileNotFoundError as error:
             raise CorruptError(f"{older.uri}, which holds shards of {dataset.uri}, is missing.") from error
     return parents
