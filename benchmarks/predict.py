@@ -31,7 +31,7 @@ from noise import Watch
 from data_contracts.messages.predicting import PredictRequest
 from infra.store import open_store
 from tasks.predict import predict as predicting
-from tasks.predict.predict import Asked, predict
+from tasks.predict.predict import PredictOptions, predict
 from training.predict import worker
 
 INPUTS = [f"x{number}" for number in range(8)]
@@ -114,8 +114,10 @@ def ours(folder: Path, rows: Path, size: int) -> float:
 
     predicting.run_child = here  # type: ignore[assignment]
     store = open_store(str(folder / ".trainwright"), create=False)
-    asked = Asked(model="net", input=str(rows), output=str(folder / "ours.parquet"), batch_size=size, overwrite=True)
-    predict(store, asked, lambda progress: None)
+    options = PredictOptions(
+        model="net", input=str(rows), output=str(folder / "ours.parquet"), batch_size=size, overwrite=True
+    )
+    predict(store, options, lambda progress: None)
     return taken[0]
 
 

@@ -240,6 +240,8 @@ def _export(command: argparse.ArgumentParser) -> None:
     command.add_argument("--atol", type=float, metavar="X", help=help_)
     help_ = "how far an output may differ from the checkpoint's, as a share of its value; default: by its type"
     command.add_argument("--rtol", type=float, metavar="X", help=help_)
+    help_ = "the model's licence, for the card: an id of a model hub, such as apache-2.0; default: not known"
+    command.add_argument("--license", default="", metavar="ID", help=help_)
 
 
 def _contract(command: argparse.ArgumentParser) -> None:

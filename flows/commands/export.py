@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 
 from data_contracts.errors import UsageError
@@ -12,11 +13,21 @@ from flows.commands.queries import store_with
 from tasks.export.exports import Export
 from tasks.export.exports import export as export_model
 
+_LICENSE = re.compile(r"([a-z0-9][a-z0-9.+-]{0,62})?")
+
 
 def export(arguments: argparse.Namespace) -> Answer:
     """The `export` command."""
     tolerance = _tolerance(arguments.atol, arguments.rtol)
-    made = export_model(store_with(arguments), arguments.name, arguments.to, Path(arguments.dir), tolerance)
+    if not _LICENSE.fullmatch(arguments.license):
+        raise UsageError(
+            "--license is not the id of a licence.",
+            remedy="Use a model hub's name for it, such as apache-2.0 or other.",
+        )
+    folder = Path(arguments.dir)
+    made = export_model(
+        store_with(arguments), arguments.name, arguments.to, folder, tolerance, license_id=arguments.license
+    )
     return Answer("\n".join(_lines(made, arguments.to)), {"folder": str(made.folder.absolute()), **made.record})
 
 

@@ -12,7 +12,7 @@ from data_contracts.messages.raw_data import ShardProgress
 from flows.commands.guard import Answer
 from flows.commands.queries import store_with
 from flows.commands.terminal import draws
-from tasks.predict.predict import Answered, Asked
+from tasks.predict.predict import PredictOptions, PredictSummary
 from tasks.predict.predict import predict as predict_rows
 from tasks.run.progress import sentence
 
@@ -23,7 +23,7 @@ def predict(arguments: argparse.Namespace) -> Answer:
     """The `predict` command."""
     if arguments.batch_size is not None and arguments.batch_size < 1:
         raise UsageError("--batch-size must be at least 1.", remedy="Give a number of rows.")
-    asked = Asked(
+    options = PredictOptions(
         model=arguments.name,
         input=arguments.input,
         output=arguments.output,
@@ -34,25 +34,25 @@ def predict(arguments: argparse.Namespace) -> Answer:
         overwrite=arguments.overwrite,
     )
     with _line(quiet=arguments.quiet or arguments.json) as show:
-        answered = predict_rows(store_with(arguments), asked, show)
-    found = answered.predicted
+        summary = predict_rows(store_with(arguments), options, show)
+    found = summary.predicted
     value = {
-        "model": answered.name,
-        "version": answered.version,
-        "output": asked.output,
-        "expectations": answered.expectations,
-        "not_checked": answered.not_checked,
+        "model": summary.name,
+        "version": summary.version,
+        "output": options.output,
+        "expectations": summary.expectations,
+        "not_checked": summary.not_checked,
         **{key: one for key, one in found.to_json().items() if key != "schema_version"},
     }
-    lines = _in_words(answered, asked.output)
+    lines = _in_words(summary, options.output)
     return Answer("\n".join(lines), value, line=lines[0])
 
 
-def _in_words(answered: Answered, output: str) -> list[str]:
-    found = answered.predicted
+def _in_words(summary: PredictSummary, output: str) -> list[str]:
+    found = summary.predicted
     plural = "" if found.rows == 1 else "s"
     lines = [
-        f"{answered.name} version {answered.version} predicted {found.rows:,} row{plural}: {output}",
+        f"{summary.name} version {summary.version} predicted {found.rows:,} row{plural}: {output}",
         f"  columns     {', '.join(found.columns)}",
     ]
     if found.resumed_rows:
@@ -63,9 +63,9 @@ def _in_words(answered: Answered, output: str) -> list[str]:
         lines.append(f"  no label    the input has no {', '.join(found.no_label)}, and needs none")
     if found.left_out:
         lines.append(f"  left out    {', '.join(found.left_out)}: no value for each row")
-    if answered.expectations:
-        lines.append(f"  contract    the rows meet {answered.expectations} expectations")
-    lines += [f"  not checked {one.rstrip('.')} (the input has no such column)" for one in answered.not_checked]
+    if summary.expectations:
+        lines.append(f"  contract    the rows meet {summary.expectations} expectations")
+    lines += [f"  not checked {one.rstrip('.')} (the input has no such column)" for one in summary.not_checked]
     return lines
 
 

@@ -47,6 +47,8 @@ _RECORD = (
 
 def _metadata(facts: ModelFacts, target: str) -> dict[str, Any]:
     found: dict[str, Any] = {"library_name": _LIBRARIES[target], "tags": ["trainwright", target]}
+    if facts.license_id:
+        found["license"] = facts.license_id
     if facts.dataset is not None:
         found["datasets"] = [facts.dataset.ref.id]
     names = list(facts.evaluation.metrics)
@@ -88,7 +90,7 @@ def _about(facts: ModelFacts, target: str) -> list[str]:
         f"- Class: `{escaped(facts.model_class) or 'not known'}`",
         f"- Checkpoint: step {checkpoint.step:,}, id `{checkpoint.ref.id}`, seal `{checkpoint.ref.seal}`",
         f"- Version: id `{version.ref.id}`, seal `{version.ref.seal}`",
-        "- License: not known",
+        f"- License: {facts.license_id or 'not known'}",
     ]
 
 
@@ -231,6 +233,8 @@ def _limitations(facts: ModelFacts, exported: Exported) -> list[str]:
         lines.append("- Not known: whether the data met a contract; there was none.")
     if not any(one.evidence for one in (facts.receipt.gates if facts.receipt else [])):
         lines.append("- Not known: confidence intervals of the metrics; no gate asked for one.")
+    if withheld := facts.arguments[1]:
+        lines.append(f"- Arguments of the class that are not shown, as they may be private: {_listed(withheld)}.")
     if exported.transform is False:
         lines.append("- The file lacks the preprocessing `train.transform`.")
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,12 +57,14 @@ def export(
     folder: Path,
     tolerance: Tolerance | None = None,
     *,
+    license_id: str = "",
     on_poll: Callable[[], None] | None = None,
 ) -> Export:
     """Export the version that `model`, `model@alias` or `model@3` names to a new or empty folder.
 
     Args:
         tolerance: how far outputs may differ from the checkpoint's; None: by their type.
+        license_id: the model's licence, as a model hub calls it; "": not known.
         on_poll: called again and again while the child works; what it raises ends the export.
 
     Raises:
@@ -72,7 +74,7 @@ def export(
         CorruptError: a part of the model is not what was sealed.
     """
     check_free(folder)
-    facts = model_facts(store, name)
+    facts = replace(model_facts(store, name), license_id=license_id)
     with made_whole(folder) as draft:
         exported = write_files(facts, _FORMATS[target], draft, tolerance, on_poll)
         record = describe(facts, target, exported, draft)
@@ -147,11 +149,12 @@ def _identity(facts: ModelFacts) -> dict[str, Any]:
 
 def _config(facts: ModelFacts, exported: Exported) -> dict[str, Any]:
     """What a person needs to make the module that the tensors belong to."""
-    model = facts.trained.train["lightning"].get("model") or {}
+    arguments, withheld = facts.arguments
     return {
         "architectures": [facts.model_class.rpartition(".")[2]],
         "class_path": facts.model_class,
-        "init_args": model.get("init_args") or {},
+        "init_args": arguments,
+        **({"withheld": withheld} if withheld else {}),
         "model": facts.version.name,
         "version": facts.version.version,
         "tensors": exported.tensors,

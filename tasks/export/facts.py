@@ -11,6 +11,7 @@ from data_contracts.run_report import RunReport
 from infra import registry
 from infra.handoffs import read_handoff
 from infra.store import Store, layout
+from tasks.export.module_arguments import without_private
 from tasks.run.report import latest_report
 from tasks.run.versions import find_version
 from tasks.stages.export_gate import split_with_rows
@@ -28,6 +29,7 @@ class ModelFacts:
         receipt: of its promotion; None if it has none that can be found.
         report: of the run that made it; None after a stage command.
         code: commit and dirty flag of the code that trained it.
+        license_id: the licence that a person states; "" if it is not known.
         withholds: whether texts that may quote rows stay on this machine; also if that is not known.
     """
 
@@ -44,6 +46,7 @@ class ModelFacts:
     code: dict[str, Any] = field(default_factory=dict)
     trained_at: str = ""
     withholds: bool = True
+    license_id: str = ""
 
     @property
     def title(self) -> str:
@@ -66,6 +69,12 @@ class ModelFacts:
         """The dotted path of the module's class."""
         model = self.trained.train["lightning"].get("model") or {}
         return str(model.get("class_path", ""))
+
+    @property
+    def arguments(self) -> tuple[dict[str, Any], list[str]]:
+        """The module's arguments without what stays on this machine, and the names of those that were withheld."""
+        model = self.trained.train["lightning"].get("model") or {}
+        return without_private(model.get("init_args") or {})
 
 
 def model_facts(store: Store, name: str) -> ModelFacts:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data_contracts.errors import UsageError
+from infra.new_folder import check_new
 from infra.settings import on_this_machine
 
 _OTHER = "Name a folder that does not exist yet, or an empty one."
@@ -45,14 +46,9 @@ def made_whole(folder: Path) -> Iterator[Path]:
 
 def check_free(folder: Path) -> None:
     """UsageError unless an export may be written to this folder."""
-    if folder.is_symlink():
-        raise UsageError(f"{folder} is a link, which an export does not follow.", remedy=_OTHER)
     if not folder.parent.is_dir():
         raise UsageError(f"{folder.parent} is not a folder.", remedy="Make it first, or name another place.")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file.", remedy=_OTHER)
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty.", remedy=_OTHER)
+    check_new(folder, _OTHER)
 
 
 def _draft(folder: Path) -> tuple[Path, int]:

@@ -31,8 +31,8 @@ HANG_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """What a person asks for.
+class PredictOptions:
+    """What to predict for, and how.
 
     Attributes:
         contract: a suite's file; "" the model's own; None: no contract.
@@ -50,8 +50,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answered:
-    """What was done: the version, what was written, how many expectations were checked, and which were not."""
+class PredictSummary:
+    """The version, what was written, how many expectations were checked, and which were not."""
 
     name: str
     version: int
@@ -60,7 +60,7 @@ class Answered:
     not_checked: list[str]
 
 
-def predict(store: Store, asked: Asked, on_progress: Callable[[ShardProgress], None]) -> Answered:
+def predict(store: Store, options: PredictOptions, on_progress: Callable[[ShardProgress], None]) -> PredictSummary:
     """Write one line of predictions for each row of the input.
 
     Raises:
@@ -69,9 +69,9 @@ def predict(store: Store, asked: Asked, on_progress: Callable[[ShardProgress], N
         UserCodeError: the user's code raised.
         CorruptError: the checkpoint, the code or an input file is not what it was.
     """
-    output = _writable(asked)
-    model = open_model(store, asked.model)
-    sources, files = resolve_input(asked.input, model.sources)
+    output = _writable(options)
+    model = open_model(store, options.model)
+    sources, files = resolve_input(options.input, model.sources)
     if any(file.uri == str(output) for file in files):
         raise UsageError(f"{output} is one of the files of the input.", remedy="Write to another folder.")
     with scratch.make("project") as workspace:
@@ -80,9 +80,9 @@ def predict(store: Store, asked: Asked, on_progress: Callable[[ShardProgress], N
             known = model.trained.sealed["code_digest"] if ref == model.trained.code else None
             return code_bundle.unpack(store, ref, workspace.path / ref.id[:16], code_digest=known)
 
-        request = _request(store, asked, model, sources, files, output)
+        request = _request(store, options, model, sources, files, output)
         here = request.at(lay_out(store, request.needs, unpacked))
-        expectations, left = _contract(model, asked, here)
+        expectations, left = _contract(model, options, here)
         predicted = run_child(
             PREDICT,
             here,
@@ -91,29 +91,34 @@ def predict(store: Store, asked: Asked, on_progress: Callable[[ShardProgress], N
             limit=idle_limit(store, HANG_S),
             on_report={ShardProgress: on_progress},
         )
-    return Answered(model.version.name, model.version.version, predicted, expectations, left)
+    return PredictSummary(model.version.name, model.version.version, predicted, expectations, left)
 
 
-def _writable(asked: Asked) -> Path:
+def _writable(options: PredictOptions) -> Path:
     """The absolute path of the output; UsageError if it cannot be written or exists."""
-    if "://" in asked.output:
-        raise UsageError(f"{asked.output} is not a path.", remedy="Write to a file of this machine, and copy it.")
-    path = Path(asked.output).expanduser()
+    if "://" in options.output:
+        raise UsageError(f"{options.output} is not a path.", remedy="Write to a file of this machine, and copy it.")
+    path = Path(options.output).expanduser()
     output = Path(os.path.realpath(path.parent)) / path.name
     if not output.parent.is_dir():
         raise UsageError(f"There is no folder {output.parent}.", remedy="Make it, or name another file.")
     if output.is_dir():
         raise UsageError(f"{output} is a folder.", remedy="Name a file.")
-    if os.path.lexists(output) and not asked.overwrite and not unfinished_work(output).exists():
+    if os.path.lexists(output) and not options.overwrite and not unfinished_work(output).exists():
         raise taken(output)
     return output
 
 
 def _request(
-    store: Store, asked: Asked, model: Model, sources: list[SourceSpec], files: list[SourceFile], output: Path
+    store: Store,
+    options: PredictOptions,
+    model: Model,
+    sources: list[SourceSpec],
+    files: list[SourceFile],
+    output: Path,
 ) -> PredictRequest:
-    size = asked.batch_size or int(model.evaluate.get("batch_size", 512))
-    settings = [FORMAT, size, asked.keep, asked.label, output.suffix.lower(), [one.columns for one in sources]]
+    size = options.batch_size or int(model.evaluate.get("batch_size", 512))
+    settings = [FORMAT, size, options.keep, options.label, output.suffix.lower(), [one.columns for one in sources]]
     return PredictRequest(
         store=store.address,
         code=model.trained.code,
@@ -129,9 +134,9 @@ def _request(
         root=str(Path.cwd()),
         output=str(output),
         batch_size=size,
-        keep=asked.keep,
-        label=asked.label,
-        overwrite=asked.overwrite,
+        keep=options.keep,
+        label=options.label,
+        overwrite=options.overwrite,
         identity={
             "the model": model.version.ref.seal,
             "the input": digest([[file.uri, file.bytes, file.blake3] for file in files]),
@@ -140,23 +145,23 @@ def _request(
     )
 
 
-def _contract(model: Model, asked: Asked, request: PredictRequest) -> tuple[int, list[str]]:
+def _contract(model: Model, options: PredictOptions, request: PredictRequest) -> tuple[int, list[str]]:
     """How many expectations were checked, and those that were left out because the rows have no label."""
-    if asked.contract is None:
+    if options.contract is None:
         return 0, []
-    suite, fail_on = suite_of(model, asked.contract)
+    suite, fail_on = suite_of(model, options.contract)
     left: list[str] = []
-    if not asked.contract:
-        suite, left = without(suite, _label_lacking(model, asked, request))
+    if not options.contract:
+        suite, left = without(suite, _label_lacking(model, options, request))
     project = request.path(request.rows_code)
     return check_input(model, suite, fail_on, request.files, request.sources, project), left
 
 
-def _label_lacking(model: Model, asked: Asked, request: PredictRequest) -> list[str]:
+def _label_lacking(model: Model, options: PredictOptions, request: PredictRequest) -> list[str]:
     """Columns of the label that the input does not have."""
     root = Path(request.root)
     places = Places(request.sources, root)
     there = {name for file in request.files for name in peek(file, request.sources, root, places).names}
     metrics = model.evaluate.get("metrics", {})
-    label = label_columns(model.trained.train["batch"], metrics, list(model.dataset.columns)) | set(asked.label)
+    label = label_columns(model.trained.train["batch"], metrics, list(model.dataset.columns)) | set(options.label)
     return sorted(label - there)

@@ -16,6 +16,7 @@ from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.replay import Segment
 from infra import scratch
 from infra.environments.locked import make_locked
+from infra.new_folder import check_new
 from infra.processes.command import run_to_end
 from infra.processes.environment import without_signing
 from infra.processes.processes import marked_env, module_command, new_mark, terminable
@@ -77,7 +78,7 @@ def reproduce(store: Store, request: Request) -> Reproduction:
     recorded = read_recorded(store, request.name)
     version = f"{recorded.version.name}@{recorded.version.version}"
     folder = request.into or Path(f"reproduced-{recorded.version.name}-{recorded.version.version}")
-    _refuse_used(folder)
+    check_new(folder, "Name a new folder with --into, or remove it.")
     log.warning("%s", TRUST.format(uri=store.uri))
     notes = _notes(recorded)
     checked = check_sources(moved(recorded.recipe.resolved, request.data))
@@ -96,15 +97,6 @@ def reproduce(store: Store, request: Request) -> Reproduction:
     made_in = open_store(str(folder.resolve() / STORE), create=False)
     notes += _machine_notes(recorded, made_in, made)
     return Reproduction(version, str(folder), compare(store, recorded, made_in, made), notes)
-
-
-def _refuse_used(folder: Path) -> None:
-    try:
-        used = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    except OSError as error:
-        raise UsageError(f"{folder} cannot be used: {error.strerror}.", remedy="Name another with --into.") from error
-    if used:
-        raise UsageError(f"{folder} exists and is not empty.", remedy="Name a new folder with --into, or remove it.")
 
 
 def _notes(recorded: Recorded) -> list[str]:

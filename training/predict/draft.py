@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import time
@@ -96,10 +98,12 @@ class Draft:
 
     def remove(self) -> None:
         """Remove the folder with all that is in it."""
-        aside = self.folder.with_name(f"{self.folder.name}.removed")
-        shutil.rmtree(aside, ignore_errors=True)
-        os.replace(self.folder, aside)  # in one step: half a folder would look like other work
-        shutil.rmtree(aside, ignore_errors=True)
+        # In one step, because half a folder would look like other work; to a name that nobody else can have taken.
+        os.replace(self.folder, self.folder.with_name(f"{self.folder.name}.removed-{secrets.token_hex(8)}"))
+        for aside in self.folder.parent.glob(f"{glob.escape(self.folder.name)}.removed*"):  # also of killed processes
+            with contextlib.suppress(OSError):
+                if aside.lstat().st_uid == os.geteuid():
+                    shutil.rmtree(aside, ignore_errors=True)
 
     def close(self) -> None:
         """Release the lock."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.export import Exported
-from tasks.export.card import _training, escaped
+from tasks.export.card import _limitations, _metadata, _training, escaped
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,17 @@ def test_names_that_the_module_logged_under_are_not_markup() -> None:
         assert line.isprintable()
         assert "<img" not in line
         assert line.count("`") in (0, 2)
+
+
+def test_a_stated_licence_stands_in_the_metadata_and_arguments_that_stay_are_named() -> None:
+    evaluation = SimpleNamespace(metrics={})
+    said: Any = SimpleNamespace(dataset=None, evaluation=evaluation, license_id="apache-2.0")
+    assert _metadata(said, "huggingface")["license"] == "apache-2.0"
+    said.license_id = ""
+    assert "license" not in _metadata(said, "huggingface")
+    checkpoint = SimpleNamespace(skipped=[])
+    facts: Any = SimpleNamespace(
+        arguments=({}, ["weights"]), contract=object(), receipt=None, version=SimpleNamespace(checkpoint=checkpoint)
+    )
+    lines = _limitations(facts, Exported(files=[], tensors=1, parameters=1, versions={}))
+    assert any("not shown" in line and "`weights`" in line for line in lines)

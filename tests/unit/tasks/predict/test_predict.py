@@ -27,7 +27,7 @@ from infra.handoffs import read_handoff
 from infra.store import Store, open_store
 from tasks.predict import predict as predicting
 from tasks.predict.model import Model, open_model
-from tasks.predict.predict import Answered, Asked, predict
+from tasks.predict.predict import PredictOptions, PredictSummary, predict
 from tests.support.raw_rows import raw, write, write_line
 from tests.support.tiny import answer, home_with_server, trainwright, work_on_a_copy
 from training.predict import batches, draft, part_writer, worker
@@ -63,8 +63,10 @@ def store_of(project: Path) -> Store:
     return open_store(str(project / ".trainwright"), create=False)
 
 
-def ask(project: Path, input_: Path | str, output: str, **more: Any) -> Answered:
-    return predict(store_of(project), Asked(model="tiny", input=str(input_), output=output, **more), lambda _: None)
+def ask(project: Path, input_: Path | str, output: str, **more: Any) -> PredictSummary:
+    return predict(
+        store_of(project), PredictOptions(model="tiny", input=str(input_), output=output, **more), lambda _: None
+    )
 
 
 def refused(kind: type[TrainwrightError], work: Callable[[], object]) -> str:
@@ -92,14 +94,14 @@ def test_raw_rows_get_the_predictions_that_evaluate_computed_to_the_bit(project:
     # Without the label, and with columns that the training did not have, in another order.
     rows = [[f"x{number}", *raw(number)[3::-1]] for number in ids]
     write(project / "new.csv", rows, ("more", "day", "b", "a", "id"))
-    answered = ask(project, "new.csv", "out.parquet", keep=["id"])
+    summary = ask(project, "new.csv", "out.parquet", keep=["id"])
     out = pq.read_table(project / "out.parquet")
     assert out.column("row").to_pylist() == list(range(len(ids)))
     assert out.column("id").to_pylist() == ids
     assert out.schema.field("prediction").type == pa.list_(pa.float32(), 2)
     expected = list(zip(*(table.column(f"prediction_{at}").to_pylist() for at in (0, 1)), strict=True))
     assert [tuple(one) for one in out.column("prediction").to_pylist()] == expected
-    assert answered.predicted.no_label == ["label"]
+    assert summary.predicted.no_label == ["label"]
     # And the metric that was sealed.
     right = [(one[1] > one[0]) == (raw(number)[4] == "yes") for one, number in zip(expected, ids, strict=True)]
     assert sum(right) / len(right) == pytest.approx(evaluation.metrics["accuracy"].value, abs=1e-6)
@@ -129,10 +131,10 @@ def test_the_formats_hold_the_same_predictions_and_files_of_a_folder_come_by_nam
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
 def test_no_rows_give_an_empty_file_with_all_columns(project: Path, suffix: str) -> None:
     write(project / "new.csv", [])
-    answered = ask(project, "new.csv", f"out.{suffix}", keep=["id"])
-    assert answered.predicted.rows == 0
-    assert answered.predicted.columns[:2] == ["row", "id"]
-    assert len(answered.predicted.columns) > 2
+    summary = ask(project, "new.csv", f"out.{suffix}", keep=["id"])
+    assert summary.predicted.rows == 0
+    assert summary.predicted.columns[:2] == ["row", "id"]
+    assert len(summary.predicted.columns) > 2
     text = Path(f"out.{suffix}").read_bytes()
     if suffix == "parquet":
         assert pq.read_table("out.parquet").schema.names == ["row", "id", "prediction"]
@@ -202,10 +204,10 @@ def test_files_with_other_columns_are_refused(project: Path) -> None:
 
 def test_the_contract_is_the_models_own_without_the_label_or_another(project: Path) -> None:
     write(project / "new.csv", [raw(number)[:4] for number in range(5)], ("id", "a", "b", "day"))
-    answered = ask(project, "new.csv", "out.csv", contract="")
-    assert answered.expectations == 1
-    assert len(answered.not_checked) == 1
-    assert "label" in answered.not_checked[0]
+    summary = ask(project, "new.csv", "out.csv", contract="")
+    assert summary.expectations == 1
+    assert len(summary.not_checked) == 1
+    assert "label" in summary.not_checked[0]
     write(project / "bad.csv", [[1, 7, 0, "mon", "yes"]])
     assert "rejects the data" in refused(ContractRejected, lambda: ask(project, "bad.csv", "no.csv", contract=""))
     other = {"name": "o", "expectations": [{"type": "expect_column_to_exist", "kwargs": {"column": "zip"}}]}
@@ -251,8 +253,8 @@ def test_a_stopped_attempt_continues_and_the_file_is_the_same(
     with pytest.raises(Stop):  # between the name and the removal of the folder
         ask(project, "new.csv", f"out.{suffix}", batch_size=4)
     monkeypatch.setattr(draft.Draft, "remove", publish)
-    answered = ask(project, "new.csv", f"out.{suffix}", batch_size=4)
-    assert answered.predicted.resumed_rows == 20
+    summary = ask(project, "new.csv", f"out.{suffix}", batch_size=4)
+    assert summary.predicted.resumed_rows == 20
     assert (project / f"out.{suffix}").read_bytes() == whole
     assert not list(project.glob(".out*"))
 
@@ -274,9 +276,9 @@ def test_an_attempt_with_other_options_or_another_input_begins_anew(
     words = refused(StorageUnavailable, lambda: ask(project, "new.csv", "out.csv", batch_size=4))
     assert "No space left on device. The predictions of 4 rows are kept." in words
     write(project / "new.csv", [raw(number) for number in range(41)])
-    answered = ask(project, "new.csv", "out.csv", batch_size=8)
-    assert answered.predicted.begun_anew == "the input and the options"
-    assert (answered.predicted.rows, answered.predicted.resumed_rows) == (41, 0)
+    summary = ask(project, "new.csv", "out.csv", batch_size=8)
+    assert summary.predicted.begun_anew == "the input and the options"
+    assert (summary.predicted.rows, summary.predicted.resumed_rows) == (41, 0)
     refused(TrainwrightError, lambda: ask(project, "new.csv", "out.csv", batch_size=8))
     ask(project, "new.csv", "out.csv", batch_size=8, overwrite=True)
 

@@ -1,0 +1,35 @@
+"""The arguments that a module was made with, as they may leave: without credentials and places of this machine."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from data_contracts.pipeline_spec.credentials import credential_in, is_named_like_secret
+
+WITHHELD = "withheld"
+_PLACE = re.compile(r"(?i)/|~|file:|[a-z]:[\\/]|\\\\")
+
+
+def without_private(value: Any, name: str = "") -> tuple[Any, list[str]]:
+    """The arguments with `withheld` in place of what stays, and the names of these arguments.
+
+    A value stays if its name says that it is a secret, or if it is a text that holds a credential, a private key or an
+    absolute path.
+
+    Args:
+        name: of the argument that holds the value, such as `encoder.weights`.
+    """
+    last = name.rpartition(".")[2]
+    if last and value is not None and not isinstance(value, bool) and is_named_like_secret(last):
+        return WITHHELD, [name]
+    if isinstance(value, str):
+        stays = _PLACE.match(value) or credential_in(value) or "PRIVATE KEY-----" in value
+        return (WITHHELD, [name]) if stays else (value, [])
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        made = {key: without_private(one, f"{name}.{key}".lstrip(".")) for key, one in items}
+        left = [one for _, names in made.values() for one in names]
+        plain = {key: one for key, (one, _) in made.items()}
+        return (plain if isinstance(value, dict) else list(plain.values())), left
+    return value, []
