@@ -221,4 +221,5 @@ class Protection(HandOff):
         """Who decided it, when and why, as the end of a sentence."""
         count = len(self.keys)
         signed = f"; only answers signed with {'its key' if count == 1 else f'one of {count} keys'} count"
-        return f'{self.by} decided so at {readable(self.at)}: "{self.reason}"{signed if count else ""}'
+        vouched = "; the decision is signed" if self.signature else "; nobody signed the decision" if count else ""
+        return f'{self.by} decided so at {readable(self.at)}: "{self.reason}"{signed if count else ""}{vouched}'

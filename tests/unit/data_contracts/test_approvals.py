@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from data_contracts.approvals import Answer, Question, is_late, meaning
-from data_contracts.handoffs import Ref
+from data_contracts.approvals import Answer, Meaning, Question, is_late, meaning
+from data_contracts.handoffs import GateResult, Ref
 
 ASKED, DEADLINE, AFTER = "2026-11-25T10:00:00+00:00", "2026-11-26T10:00:00+00:00", "2026-11-26T10:00:01+00:00"
 
@@ -64,6 +64,9 @@ OTHERS = [
     {"evaluation": ref("evaluations/e-1")},
     {"champion": None, "champion_version": None},
     {"deadline": AFTER},
+    {"state": "3" * 64},
+    {"approvers": ["4" * 64]},
+    {"gates": [GateResult(metric="a", met=True, value=1, bound=0, sentence="a is 1")]},
 ]
 
 
@@ -76,7 +79,14 @@ def test_what_a_signature_covers_is_everything_else() -> None:
     plain = answer()
     signed = plain.model_copy(update={"signature": {"payload": "x"}})
     assert signed.signed_bytes == plain.signed_bytes
-    for changes in ({"reason": "other"}, {"by": "eve"}, {"at": ASKED}, {"question": "0" * 64}, {"via": "prefect"}):
+    for changes in (
+        {"reason": "other"},
+        {"by": "eve"},
+        {"at": ASKED},
+        {"question": "0" * 64},
+        {"via": "prefect"},
+        {"about": question().about},
+    ):
         assert answer(**changes).signed_bytes != plain.signed_bytes
     assert "signature" not in plain.to_json()
 
@@ -88,7 +98,31 @@ def test_a_time_without_a_zone_is_refused() -> None:
     assert not is_late(question(), DEADLINE)
 
 
-@pytest.mark.parametrize(("decision", "via"), [("approved", "deadline"), ("refused", "deadline"), ("expired", "cli")])
-def test_a_deadline_only_expires_and_nobody_else_does(decision: str, via: str) -> None:
+NOBODYS = [("approved", "deadline"), ("refused", "deadline"), ("expired", "cli"), ("expired", "run")]
+NOBODYS += [("superseded", "cli"), ("superseded", "deadline"), ("approved", "run"), ("refused", "run")]
+
+
+@pytest.mark.parametrize(("decision", "via"), NOBODYS)
+def test_a_deadline_only_expires_and_a_later_run_only_supersedes(decision: str, via: str) -> None:
     with pytest.raises(ValidationError, match=f"an answer via {via} cannot be {decision}"):
         answer(decision, via=via)
+
+
+def test_a_superseded_question_is_refused_with_the_reason() -> None:
+    given = answer("superseded", via="run", by="r9", reason="the run r9 asked later")
+    assert meaning(question(), given, AFTER) == Meaning("refused", "the run r9 asked later")
+
+
+def test_what_an_answer_is_about_changes_with_each_of_its_parts() -> None:
+    plain = question().about
+    others = [
+        {"alias": "other"},
+        {"model": "other"},
+        {"champion": None},
+        {"candidate": ref("a").model_copy(update={"id": "9"})},
+    ]
+    gates = [GateResult(metric="a", met=True, value=1, bound=0, sentence="a is 1")]
+    for changes in (*others, {"gates": gates}):
+        assert question(**changes).about != plain
+    decided = [gates[0].model_copy(update={"ledger": "3 comparisons"})]
+    assert question(gates=gates).about == question(gates=decided).about
