@@ -5,10 +5,11 @@ The libraries are imported only if a key is configured or the receipts before ar
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import Interrupted, UsageError
 from data_contracts.handoffs import Ref
 from infra.processes.environment import SIGNING_KEY
 from infra.receipts import is_signed
@@ -17,6 +18,8 @@ from infra.store import Store
 
 if TYPE_CHECKING:
     from infra.signing.keys import SigningKey
+
+log = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,17 @@ class MoveSigning:
             withdraw(self.store, receipt)
 
     def won(self, receipt: Ref) -> None:
-        """Delete the signatures of moves that followed the same receipt and were stopped before they were made."""
+        """Delete the signatures of moves that followed the same receipt and were stopped before they were made.
+
+        The move is made, whatever becomes of this: what is left makes no proof of the next move fail.
+        """
         if self.key is not None:
             from infra.signing.signatures import withdraw_others
 
-            withdraw_others(self.store, receipt)
+            try:
+                withdraw_others(self.store, receipt)
+            except Interrupted as error:
+                log.warning("The alias moved, but the signatures of stopped moves were not deleted: %s", error.message)
 
 
 def signing_of(store: Store, newest: Ref | None, what: str, key: SigningKey | None) -> MoveSigning:

@@ -16,7 +16,7 @@ from in_toto_attestation.v1.statement import Statement
 from securesystemslib.dsse import Envelope
 from securesystemslib.signer import SSlibKey
 
-from data_contracts.errors import CorruptError, UsageError
+from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra import registry
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.keys import PRIVATE_FILE
@@ -177,3 +177,17 @@ def test_signatures_begin_in_the_middle_of_a_history_and_keys_change(
     assert prove(made.store, f"{MODEL}@2", keys=[old.public, new.public]).version == 2
     with pytest.raises(CorruptError, match="No signed receipt"):
         prove(made.store, f"{MODEL}@1", keys=[old.public, new.public])
+
+
+def test_a_move_is_made_even_if_nothing_can_be_deleted_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, public, _ = pair(tmp_path / "keys")
+    made = SignedStore(tmp_path, key)
+
+    def away(*_: object) -> None:
+        raise StorageUnavailable("The store did not answer.")
+
+    monkeypatch.setattr("infra.signing.signatures.withdraw_others", away)
+    assert made.promote(1).version == 1, "whoever is told otherwise believes that the champion is another"
+    assert prove(made.store, MODEL, keys=[public]).signed is not None
