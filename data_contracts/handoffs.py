@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from data_contracts.approved import Approval, Force
+from data_contracts.canaries import CanaryNote, CanaryTerms
 from data_contracts.canonical import StorePath
 from data_contracts.drift_report import DriftReport
 from data_contracts.gate_results import GateResult as GateResult
@@ -256,17 +257,19 @@ class Receipt(HandOff):
     """What promote decided and why.
 
     Attributes:
-        decision: `promoted`, `unchanged` (the candidate already is the champion) or `not_promoted`.
+        decision: `promoted`, `unchanged` (the candidate already is the champion) or `not_promoted`; of the alias
+            `canary`: `canary` (a version stands there) or `ended`.
         version, previous: the version that the alias names now, and the one that it named before, or None.
         quarantined_rows: raw rows that the contract kept out of the candidate's dataset.
         contamination: the report that says how far the candidate's rows are apart; incident: a rollback's note.
         approval: of the promotion; None if none was asked for.
         force: why a checkpoint was promoted that was on hold; None if it was not.
         required: what `promote.require` asked for; all was met.
+        terms: by which a canary began; canary: in the receipts of its promotion and its end.
     """
 
     ref: Ref | None = None
-    decision: Literal["promoted", "unchanged", "not_promoted"]
+    decision: Literal["promoted", "unchanged", "not_promoted", "canary", "ended"]
     model: str
     alias: str
     version: int | None
@@ -282,3 +285,5 @@ class Receipt(HandOff):
     approval: Approval | None = Field(default=None, exclude_if=lambda one: one is None)
     force: Force | None = Field(default=None, exclude_if=lambda one: one is None)
     required: list[str] = Field(default=[], exclude_if=lambda names: not names)
+    terms: CanaryTerms | None = Field(default=None, exclude_if=lambda one: one is None)
+    canary: CanaryNote | None = Field(default=None, exclude_if=lambda one: one is None)

@@ -43,12 +43,14 @@ class Incident(Record):
 
 
 class Hold(Record):
-    """A hold on a checkpoint that a person rolled an alias back from: not promoted there until a person releases it.
+    """A hold on a checkpoint that a person rolled an alias back from, or that was withdrawn as a canary: not promoted
+    there, or not put there again, until a person releases it.
 
     Attributes:
         version: the version that the alias left.
-        by, at: the person who rolled back, and the time (UTC, ISO 8601).
+        by, at: the person who rolled back, or the actor of the run that withdrew it, and the time (UTC, ISO 8601).
         reason: as it was given; "" if there was none.
+        withdrawn: whether it was withdrawn as a canary.
     """
 
     checkpoint_id: str
@@ -56,9 +58,12 @@ class Hold(Record):
     by: str
     at: str
     reason: str = ""
+    withdrawn: bool = Field(default=False, exclude_if=lambda one: not one)
 
     @property
     def sentence(self) -> str:
-        """The person, time and reason of the roll-back, as the end of a sentence."""
+        """The person, time and reason, as the end of a sentence."""
         when = f" at {readable(self.at)}" if self.at else ""
+        if self.withdrawn:
+            return f"version {self.version} was withdrawn as canary{when} ({self.reason})"
         return f"{self.by} rolled version {self.version} back{when}" + (f' ("{self.reason}")' if self.reason else "")

@@ -10,7 +10,9 @@ from pydantic import Field, model_validator
 from data_contracts.handoffs import HandOff, Record
 
 StageStatus = Literal["ran", "reused", "rejected", "failed", "skipped", "cancelled", "waiting"]
-Verdict = Literal["promoted", "unchanged", "not_promoted", "rejected", "failed", "cancelled", "waiting", "over_budget"]
+Verdict = Literal[
+    "promoted", "canary", "unchanged", "not_promoted", "rejected", "failed", "cancelled", "waiting", "over_budget"
+]
 Trigger = Literal["cli", "schedule", "ci", "ui", "automation"]
 
 

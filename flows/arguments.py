@@ -203,27 +203,25 @@ def _key(command: argparse.ArgumentParser) -> None:
 
 def _rollback(command: argparse.ArgumentParser) -> None:
     _named(command)
-    command.add_argument(
-        "--to",
-        type=int,
-        metavar="VERSION",
-        help="version to go back to; default: the previous version that is not on hold",
-    )
+    help_ = "version to go back to; default: the previous version that is not on hold"
+    command.add_argument("--to", type=int, metavar="VERSION", help=help_)
     command.add_argument("--reason", default="", metavar="WHY", help="why; recorded in the receipt and the hold")
     help_ = "a link or a figure that shows it; recorded in the receipt; may be repeated"
     command.add_argument("--evidence", action="append", default=[], metavar="TEXT", help=help_)
 
 
+def _canary(command: argparse.ArgumentParser) -> None:
+    _named(command)
+    command.add_argument("--withdraw", action="store_true", help="take the canary back")
+    command.add_argument("--reason", metavar="WHY", help="with --withdraw: why; recorded in the receipt and the hold")
+
+
 def _release(command: argparse.ArgumentParser) -> None:
     _named(command)
-    command.add_argument(
-        "version", nargs="?", type=int, metavar="VERSION", help="version to release; default: the only version on hold"
-    )
-    command.add_argument(
-        "--checkpoint",
-        metavar="ID",
-        help="checkpoint to release instead of a version: its id, or the first characters of the id",
-    )
+    help_ = "version to release; default: the only version on hold"
+    command.add_argument("version", nargs="?", type=int, metavar="VERSION", help=help_)
+    help_ = "checkpoint to release instead of a version: its id, or the first characters of the id"
+    command.add_argument("--checkpoint", metavar="ID", help=help_)
     command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the receipt")
 
 
@@ -280,6 +278,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "predict": of_predict,
     "rollback": _rollback,
     "release": _release,
+    "canary": _canary,
     "show": _show,
     "export": _export,
     "report": _report,

@@ -35,6 +35,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "refuse": ("approvals", "refuse the promotion that a run waits for"),
     "protect": ("protect", "make each promotion to an alias need an approval, whatever a spec says"),
     "predict": ("predict", "predict for the rows of files with a model version, and write one file"),
+    "canary": ("canary", "show the version that stands beside the champion, or take it back"),
     "rollback": ("aliases", "move an alias back to an earlier version, and put the checkpoint it leaves on hold"),
     "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
     "history": ("history", "list who moved an alias, from which version to which, and why"),

@@ -25,7 +25,7 @@ from infra.audit import TRIGGER
 from infra.orchestrator.admission import ASK_S, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
-from infra.orchestrator.model_events import announce_verdict
+from infra.orchestrator.model_events import announce_canary_end, announce_verdict
 from infra.store import layout
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
@@ -34,6 +34,7 @@ from tasks.policies import run_tags
 from tasks.run.options import FLOW_RUN_KEY, SCHEDULE_KEY
 from tasks.run.run import Run
 from tasks.stages import artifact_pages
+from tasks.stages.canary_start import ended_by
 from tasks.stages.contract_pages import data_section
 from tasks.stages.gate_pages import run_image
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 NEWER_S = PATIENCE_S
 _KINDS: dict[str, Callable[..., State]] = {
     "promoted": Completed,
+    "canary": Completed,
     "unchanged": Completed,
     "not_promoted": Completed,
     "waiting": Completed,
@@ -174,9 +176,22 @@ def as_state(run: Run, report: RunReport) -> State:
         f"{report.pipeline}: {report.verdict}",
     )
     announce_verdict(report)
+    _announce_canary_end(run)
     if report.verdict == "waiting":
         suspend_if_deployed(run)
     return make(name=name, message=report.sentence, data=report.to_json())
+
+
+def _announce_canary_end(run: Run) -> None:
+    """Emit the event of the canary that this run ended, if it ended one; a failure is one warning."""
+    if run.spec.promote.canary is None:
+        return
+    try:
+        receipt = ended_by(run)
+        if receipt is not None:
+            announce_canary_end(receipt, run.resolved.actor)
+    except TrainwrightError as error:
+        log.warning("Prefect was not told whether a canary ended: %s", error)
 
 
 def _leave_to_newer_execution(run: Run | None, failure: str) -> None:

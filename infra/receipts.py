@@ -12,7 +12,7 @@ from typing import Any
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import FileEntry, Hold, Receipt, Ref
-from infra.store import Manifest, Store, Writer, layout
+from infra.store import Manifest, Store, Versioned, Writer, layout
 from infra.store.records import parsed
 
 RECEIPT, MOVE = "receipt.json", "move.json"
@@ -86,6 +86,17 @@ def is_rollback(receipt: Receipt) -> bool:
     """Whether a person moved the alias back; earlier versions left no note, but always this sentence."""
     went_back = f"{receipt.model}@{receipt.alias} went back from version "
     return receipt.incident is not None or receipt.sentence.startswith(went_back)
+
+
+def has_ended(current: Versioned) -> bool:
+    """Whether an alias stands for nothing any more: the canary that stood under it has ended."""
+    return bool(current.value.get("ended"))
+
+
+def ends(receipt: Receipt, expected: Versioned | None) -> bool:
+    """Whether an alias stands for nothing after a move, or still does, such as when a hold is lifted."""
+    stays = receipt.decision == "unchanged" and expected is not None and has_ended(expected)
+    return receipt.decision == "ended" or stays
 
 
 def _parse_holds(move: Any) -> Holds:

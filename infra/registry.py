@@ -16,7 +16,7 @@ from data_contracts.canonical import canonical, is_name
 from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
 from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
 from infra.protections import pin, protections, refuse_gone
-from infra.receipts import RECEIPT, Holds, chain, holds_after, pointed_at, put_move, read_receipt
+from infra.receipts import RECEIPT, Holds, chain, ends, has_ended, holds_after, pointed_at, put_move, read_receipt
 from infra.signing.moves import signing_of
 from infra.store import AlreadySealed, Manifest, Pointer, PointerMoved, Store, Versioned, layout
 from infra.store.records import SCHEMA, corrupt, parsed
@@ -70,12 +70,13 @@ def model_version(store: Store, ref: Ref) -> ModelVersion:
     return _model_version(pointed_at(store.manifest, ref))
 
 
-def aliases(store: Store) -> list[tuple[str, str, int]]:
-    """Every alias of every model, as (model, alias, version)."""
+def aliases(store: Store, *, ended: bool = False) -> list[tuple[str, str, int]]:
+    """Every alias of every model, as (model, alias, version); with `ended`, also those that have ended."""
     listed = []
     for model in filter(is_name, store.list(layout.aliases())):  # what is no name was not made by Trainwright
         for alias in filter(is_name, store.list(layout.aliases(model))):
-            if alias != "history" and (held := read_alias(store, model, alias)) is not None:
+            held = None if alias == "history" else read_alias(store, model, alias)
+            if held is not None and (ended or not has_ended(held[0])):
                 listed.append((model, alias, held[1]))
     return listed
 
@@ -125,6 +126,7 @@ def move_alias(
     sealed = _seal_next(store, expected, receipt, provenance, held)
     signing.before(sealed)
     value = {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
+    value |= {"ended": True} if ends(receipt, expected) else {}
     receipt = receipt.model_copy(update={"ref": sealed})
     try:
         pointer.swap(expected, value)

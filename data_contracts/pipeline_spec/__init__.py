@@ -10,6 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
+from data_contracts.pipeline_spec.canary import CanarySpec
 from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
 from data_contracts.pipeline_spec.contamination import ContaminationSpec, NearSpec
 from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec, SuiteSpec
@@ -25,7 +26,7 @@ from data_contracts.pipeline_spec.data import (
     Uri,
 )
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetSpec
-from data_contracts.pipeline_spec.gate_names import check_gates, listed
+from data_contracts.pipeline_spec.gate_names import check_canary, check_gates, listed
 from data_contracts.pipeline_spec.loader import OWN, LoaderSpec, MixtureSpec
 from data_contracts.pipeline_spec.mirrors import MirrorsSpec, check_mirrors
 from data_contracts.pipeline_spec.placement import VerifySpec
@@ -37,6 +38,7 @@ __all__ = [
     "OWN",
     "BatchTransform",
     "CallableSpec",
+    "CanarySpec",
     "CodeSpec",
     "ContaminationSpec",
     "ContractSpec",
@@ -180,6 +182,7 @@ class PipelineSpec(Section):
         self._check_arrival()
         self._check_splits()
         check_gates(self.promote.gates, self.evaluate)
+        check_canary(self.promote, self.evaluate, external=self.data == "external")
         check_mirrors(self.mirrors, self.model_name, self.promote.alias)
         for name in ("unit", "slices"):
             if self.data == "external" and getattr(self.evaluate, name):

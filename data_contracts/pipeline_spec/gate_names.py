@@ -1,14 +1,15 @@
-"""Checks the names in gates: their metrics, sets and slices."""
+"""Checks the names in gates and in a canary: their metrics, sets and slices."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 
+from data_contracts.canaries import ALIAS
 from data_contracts.metric_expressions import check
 from data_contracts.pipeline_spec.base import FieldError
 from data_contracts.pipeline_spec.evaluate import EvaluateSpec
-from data_contracts.pipeline_spec.promote import MEASURES, GateSpec
+from data_contracts.pipeline_spec.promote import MEASURES, GateSpec, PromoteSpec
 
 
 def check_gates(gates: Sequence[GateSpec], evaluate: EvaluateSpec) -> None:
@@ -44,6 +45,24 @@ def check_gates(gates: Sequence[GateSpec], evaluate: EvaluateSpec) -> None:
         if gate.max_gap is not None and len(evaluate.slices) < 2:
             sentence = f"compares slices, and evaluate.slices has {len(evaluate.slices) or 'none'}; give at least two"
             raise FieldError((*at, "max_gap"), sentence)
+
+
+def check_canary(promote: PromoteSpec, evaluate: EvaluateSpec, *, external: bool) -> None:
+    """FieldError if a canary cannot be judged: unknown or hidden metric, rows that nobody reads, or a taken alias."""
+    canary = promote.canary
+    if canary is None:
+        return
+    if promote.alias == ALIAS:
+        sentence = f"cannot be {ALIAS} with promote.canary, which keeps its candidates there; choose another"
+        raise FieldError(("promote", "alias"), sentence)
+    if external:
+        sentence = "needs rows that Trainwright reads, and data is external; leave it out"
+        raise FieldError(("promote", "canary"), sentence)
+    _check_metric(canary.metric, evaluate, ("promote", "canary", "metric"))
+    of_set = canary.metric.rpartition("/")[0]
+    if of_set and evaluate.sets[of_set].sealed:
+        sentence = f"{of_set!r} is a sealed set, and a canary's scores are shown; name another"
+        raise FieldError(("promote", "canary", "metric"), sentence)
 
 
 def _check_metric(name: str, evaluate: EvaluateSpec, field: tuple[str | int, ...]) -> None:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.arrival import length_of
 from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
+from data_contracts.pipeline_spec.canary import CanarySpec
 
 # What is measured of a model itself, and can be named like a metric.
 MEASURES = ("latency_ms", "size_bytes")
@@ -128,6 +129,9 @@ class PromoteSpec(Section):
     candidates: int = Field(default=1, ge=1, le=_MOST_CANDIDATES, exclude_if=lambda one: one == 1)
     """How many candidates were compared on the same rows before this one was chosen, with it; default 1."""
 
+    canary: CanarySpec | None = Field(default=None, exclude_if=_absent)
+    """A candidate that meets all gates first stands under the alias `canary`, until fresh rows show that it is better;
+    default: it is promoted at once."""
     approval: Literal["none", "manual"] = Field(default="none", exclude_if=lambda one: one == "none")
     """With `manual`, a person must approve each promotion once all gates are met; default none."""
     approval_within: Annotated[str, AfterValidator(_time_to_answer)] = Field(

@@ -22,7 +22,7 @@ MIRRORS_S = 20.0
 def rollback(arguments: argparse.Namespace) -> Answer:
     """The `rollback` command."""
     model, _, alias = arguments.name.partition("@")
-    about = _provenance("rollback")
+    about = provenance_of("rollback")
     store, alias = store_with(arguments), alias or "champion"
     receipt = roll_back(store, model, alias, arguments.to, about, arguments.reason, arguments.evidence)
     tell_quietly(store, MIRRORS_S)
@@ -35,12 +35,13 @@ def release(arguments: argparse.Namespace) -> Answer:
     if arguments.version is not None and arguments.checkpoint is not None:
         raise UsageError("release: a version and --checkpoint were given.", remedy="Name one of them.")
     which = arguments.version if arguments.checkpoint is None else arguments.checkpoint
-    store, about = store_with(arguments), _provenance("release")
+    store, about = store_with(arguments), provenance_of("release")
     receipt = lift(store, model, alias or "champion", which, arguments.reason, about)
     return Answer(receipt.sentence, receipt.to_json())
 
 
-def _provenance(command: str) -> dict[str, Any]:
+def provenance_of(command: str) -> dict[str, Any]:
+    """The provenance of what a person decides with a command, which is no run."""
     commit, dirty = audit.revision(Path.cwd())
     return {
         "parents": [],

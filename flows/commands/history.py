@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from data_contracts.canaries import CanaryNote
 from data_contracts.handoffs import Hold
 from data_contracts.incidents import Incident
 from data_contracts.times import readable
@@ -44,13 +45,17 @@ def _held(store: Store, model: str, alias: str) -> tuple[Hold, ...]:
 def _lines(model: str, alias: str, moves: list[Move], held: tuple[Hold, ...]) -> list[str]:
     count = f"{len(moves)} entr{'y' if len(moves) == 1 else 'ies'}"
     rows = [(readable(one.at), one.by or "?", one.trigger, _versions(one), _why(model, alias, one)) for one in moves]
-    lines = [f"{model}@{alias} is version {moves[-1].after}: {count}", ""]
+    last = moves[-1]
+    names = "names nothing any more" if last.kind == "ended" else f"is version {last.after}"
+    lines = [f"{model}@{alias} {names}: {count}", ""]
     lines.append(table(("when", "who", "trigger", "version", "what"), rows))
     for one in moves:
         if one.approval is not None or one.force is not None:
             lines += ["", f"{readable(one.at)}: the promotion of version {one.after}"]
             lines += [f"  {one.approval.sentence}"] if one.approval is not None else []
             lines += [f"  {one.force.sentence}"] if one.force is not None else []
+        if one.canary is not None and one.canary.standing is not None:
+            lines += ["", f"{readable(one.at)}: version {one.canary.version} as canary", *_canary(one.canary)]
         if one.incident is not None:
             lines += ["", f"{readable(one.at)}: the rollback from version {one.before} to version {one.after}"]
             lines += _note(one.incident)
@@ -60,7 +65,7 @@ def _lines(model: str, alias: str, moves: list[Move], held: tuple[Hold, ...]) ->
 
 
 def _versions(move: Move) -> str:
-    if move.kind == "kept":
+    if move.kind in ("kept", "ended"):
         return f"{move.after}"
     return f"{'–' if move.before is None else move.before} → {'–' if move.after is None else move.after}"
 
@@ -68,6 +73,19 @@ def _versions(move: Move) -> str:
 def _why(model: str, alias: str, move: Move) -> str:
     """The receipt's sentence without the alias's name, which stands above the table."""
     return move.sentence.removeprefix(f"{model}@{alias} ")
+
+
+def _canary(note: CanaryNote) -> list[str]:
+    terms, found = note.terms, note.standing
+    assert found is not None
+    lines = [
+        f"  stood       from {readable(terms.since)}, until {readable(terms.until)} at most",
+        f"  ended       {note.reason}",
+    ]
+    if note.nights:
+        runs = f"{len(note.nights)} run{'' if len(note.nights) == 1 else 's'}"
+        lines.append(f"  rows        {found.rows:,} fresh rows, of {runs}")
+    return lines
 
 
 def _note(note: Incident) -> list[str]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_contracts.canaries import ALIAS
 from data_contracts.canonical import is_name
 from data_contracts.handoffs import passed_over
 from data_contracts.pipeline_spec import PipelineSpec
@@ -109,7 +110,7 @@ def status(arguments: argparse.Namespace) -> Answer:
         runs = [_run_line(store, run_id) for run_id in store.list(layout.runs())[-10:]]
         models = _models(store)
         lines += ["", f"store     {store.uri}"]
-        of_models = [(m["name"], m["alias"], str(m["version"])) for m in models]
+        of_models = [(m["name"], m["alias"], f"{m['version']}{m.get('for', '')}") for m in models]
         of_runs = [(one["run_id"], one["pipeline"], f"{one['verdict']} {one.get('for', '')}".rstrip()) for one in runs]
         tables = table(("model", "alias", "version"), of_models), table(("run", "pipeline", "verdict"), of_runs)
         lines += [line for said in tables if said for line in ("", said)]
@@ -266,5 +267,15 @@ def _run_line(store: Store, run_id: str) -> dict[str, Any]:
     return {"run_id": run_id, "pipeline": name, "verdict": "unfinished"}
 
 
+def _canary(store: Store, model: str) -> str:
+    from tasks.queries.canaries import canary_line  # SciPy takes a second to import
+
+    return canary_line(store, model)
+
+
 def _models(store: Store) -> list[dict[str, Any]]:
-    return [{"name": model, "alias": alias, "version": version} for model, alias, version in registry.aliases(store)]
+    models: list[dict[str, Any]] = []
+    for model, alias, version in registry.aliases(store):
+        said = _canary(store, model) if alias == ALIAS else ""
+        models.append({"name": model, "alias": alias, "version": version, **({"for": f" {said}"} if said else {})})
+    return models

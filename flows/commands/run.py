@@ -152,7 +152,7 @@ def text(report: RunReport, colour: bool) -> str:
     """One screen about a run."""
     from tasks.run.report import cost_sentence
 
-    shade = {"promoted": 32, "unchanged": 32, "not_promoted": 33, "waiting": 33}.get(report.verdict, 31)
+    shade = {"promoted": 32, "canary": 32, "unchanged": 32, "not_promoted": 33, "waiting": 33}.get(report.verdict, 31)
     verdict = f"\033[{shade}m{report.verdict}\033[0m" if colour else report.verdict
     # The verdict's word is not said twice.
     sentence = report.sentence.removeprefix("Not promoted: ").removeprefix("Not promoted, ")

@@ -11,10 +11,11 @@ from typing import Any
 
 from data_contracts.approvals import meaning
 from data_contracts.canonical import digest
-from data_contracts.errors import ApprovalPending, CorruptError, Interrupted, OverBudget
+from data_contracts.errors import ApprovalPending, CorruptError, Interrupted, OverBudget, UsageError
 from infra import registry
 from infra.approvals import latest_question, stored_answer
 from infra.audit import now
+from infra.canaries import standing_canary
 from infra.gc.retention import Kind, StoreItem
 from infra.store import Manifest, Store, layout
 from infra.store.backend import Stored
@@ -78,10 +79,22 @@ class _Census:
             yield self._directory(uri, "model", files, root="a model version")
         for uri, files in _by_folder(self.files["aliases"], 5).items():
             yield self._directory(uri, "receipt", files, root="an alias' history")
-        for model, alias, _ in registry.aliases(self.store):
+        for model, alias, _ in registry.aliases(self.store, ended=True):
             held = registry.read_alias(self.store, model, alias)
             names = names_in(held[0].value if held else None)
             yield StoreItem(layout.alias(model, alias), "alias", 0, 0.0, names=names, root="an alias")
+        yield from self._canaries()
+
+    def _canaries(self) -> Iterator[StoreItem]:
+        """What was tallied for each canary: it stays while the canary stands, its end is in the receipts."""
+        for uri, files in _by_folder(self.files["canaries"], 3).items():
+            _, model, k = uri.split("/")
+            try:
+                standing = standing_canary(self.store, model)
+                root = "a canary that stands" if standing is not None and str(standing.k) == k else ""
+            except (CorruptError, UsageError):
+                root = "it is unknown whether its canary stands"
+            yield StoreItem(uri, "canary", _bytes(files), self._touched(uri, files), root=root)
 
     def _directory(self, uri: str, kind: Kind, files: list[Stored], root: str = "") -> StoreItem:
         """A directory that should be sealed, with what its manifest and its `_REFERRING` files name."""

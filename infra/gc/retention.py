@@ -14,7 +14,7 @@ from data_contracts.errors import CorruptError
 
 Kind = Literal[
     "model", "receipt", "alias", "run", "trigger", "training", "checkpoint", "log",
-    "evaluation", "dataset", "contract", "code", "import", "recipe", "delivery",
+    "evaluation", "dataset", "contract", "code", "import", "recipe", "delivery", "canary",
 ]  # fmt: skip
 DAY_S = 86_400.0
 

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 PROMOTED = "trainwright.model.promoted"
 ROLLED_BACK = "trainwright.model.rolled_back"
+CANARY_ENDED = "trainwright.model.canary_ended"
 # By the verdict that each one tells of; all other verdicts change nothing of a model.
 EVENTS = {
     "promoted": PROMOTED,
+    "canary": "trainwright.model.canary",
     "not_promoted": "trainwright.model.not_promoted",
     "waiting": "trainwright.model.waiting",
 }
@@ -62,6 +64,17 @@ def announce_rollback(receipt: Receipt, by: str, at: datetime) -> None:
         _send(ROLLED_BACK, (receipt.model, receipt.alias), payload, receipt.ref.seal, at=at)
     except Exception as error:
         raise StorageUnavailable(f"Prefect did not take the event {ROLLED_BACK}: {error}") from error
+
+
+def announce_canary_end(receipt: Receipt, by: str) -> None:
+    """Emit the event of a canary's end, whatever it was; a failure is one warning."""
+    outcome = "withdrawn" if receipt.canary is None else receipt.canary.outcome
+    payload = {"version": receipt.version, "outcome": outcome, "sentence": receipt.sentence, "actor": by}
+    assert receipt.ref is not None
+    try:
+        _send(CANARY_ENDED, (receipt.model, receipt.alias), payload, receipt.ref.seal)
+    except Exception as error:
+        log.warning("Prefect did not take the event %s; nothing else depends on it: %s", CANARY_ENDED, error)
 
 
 def start_after(client: SyncPrefectClient, deployment: str, names: Sequence[str]) -> str:

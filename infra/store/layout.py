@@ -13,6 +13,14 @@ from infra.store.model_paths import alias as alias
 from infra.store.model_paths import aliases as aliases
 from infra.store.model_paths import answer as answer
 from infra.store.model_paths import approvals as approvals
+from infra.store.model_paths import canaries as canaries
+from infra.store.model_paths import canary as canary
+from infra.store.model_paths import canary_ask as canary_ask
+from infra.store.model_paths import canary_end as canary_end
+from infra.store.model_paths import canary_night as canary_night
+from infra.store.model_paths import canary_nights as canary_nights
+from infra.store.model_paths import canary_rows as canary_rows
+from infra.store.model_paths import canary_seen as canary_seen
 from infra.store.model_paths import exposed_rows as exposed_rows
 from infra.store.model_paths import exposure as exposure
 from infra.store.model_paths import exposures as exposures

@@ -1,4 +1,4 @@
-"""The paths of models, versions, aliases, approvals and the exposure ledger; `layout` has them, too.
+"""The paths of models, versions, aliases, canaries, approvals and the exposure ledger; `layout` has them, too.
 
 `rows_id` stands for the rows of a test set.
 """
@@ -69,6 +69,46 @@ def questions(model_name: str, alias_name: str) -> str:
 def question_entry(model_name: str, alias_name: str, k: int) -> str:
     """Entry `k` of that list: the run and the number of its question."""
     return f"{questions(model_name, alias_name)}/{number_part(k)}.json"
+
+
+def canaries(model_name: str | None = None) -> str:
+    """Folder of a model's canaries, or of those of all models."""
+    return "canaries" if model_name is None else f"canaries/{name_part(model_name)}"
+
+
+def canary(model_name: str, k: int) -> str:
+    """Folder of the canary that began with receipt `k` of the alias `canary`."""
+    return f"{canaries(model_name)}/{number_part(k)}"
+
+
+def canary_end(model_name: str, k: int) -> str:
+    """How a canary ended."""
+    return f"{canary(model_name, k)}/end.json"
+
+
+def canary_ask(model_name: str, k: int, champion: int) -> str:
+    """Which run asks whether a canary may replace this version."""
+    return f"{canary(model_name, k)}/asks/{number_part(champion)}.json"
+
+
+def canary_nights(model_name: str, k: int, champion: int) -> str:
+    """Folder of a canary's tallies beside a version: `<n>.json` from 0."""
+    return f"{canary(model_name, k)}/nights/{number_part(champion)}"
+
+
+def canary_night(model_name: str, k: int, champion: int, n: int) -> str:
+    """Tally `n` of a canary beside a version."""
+    return f"{canary_nights(model_name, k, champion)}/{number_part(n)}.json"
+
+
+def canary_rows(model_name: str, k: int, rows_id: str) -> str:
+    """The digests of some rows, named by what is in the file."""
+    return f"{canary(model_name, k)}/rows/{name_part(rows_id)}"
+
+
+def canary_seen(model_name: str, k: int, dataset: str) -> str:
+    """Which file has the digests of all rows of a dataset that one of the models has seen."""
+    return f"{canary(model_name, k)}/seen/{name_part(dataset)}.json"
 
 
 def approvals(run_id: str) -> str:

@@ -23,7 +23,13 @@ PRODUCER = "urn:trainwright:mirror:v1"
 _SPEC = "https://openlineage.io/spec"
 _IDS = uuid.UUID("7d0c9c6e-54f5-4f5a-9c62-6b8cf2a2a9a1")
 _TYPES = {"ran": "COMPLETE", "reused": "COMPLETE", "skipped": "COMPLETE", "waiting": "RUNNING", "cancelled": "ABORT"}
-_RUN_TYPES = {"promoted": "COMPLETE", "unchanged": "COMPLETE", "not_promoted": "COMPLETE", "waiting": "RUNNING"}
+_RUN_TYPES = {
+    "promoted": "COMPLETE",
+    "canary": "COMPLETE",
+    "unchanged": "COMPLETE",
+    "not_promoted": "COMPLETE",
+    "waiting": "RUNNING",
+}
 Facets = dict[str, Any]
 
 

@@ -17,7 +17,13 @@ from tasks.pages.facts import Facts
 MOST_POINTS = 10_000
 _MOST_KEY, _MOST_PARAM, _MOST_TAG = 250, 500, 5000
 _LEFT_OUT = ("version", "store", "mirrors", "tags")
-_STATUS = {"promoted": "FINISHED", "unchanged": "FINISHED", "not_promoted": "FINISHED", "cancelled": "KILLED"}
+_STATUS = {
+    "promoted": "FINISHED",
+    "canary": "FINISHED",
+    "unchanged": "FINISHED",
+    "not_promoted": "FINISHED",
+    "cancelled": "KILLED",
+}
 
 
 def mlflow_run(facts: Facts, report: RunReport, experiment: str) -> MlflowRun:

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from data_contracts.canaries import ALIAS as CANARY
 from data_contracts.deliveries import Delivery
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import Resolved
-from infra import registry
+from infra import canaries, registry
 from infra.audit import now
 from infra.mirrors.deliveries import ALIAS, newest_delivery, newest_end
 from infra.store import Store, layout
@@ -105,6 +106,8 @@ def _aliases(store: Store, runs: list[Resolved]) -> Iterator[Due]:
     by_model = {resolved.pipeline().model_name: resolved for resolved in runs}
     for model, resolved in by_model.items():
         for _, alias, _ in (one for one in registry.aliases(store) if one[0] == model):
+            if _is_of_canaries(store, model, alias):  # its version is told once it is promoted
+                continue
             mover = registry.newest_mover(store, model, alias)
             if not store.exists(layout.resolved(mover)):
                 names = [name for name in resolved.pipeline().mirrors.names if name != "openlineage"]
@@ -119,6 +122,11 @@ def _event_of(store: Store, model: str, alias: str) -> list[Due]:
     if datetime.now(UTC) - at > LATEST:
         return []
     return list(_untold(store, None, mover, ALIAS, [PREFECT], (model, alias)))
+
+
+def _is_of_canaries(store: Store, model: str, alias: str) -> bool:
+    found = registry.read_alias(store, model, alias) if alias == CANARY else None
+    return found is not None and canaries.is_of_canaries(store, found[0])
 
 
 def _untold(

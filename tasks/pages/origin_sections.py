@@ -249,7 +249,7 @@ def _files(number: int) -> str:
 def _version(facts: Facts) -> Box:
     receipt = facts.receipt
     report = facts.report
-    if report is None or report.verdict not in ("promoted", "unchanged") or report.model is None:
+    if report is None or report.verdict not in ("promoted", "canary", "unchanged") or report.model is None:
         return Box("version", "", reached=False)
     ref = None if receipt is None else receipt.candidate
     alias = f"@{report.model.alias}" if report.model.alias else ""

@@ -244,6 +244,8 @@ def _without_gates(facts: Facts) -> str:
     if verdict == "promoted":
         asked = facts.run.spec.promote.gates
         return "The receipt with the gates is not in the store." if asked else "The spec asks for no gates."
+    if verdict == "canary":
+        return "This run's candidate was not considered, because an earlier one stands as canary."
     if verdict == "unchanged":
         return "The candidate already is the champion, so there was nothing to decide."
     return "The run ended before the gates were computed." if facts.evaluation is not None else ""

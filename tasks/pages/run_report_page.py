@@ -26,7 +26,14 @@ from tasks.run.report import FINAL, num_attempts
 from tasks.run.run import Run
 
 log = logging.getLogger("trainwright")
-_TONES = {"promoted": "good", "unchanged": "good", "not_promoted": "warn", "waiting": "calm", "cancelled": "calm"}
+_TONES = {
+    "promoted": "good",
+    "canary": "good",
+    "unchanged": "good",
+    "not_promoted": "warn",
+    "waiting": "calm",
+    "cancelled": "calm",
+}
 # What the page says in the place of a verdict while there is none.
 UNFINISHED = "unfinished"
 _SECTIONS: tuple[Callable[[Facts], Markup], ...] = (

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from data_contracts.approved import Approval, Force
+from data_contracts.canaries import CanaryNote
 from data_contracts.canonical import is_name
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Receipt
@@ -14,7 +15,7 @@ from infra import registry
 from infra.receipts import is_rollback
 from infra.store import Store, layout
 
-Kind = Literal["promoted", "rolled back", "kept"]
+Kind = Literal["promoted", "rolled back", "kept", "canary", "ended"]
 
 
 @dataclass(frozen=True)
@@ -22,13 +23,15 @@ class Move:
     """One receipt of an alias.
 
     Attributes:
-        kind: `kept` if the alias stayed where it was, such as when a hold was lifted.
+        kind: `kept` if the alias stayed where it was, such as when a hold was lifted; `canary` and `ended` for the
+            beginning and the end of a canary.
         before, after: the versions, `before` None for the first move.
         at: UTC, ISO 8601; by, trigger: the actor, and what started the run, as recorded.
         seal: of the receipt.
         incident: the note of a rollback; None for other moves, and for rollbacks of earlier versions.
         approval: of a promotion; None if none was asked for.
         force: why a checkpoint was promoted that was on hold; None if it was not.
+        canary: of a canary's promotion and its end: its terms, and what the fresh rows said; None for other moves.
     """
 
     kind: Kind
@@ -43,10 +46,11 @@ class Move:
     incident: Incident | None
     approval: Approval | None
     force: Force | None
+    canary: CanaryNote | None
 
     def to_json(self) -> dict[str, Any]:
         """The move as objects that JSON can hold."""
-        notes = {name: getattr(self, name) for name in ("incident", "approval", "force")}
+        notes = {name: getattr(self, name) for name in ("incident", "approval", "force", "canary")}
         return {**asdict(self), **{name: note and note.to_json() for name, note in notes.items()}}
 
 
@@ -69,9 +73,13 @@ def moves_of(store: Store, model: str, alias: str = "") -> dict[str, list[Move]]
 
 
 def _move(receipt: Receipt, about: dict[str, Any]) -> Move:
-    moved = receipt.version != receipt.previous
+    kind: Kind = "kept" if receipt.version == receipt.previous else "promoted"
+    if is_rollback(receipt):
+        kind = "rolled back"
+    if receipt.decision in ("canary", "ended"):
+        kind = receipt.decision
     return Move(
-        kind="kept" if not moved else "rolled back" if is_rollback(receipt) else "promoted",
+        kind=kind,
         before=receipt.previous,
         after=receipt.version,
         at=str(about.get("finished") or about.get("started") or ""),
@@ -83,4 +91,5 @@ def _move(receipt: Receipt, about: dict[str, Any]) -> Move:
         incident=receipt.incident,
         approval=receipt.approval,
         force=receipt.force,
+        canary=receipt.canary,
     )

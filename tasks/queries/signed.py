@@ -59,7 +59,7 @@ def signed_history(
     if alias is not None:
         return _of_alias(store, version, alias, keys, at_least)
     refused: CorruptError | None = None
-    for model, name, _ in registry.aliases(store):
+    for model, name, _ in registry.aliases(store, ended=True):
         try:
             if model == version.name:
                 return _of_alias(store, version, name, keys, at_least, newest=False)

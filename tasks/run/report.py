@@ -11,7 +11,7 @@ from infra.cost import total
 from infra.store import Store, layout
 from tasks.run.run import Run
 
-FINAL: tuple[Verdict, ...] = ("promoted", "unchanged", "not_promoted", "rejected")
+FINAL: tuple[Verdict, ...] = ("promoted", "canary", "unchanged", "not_promoted", "rejected")
 VERDICTS: dict[int, Verdict] = {3: "rejected", 4: "not_promoted", 7: "over_budget", 9: "waiting", 130: "cancelled"}
 
 
@@ -34,6 +34,7 @@ def report(
         sentence = str(error)
     else:
         assert receipt is not None
+        assert receipt.decision != "ended"
         verdict, sentence = receipt.decision, receipt.sentence
     told = run.resolved
     page = RunReport(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from data_contracts.canaries import ALIAS
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Ref
 from infra import registry
+from infra.canaries import refuse_ended
 from infra.store import Store, layout
 
 
@@ -46,4 +48,6 @@ def find_version(store: Store, name: str) -> tuple[ModelVersion, str | None]:
         raise UsageError(
             f"There is no {model}@{alias} in {store.uri}.", remedy="`trainwright status` lists models and aliases."
         )
+    if alias == ALIAS:
+        refuse_ended(store, model)
     return registry.model_version(store, Ref.model_validate(pointer[0].value["model_version"])), alias

@@ -12,7 +12,7 @@ from infra.approval_signatures import keys_of, refuse_stranger, signed
 from infra.audit import now
 from infra.protections import protection
 from infra.store import Store
-from tasks.run.report import latest_report
+from tasks.run.report import FINAL, latest_report
 from tasks.stages.rollback import checked_reason
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def signers(store: Store, question: Question) -> list[str]:
 def _is_over(store: Store, question: Question) -> bool:
     """Whether the run has ended, so that no answer to its last question can change anything."""
     report = latest_report(store, question.run_id)
-    return report is not None and report.verdict in ("promoted", "unchanged", "not_promoted", "rejected")
+    return report is not None and report.verdict in FINAL
 
 
 def _ended(store: Store, run_id: str) -> str:

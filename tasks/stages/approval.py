@@ -51,11 +51,13 @@ def approved(
     gates: Sequence[GateResult],
     champion: ModelVersion | None,
     state: str,
+    asker: str | None = None,
 ) -> Approval | None:
     """The approval of this promotion, which meets its gates; None if none is needed.
 
     Args:
         state: seal of the alias's newest receipt; "" before the first.
+        asker: the run whose question it is; default: this run.
 
     Raises:
         ApprovalPending: nobody has answered yet. The question is in the store.
@@ -63,19 +65,19 @@ def approved(
     """
     if not is_asked_for(run):
         return None
-    asking = partial(_question, run, (checkpoint, evaluation), gates, champion, state)
-    question = approvals.latest_question(run.store, run.run_id)
+    asks = partial(_question, run, (checkpoint, evaluation), gates, champion, state, asker or run.run_id)
+    question = approvals.latest_question(run.store, asker or run.run_id)
     while True:
         if question is None:
-            question = _ask(run, asking(0))
+            question = _ask(run, asks(0))
         _refuse_foreign(run, question)
         answer = approvals.answer_to(run.store, question, now())
         means = meaning(question, answer, now())
         if means.standing == "refused":
             raise _refused(question, means.reason)
-        if _is_the_same(question, asking(question.n)):
+        if _is_the_same(question, asks(question.n)):
             break
-        question = _ask(run, asking(question.n + 1))
+        question = _ask(run, asks(question.n + 1))
     if answer is None:
         raise _waits(question)
     known = approvers_of(run)
@@ -136,14 +138,15 @@ def _question(
     gates: Sequence[GateResult],
     champion: ModelVersion | None,
     state: str,
+    run_id: str,
     n: int,
 ) -> Question:
-    """Question `n` of a run, as it would be asked now."""
+    """Question `n` of the run `run_id`, as it would be asked now."""
     checkpoint, evaluation = candidate
     asked = now()
     deadline = datetime.fromisoformat(asked) + length_of(run.spec.promote.approval_within)
     return Question(
-        run_id=run.run_id,
+        run_id=run_id,
         n=n,
         pipeline=run.spec.name,
         model=run.spec.model_name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from data_contracts.canaries import ALIAS
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, Receipt
 from data_contracts.run_report import RunReport
@@ -24,9 +25,10 @@ _MOST_CURVES = 4
 
 def receipt_of(run: Run, report: RunReport) -> Receipt | None:
     """The receipt of the run's own promotion; None if it promoted nothing, or its receipt is gone."""
-    if report.verdict != "promoted":
+    if report.verdict not in ("promoted", "canary"):
         return None
-    found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
+    alias = run.spec.promote.alias if report.verdict == "promoted" else ALIAS
+    found = registry.read_alias(run.store, run.spec.model_name, alias)
     if found is None:
         return None
     return registry.receipt_of_run(run.store, found[0], run.run_id, run.resolved.started)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from data_contracts.approved import Force
 from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, GateResult, Hold, ModelVersion, Receipt, Ref
 from data_contracts.times import readable
-from infra import registry
+from infra import canaries, registry
 from infra.receipts import without_hold
 from infra.store import PointerMoved, Versioned
 from tasks.run.run import Run
-from tasks.stages import approval
+from tasks.stages import approval, canary_start
 from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing, rows_left
 from tasks.stages.evaluate import comparable, evaluate
 from tasks.stages.export_gate import exports_that_agree
@@ -40,7 +41,11 @@ def find_decision(
     if force is not None:
         checked_reason(force)
     found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
-    return None if found is None else _decided(run, found, checkpoint, evaluation)
+    if found is None:
+        return None
+    if run.spec.promote.canary is not None and canaries.standing_canary(run.store, run.spec.model_name) is not None:
+        return None  # whatever this run's candidate is, the canary comes first
+    return _decided(run, found, checkpoint, evaluation)
 
 
 def move_alias(
@@ -52,6 +57,8 @@ def move_alias(
     force: str | None = None,
 ) -> Done[Receipt]:
     """Make the candidate the champion if every gate is met, and a person approves if that is asked for.
+
+    With `promote.canary` it first stands as canary; one that stands already is scored, and promoted or withdrawn.
 
     If the alias moved meanwhile, the new champion is evaluated and the gate computed again.
 
@@ -69,7 +76,7 @@ def move_alias(
     why = None if force is None else checked_reason(force)
     while True:
         try:
-            return _promote(run, checkpoint, dataset, evaluation, why)
+            return _after_canary(run, checkpoint, dataset, evaluation, why)
         except PointerMoved:
             continue
 
@@ -84,7 +91,8 @@ def judged_or_held(
         return "run", f"it will not be promoted: on hold, because {hold.sentence}"
     ledger = rows_left(run)
     asks = "; then a person must approve" if approval.is_asked_for(run) else ""
-    return "run", f"{JUDGED}{export_sentence(run)}{asks}{'; ' if ledger else ''}{ledger}"
+    ahead = canary_start.outlook(run)
+    return "run", f"{JUDGED}{export_sentence(run)}{ahead}{asks}{'; ' if ledger else ''}{ledger}"
 
 
 def _when_resumed(run: Run) -> PlannedAction:
@@ -112,7 +120,7 @@ promote = Stage(
 def _decided(
     run: Run, found: tuple[Versioned, int], checkpoint: Checkpoint, evaluation: Evaluation
 ) -> Done[Receipt] | None:
-    if made := _made_before(run, found):
+    if made := _made_before(run, found) or canary_start.stood(run):
         return made
     champion = registry.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
     return _unchanged(run, champion, evaluation) if champion.checkpoint.ref.id == checkpoint.ref.id else None
@@ -120,6 +128,33 @@ def _decided(
 
 def _hold(holds: Sequence[Hold], checkpoint: Checkpoint) -> Hold | None:
     return next((one for one in holds if one.checkpoint_id == checkpoint.ref.id), None)
+
+
+def _after_canary(
+    run: Run, checkpoint: Checkpoint, dataset: Dataset | None, evaluation: Evaluation, force: str | None
+) -> Done[Receipt]:
+    """What becomes of the canary that stands, or of the candidate."""
+    ended = ""
+    if run.spec.promote.canary is not None:
+        from tasks.stages import canary  # SciPy takes a second to import
+
+        found = registry.read_alias(run.store, run.spec.model_name, run.spec.promote.alias)
+        if found is not None and (made := _made_before(run, found) or canary_start.stood(run)):
+            canary.tidy(run)
+            return made
+        done, ended = canary.settle(run, dataset)
+        if done is not None:
+            return done
+    try:
+        done = _promote(run, checkpoint, dataset, evaluation, force)
+    except GateNotMet as error:
+        if not ended:
+            raise
+        raise type(error)(f"{ended}. {error.message}", remedy=error.remedy, details=error.details) from None
+    if not ended:
+        return done
+    sentence = f"{done.sentence}; {ended}"
+    return replace(done, sentence=sentence, handoff=done.handoff.model_copy(update={"sentence": sentence}))
 
 
 def _promote(
@@ -140,8 +175,10 @@ def _promote(
     key, required = signing_key(run), met(run, checkpoint, dataset)
     exports = exports_that_agree(run, checkpoint, _stays(run, previous))
     gates, evaluation, compared = _judged(run, checkpoint, dataset, evaluation, theirs)
-    newest = registry.newest_receipt(found and found[0])
-    by = approval.approved(run, checkpoint, evaluation, gates, theirs, newest.seal if newest else "")
+    stands = theirs is not None and run.spec.promote.canary is not None
+    if stands:
+        hold = hold or canary_start.check_start(run, checkpoint, evaluation, force, _stays(run, previous))
+    by = None if stands else approval.approved(run, checkpoint, evaluation, gates, theirs, _state(found))
     provenance = run.provenance(checkpoint.ref, evaluation.ref)
     version = registry.write_version(store, model, checkpoint, evaluation.ref, {}, run.with_recipe(provenance))
     was = f", was {previous}" if previous else ""
@@ -164,10 +201,18 @@ def _promote(
         required=required,
     )
     provenance = run.provenance(version.ref, evaluation.ref, champion, receipt.contamination, compared) | exports
-    kept = without_hold(held, checkpoint.ref.id)
-    current = found[0] if found else None
+    if theirs is not None and stands:
+        more = f"{checkpoint.passed_over}{lifted}{lacking(gates)}"
+        return canary_start.stand(run, theirs, version, receipt, provenance, more)
+    current, kept = found[0] if found else None, without_hold(held, checkpoint.ref.id)
     receipt = registry.move_alias(store, current, version, receipt, provenance, kept, key)
     return Done(receipt, "ran", receipt.sentence, version.ref)
+
+
+def _state(found: tuple[Versioned, int] | None) -> str:
+    """What a question about an alias is about: the seal of its newest receipt, "" before the first."""
+    newest = registry.newest_receipt(found and found[0])
+    return newest.seal if newest else ""
 
 
 def _made_before(run: Run, found: tuple[Versioned, int]) -> Done[Receipt] | None:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from data_contracts.approvals import MOST_REASON
+from data_contracts.canaries import ALIAS
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Hold, ModelVersion, Receipt, Ref
 from data_contracts.incidents import Incident
 from infra import registry
+from infra.canaries import is_of_canaries
 from infra.protections import protection
 from infra.receipts import Holds, with_hold, without_hold
 from infra.store import PointerMoved, Store, Versioned
@@ -46,6 +48,7 @@ def rollback(
         raise UsageError(f"{model}@{alias} is protected, so a rollback needs a reason.", remedy="Give --reason WHY.")
     why = checked_reason(reason) if reason else ""
     shown = checked_evidence(evidence)
+    _refuse_canary(store, model, alias, current)
     held = registry.holds(store, current)
     target = to if to is not None else _previous(store, model, alias, version, held)
     if target is None or target == version:
@@ -153,6 +156,15 @@ def _named(store: Store, model: str, alias: str) -> tuple[Versioned, int]:
             f"The model {model} has no alias {alias}.", remedy="`trainwright status` lists models and aliases."
         )
     return found
+
+
+def _refuse_canary(store: Store, model: str, alias: str, current: Versioned) -> None:
+    """UsageError for the alias of a canary, which begins and ends by `promote.canary`."""
+    if alias == ALIAS and is_of_canaries(store, current):
+        raise UsageError(
+            f"{model}@{alias} is the alias of a canary, which does not go back to another version.",
+            remedy=f"Take the canary back: `trainwright canary {model} --withdraw --reason WHY`.",
+        )
 
 
 def _previous(store: Store, model: str, alias: str, version: int, held: Holds) -> int | None:

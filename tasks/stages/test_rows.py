@@ -26,6 +26,7 @@ from tasks.stages.column_check import check_unit_and_slices, meeting
 from training.formats.shards import Shards
 
 _BLOCK_ROWS = 2**16
+Digests = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,24 @@ def num_different(run: Run, dataset: Dataset, split: str, column: str) -> int:
     return len(different) + missing
 
 
+def row_digests(run: Run, dataset: Dataset, split: str, unit: str | None = None) -> tuple[Digests, Digests | None]:
+    """The digest of each row (rows,) of a split in stored order, and that of its unit; the memory is 8 bytes for each.
+
+    A row without a unit has the digest of the missing value. Raises as `read_test_rows`.
+    """
+    with local_split(run.store, dataset, split) as folder:
+        shards = Shards(folder, dataset, split)
+        if unit is not None:
+            check_unit_and_slices(unit, {}, shards.schema, sensitive=run.withholds)
+        hashed = _hashed_columns(run, shards.schema.names)
+        rows, units = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
+        for block in _Reading(shards, unit, {}).blocks():
+            rows.append(row_hashes(block[name] for name in hashed))
+            if unit is not None:
+                units.append(value_hashes(block[unit]))
+    return np.concatenate(rows), None if unit is None else np.concatenate(units)
+
+
 def _hashed_columns(run: Run, columns: Sequence[str]) -> list[str]:
     """The columns that make a row: all but the name of its split and the place of its text."""
     shards, data = run.spec.shards, run.spec.data
@@ -103,7 +122,7 @@ class _Reading:
         missing = [np.empty(0, bool)]
         slices = {name: [np.empty(0, bool)] for name in self.conditions}
         slice_rows = dict.fromkeys(self.conditions, rows)
-        for block in self._blocks():
+        for block in self.blocks():
             hashes = row_hashes(block[name] for name in hashed)
             rows = rows.with_more(hashes)
             if self.unit is not None:
@@ -115,16 +134,17 @@ class _Reading:
                 slice_rows[name] = slice_rows[name].with_more(hashes[met])
         found = {name: np.concatenate(parts) for name, parts in slices.items()}
         self._refuse_empty(found)
-        numbered = None if self.unit is None else _numbered(np.concatenate(units), np.concatenate(missing))
-        if numbered is not None and len(numbered) > 1 and not numbered.any():
+        which = None if self.unit is None else numbered(np.concatenate(units), np.concatenate(missing))
+        if which is not None and len(which) > 1 and not which.any():
             raise InsufficientEvidence(
-                f"evaluate.unit: all {len(numbered):,} rows of {self.shards.split} have the same "
+                f"evaluate.unit: all {len(which):,} rows of {self.shards.split} have the same "
                 f"{self.unit!r}, so there is one unit and nothing to compare",
                 remedy="Name a column with several values, or leave evaluate.unit out.",
             )
-        return SetRows(rows, numbered, found, self.shards.num_rows, slice_rows)
+        return SetRows(rows, which, found, self.shards.num_rows, slice_rows)
 
-    def _blocks(self) -> Iterator[dict[str, pa.Array]]:
+    def blocks(self) -> Iterator[dict[str, pa.Array]]:
+        """The rows of all shards in stored order, as columns by name."""
         names = self.shards.schema.names
         for number in range(len(self.shards)):
             for table in self.shards.tables(number, names):
@@ -146,8 +166,8 @@ def _joined(column: pa.ChunkedArray) -> pa.Array:
     return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
 
 
-def _numbered(hashes: NDArray[np.uint64], missing: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Units as numbers from 0; each row without one is a unit of its own."""
+def numbered(hashes: NDArray[np.uint64], missing: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Units as numbers from 0, by their hashes (rows,); each row without one (`missing`) is a unit of its own."""
     different, numbers = np.unique(hashes, return_inverse=True)
     numbers = numbers.astype(np.int64)
     count = int(missing.sum())

@@ -1,0 +1,44 @@
+"""A person's decision to take a canary back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from data_contracts.canaries import ALIAS
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import Receipt
+from infra import canaries, registry
+from infra.receipts import has_ended
+from infra.store import PointerMoved, Store
+from tasks.stages.canary_moves import Mover, free
+from tasks.stages.canary_moves import withdraw as end
+from tasks.stages.canary_tally import stored_standing
+from tasks.stages.rollback import checked_reason
+
+
+def withdraw(store: Store, model: str, reason: str, provenance: dict[str, Any]) -> Receipt:
+    """Take a model's canary back, or free the alias `canary` of what a promotion put there.
+
+    Returns:
+        The receipt of the alias's end, which says how the canary ended: perhaps another process was first.
+
+    Raises:
+        UsageError: there is no canary, or no reason is given.
+    """
+    why, mover = checked_reason(reason), Mover(provenance)
+    while True:
+        found = registry.read_alias(store, model, ALIAS)
+        if found is None or has_ended(found[0]):
+            raise UsageError(f"{model} has no canary.", remedy="`trainwright status` lists the aliases.")
+        try:
+            if not canaries.is_of_canaries(store, found[0]):
+                return free(store, model, found[0], why, mover)
+            canary = canaries.standing_canary(store, model)
+            if canary is not None:
+                champion = registry.read_alias(store, model, canary.terms.alias)
+                against = canary.terms.against if champion is None else champion[1]
+                by = str(provenance.get("actor") or "someone")
+                end(store, canary, by, why, stored_standing(store, canary, against), mover)
+                return registry.history(store, model, ALIAS)[-1]
+        except PointerMoved:
+            continue
