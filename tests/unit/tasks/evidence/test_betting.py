@@ -103,3 +103,12 @@ def test_many_tallies_are_answered_at_once() -> None:
     found = log_capital_of_counts(won, 10, 100, 0.01)
     assert found.shape == (2, 2)
     assert found[0, 1] == pytest.approx(float(log_capital_of_counts(40, 10, 100, 0.01)))
+
+
+def test_a_gain_is_shown_as_soon_as_the_capital_is_one_over_the_level() -> None:
+    counted, summed = float(log_capital_of_counts(40, 12, 100, 0.01)), float(log_capital_of_sums(12.0, 20.0))
+    for capital, show in ((counted, lambda level: counts_show(40, 12, 100, 0.01, level)),
+                          (summed, lambda level: sums_show(12.0, 20.0, level))):  # fmt: skip
+        assert capital > 0.7
+        assert show(math.exp(-capital + 1e-9))
+        assert not show(math.exp(-capital - 1e-9))
