@@ -12,7 +12,7 @@ from infra.locks import locked
 
 
 def put_new_database(home: Path, shared: Path) -> None:
-    """Give a state folder that no server has used the database that its first server would make.
+    """Give a state folder that has no database yet the one that its first server would make.
 
     Args:
         home: the state folder, made if absent.
@@ -28,5 +28,6 @@ def put_new_database(home: Path, shared: Path) -> None:
             subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
             half.rename(made.parent)
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (home / "prefect").mkdir(mode=0o700)
-    shutil.copy(made, home / "prefect")
+    (home / "prefect").mkdir(mode=0o700, exist_ok=True)
+    if not (home / "prefect" / made.name).exists():
+        shutil.copy(made, home / "prefect")
