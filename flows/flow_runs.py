@@ -32,6 +32,7 @@ from infra.store.lease_keeper import PATIENCE_S
 from tasks.mirrors.deliver import tell_after_run
 from tasks.policies import run_tags
 from tasks.run.options import FLOW_RUN_KEY, SCHEDULE_KEY
+from tasks.run.report import FINAL
 from tasks.run.run import Run
 from tasks.stages import artifact_pages
 from tasks.stages.canary_start import ended_by
@@ -176,7 +177,8 @@ def as_state(run: Run, report: RunReport) -> State:
         f"{report.pipeline}: {report.verdict}",
     )
     announce_verdict(report)
-    _announce_canary_end(run)
+    if report.verdict in FINAL:  # a run that continues tells it then
+        _announce_canary_end(run)
     if report.verdict == "waiting":
         suspend_if_deployed(run)
     return make(name=name, message=report.sentence, data=report.to_json())
