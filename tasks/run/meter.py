@@ -18,9 +18,11 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport, StageStatus
 from data_contracts.usage import HERE, Execution, Followed, GangUsage, Sign, StageUsage
+from infra.cost import cost
 from infra.processes.processes import uninterrupted
 from infra.store import layout
 from infra.store.pointers import PointerMoved, Versioned
+from tasks.costs.histories import EARLIER, usage_of
 from tasks.run.run import Run
 
 BEAT_S = 30.0
@@ -32,6 +34,10 @@ def metered(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
 
     @functools.wraps(work)
     def carry_out(run: Run) -> RunReport:
+        try:
+            _settle(run)
+        except TrainwrightError as error:
+            log.warning("what an earlier process of the run used is not settled: %s", error.message)
         meter = Meter(run)
         run.meters.append(meter)
         try:
@@ -41,6 +47,20 @@ def metered(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
             run.meters.remove(meter)
 
     return carry_out
+
+
+def _settle(run: Run) -> None:
+    """Write the end of executions whose process was killed, and add the cost of their nodes to this process's report.
+
+    The run's lease is held, so they are over. Their nodes' own records are deleted by gc a day after the training.
+    """
+    for one in usage_of(run.store, run.run_id).executions:
+        path = layout.usage(run.run_id, one.execution, "ended")
+        if one.execution == EARLIER or run.store.exists(path) or not run.store.create_once(path, one.to_json()):
+            continue
+        for gang in one.gangs:
+            seconds = sum(max(node.released - node.started, 0.0) for node in gang.nodes)
+            run.spent.append(cost(seconds, one.prices.get(gang.stage) or one.prices["train"]))
 
 
 def follow(run: Run, section: str, where: str, local: bool) -> None:

@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Store:
 def run_in(store: Store) -> Any:
     resolved = SimpleNamespace(price=GPU, prices={"here": GPU})
     spec = SimpleNamespace(name="tiny", model_name="tiny", tags={"team": "a"}, train=SimpleNamespace(pool=None))
-    return SimpleNamespace(run_id="r1", store=store, resolved=resolved, spec=spec, meters=[], recorded=True)
+    return SimpleNamespace(run_id="r1", store=store, resolved=resolved, spec=spec, meters=[], recorded=True, spent=[])
 
 
 def gang(generation: int, began: float) -> GangUsage:
@@ -96,6 +96,23 @@ def test_a_killed_process_is_charged_until_its_last_sign_of_life(store: Store) -
     pointer = store.pointer(layout.usage_beat("r1", one.execution)).read()
     assert pointer is not None
     assert pointer.value["follows"] == [Followed(stage="train", where="trainings/k-0", local=False).to_json()]
+
+
+def test_whoever_continues_settles_what_a_killed_process_used(store: Store) -> None:
+    killed = run_in(store)
+    meter = Meter(killed)
+    killed.meters.append(meter)
+    with meter.running():
+        used_by_gang(killed, "train", gang(0, time.time()))
+        meter._create = lambda what, record: None  # type: ignore[method-assign]
+    assert usage_of(store, "r1").so_far
+    again, third = run_in(store), run_in(store)
+    metered(lambda run: "done")(again)  # type: ignore[arg-type, return-value]
+    [lost] = again.spent
+    assert (lost.node_seconds, lost.usd) == (pytest.approx(2), pytest.approx(0.02))
+    assert not usage_of(store, "r1").so_far
+    metered(lambda run: "done")(third)  # type: ignore[arg-type, return-value]
+    assert third.spent == [], "once"
 
 
 def test_a_store_that_does_not_answer_ends_no_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
