@@ -67,7 +67,7 @@ def charges(execution: Execution) -> list[Charge]:
     for gangs in _launches(execution.gangs):
         for number, gang in enumerate(gangs):
             following = gangs[number + 1] if number + 1 < len(gangs) else None
-            made += _of_gang(execution, gang, repeats=number > 0, following=following)
+            made += _of_gang(execution, gang, following)
     return [one for one in [*made, *_of_machine(execution)] if one.ended_us > one.began_us]
 
 
@@ -79,13 +79,13 @@ def _launches(gangs: Iterable[GangUsage]) -> list[list[GangUsage]]:
     return [[launched[number] for number in sorted(launched)] for launched in found.values()]
 
 
-def _of_gang(execution: Execution, gang: GangUsage, repeats: bool, following: GangUsage | None) -> Iterator[Charge]:
+def _of_gang(execution: Execution, gang: GangUsage, following: GangUsage | None) -> Iterator[Charge]:
     price = _price(execution, gang.stage)
     over = max(_micro(node.released) for node in gang.nodes)
     if following is not None:
         over = max(over, min(_micro(node.started) for node in following.nodes))
     for node in gang.nodes:
-        spans = _of_node(gang, node, repeats)
+        spans = _of_node(gang, node)
         # Nodes of a pool are held until the next generation begins; processes on this machine are not.
         released = spans[-1][1][1] if spans else 0
         if not gang.local and node.joined is not None and over > released:
@@ -104,13 +104,14 @@ def _of_gang(execution: Execution, gang: GangUsage, repeats: bool, following: Ga
             )
 
 
-def _of_node(gang: GangUsage, node: NodeUsage, repeats: bool) -> list[tuple[Cause, Span]]:
+def _of_node(gang: GangUsage, node: NodeUsage) -> list[tuple[Cause, Span]]:
     """A node's time from its launch to its release, cut at what happened; later moments never precede earlier ones."""
     started, released = _span(node)
     if gang.ended == UNTOLD and gang.met is None and node.joined is None:
         return [("unknown", (started, released))]
     kept_nothing = gang.ended != "done" and gang.kept_step <= gang.first_step
-    overhead: Cause = "retry" if repeats or kept_nothing else "start"
+    # Whoever launched the generations before: this one starts again.
+    overhead: Cause = "retry" if gang.generation > 0 or kept_nothing else "start"
     after: Cause = "retry" if gang.ended != "done" else "end"
     causes: list[Cause] = [overhead, "gang", overhead, "work", after]
     moments = [started]
