@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
 
-from data_contracts.records import Record
 from data_contracts.resolved import Resolved
-from data_contracts.usage import HERE, Execution, GangUsage, NodeUsage, Sign, StageUsage
-from infra.gang.checkpoints.participants import generations
+from data_contracts.usage import HERE, Execution, GangUsage, NodeUsage
+from infra.executions import executions_of
 from infra.store import Store, layout
-from infra.store.records import parsed
-from tasks.costs.lost_gangs import gang_by_its_nodes
 from tasks.run.report import latest_report
 from tasks.run.run import Run
 
-R = TypeVar("R", bound=Record)
 # The execution of a run that was carried out by a Trainwright that kept no records of what it used.
 EARLIER = "report"
 
@@ -37,19 +31,9 @@ class Usage:
 
 
 def usage_of(store: Store, run_id: str) -> Usage:
-    """What a run has used so far. CorruptError if a record is damaged: what is not known is not 0."""
-    found: list[Execution] = []
-    signs: dict[str, Sign] = {}
-    for name in store.list(layout.usages(run_id)):
-        whole = store.find_as(layout.usage(run_id, name, "ended"), Execution.from_json)
-        whole = whole or _interrupted(store, run_id, name, signs)
-        found += [whole] if whole is not None else []
-    found.sort(key=lambda one: one.began)
-    if signs:
-        found = _with_lost_gangs(store, found, signs)
-    if not found:
-        found = _of_report(store, run_id)
-    return Usage(run_id, found, bool(found) and found[-1].execution in signs)
+    """What a run has used so far. CorruptError if a record is damaged."""
+    found, so_far = executions_of(store, run_id)
+    return Usage(run_id, found or _of_report(store, run_id), so_far)
 
 
 def usage_of_run(run: Run) -> Usage:
@@ -59,64 +43,6 @@ def usage_of_run(run: Run) -> Usage:
     others = [one for one in usage.executions if one.execution not in mine and one.execution != EARLIER]
     earlier = [] if mine else [one for one in usage.executions if one.execution == EARLIER]
     return Usage(run.run_id, [*earlier, *others, *mine.values()], usage.so_far)
-
-
-def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, Sign]) -> Execution | None:
-    """An execution without an end, from its parts and its last sign of life, which is added to `signs`."""
-    began = store.find_as(layout.usage(run_id, name, "began"), Execution.from_json)
-    if began is None:
-        return None
-    parts = store.list(layout.usages(run_id, name))
-    stages = [_part(store, run_id, name, one, StageUsage) for one in _numbered(parts, "stage")]
-    gangs = [_part(store, run_id, name, one, GangUsage) for one in _numbered(parts, "gang")]
-    path = layout.usage_beat(run_id, name)
-    pointer = store.pointer(path).read()
-    sign = Sign(at=began.began) if pointer is None else parsed(path, Sign.model_validate, pointer.value)
-    signs[name] = sign
-    done = max([began.began, *(one.ended for one in stages)])
-    last = max([done, sign.at, *(node.released for gang in gangs for node in gang.nodes)])
-    if sign.stage and last > done:
-        stages.append(StageUsage(name=sign.stage, began=done, ended=last, status="killed"))
-    return began.model_copy(update={"ended": last, "stages": stages, "gangs": gangs})
-
-
-def _numbered(parts: Iterable[str], kind: str) -> list[str]:
-    names = [one.removesuffix(".json") for one in parts if one.startswith(f"{kind}-")]
-    return sorted(names, key=lambda one: int(one.rpartition("-")[2]))
-
-
-def _part(store: Store, run_id: str, name: str, part: str, model: type[R]) -> R:
-    def parse(value: dict[str, Any]) -> R:
-        return model.model_validate({key: one for key, one in value.items() if key != "schema_version"})
-
-    return store.read_as(layout.usage(run_id, name, part), parse)
-
-
-def _with_lost_gangs(store: Store, found: list[Execution], signs: dict[str, Sign]) -> list[Execution]:
-    """The executions with the generations whose conductor was killed before it recorded them."""
-    known = {(gang.where, gang.generation) for one in found for gang in one.gangs}
-    more: dict[str, list[GangUsage]] = {}
-    for one in found:
-        for followed in signs[one.execution].follows if one.execution in signs else ():
-            for number in generations(store, followed.where):
-                if (followed.where, number) in known:
-                    continue
-                gang = gang_by_its_nodes(store, followed.where, number, one.run_id)
-                if gang is not None and _is_of(one, found, gang):
-                    known.add((followed.where, number))
-                    named = {"stage": followed.stage, "local": followed.local}
-                    more.setdefault(one.execution, []).append(gang.model_copy(update=named))
-    return [one.model_copy(update={"gangs": [*one.gangs, *more.get(one.execution, [])]}) for one in found]
-
-
-def _is_of(one: Execution, found: list[Execution], gang: GangUsage) -> bool:
-    """Whether an execution launched this generation: it is the last that began before the nodes did.
-
-    Nodes on other machines have clocks of their own, so a second is allowed.
-    """
-    started = min(node.started for node in gang.nodes)
-    before = [each for each in found if each.began <= started + 1] or found[:1]
-    return before[-1].execution == one.execution
 
 
 def _seconds(moment: str) -> float:

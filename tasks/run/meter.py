@@ -19,10 +19,10 @@ from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport, StageStatus
 from data_contracts.usage import HERE, Execution, Followed, GangUsage, Sign, StageUsage
 from infra.cost import cost
+from infra.executions import executions_of
 from infra.processes.processes import uninterrupted
 from infra.store import layout
 from infra.store.pointers import PointerMoved, Versioned
-from tasks.costs.histories import EARLIER, usage_of
 from tasks.run.run import Run
 
 BEAT_S = 30.0
@@ -54,9 +54,9 @@ def _settle(run: Run) -> None:
 
     The run's lease is held, so they are over. Their nodes' own records are deleted by gc a day after the training.
     """
-    for one in usage_of(run.store, run.run_id).executions:
+    for one in executions_of(run.store, run.run_id)[0]:
         path = layout.usage(run.run_id, one.execution, "ended")
-        if one.execution == EARLIER or run.store.exists(path) or not run.store.create_once(path, one.to_json()):
+        if run.store.exists(path) or not run.store.create_once(path, one.to_json()):
             continue
         for gang in one.gangs:
             seconds = sum(max(node.released - node.started, 0.0) for node in gang.nodes)

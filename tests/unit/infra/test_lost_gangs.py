@@ -9,8 +9,8 @@ import pytest
 
 from data_contracts.messages.gang import Heartbeat, Joined, Launch, NodeExit
 from data_contracts.messages.ranks import RankAnswer, RankEnd, RankReport
+from infra.lost_gangs import gang_by_its_nodes
 from infra.store import Store, layout, open_store
-from tasks.costs.lost_gangs import gang_by_its_nodes
 
 WHERE = "trainings/k-0"
 BEGAN = 1_764_000_000.0
