@@ -65,6 +65,7 @@ def approved(
     """
     if not is_asked_for(run):
         return None
+    known = approvers_of(run)  # first: nobody is asked whose answer could not count
     asks = partial(_question, run, (checkpoint, evaluation), gates, champion, state, asker or run.run_id)
     question = approvals.latest_question(run.store, asker or run.run_id)
     while True:
@@ -79,8 +80,7 @@ def approved(
             break
         question = _ask(run, asks(question.n + 1))
     if answer is None:
-        raise _waits(question)
-    known = approvers_of(run)
+        raise _waits(question, "--key FILE " if known.keys else "")
     if wrong := known.fault(question, answer):
         raise _refused(question, wrong)
     return _taken(question, answer, known)
@@ -163,13 +163,13 @@ def _question(
     )
 
 
-def _waits(question: Question) -> ApprovalPending:
+def _waits(question: Question, key: str) -> ApprovalPending:
     replaced = f" instead of version {question.champion_version}" if question.champion_version else ""
     met = "The gate is met" if len(question.gates) == 1 else f"All {len(question.gates)} gates are met"
     ready = f"{met}, and a" if question.gates else "A"
     return ApprovalPending(
         f"{ready} person must approve the candidate as {question.name}{replaced} before {readable(question.deadline)}.",
-        remedy=f"Answer with `trainwright approve {question.run_id} --reason WHY`, or with `refuse`; "
+        remedy=f"Answer with `trainwright approve {question.run_id} {key}--reason WHY`, or with `refuse`; "
         f"then `trainwright resume {question.run_id}` continues the run.",
         details={"gates": [gate.to_json() for gate in question.gates], "question": question.to_json()},
     )

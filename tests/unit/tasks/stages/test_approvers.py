@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.approvals import Answer, Protection
-from data_contracts.errors import ApprovalRefused, CorruptError, UsageError
+from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
 from infra import approvals, registry
 from infra.approval_signatures import signed, signed_protection
 from infra.processes.environment import SIGNING_KEY
@@ -93,7 +93,8 @@ def test_the_release_key_vouches_for_the_approvers_and_the_receipt_says_so(
     made = protect(place.store, "tiny", "champion", "cto", "x", pems(keys["ada"]), keys["release"])
     assert (made.n, made.signature is not None) == (0, True)
     run = Waiting(place, 1, manual=False)
-    run.waits()
+    with pytest.raises(ApprovalPending, match="Answer with `trainwright approve run-1 --key FILE --reason WHY`"):
+        run.resumed()
     run.answered(key=keys["ada"])
     approval = run.resumed().approval
     assert (approval.vouched, approval.keys) == ("protection", [keys["ada"].public.id])
@@ -226,7 +227,8 @@ def test_no_key_is_left_if_spec_and_protection_agree_on_none(
     protect(place.store, "tiny", "champion", "cto", "x", pems(keys["release"]), keys["release"])
     run = naming(Waiting(place, 1, manual=False), f"file:{folder / 'ada' / PUBLIC_FILE}")
     with pytest.raises(UsageError, match="Nobody could approve for tiny@champion: none of the keys"):
-        run.answered_and_resumed()
+        run.resumed()
+    assert approvals.latest_question(place.store, "run-1") is None, "nobody is asked whose answer could not count"
 
 
 def test_a_key_file_that_others_can_write_names_nobody(
