@@ -167,7 +167,11 @@ def _tallied(run: Run, terms: CanaryTerms, mine: Evaluation, theirs: Evaluation,
     try:
         return Tally.of(champion, challenger, larger_is_better=terms.mode == "max", sizes=sizes)
     except ValueError as error:
-        raise InsufficientEvidence(f"The canary cannot be judged by {terms.metric}: {error}.") from error
+        raise InsufficientEvidence(
+            f"The canary cannot be judged by {terms.metric}: {error}.",
+            remedy="If the champion's score is at fault, leave the row out; if the canary's is, take it back: "
+            f"`trainwright canary {run.spec.model_name} --withdraw --reason WHY`.",
+        ) from error
 
 
 def _scores(run: Run, evaluation: Evaluation, metric: str, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
