@@ -47,6 +47,17 @@ class Crash(HandOff):
     by: str
 
 
+class BackfilledWindow(HandOff):
+    """A window of the data that a backfill has begun, or its run's verdict. Times are UTC, ISO 8601."""
+
+    start: str
+    end: str
+    run_id: str | None = None
+    verdict: str | None = None
+    by: str
+    at: str
+
+
 @dataclass(frozen=True)
 class Standing:
     """What Prefect says of a flow run.

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable
 
 from flows.cost_arguments import of_cost
-from flows.operating_arguments import of_gc, of_reap
+from flows.operating_arguments import OPERATING
 from flows.predict_arguments import of_predict
 
 
@@ -288,7 +288,6 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "key": _key,
     "store": _making,
     "cost": of_cost,
-    "gc": of_gc,
-    "reap": of_reap,
+    **OPERATING,
     "contract": _contract,
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import time
 
 from prefect import flow
@@ -22,6 +21,7 @@ from data_contracts.messages.gang import Joined, NodeExit
 from infra.gang.environment import ADDRESS, STORE_OPTIONS, store_options
 from infra.gang.node.address import own_address
 from infra.gang.node.local import LocalNode
+from infra.nodes import this_node
 from infra.store import layout, open_store
 
 POLL_S = 0.1
@@ -52,7 +52,7 @@ def node(store: str, training: str, generation: int, node: int) -> State:
     opened, place = open_store(store, options, create=False), (training, generation, node)
     if (ended := opened.find_as(layout.node_exit(*place), NodeExit.from_json)) is None:
         joined = opened.find_as(layout.joined(*place), Joined.from_json)
-        if joined is not None and (joined.host, joined.pid) != (socket.gethostname(), supervisor.pid):
+        if joined is not None and (joined.host, joined.pid) != (this_node(), supervisor.pid):
             # Prefect executed this flow run twice. Its state belongs to the execution that has the node.
             raise Abort(f"node {node} runs on {joined.host} already")
         return Failed(message=f"The supervisor {said} and left no answer in the store. {printed[-2000:]}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
 
-def of_reap(command: argparse.ArgumentParser) -> None:
+def _reap(command: argparse.ArgumentParser) -> None:
     """`reap`: which store, and whose workers resume."""
     help_ = "store to look at; default: .trainwright in this folder, and the stores used from this machine"
     command.add_argument("store", nargs="?", metavar="STORE", help=help_)
@@ -13,11 +14,49 @@ def of_reap(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pool", default="trainwright", help=help_)
 
 
-def of_gc(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `gc`."""
+def _gc(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", help="store to clean; default: only .trainwright in this folder")
     command.add_argument("--dry-run", action="store_true", help="list what would be deleted, and delete nothing")
     help_ = "days to keep runs, and results that nothing refers to, after their last use; default 30"
     command.add_argument("--keep-days", type=float, default=30.0, metavar="N", help=help_)
     help_ = "hours to keep everything else, such as unfinished work; default 24"
     command.add_argument("--grace-hours", type=float, default=24.0, metavar="N", help=help_)
+
+
+def _nodes(command: argparse.ArgumentParser) -> None:
+    """`nodes`: which store."""
+    help_ = "store to look at; default: .trainwright in this folder, and the stores used from this machine"
+    command.add_argument("store", nargs="?", metavar="STORE", help=help_)
+
+
+def _standing(command: argparse.ArgumentParser) -> None:
+    """`drain`, `restore`: which node, and why."""
+    command.add_argument(
+        "node", metavar="NODE", help="its name, as `trainwright nodes` lists it: usually its host name"
+    )
+    command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the store")
+    help_ = "the store whose trainings are meant; default: the known store that has a record of the node"
+    command.add_argument("--store", help=help_)
+
+
+def _backfill(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", metavar="SPEC", help="the pipeline spec (YAML), with data.window")
+    help_ = "start of the first window (ISO; without a zone: UTC)"
+    command.add_argument("--from", dest="from_", required=True, metavar="START", help=help_)
+    command.add_argument("--to", required=True, metavar="END", help="end of the last window; not in the future")
+    command.add_argument("--every", default="1d", metavar="LENGTH", help="length of a window, such as 12h; default: 1d")
+    help_ = "windows that run at the same time, each in a process of its own; default: 1"
+    command.add_argument("--parallel", type=int, default=1, metavar="N", help=help_)
+    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")
+    command.add_argument("--store", help="store to use instead of the store in the spec")
+    command.add_argument("--rehash", action="store_true", help="read every raw file again to take its digest")
+
+
+OPERATING: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "backfill": _backfill,
+    "gc": _gc,
+    "reap": _reap,
+    "nodes": _nodes,
+    "drain": _standing,
+    "restore": _standing,
+}

@@ -29,6 +29,7 @@ from infra.code_bundle import unpack
 from infra.datasets import local_dataset
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.participants import generations
+from infra.gang.conductor.bad_nodes import without_drained
 from infra.gang.conductor.conductor import WAIT_S
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
@@ -147,7 +148,7 @@ def _generations(store: Store, errand: ErrandRequest, ledger: Ledger, keeper: Le
     while True:
         number = 1 + max(patiently(lambda: generations(store, errand.uri)), default=-1)
         _admit(errand, keeper, number)
-        launch = errand.launch().for_generation(number, ledger.token)
+        launch = without_drained(store, errand.launch(), here=False).for_generation(number, ledger.token)
         patiently(partial(store.create_once, layout.launch(errand.uri, number), launch.to_json()))
         generation = Generation(
             store, launch, errand.start, commit=lambda _: None, check=keeper.check, on_progress=errand.on_progress

@@ -50,3 +50,13 @@ def slots(training: str) -> str:
 def slot(training: str, lease_id: str) -> str:
     """Mark: a conductor of the training took this lease."""
     return f"{slots(training)}/{_name(lease_id)}"
+
+
+def backfills(pipeline_name: str) -> str:
+    """Folder of the windows that a pipeline's backfills have begun."""
+    return f"backfills/{_name(pipeline_name)}"
+
+
+def backfilled(pipeline_name: str, window: str, what: str) -> str:
+    """Record that a window was `begun`, or has `ended`; created once."""
+    return f"{backfills(pipeline_name)}/{_name(window)}/{_name(what)}.json"

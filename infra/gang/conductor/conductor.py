@@ -26,6 +26,7 @@ from infra import stopping
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.listing import adoptable, why_from
 from infra.gang.checkpoints.participants import begun
+from infra.gang.conductor.bad_nodes import remember, without_drained
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.recovery import Recovery, restore_budgets
@@ -185,6 +186,7 @@ class _Conductor:
 
         while True:
             generation: Generation | None = None
+            failed: TrainwrightError | None = None
             try:
                 self._admit(recovery.nodes, keeper)
                 generation = Generation(
@@ -199,6 +201,7 @@ class _Conductor:
             except TrainwrightError as error:
                 # Nodes may have noticed first that another conductor has taken over, and ended.
                 keeper.confirm()
+                failed = error
                 self._recover(error, generation, ledger, recovery)
                 patient = bool(error.details.get("grows"))
                 if isinstance(error, StorageUnavailable):
@@ -207,6 +210,7 @@ class _Conductor:
                 if generation is not None:
                     self.node_seconds += generation.node_seconds
                     self.request.on_usage(generation.activity.usage(self.request.start is None))
+                    remember(self.store, generation, failed)
 
     def _recover(
         self, error: TrainwrightError, generation: Generation | None, ledger: Ledger, recovery: Recovery
@@ -252,7 +256,8 @@ class _Conductor:
             self.on_progress(Progress(self._next(), "starting", step=resume.step, sentence=sentence))
         self.first = False
         while True:
-            launch = recovery.launch.for_generation(self._next(), ledger.token, resume)
+            launch = without_drained(self.store, recovery.launch, here=self.request.start is None)
+            launch = launch.for_generation(self._next(), ledger.token, resume)
             if self.request.replay is not None:
                 launch = self.request.replay.launch(launch)
             path = layout.launch(self.training, launch.generation)

@@ -115,6 +115,14 @@ class Members:
         """The error for a roll-call that too few nodes have answered; it names the nodes that are missing."""
         missing = [self.named(number) for number, node in enumerate(self.nodes) if not self._takes_part(node)]
         logs = [node.handle.log() for node in self.nodes if node.joined is None]
+        came = [node.host for node in self.nodes if node.joined is not None]
+        if came and all(host in self._launch.left_out for host in came):
+            sentence = f"Every node that answered the roll-call of generation {self._launch.generation} is left out: "
+            return GangIncomplete(
+                f"{sentence}{', '.join(sorted(set(came)))}.",
+                remedy="`trainwright nodes` says which are drained, and `trainwright restore NODE` lets one take part.",
+                details={"missing": missing, "log": "\n".join(logs)},
+            )
         return GangIncomplete(
             f"Node {', '.join(missing)} of {self._launch.nodes} had not answered the roll-call of generation "
             f"{self._launch.generation} after {timeout_s:g} s.",

@@ -35,6 +35,7 @@ from infra.gang.node.publisher import Publisher
 from infra.gang.node.ranks import SAVED_WITHIN_S, RankWatch
 from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles, stop_file, write_launch
+from infra.nodes import this_node
 from infra.processes.child_main import PARENT, end_with_parent
 from infra.processes.environment import explain, for_user_code
 from infra.processes.private_texts import new_log
@@ -133,7 +134,7 @@ class _Supervisor:
             node=self.node,
             address=self.address,
             port=self.listener.getsockname()[1],
-            host=socket.gethostname(),
+            host=this_node(),
             pid=os.getpid(),
             instance=self.mark,
             time=time.time(),
@@ -261,7 +262,7 @@ class _Supervisor:
         raise NodeLost(f"torchrun on node {self.node} {how} before its ranks had answered.", details=details)
 
     def _env(self, meeting: Meeting, inputs: Inputs, log: Path) -> dict[str, str]:
-        neighbours = sum(joined.host == socket.gethostname() for joined in meeting.nodes)
+        neighbours = sum(joined.host == this_node() for joined in meeting.nodes)
         # A rank that scores has as many threads as one process does.
         threads = ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours)
         mine = os.environ.get("OMP_NUM_THREADS", str(threads))

@@ -1,0 +1,104 @@
+"""What a store knows of nodes: created once each, so it outlives the run and the conductor that saw it.
+
+A node is known by the name that its supervisor states. Nothing proves the name, and nothing proves that whoever wrote a
+record told the truth (ADR 0050).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import get_args
+
+from data_contracts.canonical import digest
+from data_contracts.errors import UsageError
+from data_contracts.node_standing import Mishap, NodeMishap, NodeStanding
+from infra.audit import actor, now
+from infra.store import Store, layout
+
+# Names a node where its host name does not: in a container, whose host name is another one each time.
+NODE = "TRAINWRIGHT_NODE"
+MOST_NAME = 253
+KINDS: tuple[Mishap, ...] = get_args(Mishap)
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """One node: what went wrong on it, oldest first, and the newest decision of a person; None if there is none."""
+
+    name: str
+    mishaps: list[NodeMishap]
+    standing: NodeStanding | None
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether no training may use it."""
+        return self.standing is not None and self.standing.drained
+
+    def count(self, kind: Mishap, *, ever: bool = False) -> int:
+        """How often this went wrong since the node was last restored, or `ever`."""
+        since = "" if ever or self.standing is None or self.standing.drained else self.standing.at
+        return sum(one.kind == kind and one.at >= since for one in self.mishaps)
+
+
+def this_node() -> str:
+    """The name of the node that this process runs on."""
+    return os.environ.get(NODE) or socket.gethostname()
+
+
+def record_mishap(store: Store, mishap: NodeMishap) -> bool:
+    """Store a mishap, once for each node, training, generation and kind; returns whether this call did."""
+    if not is_node_name(mishap.node):
+        return False
+    same = digest([mishap.training, mishap.generation, mishap.kind])[:32]
+    return store.create_once(layout.node_mishap(mishap.node, same), mishap.to_json())
+
+
+def nodes_of(store: Store) -> list[NodeRecord]:
+    """Every node that the store knows, by name; CorruptError if a record is damaged."""
+    return sorted((_node(store, folder) for folder in store.list(layout.NODES)), key=lambda node: node.name)
+
+
+def drained_nodes(store: Store) -> dict[str, NodeStanding]:
+    """The nodes that no training may use, by name."""
+    standings = (_standing(store, folder) for folder in store.list(layout.NODES))
+    return {one.node: one for one in standings if one is not None and one.drained}
+
+
+def decide(store: Store, name: str, *, drained: bool, reason: str) -> NodeStanding:
+    """Record that a node is drained, or takes part again. UsageError for a name that cannot be one."""
+    if not is_node_name(name):
+        raise UsageError(f"{name[:80]!a} cannot be the name of a node.", remedy="`trainwright nodes` lists them.")
+    folder = layout.node_folder(name)
+    before = _standing(store, folder)
+    if not drained and (before is None or not before.drained):
+        raise UsageError(f"The node {name} is not drained.", remedy="`trainwright nodes` lists those that are.")
+    decision = NodeStanding(node=name, drained=drained, reason=reason, by=actor(), at=now())
+    k = len(store.list(layout.node_standings(folder)))
+    while not store.create_once(layout.node_standing(folder, k), decision.to_json()):
+        k += 1
+    return decision
+
+
+def is_node_name(name: str) -> bool:
+    """Whether a text may be the name of a node."""
+    return 0 < len(name) <= MOST_NAME and name.isprintable() and not name.isspace()
+
+
+def _node(store: Store, folder: str) -> NodeRecord:
+    names = store.list(layout.node_mishaps(folder))
+    paths = [f"{layout.node_mishaps(folder)}/{name}" for name in names]
+    mishaps = sorted(
+        (store.read_as(path, NodeMishap.from_json) for path in paths), key=lambda one: (one.at, one.generation)
+    )
+    standing = _standing(store, folder)
+    return NodeRecord(mishaps[0].node if standing is None else standing.node, mishaps, standing)
+
+
+def _standing(store: Store, folder: str) -> NodeStanding | None:
+    """The newest decision about a node. Decisions are never deleted, so their number is that of the newest."""
+    names = store.list(layout.node_standings(folder))
+    if not names:
+        return None
+    return store.read_as(layout.node_standing(folder, len(names) - 1), NodeStanding.from_json)

@@ -1,0 +1,95 @@
+"""`backfill`: each window once, with a real server and a contract that rejects every window after validate."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import UsageError
+from flows.cli import main
+from infra.store import layout, open_store
+from tasks.run.backfilling import Backfill, windows_between
+from tests.support.tiny import answer, home_with_server, trainwright, write_project
+
+SPAN = ["--from", "2026-01-01", "--to", "2026-01-03"]
+WINDOWED = {"data": {"source": "rows-{{ start }}.csv", "window": {"path": "%Y-%m-%d"}}}
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("backfill")
+    path = write_project(folder / "tiny", WINDOWED)
+    for day in ("2026-01-01", "2026-01-02"):
+        (path.parent / f"rows-{day}.csv").write_text("id,a,b,c,label\n1,7,0,0,1\n")
+    with home_with_server(folder / "home", shared_folder):
+        yield path
+
+
+def test_each_window_runs_once_and_is_not_run_again(spec: Path) -> None:
+    done = trainwright("backfill", spec, *SPAN, "--parallel", "2", "--json")
+    told = answer(done)["windows"]
+    assert done.returncode == 3, done.stderr
+    assert [(one["window"][:10], one["verdict"]) for one in told] == [
+        ("2026-01-01", "rejected"), ("2026-01-02", "rejected"),
+    ]  # fmt: skip
+    store = open_store(str(spec.parent / ".trainwright"), create=False)
+    assert sorted(store.list(layout.runs())) == sorted(one["run"] for one in told)
+
+    shutil.rmtree(Path(store.uri) / "runs")  # as gc does after a while
+    shutil.rmtree(Path(store.uri) / "triggers")
+    again = trainwright("backfill", spec, *SPAN, "--json")
+    assert again.returncode == 3, again.stderr
+    assert [one["verdict"] for one in answer(again)["windows"]] == ["rejected before"] * 2
+    assert [one["run"] for one in answer(again)["windows"]] == [one["run"] for one in told]
+    assert store.list(layout.runs()) == []
+
+    shifted = trainwright("backfill", spec, "--from", "2026-01-01T12:00", "--to", "2026-01-02T12:00")
+    assert shifted.returncode == 2
+    assert "overlaps 2026-01-01T00:00:00+00:00..2026-01-02T00:00:00+00:00, which an earlier" in shifted.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--from", "2026-01-03", "--to", "2026-01-01"], "its end is not after its start"),
+        (["--from", "2026-01-01", "--to", "2026-01-01"], "its end is not after its start"),
+        (["--from", "2026-01-01", "--to", "2999-01-01"], "--to: 2999-01-01 lies in the future"),
+        (["--from", "soon", "--to", "2026-01-01"], "cannot be read"),
+        ([*SPAN, "--every", "0d"], "--every: '0d' is not a length above 0"),
+        ([*SPAN, "--every", "2026-01-01..2026-01-02"], "is not a length"),
+        ([*SPAN, "--every", "7h"], "does not divide the time from 2026-01-01 to 2026-01-03: 6:00:00 would be left"),
+        (["--from", "2000-01-01", "--to", "2026-01-01", "--every", "1m"], "more than 10,000"),
+        ([*SPAN, "--parallel", "0"], "--parallel: 0 is not a number of runs"),
+    ],
+)
+def test_bad_input_is_one_sentence(spec: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backfill", str(spec), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_windows_are_half_open_and_the_last_ends_at_the_end() -> None:
+    day = timedelta(days=1)
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+    found = windows_between("2026-01-01", "2026-01-04", "1d")
+    assert [(one.start, one.end) for one in found] == [(first + n * day, first + (n + 1) * day) for n in range(3)]
+    present = datetime(2026, 1, 3, 23, tzinfo=UTC)
+    with pytest.raises(UsageError, match="lies in the future"):
+        windows_between("2026-01-01", "2026-01-04", "1d", present)
+
+
+def test_the_same_times_in_another_zone_are_the_same_window(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    (utc,) = windows_between("2026-01-01T00:00+00:00", "2026-01-02T00:00+00:00", "1d")
+    (berlin,) = windows_between("2026-01-01T01:00+01:00", "2026-01-02T01:00+01:00", "1d")
+    first, second = Backfill(store, "tiny", [utc]), Backfill(store, "tiny", [berlin])
+    first.begin(utc)
+    second.refuse_overlaps()
+    assert first.key(utc) == second.key(berlin)
+    other = Backfill(store, "tiny", windows_between("2026-01-01T12:00", "2026-01-02T12:00", "1d"))
+    with pytest.raises(UsageError, match="overlaps"):
+        other.refuse_overlaps()
+    Backfill(store, "other", other.windows).refuse_overlaps()

@@ -1,0 +1,95 @@
+"""`nodes`, `drain`, `restore`: what people see and decide of nodes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from data_contracts.node_standing import NodeMishap
+from flows.cli import main
+from infra.nodes import decide, drained_nodes, nodes_of, record_mishap
+from infra.store import Store, layout, open_store
+
+ODD = "Node_A.example.com/../x"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRAINWRIGHT_ACTOR", "ada")
+    return open_store(str(tmp_path / "store"))
+
+
+def mishap(node: str, at: str = "2026-01-01T00:00:00+00:00", **more: Any) -> NodeMishap:
+    about = {"kind": "failure", "cause": "hung", "training": "trainings/k-0", "generation": 0, "sentence": "It hung."}
+    return NodeMishap(**{"node": node, "at": at, **about, **more})
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(list(words)) == code
+    printed = capsys.readouterr()
+    return printed.err if code else printed.out
+
+
+def test_nothing_is_known(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "nodes", store.uri) == "Nothing went wrong on any node, and none is drained.\n"
+
+
+def test_a_node_is_listed_drained_and_restored(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [record_mishap(store, mishap("gpu-1")) for _ in range(2)] == [True, False], "once each"
+    record_mishap(store, mishap("gpu-1", generation=1, kind="straggler"))
+    lines = said(capsys, "nodes", store.uri).splitlines()
+    assert lines[2].split()[:6] == ["gpu-1", "in", "use", "1", "1", "0"]
+    assert "gpu-1 from its next generation on\n" in said(
+        capsys, "drain", "gpu-1", "--reason", "its fan", "--store", store.uri
+    )
+    assert list(drained_nodes(store)) == ["gpu-1"]
+    assert "drained" in said(capsys, "nodes", store.uri)
+    assert "its fan" in said(capsys, "nodes", store.uri)
+    said(capsys, "restore", "gpu-1", "--reason", "a new fan", "--store", store.uri)
+    assert drained_nodes(store) == {}
+    (known,) = json.loads(said(capsys, "nodes", store.uri, "--json"))["stores"][0]["nodes"]
+    assert known["since_restored"] == {"failure": 0, "straggler": 0, "corrupt_replica": 0}
+    assert known["ever"] == {"failure": 1, "straggler": 1, "corrupt_replica": 0}
+    assert (known["standing"]["by"], known["standing"]["reason"]) == ("ada", "a new fan")
+    not_drained = said(capsys, "restore", "gpu-1", "--reason", "x", "--store", store.uri, code=2)
+    assert "The node gpu-1 is not drained." in not_drained
+
+
+def test_a_name_that_is_no_path_is_kept_as_it_is(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = said(capsys, "drain", ODD, "--reason", "x", "--store", store.uri)
+    assert "nothing is recorded of it yet, so check the name" in printed
+    assert list(drained_nodes(store)) == [ODD]
+    for wrong in ("", "a\x1b[31m", "n" * 254):
+        assert "cannot be the name of a node" in said(
+            capsys, "drain", wrong, "--reason", "x", "--store", store.uri, code=2
+        )
+    assert not record_mishap(store, mishap("a\nb"))
+
+
+def test_two_decisions_at_once_are_both_kept(store: Store) -> None:
+    both = threading.Barrier(4)
+
+    def drain(reason: str) -> None:
+        both.wait()
+        decide(store, "gpu-1", drained=True, reason=reason)
+
+    threads = [threading.Thread(target=drain, args=(f"reason {n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(store.list(layout.node_standings("gpu-1"))) == 4
+
+
+def test_several_stores_and_damage(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    decide(store, "gpu-1", drained=True, reason="x")
+    (Path(store.uri) / layout.node_standing("gpu-1", 0)).write_text("{}")
+    with pytest.raises(CorruptError):
+        nodes_of(store)
+    assert "nodes/gpu-1/standing/0.json" in said(capsys, "nodes", store.uri, code=6)

@@ -1,0 +1,155 @@
+"""What a conductor records of nodes, and which it does without; its nodes are told by hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import (
+    CorruptError,
+    GangIncomplete,
+    Hung,
+    NodeLost,
+    Preempted,
+    StorageUnavailable,
+    TrainwrightError,
+    UserCodeError,
+)
+from data_contracts.messages.gang import Joined, Launch
+from data_contracts.pipeline_spec import RetrySpec
+from infra.gang.conductor.bad_nodes import remember, without_drained
+from infra.gang.conductor.conductor import conduct
+from infra.gang.conductor.request import TrainingRequest
+from infra.nodes import NODE, decide, nodes_of
+from infra.store import Store, layout, open_store
+from tests.unit.infra.gang.conductor.test_conductor_run import TRAINING, Node
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+class At(Node):
+    """A node on a machine of its own; one that takes no part only stays."""
+
+    def __init__(self, store: Store, generation: int, node: int, host: str, end: TrainwrightError | str | None) -> None:
+        super().__init__(store, generation, node, "")
+        os.remove(Path(store.uri) / layout.joined(*self.place))
+        joined = Joined(node=node, address="127.0.0.1", port=1, host=host)
+        store.create_json(layout.joined(*self.place), joined.to_json())
+        self.end, self.over = end or "", end is None
+
+
+def train(store: Store, *starts: tuple[str, TrainwrightError | str | None], **options: Any) -> int:
+    """Train with nodes that start on these hosts, one after the other, and end so; the number of generations."""
+    left = list(starts)
+    request = TrainingRequest(
+        launch=Launch(training=TRAINING, nodes=1, devices=1, poll_s=0.001),
+        holder="test",
+        retry=RetrySpec(),
+        keep=2,
+        select=None,
+        rollcall_timeout_s=options.pop("rollcall_timeout_s", 30),
+        start=lambda generation, node: At(store, generation, node, *left.pop(0)),
+        **options,
+    )
+    return conduct(store, request).generations
+
+
+def counts(store: Store) -> dict[str, list[int]]:
+    kinds = ("failure", "straggler", "corrupt_replica")
+    return {one.name: [one.count(kind) for kind in kinds] for one in nodes_of(store)}
+
+
+def test_a_node_that_failed_is_remembered_in_the_store(store: Store) -> None:
+    lost, hung = NodeLost("gone.", details={"node": 0}), Hung("stands.", details={"node": 0})
+    assert train(store, ("bad", lost), ("bad", hung), ("good", "")) == 3
+    assert counts(store) == {"bad": [2, 0, 0]}
+    (bad,) = nodes_of(store)
+    assert [(one.cause, one.generation, one.training) for one in bad.mishaps] == [
+        ("node_lost", 0, TRAINING), ("hung", 1, TRAINING),
+    ]  # fmt: skip
+
+
+def test_a_drained_node_is_not_used_and_another_takes_its_place(store: Store) -> None:
+    decide(store, "bad", drained=True, reason="its memory")
+    assert train(store, ("bad", None), ("good", "")) == 1
+    assert store.read_as(layout.launch(TRAINING, 0), Launch.from_json).left_out == ["bad"]
+
+
+def test_a_restored_node_is_used_again(store: Store) -> None:
+    decide(store, "bad", drained=True, reason="its memory")
+    decide(store, "bad", drained=False, reason="new memory")
+    assert train(store, ("bad", "")) == 1
+
+
+def test_only_drained_nodes_is_one_sentence(store: Store) -> None:
+    decide(store, "bad", drained=True, reason="its memory")
+    with pytest.raises(GangIncomplete) as caught:
+        train(store, ("bad", None), ("bad", None), rollcall_timeout_s=0.2)
+    assert caught.value.message == "Every node that answered the roll-call of generation 0 is left out: bad."
+
+
+def test_this_machine_is_drained(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NODE, "rack-7")
+    launch = Launch(training=TRAINING, nodes=1, devices=1)
+    assert without_drained(store, launch, here=True) is launch
+    decide(store, "rack-7", drained=True, reason="its memory")
+    with pytest.raises(GangIncomplete, match=r"^Every node that could train is drained: rack-7 \(its memory; by "):
+        without_drained(store, launch, here=True)
+    assert without_drained(store, launch, here=False).left_out == ["rack-7"]
+    left_out = launch.model_copy(update={"left_out": ["rack-7"]})
+    assert without_drained(store, left_out, here=False).left_out == ["rack-7"]
+
+
+def a_generation(hosts: dict[int, str], slow: set[int] | None = None) -> Any:
+    """Four nodes of two ranks each, as a generation shows them at its end."""
+    reports = SimpleNamespace(liveness=SimpleNamespace(warned=slow or set()))
+    launch = Launch(training=TRAINING, nodes=4, devices=2)
+    return SimpleNamespace(nodes=hosts, reports=reports, launch=launch, training=TRAINING, number=3)
+
+
+HOSTS = {0: "a", 1: "b", 2: "c", 4: "e"}
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (NodeLost("gone.", details={"node": 4}), {"e": [1, 0, 0]}),
+        (NodeLost("a connection broke.", details={"node": 1, "link": True}), {}),
+        (NodeLost("gone.", details={"node": 3}), {}),
+        (Hung("all wait."), {}),
+        (CorruptError("odd.", details={"ranks": [6], "node": 0}), {"e": [0, 0, 1]}),
+        (CorruptError("odd.", details={"ranks": [2, 3, 5]}), {"b": [0, 0, 1], "c": [0, 0, 1]}),
+        (CorruptError("which?", details={"ranks": [0, 1, 2, 3, 4, 5, 6, 7]}), {}),
+        (CorruptError("a checkpoint.", details={"checkpoint": "x"}), {}),
+        (Preempted("asked.", details={"node": 1}), {}),
+        (UserCodeError("raised.", details={"node": 1}), {}),
+        (None, {}),
+    ],
+)
+def test_what_is_held_against_which_node(
+    store: Store, error: TrainwrightError | None, expected: dict[str, list[int]]
+) -> None:
+    remember(store, a_generation(HOSTS), error)
+    remember(store, a_generation(HOSTS), error)
+    assert counts(store) == expected, "once for a generation"
+
+
+def test_stragglers_are_recorded_when_the_generation_ends_well(store: Store) -> None:
+    remember(store, a_generation(HOSTS, {7, 2, 99}), None)
+    assert counts(store) == {"b": [0, 1, 0], "e": [0, 1, 0]}
+
+
+def test_a_store_that_is_away_costs_only_the_record(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> bool:
+        raise StorageUnavailable("it does not answer.")
+
+    monkeypatch.setattr(store, "create_once", away)
+    remember(store, a_generation(HOSTS), NodeLost("gone.", details={"node": 0}))
+    assert nodes_of(store) == []
