@@ -15,7 +15,7 @@ from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
 from data_contracts.node_standing import Mishap, NodeMishap, NodeStanding
 from infra.audit import actor, now
-from infra.store import Store, layout
+from infra.store import Store, node_paths
 
 # Names a node where its host name does not: in a container, whose host name is another one each time.
 NODE = "TRAINWRIGHT_NODE"
@@ -52,17 +52,17 @@ def record_mishap(store: Store, mishap: NodeMishap) -> bool:
     if not is_node_name(mishap.node):
         return False
     same = digest([mishap.training, mishap.generation, mishap.kind])[:32]
-    return store.create_once(layout.node_mishap(mishap.node, same), mishap.to_json())
+    return store.create_once(node_paths.node_mishap(mishap.node, same), mishap.to_json())
 
 
 def nodes_of(store: Store) -> list[NodeRecord]:
     """Every node that the store knows, by name; CorruptError if a record is damaged."""
-    return sorted((_node(store, folder) for folder in store.list(layout.NODES)), key=lambda node: node.name)
+    return sorted((_node(store, folder) for folder in store.list(node_paths.NODES)), key=lambda node: node.name)
 
 
 def drained_nodes(store: Store) -> dict[str, NodeStanding]:
     """The nodes that no training may use, by name."""
-    standings = (_standing(store, folder) for folder in store.list(layout.NODES))
+    standings = (_standing(store, folder) for folder in store.list(node_paths.NODES))
     return {one.node: one for one in standings if one is not None and one.drained}
 
 
@@ -70,13 +70,13 @@ def decide(store: Store, name: str, *, drained: bool, reason: str) -> NodeStandi
     """Record that a node is drained, or takes part again. UsageError for a name that cannot be one."""
     if not is_node_name(name):
         raise UsageError(f"{name[:80]!a} cannot be the name of a node.", remedy="`trainwright nodes` lists them.")
-    folder = layout.node_folder(name)
+    folder = node_paths.node_folder(name)
     before = _standing(store, folder)
     if not drained and (before is None or not before.drained):
         raise UsageError(f"The node {name} is not drained.", remedy="`trainwright nodes` lists those that are.")
     decision = NodeStanding(node=name, drained=drained, reason=reason, by=actor(), at=now())
-    k = len(store.list(layout.node_standings(folder)))
-    while not store.create_once(layout.node_standing(folder, k), decision.to_json()):
+    k = len(store.list(node_paths.node_standings(folder)))
+    while not store.create_once(node_paths.node_standing(folder, k), decision.to_json()):
         k += 1
     return decision
 
@@ -87,8 +87,8 @@ def is_node_name(name: str) -> bool:
 
 
 def _node(store: Store, folder: str) -> NodeRecord:
-    names = store.list(layout.node_mishaps(folder))
-    paths = [f"{layout.node_mishaps(folder)}/{name}" for name in names]
+    names = store.list(node_paths.node_mishaps(folder))
+    paths = [f"{node_paths.node_mishaps(folder)}/{name}" for name in names]
     mishaps = sorted(
         (store.read_as(path, NodeMishap.from_json) for path in paths), key=lambda one: (one.at, one.generation)
     )
@@ -98,7 +98,7 @@ def _node(store: Store, folder: str) -> NodeRecord:
 
 def _standing(store: Store, folder: str) -> NodeStanding | None:
     """The newest decision about a node. Decisions are never deleted, so their number is that of the newest."""
-    names = store.list(layout.node_standings(folder))
+    names = store.list(node_paths.node_standings(folder))
     if not names:
         return None
-    return store.read_as(layout.node_standing(folder, len(names) - 1), NodeStanding.from_json)
+    return store.read_as(node_paths.node_standing(folder, len(names) - 1), NodeStanding.from_json)

@@ -9,7 +9,7 @@ from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from flows.commands.tables import table
 from infra.nodes import KINDS, NodeRecord, decide, nodes_of
-from infra.store import Store, layout
+from infra.store import Store, node_paths
 from tasks.run.run import known_store_list, not_found
 from tasks.stages.rollback import checked_reason
 
@@ -52,7 +52,7 @@ def restore(arguments: argparse.Namespace) -> Answer:
 def _store(arguments: argparse.Namespace) -> Store:
     """The named store, the known store that has a record of the node, or the only known store."""
     stores = known_store_list(arguments.store)
-    having = [store for store in stores if layout.node_folder(arguments.node) in store.list(layout.NODES)]
+    having = [store for store in stores if node_paths.node_folder(arguments.node) in store.list(node_paths.NODES)]
     if len(having) == 1 or (not having and len(stores) == 1):
         return (having or stores)[0]
     if not having:

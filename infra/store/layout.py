@@ -35,12 +35,6 @@ from infra.store.model_paths import questions as questions
 from infra.store.model_paths import receipt as receipt
 from infra.store.model_paths import signature as signature
 from infra.store.model_paths import split_exposure as split_exposure
-from infra.store.node_paths import NODES as NODES
-from infra.store.node_paths import node_folder as node_folder
-from infra.store.node_paths import node_mishap as node_mishap
-from infra.store.node_paths import node_mishaps as node_mishaps
-from infra.store.node_paths import node_standing as node_standing
-from infra.store.node_paths import node_standings as node_standings
 from infra.store.path_parts import check_path as check_path
 from infra.store.path_parts import name_part as _name
 from infra.store.path_parts import number_part as _number

@@ -1,4 +1,4 @@
-"""The part of the layout about nodes; `infra/store/layout.py` has all paths."""
+"""The paths of what a store knows of nodes; `infra/store/layout.py` has all others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def node_folder(name: str) -> str:
     try:
         return valid_name(name)
     except ValueError:
-        return digest(name)
+        return digest(name)[:32]
 
 
 def node_mishaps(folder: str) -> str:

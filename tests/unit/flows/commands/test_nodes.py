@@ -13,7 +13,7 @@ from data_contracts.errors import CorruptError
 from data_contracts.node_standing import NodeMishap
 from flows.cli import main
 from infra.nodes import decide, drained_nodes, nodes_of, record_mishap
-from infra.store import Store, layout, open_store
+from infra.store import Store, node_paths, open_store
 
 ODD = "Node_A.example.com/../x"
 
@@ -84,12 +84,12 @@ def test_two_decisions_at_once_are_both_kept(store: Store) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(store.list(layout.node_standings("gpu-1"))) == 4
+    assert len(store.list(node_paths.node_standings("gpu-1"))) == 4
 
 
 def test_several_stores_and_damage(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decide(store, "gpu-1", drained=True, reason="x")
-    (Path(store.uri) / layout.node_standing("gpu-1", 0)).write_text("{}")
+    (Path(store.uri) / node_paths.node_standing("gpu-1", 0)).write_text("{}")
     with pytest.raises(CorruptError):
         nodes_of(store)
     assert "nodes/gpu-1/standing/0.json" in said(capsys, "nodes", store.uri, code=6)
