@@ -58,12 +58,12 @@ def _show(question: Question, decision: str, arguments: argparse.Namespace, *, s
 
 def shown(question: Question) -> list[str]:
     """What a question is about: the alias, the candidate, the champion, what the gates found, and the deadline."""
-    none = "none: it would be the first version"
+    none = "none; it would be the first version"
     champion = none if question.champion is None else f"version {question.champion_version}, id {question.champion.id}"
     return [
         f"The run {question.run_id} of {question.pipeline} asks: may this candidate become {question.name}?",
         f"  candidate  checkpoint {question.candidate.id}",
-        f"  instead of {champion}",
+        f"  champion   {champion}",
         *(f"  gate       {'met' if gate.met else 'NOT MET'}: {gate.sentence}" for gate in question.gates),
         *(["  gates      none"] if not question.gates else []),
         f"  asked      {readable(question.asked)}",

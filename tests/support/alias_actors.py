@@ -254,7 +254,12 @@ class _ActorRun(Run):
 def _resolved() -> dict[str, Any]:
     """The inputs of a run, as stored, whose spec promotes whatever it trains."""
     golden = json.loads((Path(__file__).parents[1] / "golden" / "handoffs-v1.json").read_text())["Resolved"]
-    return {**golden, "actor": "ann", "spec": {**golden["spec"], "promote": {"model": MODEL, "alias": ALIAS}}}
+    return {
+        **golden,
+        "actor": "ann",
+        "trigger": "cli",
+        "spec": {**golden["spec"], "promote": {"model": MODEL, "alias": ALIAS}},
+    }
 
 
 def _promoted(store: Store, act: Act, about: dict[str, Any]) -> tuple[str, str]:

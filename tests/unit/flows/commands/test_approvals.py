@@ -151,7 +151,7 @@ def test_what_is_answered_is_printed_first(store: Store, capsys: pytest.CaptureF
     assert lines[first : first + 6] == [
         f"The run {WAITING} of tiny asks: may this candidate become tiny@champion?",
         f"  candidate  checkpoint {told.candidate.id}",
-        f"  instead of version 1, id {'1' * 64}",
+        f"  champion   version 1, id {'1' * 64}",
         r"  gate       met: a is 0.97\x1b[2J",
         "  asked      2026-11-25 10:00 UTC",
         "  deadline   2126-01-01 00:00 UTC; without an answer before, it counts as refused",
