@@ -227,7 +227,7 @@ def test_a_scheduled_run_is_promoted(checkout: Checkout, tmp_path: Path) -> None
         "parameters": {"store": str(tmp_path)},
     }
     (schedule,) = checkout.ask(path, [wanted])
-    begun = checkout.wait_for(lambda run: run["auto_scheduled"])
+    begun = checkout.wait_for(lambda run: run["auto_scheduled"] and "spec" in run["parameters"])
     checkout.ask(f"{path}/{schedule['id']}", method="DELETE")
     ended = checkout.ended(begun)
     assert ended["state"]["name"] == "Promoted", ended["state"]
