@@ -36,7 +36,7 @@ def resolve_input(text: str, trained_on: Sequence[SourceSpec]) -> tuple[list[Sou
         if ending not in ENDINGS and not any(sign in uri for sign in "*?["):
             raise UsageError(
                 f"The format of {uri} is not clear from its name.",
-                remedy="Name a file that ends in .csv, .jsonl or .parquet (also with .gz, .bz2, .xz or .zst).",
+                remedy="Name a glob, or a file that ends in .csv, .jsonl or .parquet (or then .gz, .bz2, .xz, .zst).",
             )
         named = columns if ending == ".csv" else None
         stored = options if uri.startswith("s3://") else {}
