@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from data_contracts.approvals import Question, meaning
 from data_contracts.canaries import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Outcome, Standing
-from data_contracts.errors import ApprovalRefused, GateNotMet
+from data_contracts.errors import ApprovalPending, ApprovalRefused, GateNotMet
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion, Receipt, Ref
 from data_contracts.times import readable
 from infra import approvals, canaries, registry
@@ -23,7 +23,7 @@ from infra.handoffs import read_handoff
 from infra.store import Versioned
 from tasks.run.run import Run
 from tasks.stages import approval
-from tasks.stages.canary_moves import Mover, follow, is_forced
+from tasks.stages.canary_moves import Mover, follow, is_forced, is_to_move
 from tasks.stages.canary_tally import Tallied, gate_result, said, stored_standing, tally
 from tasks.stages.requirements import signing_key
 from tasks.stages.stage import Done
@@ -92,7 +92,7 @@ def tidy(run: Run) -> bool:
     end = None if canary is None else canaries.end_of(run.store, canary)
     if canary is None or end is None:
         return False
-    follow(run.store, canary, end, Mover(run.provenance(), signing_key(run)))
+    _follow(run, canary, end)
     return True
 
 
@@ -190,12 +190,37 @@ def _end(run: Run, canary: Canary, outcome: Outcome, reason: str, standing: Stan
 
 
 def _ended(run: Run, canary: Canary, end: CanaryEnd) -> Settled:
-    receipt = follow(run.store, canary, end, Mover(run.provenance(), signing_key(run)))
+    receipt = _follow(run, canary, end)
     if receipt is not None:
         return Done(receipt, "ran", receipt.sentence, canary.version.ref), ""
     sentence = canaries.ending(canary, end)
     log.warning("%s", sentence)
     return None, sentence
+
+
+def _follow(run: Run, canary: Canary, end: CanaryEnd) -> Receipt | None:
+    """Let the aliases follow an end, which whoever can write the store may have written: its approval is checked."""
+    refused = ""
+    if end.outcome == "promoted" and is_to_move(run.store, canary, end) and not _is_approved(run, canary, end):
+        refused = "the approval that this needs is not in the store"
+        log.warning("%s@%s: %s is promoted by no valid approval", canary.model, ALIAS, canary.version.version)
+    return follow(run.store, canary, end, Mover(run.provenance(), signing_key(run)), refused)
+
+
+def _is_approved(run: Run, canary: Canary, end: CanaryEnd) -> bool:
+    if not approval.is_asked_for(run):
+        return True
+    found = registry.read_alias(run.store, canary.model, canary.terms.alias)
+    if end.approval is None or end.gate is None or found is None:
+        return False
+    champion = registry.model_version(run.store, Ref.model_validate(found[0].value["model_version"]))
+    evaluation = read_handoff(run.store, canary.version.evaluation, Evaluation)
+    checkpoint, state, asker = canary.version.checkpoint, found[0].value["receipt"]["seal"], end.approval.run_id
+    try:
+        by = approval.approved(run, checkpoint, evaluation, [end.gate], champion, state, asker)
+    except (ApprovalPending, ApprovalRefused):
+        return False
+    return by == end.approval
 
 
 def _stands(run: Run, canary: Canary, champion: Champion, why: str) -> Done[Receipt]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.canaries import ALIAS, CanaryEnd, CanaryNote, Night, Outcome, Standing
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Hold, Receipt, Ref
 from infra import canaries, registry
 from infra.audit import now
@@ -49,8 +49,11 @@ def note(
     )
 
 
-def follow(store: Store, canary: Canary, end: CanaryEnd, mover: Mover) -> Receipt | None:
+def follow(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refused: str = "") -> Receipt | None:
     """Make the aliases as a canary's end says; called again, it does what is left.
+
+    Args:
+        refused: why the champion's alias must not move whatever the end says; "" if it may.
 
     Returns:
         The receipt of the champion's move, if this call made it; else None.
@@ -58,7 +61,7 @@ def follow(store: Store, canary: Canary, end: CanaryEnd, mover: Mover) -> Receip
     Raises:
         PointerMoved: another process moved an alias at the same time; it may have done the same.
     """
-    moved, failed = _promoted(store, canary, end, mover) if end.outcome == "promoted" else (None, "")
+    moved, failed = _promoted(store, canary, end, mover, refused) if end.outcome == "promoted" else (None, "")
     _ended(store, canary, end, mover, failed)
     return moved
 
@@ -79,13 +82,19 @@ def promotion_of(store: Store, canary: Canary, since: dict[str, Any] | None = No
     return None
 
 
+def is_to_move(store: Store, canary: Canary, end: CanaryEnd) -> bool:
+    """Whether the champion's alias still names what a canary's end says, so that it has not followed."""
+    found = registry.read_alias(store, canary.model, canary.terms.alias)
+    return found is not None and found[0].value["receipt"] == end.champion_receipt
+
+
 def is_forced(canary: Canary, hold: Hold | None) -> bool:
     """Whether a hold on a canary's checkpoint was there when a person let it stand all the same."""
     force = canary.receipt.force
     return hold is not None and force is not None and force.held == hold.sentence
 
 
-def _promoted(store: Store, canary: Canary, end: CanaryEnd, mover: Mover) -> tuple[Receipt | None, str]:
+def _promoted(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refused: str) -> tuple[Receipt | None, str]:
     """Move the champion's alias, unless that is done.
 
     Returns:
@@ -97,6 +106,8 @@ def _promoted(store: Store, canary: Canary, end: CanaryEnd, mover: Mover) -> tup
             return None, ""
         moved_to = "names nothing" if found is None else f"was moved to version {found[1]}"
         return None, f"{canary.name} {moved_to} before it could be promoted"
+    if refused:
+        return None, refused
     try:
         store.verify(canary.version.checkpoint.ref)
     except (CorruptError, FileNotFoundError):
@@ -184,11 +195,20 @@ def free(store: Store, model: str, current: Versioned, reason: str, mover: Mover
 
 
 def withdraw(store: Store, canary: Canary, by: str, reason: str, standing: Standing | None, mover: Mover) -> CanaryEnd:
-    """Take a canary back; returns the end that counts, which may be an earlier one. PointerMoved as of `follow`."""
+    """Take a canary back; returns the end that counts, which may be an earlier one.
+
+    UsageError if it is being promoted, which only a run completes: it checks the approval. PointerMoved as of `follow`.
+    """
     wanted = CanaryEnd(
         outcome="withdrawn", reason=f'{by} took it back: "{reason}"', by=by, at=now(), run_id="", standing=standing
     )
     end = canaries.end(store, canary, wanted)
+    if end.outcome == "promoted" and is_to_move(store, canary, end):
+        raise UsageError(
+            f"{canary.model}@{ALIAS}, version {canary.version.version}, is being promoted by the run {end.run_id}, "
+            "which was first.",
+            remedy=f"The next run completes it; `trainwright rollback {canary.name} --reason WHY` takes it back then.",
+        )
     follow(store, canary, end, mover)
     return end
 

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data_contracts.approved import Approval
 from data_contracts.canaries import ALIAS, CanaryEnd
 from data_contracts.errors import ApprovalPending, ApprovalRefused, GateNotMet, OnHold, StorageUnavailable, UsageError
+from data_contracts.gate_results import GateResult
 from data_contracts.pipeline_spec import GateSpec
 from infra import canaries, registry
 from infra.store import layout
@@ -336,11 +338,33 @@ def test_a_person_takes_a_canary_back(place: CanaryPlace) -> None:
     receipt = withdraw(place.store, "tiny", "  it is\nslow ", ANN)
     assert receipt.sentence == 'tiny@canary, version 2, was withdrawn: ann took it back: "it is slow"'
     assert (place.named(), place.named(ALIAS), place.held()) == (1, None, [2])
-    for _ in range(2):
-        with pytest.raises(UsageError, match="tiny has no canary"):
-            withdraw(place.store, "tiny", "again", ANN)
+    with pytest.raises(UsageError, match="tiny has no canary"):
+        withdraw(place.store, "tiny", "again", ANN)
     late = CanaryEnd(outcome="promoted", reason="late", by="bob", at=place.now(), run_id="late")
     assert canaries.end(place.store, canary, late).outcome == "withdrawn", "the first end counts"
+
+
+@pytest.mark.parametrize("approved", ["nobody", "a forged person"])
+def test_an_end_that_somebody_wrote_into_the_store_promotes_nothing_without_an_approval(
+    place: CanaryPlace, approved: str
+) -> None:
+    canary = place.stands()
+    protect(place.store, "tiny", "champion", "ann", "it is in the shop")
+    named = registry.read_alias(place.store, "tiny", "champion")
+    assert named is not None
+    forged = {"run_id": "x", "n": 0, "question": "", "by": "eve", "via": "cli", "reason": "", "at": place.now()}
+    end = CanaryEnd(
+        outcome="promoted", reason="a better", by="eve", at=place.now(), run_id="x",
+        champion_receipt=named[0].value["receipt"],
+        approval=None if approved == "nobody" else Approval(**forged),
+        gate=GateResult(metric="a", met=True, value=1, bound=0, sentence=""),
+    )  # fmt: skip
+    canaries.end(place.store, canary, end)
+    with pytest.raises(UsageError, match="is being promoted by the run x, which was first"):
+        withdraw(place.store, "tiny", "it is slow", ANN)
+    assert place.night(0, 10, n=1).decision == "unchanged"
+    assert (place.named(), place.named(ALIAS)) == (1, None)
+    assert place.history()[-1].sentence.endswith("but the approval that this needs is not in the store")
 
 
 def test_the_alias_of_a_canary_is_not_moved_by_hand(place: CanaryPlace) -> None:
