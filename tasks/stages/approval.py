@@ -66,7 +66,7 @@ def approved(
     if not is_asked_for(run):
         return None
     known = approvers_of(run)  # first: nobody is asked whose answer could not count
-    asks = partial(_question, run, (checkpoint, evaluation), gates, champion, state, asker or run.run_id)
+    asks = partial(_question, run, (checkpoint, evaluation), gates, champion, state, run_id=asker)
     question = approvals.latest_question(run.store, asker or run.run_id)
     while True:
         if question is None:
@@ -138,15 +138,15 @@ def _question(
     gates: Sequence[GateResult],
     champion: ModelVersion | None,
     state: str,
-    run_id: str,
     n: int,
+    run_id: str | None = None,
 ) -> Question:
-    """Question `n` of the run `run_id`, as it would be asked now."""
+    """Question `n` of the run `run_id` (default: this run), as it would be asked now."""
     checkpoint, evaluation = candidate
     asked = now()
     deadline = datetime.fromisoformat(asked) + length_of(run.spec.promote.approval_within)
     return Question(
-        run_id=run_id,
+        run_id=run_id or run.run_id,
         n=n,
         pipeline=run.spec.name,
         model=run.spec.model_name,
