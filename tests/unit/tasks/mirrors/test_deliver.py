@@ -30,7 +30,7 @@ from tasks.pages.run_report_page import run_report_page
 from tasks.run.run import reopen_run
 from tests.support.pool import Site, model_events, password_in, server_url, until
 from tests.support.stub_server import FakeMlflow, serving
-from tests.support.tiny import answer, trainwright
+from tests.support.tiny import answer, home_with_server, trainwright
 
 PORT_OF_NOBODY = "http://127.0.0.1:9"
 
@@ -116,7 +116,7 @@ def test_the_page_of_a_run_says_what_was_sent_where(project: Path, mlflow: FakeM
 
 
 def test_prefect_hears_of_a_rollback_later_if_no_server_ran(
-    project: Path, tmp_path: Path, state_folder: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, tmp_path: Path, shared_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_in(project)
     deliver.tell(store, lambda: due(store), Deadline(60))
@@ -132,21 +132,17 @@ def test_prefect_hears_of_a_rollback_later_if_no_server_ran(
     with monkeypatch.context() as later:
         later.setattr(outbox, "LATEST", timedelta(0))
         assert due_events(store) == []
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(state_folder / "home"))
-    site = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
-    told = answer(trainwright("mirror", "--store", store.uri, "--json", "--wait", "60", env=site.environment))
-    assert "prefect: the rollback of tiny@champion is an event in Prefect" in told["done"]
-    assert due_events(store) == []
+    with home_with_server(tmp_path / "served", shared_folder):
+        site = Site(server_url(), tmp_path / "site", password_in(tmp_path / "served"))
+        told = answer(trainwright("mirror", "--store", store.uri, "--json", "--wait", "60", env=site.environment))
+        assert "prefect: the rollback of tiny@champion is an event in Prefect" in told["done"]
+        assert due_events(store) == []
+        [event] = until(lambda: model_events(site, "tiny"))
+        site.close()
     receipt, about = registry.newest_move(store, "tiny", "champion") or (None, {})
     assert receipt is not None
-
-    def emitted() -> list[str]:  # other tests have events of a model of this name on this server
-        at = datetime.fromisoformat(about["finished"])
-        found = [one for one in model_events(site, "tiny") if datetime.fromisoformat(one["occurred"]) == at]
-        return [one["payload"]["sentence"] for one in found if one["event"] == "trainwright.model.rolled_back"]
-
-    assert until(emitted) == [receipt.sentence]
-    site.close()
+    assert (event["event"], event["payload"]["sentence"]) == ("trainwright.model.rolled_back", receipt.sentence)
+    assert datetime.fromisoformat(event["occurred"]) == datetime.fromisoformat(about["finished"])
 
 
 def promote_again(store: Store, number: int) -> None:
