@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -57,8 +58,8 @@ def test_history_tells_who_moved_an_alias_from_which_version_to_which_and_why(
     )
     page = said(capsys, "history", "tiny@champion").splitlines()
     assert page[0] == "tiny@champion is version 1: 3 entries"
-    rows = [line.split(None, 3) for line in page[3:6]]
-    assert [row[3].split("  ")[0].strip() for row in rows] == ["– → 1", "1 → 2", "2 → 1"]
+    rows = [re.split(" {2,}", line.strip()) for line in page[3:6]]
+    assert [row[3] for row in rows] == ["– → 1", "1 → 2", "2 → 1"]
     assert all(row[1] == registry_actor(project) and row[2] == "cli" for row in rows)
     note = "\n".join(page[7:])
     told = json.loads(said(capsys, "history", "tiny", "--json"))["aliases"]["champion"]
