@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
@@ -31,6 +32,8 @@ _STATES: dict[str, Any] = {
     **dict.fromkeys(("COMPLETED", "FAILED", "CRASHED"), "ended"),
 }
 _AGAIN = "AwaitingRetry"
+# As `tasks.run.run.new_run_id` makes them: no other flow run's name has such a word.
+_RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
 
 log = logging.getLogger("trainwright")
 
@@ -56,7 +59,7 @@ class PrefectResumer:
         def look(client: SyncPrefectClient) -> Standing:
             if (made := _by_key(client, key)) is not None:
                 return _standing(made)
-            same = _standing(_flow_run(client, crash.flow_run))
+            same = _standing(_own_flow_run(client, crash.flow_run, crash.run_id))
             return same if same.state == "asked" or same.run_count > crash.run_count else Standing("gone")
 
         return _asked(look)
@@ -65,7 +68,7 @@ class PrefectResumer:
         """Ask for the run to be resumed; returns how, or None if the caller must do it itself. StorageUnavailable."""
 
         def ask(client: SyncPrefectClient) -> str | None:
-            same = _flow_run(client, crash.flow_run)
+            same = _own_flow_run(client, crash.flow_run, crash.run_id)
             if same is not None and same.deployment_id is not None and self._is_served(client, same):
                 return _execute_again(client, same, crash)
             if same is not None and _standing(same).state == "running":
@@ -106,7 +109,7 @@ class PrefectResumer:
         """Tell people that a run is not resumed by itself."""
         announce(NOT_RESUMED, pipeline, run_id, sentence, f"{run_id}/{flow_run}")
         with contextlib.suppress(Exception), asking(retries=1) as client:
-            same = _flow_run(client, flow_run)
+            same = _own_flow_run(client, flow_run, run_id)
             if same is not None and _standing(same).state == "running":
                 _end(client, same.id, sentence)
 
@@ -142,6 +145,19 @@ def _flow_run(client: SyncPrefectClient, flow_run: str | None) -> FlowRun | None
         return None if flow_run is None else client.read_flow_run(UUID(flow_run))
     except (ObjectNotFound, ValueError):
         return None
+
+
+def _own_flow_run(client: SyncPrefectClient, flow_run: str | None, run_id: str) -> FlowRun | None:
+    """A flow run, if the server says itself that it is of this run; None if not.
+
+    Its id comes from the store: whoever can write there could have any flow run of the server executed again or ended.
+    """
+    found = _flow_run(client, flow_run)
+    if found is None or not _RUN_ID.fullmatch(run_id):
+        return None
+    # The run's id is in the name from the time when the run was opened (`flows.flow_runs.name_flow_run`).
+    named = [*found.name.split(), found.parameters.get("run_id")]
+    return found if run_id in named else None
 
 
 def _by_key(client: SyncPrefectClient, key: str) -> FlowRun | None:

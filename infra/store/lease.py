@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.errors import Fenced
+from data_contracts.errors import CorruptError, Fenced, TrainwrightError, UsageError
 from infra.processes.process_id import ProcessId, has_ended, this_process
 from infra.store.pointers import Pointer, PointerMoved, Versioned
 from infra.store.records import parsed
@@ -144,21 +144,37 @@ def standing_still(
     paths: Iterable[str],
     *,
     patience_s: float = 30,
+    unreadable: Callable[[str, TrainwrightError], None] | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Versioned]:
     """The leases of dead holders among `paths`: whose process has ended here, or whose beat stood still.
 
-    Returns as soon as all others have moved or were released. Time counts as in `Lease.take`. StorageUnavailable.
+    Returns as soon as all others have moved or were released. Time counts as in `Lease.take`.
+
+    Args:
+        unreadable: called with each lease that is damaged, which is then left out; None: it raises.
+
+    Raises: StorageUnavailable; CorruptError and UsageError for a lease that cannot be read.
     """
-    watched = {path: held for path in paths if (held := held_lease(store, path)) is not None}
+
+    def now_held(path: str) -> Versioned | None:
+        try:
+            return held_lease(store, path)
+        except (CorruptError, UsageError) as error:
+            if unreadable is None:
+                raise
+            unreadable(path, error)
+            return None
+
+    watched = {path: held for path in paths if (held := now_held(path)) is not None}
     dead = {path: held for path, held in watched.items() if _may_take_at_once(held, store.silent, clock())}
     poll_s = min(_POLL_S, patience_s / 10)
     still_s, answered = 0.0, clock()
     while watched.keys() - dead.keys() and still_s < patience_s:
         sleep(poll_s)
         for path in watched.keys() - dead.keys():
-            if held_lease(store, path) != watched[path]:
+            if now_held(path) != watched[path]:
                 del watched[path]
         now = clock()
         still_s, answered = still_s + min(now - answered, 2 * poll_s), now

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from data_contracts.errors import Fenced
 from data_contracts.executions import Crash, Execution
 from data_contracts.run_report import RunReport
@@ -21,13 +23,29 @@ def begin_execution(run: Run, token: int) -> None:
 def newest_execution(store: Store, run_id: str) -> Execution | None:
     """The newest process that began to carry the run out; None for a run of an earlier version."""
     tokens = _numbers(store.list(layout.executions(run_id)))
-    return store.read_as(layout.execution(run_id, tokens[-1]), Execution.from_json) if tokens else None
+    if not tokens:
+        return None
+
+    def parse(value: dict[str, Any]) -> Execution:
+        found = Execution.from_json(value)
+        _refuse_other((found.run_id, found.token), (run_id, tokens[-1]))
+        return found
+
+    return store.read_as(layout.execution(run_id, tokens[-1]), parse)
 
 
 def crashes_of(store: Store, run_id: str) -> list[Crash]:
-    """The run's crashes that were answered, from 0."""
-    numbers = _numbers(store.list(layout.crashes(run_id)))
-    return [store.read_as(layout.crash(run_id, n), Crash.from_json) for n in numbers]
+    """The run's crashes that were answered, from 0; CorruptError for one of another run, which could name any."""
+
+    def read(n: int) -> Crash:
+        def parse(value: dict[str, Any]) -> Crash:
+            found = Crash.from_json(value)
+            _refuse_other((found.run_id, found.n), (run_id, n))
+            return found
+
+        return store.read_as(layout.crash(run_id, n), parse)
+
+    return [read(n) for n in _numbers(store.list(layout.crashes(run_id)))]
 
 
 def num_ends(store: Store, run_id: str) -> int:
@@ -40,8 +58,14 @@ def num_ends(store: Store, run_id: str) -> int:
     return sum((one.error or {}).get("cause") != Fenced.cause for one in reports)
 
 
+def _refuse_other(found: tuple[str, int], expected: tuple[str, int]) -> None:
+    if found != expected:
+        raise ValueError(f"it is about {found[0][:80]!a}, number {found[1]}")
+
+
 def _numbers(names: list[str]) -> list[int]:
-    return sorted(int(stem) for name in names if (stem := name.removesuffix(".json")).isdigit())
+    stems = (name.removesuffix(".json") for name in names)
+    return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
 
 def _flow_run() -> str | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from data_contracts.canonical import is_name
 from data_contracts.errors import Crashed, Fenced, Interrupted, TrainwrightError
 from data_contracts.executions import Crash, Execution, Standing
 from data_contracts.resolved import Resolved
@@ -87,17 +88,20 @@ def reap(store: Store, resumer: Resumer, *, patience_s: float = PATIENCE_S) -> l
     """Look for dead runs in a store and have each resumed, or end it; returns what was done. StorageUnavailable."""
     runs = list(_unfinished(store))
     paths = {layout.lease(layout.run(run_id)): run_id for run_id in runs}
-    still = standing_still(store, paths, patience_s=patience_s)
-    reaped = [_reap_one(store, paths[path], seen, resumer) for path, seen in still.items()]
-    others = [run_id for run_id in runs if layout.lease(layout.run(run_id)) not in still]
-    reaped += [_reap_one(store, run_id, None, resumer) for run_id in others if _may_be_forgotten(store, run_id)]
+    damaged: dict[str, TrainwrightError] = {}
+    still = standing_still(store, paths, patience_s=patience_s, unreadable=damaged.__setitem__)
+    reaped: list[Reaped | None] = [_lost(store, paths[path], error) for path, error in damaged.items()]
+    for path, run_id in paths.items():
+        if path not in damaged:
+            reaped.append(_reap_one(store, run_id, still.get(path), resumer))
     return [one for one in reaped if one is not None]
 
 
 def _unfinished(store: Store) -> Iterable[str]:
     """The newest runs without a final verdict."""
     for run_id in sorted(store.list(layout.runs()), reverse=True)[:NEWEST]:
-        if not store.exists(layout.report(run_id)) and store.exists(layout.resolved(run_id)):
+        # What is no name was not made by Trainwright.
+        if is_name(run_id) and not store.exists(layout.report(run_id)) and store.exists(layout.resolved(run_id)):
             yield run_id
 
 
@@ -109,13 +113,22 @@ def _may_be_forgotten(store: Store, run_id: str) -> bool:
 def _reap_one(store: Store, run_id: str, seen: Versioned | None, resumer: Resumer) -> Reaped | None:
     """Answer for one run, whatever is wrong with it: the others must not suffer."""
     try:
+        if seen is None and not _may_be_forgotten(store, run_id):
+            return None
         return _Dead(store, run_id, resumer).answer(seen)
     except Fenced:
         return None
     except Interrupted as error:
         return Reaped(run_id, store.uri, "left", f"{run_id} could not be resumed now: {error.message}")
     except TrainwrightError as error:
-        return Reaped(run_id, store.uri, "lost", f"{run_id} cannot be resumed: {error}")
+        return _lost(store, run_id, error)
+    except Exception as error:  # records of a form that nobody foresaw
+        log.debug("%s", run_id, exc_info=True)
+        return _lost(store, run_id, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+
+
+def _lost(store: Store, run_id: str, why: object) -> Reaped:
+    return Reaped(run_id, store.uri, "lost", f"{run_id} cannot be resumed: {why}")
 
 
 class _Dead:

@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
-from data_contracts.executions import Crash, Standing
+from data_contracts.executions import Crash, Execution, Standing
 from infra.store import Lease, layout
 from infra.store.lease import held_lease
 from tasks.run.executions import begin_execution, crashes_of, num_ends
@@ -284,6 +285,59 @@ def test_a_damaged_run_is_told_and_the_others_go_on(site: Site, tmp_path: Path) 
     file.write_text(json.dumps({**value, "run_id": "else"}))
     what = {one.run_id: one.what for one in site.reaped()}
     assert what == {site.run.run_id: "lost", second.run.run_id: "resumed"}
+
+
+def _damaged_lease(site: Site) -> None:
+    (Path(site.store.uri) / site.path).write_bytes(b"{}")
+
+
+def _spec_of_another_form(site: Site) -> None:
+    path = layout.resolved(site.run.run_id)
+    (Path(site.store.uri) / path).unlink()
+    site.store.create_once(path, {**site.run.resolved.to_json(), "spec": {"name": 1}})
+
+
+def _crash_of(site: Site, **other: Any) -> None:
+    about = {"run_id": site.run.run_id, "n": 0, "token": 1, "ends": 0, "at": "", "by": "", **other}
+    site.store.create_once(layout.crash(site.run.run_id, 0), Crash(**about).to_json())
+
+
+def _execution_of_another_run(site: Site) -> None:
+    other = Execution(run_id="20261125-000000-0a0a0a", token=7, ends=0)
+    site.store.create_once(layout.execution(site.run.run_id, 7), other.to_json())
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        _damaged_lease,
+        _spec_of_another_form,
+        lambda site: _crash_of(site, run_id="20261125-000000-0a0a0a"),
+        lambda site: _crash_of(site, n=9),
+        _execution_of_another_run,
+    ],
+    ids=["lease", "spec", "crash of another run", "another crash", "execution of another run"],
+)
+def test_what_others_wrote_into_one_run_resumes_nothing_and_stops_no_other(
+    site: Site, tmp_path: Path, forge: Callable[[Site], None]
+) -> None:
+    second = Site(open_run(tmp_path / "tiny" / "pipeline.yaml", options=RunOptions(key="other", trigger="ci")))
+    for one in (site, second):
+        one.dies()
+    forge(site)
+    found = {one.run_id: one for one in site.reaped()}
+    assert {run_id: one.what for run_id, one in found.items()} == {
+        site.run.run_id: "lost", second.run.run_id: "resumed",
+    }  # fmt: skip
+    assert "\n" not in found[site.run.run_id].sentence
+    assert site.prefect.asked == [f"reap/{second.run.run_id}/0"]
+
+
+def test_files_that_are_no_crashes_are_not_read(site: Site) -> None:
+    site.dies()
+    for name in ("runs/No Run", f"{layout.crashes(site.run.run_id)}/\u00b2.json"):
+        (Path(site.store.uri) / name).mkdir(parents=True)
+    assert [one.what for one in site.reaped()] == ["resumed"]
 
 
 def test_a_store_that_is_away_is_told_and_the_others_are_looked_at(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
