@@ -227,9 +227,13 @@ def _unified(tables: Sequence[pa.Table]) -> list[pa.Table]:
     return [settle(table, schema) for table in tables]
 
 
-def batch_end(rows: pa.Table, most: int = TRANSFORM_ROWS) -> int:
-    """The number of rows in the next batch: a function of the rows alone, not of the chunks that hold them."""
-    some = rows.slice(0, most)
+def batch_end(rows: pa.Table, most: int | None = None) -> int:
+    """The number of rows in the next batch: a function of the rows alone, not of the chunks that hold them.
+
+    Args:
+        most: rows at most; default `TRANSFORM_ROWS`.
+    """
+    some = rows.slice(0, TRANSFORM_ROWS if most is None else most)
     sizes = np.cumsum(_row_bytes(some))
     return max(1, int(np.searchsorted(sizes, TRANSFORM_BYTES, "right")))
 

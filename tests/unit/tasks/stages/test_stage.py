@@ -65,6 +65,7 @@ def run() -> Any:
         recorded=True,
         external=False,
         results={},
+        meters=[],
         store=Store(Memory(), {}),
     )
 
