@@ -7,11 +7,12 @@ record told the truth (ADR 0050).
 from __future__ import annotations
 
 import os
+import re
 import socket
 from dataclasses import dataclass
 from typing import get_args
 
-from data_contracts.canonical import digest
+from data_contracts.canonical import digest, is_name
 from data_contracts.errors import UsageError
 from data_contracts.node_standing import Mishap, NodeMishap, NodeStanding
 from infra.audit import actor, now
@@ -20,6 +21,8 @@ from infra.store import Store, node_paths
 # Names a node where its host name does not: in a container, whose host name is another one each time.
 NODE = "TRAINWRIGHT_NODE"
 MOST_NAME = 253
+# As `node_standing` writes a number.
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 KINDS: tuple[Mishap, ...] = get_args(Mishap)
 
 
@@ -57,12 +60,13 @@ def record_mishap(store: Store, mishap: NodeMishap) -> bool:
 
 def nodes_of(store: Store) -> list[NodeRecord]:
     """Every node that the store knows, by name; CorruptError if a record is damaged."""
-    return sorted((_node(store, folder) for folder in store.list(node_paths.NODES)), key=lambda node: node.name)
+    found = (_node(store, folder) for folder in _folders(store))
+    return sorted((node for node in found if node is not None), key=lambda node: node.name)
 
 
 def drained_nodes(store: Store) -> dict[str, NodeStanding]:
     """The nodes that no training may use, by name."""
-    standings = (_standing(store, folder) for folder in store.list(node_paths.NODES))
+    standings = (_standing(store, folder) for folder in _folders(store))
     return {one.node: one for one in standings if one is not None and one.drained}
 
 
@@ -75,7 +79,7 @@ def decide(store: Store, name: str, *, drained: bool, reason: str) -> NodeStandi
     if not drained and (before is None or not before.drained):
         raise UsageError(f"The node {name} is not drained.", remedy="`trainwright nodes` lists those that are.")
     decision = NodeStanding(node=name, drained=drained, reason=reason, by=actor(), at=now())
-    k = len(store.list(node_paths.node_standings(folder)))
+    k = _newest(store, folder) + 1
     while not store.create_once(node_paths.node_standing(folder, k), decision.to_json()):
         k += 1
     return decision
@@ -86,19 +90,31 @@ def is_node_name(name: str) -> bool:
     return 0 < len(name) <= MOST_NAME and name.isprintable() and not name.isspace()
 
 
-def _node(store: Store, folder: str) -> NodeRecord:
-    names = store.list(node_paths.node_mishaps(folder))
+def _folders(store: Store) -> list[str]:
+    """The folders of nodes; what is no name was not made by Trainwright."""
+    return [name for name in store.list(node_paths.NODES) if is_name(name)]
+
+
+def _node(store: Store, folder: str) -> NodeRecord | None:
+    """What is recorded of a node; None if nothing is."""
+    names = [name for name in store.list(node_paths.node_mishaps(folder)) if name.endswith(".json")]
     paths = [f"{node_paths.node_mishaps(folder)}/{name}" for name in names]
     mishaps = sorted(
         (store.read_as(path, NodeMishap.from_json) for path in paths), key=lambda one: (one.at, one.generation)
     )
     standing = _standing(store, folder)
+    if standing is None and not mishaps:
+        return None
     return NodeRecord(mishaps[0].node if standing is None else standing.node, mishaps, standing)
 
 
 def _standing(store: Store, folder: str) -> NodeStanding | None:
-    """The newest decision about a node. Decisions are never deleted, so their number is that of the newest."""
-    names = store.list(node_paths.node_standings(folder))
-    if not names:
-        return None
-    return store.read_as(node_paths.node_standing(folder, len(names) - 1), NodeStanding.from_json)
+    """The newest decision about a node."""
+    k = _newest(store, folder)
+    return None if k < 0 else store.read_as(node_paths.node_standing(folder, k), NodeStanding.from_json)
+
+
+def _newest(store: Store, folder: str) -> int:
+    """The number of the newest decision about a node; -1 if there is none."""
+    stems = [name.removesuffix(".json") for name in store.list(node_paths.node_standings(folder))]
+    return max((int(stem) for stem in stems if _NUMBER.fullmatch(stem)), default=-1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +23,8 @@ from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
+# The last four are the wide forms, which some programs take for the same.
+_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 
 
 def cost(arguments: argparse.Namespace) -> Answer:
@@ -122,9 +125,21 @@ def _lines(group: Sum) -> list[list[Any]]:
 def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
     page = io.StringIO()
     writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(["" if cell is None else cell for cell in line] for line in lines)
+    writer.writerow(map(_cell, head))
+    writer.writerows(map(_cell, line) for line in lines)
     return page.getvalue().rstrip("\n")
+
+
+def _cell(value: Any) -> str:
+    """A cell that no spreadsheet program takes for a formula: tags are any texts, and the store may hold any name."""
+    text = "" if value is None else str(value)
+    if not _FORMULA.match(text):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> str:

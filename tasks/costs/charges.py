@@ -21,6 +21,7 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 # The node of a run that was carried out by a Trainwright that kept only a sum.
 UNTOLD = ""
 MICRO = 1_000_000
+_UNKNOWN = Price(machine="", per_hour=None, price_date="")
 _FAILED = ("failed", "cancelled", "killed")
 
 
@@ -195,7 +196,7 @@ def _without(span: Span, taken: Iterable[Span]) -> Iterator[Span]:
 def _price(execution: Execution, section: str) -> Price:
     """What a node of a section costs; a section without a price of its own works on this machine."""
     prices = execution.prices
-    return prices.get(section) or prices.get(HERE) or prices["train"]
+    return prices.get(section) or prices.get(HERE) or prices.get("train") or _UNKNOWN
 
 
 def _span(node: NodeUsage) -> Span:

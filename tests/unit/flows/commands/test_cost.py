@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from data_contracts.resolved import Price
 from data_contracts.usage import Execution
 from flows.cli import main
 from infra.machines import THIS_MACHINE, VARIABLE
@@ -108,6 +109,24 @@ def test_a_run_of_an_earlier_version_has_the_cost_of_its_report(
     report = store.read_json(layout.report(one.run_id))
     assert value["total"]["node_seconds"] == pytest.approx(report["cost"]["node_seconds"])
     assert [group["cause"] for group in value["groups"]] == ["unknown"]
+
+
+def test_no_cell_of_a_forged_record_is_a_formula(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, now, run_id = open_store(str(tmp_path / "store")), time.time(), "20261125-000000-0a0a0a"
+    price = Price(machine="\uff1dSUM(1+1)", per_hour=1.0, price_date="2026-01-01")
+    about = {"run_id": run_id, "execution": "e", "pipeline": "@SUM(1+1)", "model": "m", "began": now - 60, "ended": now}
+    tags = {"team": '=HYPERLINK("http://x.test")', "=1+1": "\t-2+3", "debt": "-5"}
+    forged = Execution(**about, tags=tags, prices={"here": price})
+    store.create_once(layout.usage(run_id, "e", "ended"), forged.to_json())
+    (line,) = csv.DictReader(io.StringIO(said(capsys, store.uri, "--by", "team,=1+1,debt,pipeline", "--format", "csv")))
+    assert [line["team"], line["'=1+1"], line["debt"], line["pipeline"]] == [
+        "'" + tags["team"], "'\t-2+3", "-5", "'@SUM(1+1)",
+    ]  # fmt: skip
+    (row,) = csv.DictReader(io.StringIO(said(capsys, store.uri, "--format", "focus")))
+    assert (row["SkuId"], row["x_Pipeline"], row["Tags"][0]) == ("'" + price.machine, "'@SUM(1+1)", "{")
+    assert '\n=HYPERLINK("http://x.test")  ' in said(capsys, store.uri, "--by", "team"), "a terminal runs no formula"
 
 
 def test_what_cannot_be_told_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

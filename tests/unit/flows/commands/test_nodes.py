@@ -87,6 +87,16 @@ def test_two_decisions_at_once_are_both_kept(store: Store) -> None:
     assert len(store.list(node_paths.node_standings("gpu-1"))) == 4
 
 
+def test_what_others_put_beside_the_records_is_not_read(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    decide(store, "gpu-1", drained=True, reason="x")
+    folder = Path(store.uri) / node_paths.NODES
+    for odd in ("gpu-1/standing/\u00b2.json", "gpu-1/standing/notes.txt", "Not A Node", "gpu-2", "gpu-1/mishaps/notes"):
+        (folder / odd).mkdir(parents=True)
+    assert list(drained_nodes(store)) == [node.name for node in nodes_of(store)] == ["gpu-1"]
+    said(capsys, "restore", "gpu-1", "--reason", "x", "--store", store.uri)
+    assert drained_nodes(store) == {}
+
+
 def test_several_stores_and_damage(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     decide(store, "gpu-1", drained=True, reason="x")
     (Path(store.uri) / node_paths.node_standing("gpu-1", 0)).write_text("{}")

@@ -107,6 +107,10 @@ def test_one_launch_is_charged_once_however_often_it_is_recorded() -> None:
     assert charges(execution(gangs=[once, once])) == charges(execution(gangs=[once]))
 
 
+def test_a_record_without_prices_has_an_unknown_one() -> None:
+    assert [charge.amount for charge in charges(execution(prices={}))] == [None]
+
+
 def test_an_unknown_price_is_not_zero() -> None:
     unknown = Price(machine="", per_hour=None, price_date="", pool="gpu")
     found = charges(execution(prices={"train": unknown, "here": HERE}, gangs=[gang(0, node(0, 0, 1, 2, 3, 4))]))
