@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from data_contracts.approvals import Question, meaning
 from data_contracts.canaries import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Outcome, Standing
-from data_contracts.errors import ApprovalPending, ApprovalRefused, GateNotMet
+from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion, Receipt, Ref
 from data_contracts.times import readable
 from infra import approvals, canaries, registry
@@ -199,12 +199,26 @@ def _ended(run: Run, canary: Canary, end: CanaryEnd) -> Settled:
 
 
 def _follow(run: Run, canary: Canary, end: CanaryEnd) -> Receipt | None:
-    """Let the aliases follow an end, which whoever can write the store may have written: its approval is checked."""
+    """Let the aliases follow an end, which whoever can write the store may have written, as well as the canary."""
     refused = ""
-    if end.outcome == "promoted" and is_to_move(run.store, canary, end) and not _is_approved(run, canary, end):
-        refused = "the approval that this needs is not in the store"
-        log.warning("%s@%s: %s is promoted by no valid approval", canary.model, ALIAS, canary.version.version)
+    if end.outcome == "promoted" and is_to_move(run.store, canary, end) and (refused := _why_not(run, canary, end)):
+        log.warning("%s@%s: version %s is not promoted: %s", canary.model, ALIAS, canary.version.version, refused)
     return follow(run.store, canary, end, Mover(run.provenance(), signing_key(run)), refused)
+
+
+def _why_not(run: Run, canary: Canary, end: CanaryEnd) -> str:
+    """Why the champion's alias must not move whatever the end says, as the end of a sentence; "" if it may."""
+    key = signing_key(run)
+    if key is not None:
+        from infra.signing.signatures import verify_receipt
+
+        assert canary.receipt.ref is not None
+        try:
+            verify_receipt(run.store, run.store.manifest(canary.receipt.ref), [key.public])
+        except (CorruptError, FileNotFoundError) as error:
+            log.warning("%s", error)
+            return "the release key did not let it stand"
+    return "" if _is_approved(run, canary, end) else "the approval that this needs is not in the store"
 
 
 def _is_approved(run: Run, canary: Canary, end: CanaryEnd) -> bool:
