@@ -172,7 +172,7 @@ class GangIncomplete(Interrupted):
 
 
 class Crashed(Interrupted):
-    """The process that carried a run out died without a word, too often to be resumed again by itself."""
+    """The process that carried a run out died without a report, too often to be resumed again by itself."""
 
     cause = "crashed"
     retry_key = "crashed"

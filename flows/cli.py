@@ -14,49 +14,65 @@ from typing import Any, NoReturn
 from flows.arguments import arguments_of
 from flows.stages import verbs
 
-SUBCOMMANDS: dict[str, tuple[str, str]] = {
-    "quickstart": ("quickstart", "run the digits example end to end: rejected, promoted, unchanged, not promoted"),
-    "init": ("project", "write a working starter pipeline into a folder"),
-    "doctor": ("doctor", "check this machine: hardware, state folder, leftover temporary folders, stores"),
-    "up": ("server", "start the local Prefect server, the pool and a worker"),
-    "ui": ("server", "print a link that opens the Prefect pages and signs you in"),
-    "down": ("server", "stop the local Prefect server and its worker"),
-    "deploy": ("deploy", "make a pipeline a Prefect deployment, to run on a schedule or on demand"),
-    "run": ("run", "run a pipeline from raw data to promotion"),
-    "backfill": ("backfill", "run a pipeline once for each window of a span of time"),
-    "resume": ("run", "continue a run that was stopped or failed"),
-    "reap": ("reap", "find runs whose process died without a word, and have them resumed"),
-    "nodes": ("nodes", "list what went wrong on nodes, and which of them no training may use"),
-    "drain": ("nodes", "let no training use a node from its next generation on"),
-    "restore": ("nodes", "let trainings use a node again"),
-    "checkpoints": ("queries", "list the checkpoints of a run's training"),
-    "logs": ("queries", "print the output of the ranks of a run's training"),
-    "status": ("queries", "show the server, and the runs and models of each store"),
-    "plan": ("queries", "show which stages a run would reuse, and why others would run"),
-    **{verb: ("stages", does) for verb, does in verbs().items()},
-    "drift": ("drift", "compare the data with earlier data, such as the champion's, and list what moved most"),
-    "approve": ("approvals", "approve the promotion that a run waits for"),
-    "refuse": ("approvals", "refuse the promotion that a run waits for"),
-    "protect": ("protect", "make each promotion to an alias need an approval, whatever a spec says"),
-    "predict": ("predict", "predict for the rows of files with a model version, and write one file"),
-    "canary": ("canary", "show the version that stands beside the champion, or take it back"),
-    "rollback": ("aliases", "move an alias back to an earlier version, and put the checkpoint it leaves on hold"),
-    "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
-    "history": ("history", "list who moved an alias, from which version to which, and why"),
-    "mirror": ("mirror", "tell MLflow and other mirrors of a run again, or what they were not told yet"),
-    "show": ("queries", "show a model version, an alias or a run"),
-    "export": ("export", "write a model version to a folder, in a form that runs without Trainwright"),
-    "cost": ("cost", "tell what runs cost, by tag, pipeline, stage or cause, and what was wasted"),
-    "report": ("report", "write the page of a run as one HTML file, and open it in a browser"),
-    "diff": ("diff", "compare two runs or versions: data, contract, spec, code, metrics and weights"),
-    "prove": ("queries", "re-read every byte from a model back to the raw data"),
-    "reproduce": ("reproduce", "make a model again from what is sealed, and compare every id on the way"),
-    "key": ("keys", "make a pair of keys to sign receipts with (`key new DIR`)"),
-    "store": ("stores", "make a store (`store init URI`); a database decides its pointers if the server cannot"),
-    "gc": ("gc", "delete what nothing in a store refers to any more"),
-    "contract": ("contract", "write a contract from data, explain one, show a report or compare two"),
-    "schema": ("project", "print the spec's JSON Schema"),
+# The commands in the order of `--help`, in groups: the module of `flows.commands`, and what the command does in a line.
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "begin": {
+        "quickstart": ("quickstart", "run the digits example end to end, with four verdicts"),
+        "init": ("project", "write a working starter pipeline into a folder"),
+        "doctor": ("doctor", "check this machine: hardware, state folder, leftovers, stores"),
+        "schema": ("project", "print the spec's JSON Schema"),
+    },
+    "run pipelines": {
+        "plan": ("queries", "show which stages a run would reuse, and why others would run"),
+        "run": ("run", "run a pipeline from raw data to promotion"),
+        "resume": ("run", "continue a run that was stopped or failed"),
+        "backfill": ("backfill", "run a pipeline once for each window of a span of time"),
+        "deploy": ("deploy", "make a pipeline a Prefect deployment, scheduled or on demand"),
+    },
+    "run one stage": {verb: ("stages", does) for verb, does in verbs().items()},
+    "look at data": {
+        "contract": ("contract", "write a contract from data, explain it, show or compare reports"),
+        "drift": ("drift", "compare the data with earlier data, and list what moved most"),
+    },
+    "look at runs": {
+        "status": ("queries", "show the server, and the runs and models of each store"),
+        "report": ("report", "make the page of a run: one HTML file"),
+        "logs": ("queries", "print the output of the ranks of a run's training"),
+        "checkpoints": ("queries", "list the checkpoints of a run's training"),
+        "diff": ("diff", "compare two runs or versions: data, spec, code, metrics, weights"),
+        "cost": ("cost", "show what runs cost, by tag, pipeline, stage or cause"),
+    },
+    "decide about models": {
+        "show": ("queries", "show a model version, an alias or a run"),
+        "history": ("history", "list who moved an alias, from which version to which, and why"),
+        "canary": ("canary", "show the version that stands beside the champion, or take it back"),
+        "approve": ("approvals", "approve the promotion that a run waits for"),
+        "refuse": ("approvals", "refuse the promotion that a run waits for"),
+        "protect": ("protect", "require an approval for each promotion to an alias"),
+        "rollback": ("aliases", "move an alias back, and put the checkpoint it leaves on hold"),
+        "release": ("aliases", "lift the hold that a rollback put on a checkpoint"),
+    },
+    "use and prove models": {
+        "predict": ("predict", "write what a model version predicts for the rows of files"),
+        "export": ("export", "write a model version in a form that runs without Trainwright"),
+        "prove": ("queries", "re-read every byte from a model back to the raw data"),
+        "reproduce": ("reproduce", "make a model again from what is sealed, and compare every id"),
+        "key": ("keys", "make a pair of keys to sign receipts with (`key new DIR`)"),
+        "mirror": ("mirror", "tell MLflow and other mirrors what is due, or of a run again"),
+    },
+    "operate": {
+        "up": ("server", "start the local Prefect server, the pool and a worker"),
+        "ui": ("server", "print a link that opens the Prefect pages and signs you in"),
+        "down": ("server", "stop the local Prefect server and its worker"),
+        "reap": ("reap", "find runs whose process died, and have them resumed"),
+        "nodes": ("nodes", "list what went wrong on nodes, and which of them are drained"),
+        "drain": ("nodes", "keep a node out of trainings, from their next generation on"),
+        "restore": ("nodes", "let trainings use a node again"),
+        "store": ("stores", "make a store (`store init URI`), with a database if it needs one"),
+        "gc": ("gc", "delete what nothing in a store refers to any more"),
+    },
 }
+SUBCOMMANDS: dict[str, tuple[str, str]] = {name: one for group in GROUPS.values() for name, one in group.items()}
 
 
 class _Misuse(Exception):
@@ -80,12 +96,29 @@ def parser() -> argparse.ArgumentParser:
     common.add_argument("--json", action="store_true", help="print one JSON object on stdout; logs go to stderr")
     common.add_argument("--no-color", action="store_true", help="print no colours")
     common.add_argument("--quiet", "-q", action="store_true", help="print only errors and the final line")
-    top = _Parser(prog="trainwright", description="From raw data to a promoted model, with every step provable.")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    top = _Parser(
+        prog="trainwright",
+        usage="trainwright [-h] COMMAND ...",
+        description=_overview(),
+        epilog="`trainwright COMMAND --help` lists a command's arguments.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    # argparse cannot group commands, so the description lists them.
+    commands = top.add_subparsers(
+        prog="trainwright", dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
+    )
     for name, (room, line) in SUBCOMMANDS.items():
-        command = commands.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".", parents=[common])
+        command = commands.add_parser(name, description=line[0].upper() + line[1:] + ".", parents=[common])
         arguments_of(name, is_stage=room == "stages")(command)
     return top
+
+
+def _overview() -> str:
+    """What Trainwright does, and one line for each command."""
+    lines = ["From raw data to a promoted model, with every step provable."]
+    for title, group in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:<11}  {does}" for name, (_, does) in group.items())]
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The flow that finds runs whose process died without a word, and has them resumed; its deployment is `reap/POOL`."""
+"""The flow that finds runs whose process died without a report, and has them resumed; its deployment is `reap/POOL`."""
 
 from __future__ import annotations
 

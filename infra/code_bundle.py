@@ -275,7 +275,7 @@ def _named(extra: Iterable[Path]) -> list[Path]:
 
 
 def _name_of(path: Path, root: Path) -> str:
-    # Outside the project only the content counts: its location on a colleague's machine must not change the key.
+    # Outside the project only the content counts: its location on another machine must not change the key.
     if path.is_relative_to(root):
         return path.relative_to(root).as_posix()
     return f"//{path.name}/{blake3(_read(path)).hexdigest()}"

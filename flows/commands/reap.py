@@ -1,4 +1,4 @@
-"""`reap`: find runs whose process died without a word, and have them resumed."""
+"""`reap`: find runs whose process died without a report, and have them resumed."""
 
 from __future__ import annotations
 

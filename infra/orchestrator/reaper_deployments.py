@@ -68,7 +68,7 @@ def _make(client: SyncPrefectClient, pool: str, kind: str, known: Any) -> None:
     client.create_deployment(
         client.create_flow_from_name("reap"),
         pool,
-        description="Finds runs whose process died without a word, and has them resumed (retry.crashed).",
+        description="Finds runs whose process died without a report, and has them resumed (retry.crashed).",
         work_pool_name=pool,
         entrypoint=REAP,
         pull_steps=checkout_steps(kind),

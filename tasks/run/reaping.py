@@ -1,4 +1,4 @@
-"""Finds runs whose process died without a word, and has them resumed within their budget `retry.crashed`.
+"""Finds runs whose process died without a report, and has them resumed within their budget `retry.crashed`.
 
 A reaper takes the lease of such a run as any conductor would, so two reapers cannot answer one crash, and a process
 that was only stopped is fenced. Each crash that is answered is a record, created once before anything is asked for: a
@@ -219,7 +219,7 @@ class _Dead:
     def _give_up(self, lease: Lease, used: int, flow_run: str | None) -> Reaped:
         times = {0: "is never resumed by itself", 1: "was resumed once"}.get(used, f"was resumed {used} times")
         error = Crashed(
-            f"The process that carried out the run {self.run_id} died without a word, and the run {times} "
+            f"The process that carried out the run {self.run_id} died without a report, and the run {times} "
             f"(retry.crashed: {self.run.spec.retry.crashed})."
         )
         lease.confirm()

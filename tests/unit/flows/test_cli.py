@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flows.cli import main, parser
+from flows.cli import SUBCOMMANDS, main, parser
 
 ALL = "`trainwright --help` lists the commands."
 WRONG = {
@@ -48,6 +48,13 @@ def test_wrong_arguments(case: str, asked: str, capsys: pytest.CaptureFixture[st
     assert told["exit_code"] == 2
     assert told["error"]["cause"] == "usage"
     assert f"{told['error']['message']} {told['error']['remedy']}" == sentence
+
+
+def test_help_lists_each_command_on_one_line_of_a_terminal() -> None:
+    lines = parser().format_help().splitlines()
+    assert [line for line in lines if len(line) > 80] == []
+    names = [line.split()[0] for line in lines if line.startswith("  ") and not line.startswith("  -")]
+    assert sorted(names) == sorted(SUBCOMMANDS)
 
 
 def test_help_ends_with_success(capsys: pytest.CaptureFixture[str]) -> None:
