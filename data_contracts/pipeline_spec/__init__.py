@@ -113,8 +113,8 @@ class RetrySpec(Section):
     storage: int = Field(default=3, ge=0)
     """The store or a source was unavailable: retried with backoff; default 3."""
     crashed: int = Field(default=CRASHED, ge=0, exclude_if=lambda budget: budget == CRASHED)
-    """The process that carries the run out died without a report: `trainwright reap` resumes the run; reset when the run
-    ends with a report. 0: it is never resumed by itself; default 3."""
+    """The process that carries the run out died without a report: `trainwright reap` resumes the run; reset when the
+    run ends with a report. 0: it is never resumed by itself; default 3."""
 
 
 class PipelineSpec(Section):

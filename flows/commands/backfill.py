@@ -39,12 +39,17 @@ def backfill(arguments: argparse.Namespace) -> Answer:
         raise UsageError(f"--parallel: {arguments.parallel} is not a number of runs.", remedy="Give 1 or more.")
     windows = windows_between(arguments.from_, arguments.to, arguments.every)
     path = Path(arguments.spec).resolve()
-    check_spec(path, arguments.set, str(windows[0]))
     spec = load_spec(path, arguments.set)
-    asked = Backfill(open_spec_store(spec, path.parent, arguments.store), spec.name, windows)
-    asked.refuse_overlaps()
+    if isinstance(spec.data, str) or spec.data.window is None:
+        raise UsageError(
+            f"{path}: data.window: the spec reads no window, so each run would read the same data.",
+            remedy="Add data.window to the spec, or run it once with `trainwright run`.",
+        )
+    check_spec(path, arguments.set, str(windows[0]))
+    planned = Backfill(open_spec_store(spec, path.parent, arguments.store), spec.name, windows)
+    planned.refuse_overlaps()
     connect("cli")  # one server for all of them
-    with _Runs(asked, arguments).at_work() as runs:
+    with _Runs(planned, arguments).at_work() as runs:
         ends = runs.all()
     rows = [[str(window), *ends.get(window, ("not begun", "", 0))[:2]] for window in windows]
     codes = [ends[window][2] for window in windows if window in ends]
@@ -56,8 +61,8 @@ def backfill(arguments: argparse.Namespace) -> Answer:
 class _Runs:
     """The processes of a backfill; however this process ends, they are asked to end."""
 
-    def __init__(self, asked: Backfill, arguments: argparse.Namespace) -> None:
-        self._asked, self._arguments = asked, arguments
+    def __init__(self, planned: Backfill, arguments: argparse.Namespace) -> None:
+        self._planned, self._arguments = planned, arguments
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False
 
@@ -76,7 +81,7 @@ class _Runs:
     def all(self) -> dict[Window, tuple[str, str, int]]:
         """Verdict, run id and exit code of each window that was begun, or that had ended before."""
         ends: dict[Window, tuple[str, str, int]] = {}
-        waiting, at_once = list(self._asked.windows), self._arguments.parallel
+        waiting, at_once = list(self._planned.windows), self._arguments.parallel
         with ThreadPoolExecutor(at_once) as pool:
             futures: dict[Future[tuple[str, str, int]], Window] = {}
             try:
@@ -99,29 +104,29 @@ class _Runs:
         return ends
 
     def _one(self, window: Window) -> tuple[str, str, int]:
-        before = self._asked.ended(window)
+        before = self._planned.ended(window)
         if before is not None:
             return f"{before.verdict} before", str(before.run_id), _REFUSED.get(str(before.verdict), 0)
-        self._asked.begin(window)
-        told = self._arguments
-        command = [sys.executable, "-m", "flows.cli", "run", str(Path(told.spec).resolve()), "--json", "--quiet"]
-        command += ["--window", str(window), "--key", self._asked.key(window)]
-        command += ["--store", told.store] if told.store else []
-        command += [part for one in told.set for part in ("--set", one)] + (["--rehash"] if told.rehash else [])
+        self._planned.begin(window)
+        given = self._arguments
+        command = [sys.executable, "-m", "flows.cli", "run", str(Path(given.spec).resolve()), "--json", "--quiet"]
+        command += ["--window", str(window), "--key", self._planned.key(window)]
+        command += ["--store", given.store] if given.store else []
+        command += [part for one in given.set for part in ("--set", one)] + (["--rehash"] if given.rehash else [])
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(CODE_ROOT), os.environ.get("PYTHONPATH", "")])}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         self._running.add(process)
-        said, _ = process.communicate()
+        printed, _ = process.communicate()
         self._running.discard(process)
-        return self._ended(window, said, process.returncode)
+        return self._ended(window, printed, process.returncode)
 
-    def _ended(self, window: Window, said: str, code: int) -> tuple[str, str, int]:
+    def _ended(self, window: Window, printed: str, code: int) -> tuple[str, str, int]:
         try:
-            value: dict[str, Any] = json.loads(said)
+            value: dict[str, Any] = json.loads(printed)
         except ValueError:
             return f"it ended with {code} and left no report", "", code or 1
         if "error" in value and "verdict" not in value:
             return str(value["error"]["message"]), "", code
         report = RunReport.from_json(value)
-        self._asked.end(window, report)
+        self._planned.end(window, report)
         return report.verdict, report.run_id, code

@@ -12,6 +12,7 @@ from data_contracts.run_report import RunReport
 from infra.audit import actor, now
 from infra.sources.window import Window, parse_window
 from infra.store import Store, layout
+from tasks.run.report import FINAL
 
 # A year of hours; more are a mistake in a date.
 MOST_WINDOWS = 10_000
@@ -50,7 +51,7 @@ class Backfill:
 
     def end(self, window: Window, report: RunReport) -> None:
         """Record a window's final verdict; once. A run that can continue has none."""
-        if report.verdict in ("promoted", "unchanged", "not_promoted", "rejected"):
+        if report.verdict in FINAL:
             done = BackfilledWindow(
                 start=_iso(window.start), end=_iso(window.end), run_id=report.run_id, verdict=report.verdict, **_by()
             )

@@ -19,16 +19,16 @@ def lines_of(folder: Path) -> str:
     return block[1]
 
 
-def run_elsewhere(folder: Path, rows: Path, shown: str, workplace: Path) -> Any:
+def run_elsewhere(folder: Path, rows: Path, shown: str, into: Path) -> Any:
     """Run exactly the lines of a page beside a copy of the export, in a process without Trainwright."""
-    shutil.copytree(folder, workplace)
-    shutil.copy(rows, workplace / "rows.parquet")
+    shutil.copytree(folder, into)
+    shutil.copy(rows, into / "rows.parquet")
     hide = "import sys; sys.meta_path = [one for one in sys.meta_path if '__editable__' not in str(one)]\n"
     alone = (
         "\nimport importlib.util\nassert not any(importlib.util.find_spec(name) for name in ('infra', 'training'))\n"
     )
     code = f"{hide}{lines_of(folder)}{alone}import json\nprint(json.dumps({shown}))"
     command = [sys.executable, "-I", "-W", "ignore", "-c", code]
-    done = subprocess.run(command, cwd=workplace, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=into, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

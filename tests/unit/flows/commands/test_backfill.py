@@ -6,10 +6,12 @@ import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data_contracts.errors import UsageError
+from data_contracts.run_report import RunReport
 from flows.cli import main
 from infra.store import layout, open_store
 from tasks.run.backfilling import Backfill, windows_between
@@ -69,6 +71,20 @@ def test_each_window_runs_once_and_is_not_run_again(spec: Path) -> None:
 def test_bad_input_is_one_sentence(spec: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backfill", str(spec), *words]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_spec_without_a_window_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["backfill", str(write_project(tmp_path / "tiny")), *SPAN]) == 2
+    assert "data.window: the spec reads no window, so each run would read the same data." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("verdict", "is_final"), [("canary", True), ("promoted", True), ("waiting", False)])
+def test_a_final_verdict_is_kept(tmp_path: Path, verdict: Any, is_final: bool) -> None:
+    [window] = windows_between("2026-01-01", "2026-01-02", "1d")
+    backfill = Backfill(open_store(str(tmp_path / "store")), "tiny", [window])
+    report = RunReport(run_id="r", pipeline="tiny", verdict=verdict, exit_code=0, sentence="", stages=[])
+    backfill.end(window, report)
+    assert (backfill.ended(window) is not None) == is_final
 
 
 def test_windows_are_half_open_and_the_last_ends_at_the_end() -> None:

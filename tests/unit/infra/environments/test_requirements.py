@@ -29,7 +29,7 @@ name = "stranger"
 version = "1.2.0"
 source = {source}
 """
-ON_INDEX = '{ registry = "https://pypi.org/simple" }'
+ON_INDEX = '{ registry = "https://packages.example/simple" }'
 
 
 def test_lines_as_pip_reads_them(tmp_path: Path) -> None:
