@@ -1,4 +1,4 @@
-"""`cost`: what runs cost, by tag, pipeline, stage or cause; as a table, CSV, JSON, or rows in the FOCUS format."""
+"""`cost`: shows what runs cost, by tag, pipeline, stage or cause; as a table, CSV, JSON, or rows of FOCUS."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _cell(value: Any) -> str:
 
 def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> str:
     if not groups:
-        return f"no run used anything since {window.start:%Y-%m-%d %H:%M} UTC"
+        return f"No run used anything since {window.start:%Y-%m-%d %H:%M} UTC"
     figures = ("runs", "node-hours", "GPU-hours", "cost", "goodput")
     lines = [(*one.words, *_figures(one), _waste(one)) for one in groups]
     if len(groups) > 1:
@@ -159,11 +159,14 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
     said = [f"{in_words(known)} per {unit}" for unit, count in units if (known := total.per(count))]
     text += ["", f"trainings: {', '.join(said)}"] if said else []
     running = len(total.so_far & total.runs)
-    text += ["", f"{running} of these runs {'has' if running == 1 else 'have'} not ended: so far"] if running else []
+    if running:
+        counts = "has not ended and counts" if running == 1 else "have not ended and count"
+        text += ["", f"{running} of these runs {counts} so far"]
     if total.unpriced_s:
         text += [
             "",
-            f"{total.unpriced_s / 3600:.2f} node-hours have no known price: a price book names them (docs/cost.md)",
+            f"{total.unpriced_s / 3600:.2f} node-hours have no known price; add their machine or pool to a price book "
+            "(docs/cost.md)",
         ]
     return "\n".join(text)
 
@@ -176,6 +179,6 @@ def _figures(one: Sum) -> tuple[str, ...]:
 
 def _waste(one: Sum) -> str:
     """The largest causes other than work, with their share."""
-    told = sorted(((seconds, cause) for cause, seconds in one.causes.items() if cause != "work"), reverse=True)
-    shown = [f"{cause} {seconds / one.node_seconds:.0%}" for seconds, cause in told[:_MOST_CAUSES] if seconds]
+    largest = sorted(((seconds, cause) for cause, seconds in one.causes.items() if cause != "work"), reverse=True)
+    shown = [f"{cause} {seconds / one.node_seconds:.0%}" for seconds, cause in largest[:_MOST_CAUSES] if seconds]
     return ", ".join(shown)

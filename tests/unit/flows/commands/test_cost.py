@@ -95,7 +95,7 @@ def test_a_run_that_was_killed_is_counted_so_far(project: Path, capsys: pytest.C
     # Only the time after the last stage is not known.
     assert value["total"]["node_seconds"] == pytest.approx(whole, abs=whole / 2)
     assert {"train", "evaluate"} <= {group["stage"] for group in value["groups"]}
-    assert "has not ended: so far" in said(capsys)
+    assert "has not ended and counts so far" in said(capsys)
 
 
 def test_a_run_of_an_earlier_version_has_the_cost_of_its_report(
@@ -132,7 +132,7 @@ def test_no_cell_of_a_forged_record_is_a_formula(
 def test_what_cannot_be_told_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--since: 2999-01-01 lies in the future." in said(capsys, "--since", "2999-01-01", code=2)
     assert "no run has a tag 'tema'" in said(capsys, "--by", "tema", code=2)
-    assert said(capsys, "--since", "2020-01-01..2020-02-01").startswith("no run used anything since 2020-01-01")
+    assert said(capsys, "--since", "2020-01-01..2020-02-01").startswith("No run used anything since 2020-01-01")
 
 
 def test_a_thousand_runs_are_counted_in_seconds(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
