@@ -81,7 +81,7 @@ class Followed(Record):
     local: bool
 
 
-class Sign(Record):
+class SignOfLife(Record):
     """A sign of life of an execution, renewed while it works: when, on which stage, and what it follows."""
 
     at: float

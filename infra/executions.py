@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from data_contracts.records import Record
-from data_contracts.usage import Execution, GangUsage, Sign, StageUsage
+from data_contracts.usage import Execution, GangUsage, SignOfLife, StageUsage
 from infra.gang.checkpoints.participants import generations
 from infra.lost_gangs import gang_by_its_nodes
 from infra.store import Store, layout
@@ -21,7 +21,7 @@ def executions_of(store: Store, run_id: str) -> tuple[list[Execution], bool]:
     CorruptError if a record is damaged: what is not known is not 0.
     """
     found: list[Execution] = []
-    signs: dict[str, Sign] = {}
+    signs: dict[str, SignOfLife] = {}
     for name in store.list(layout.usages(run_id)):
         whole = store.find_as(layout.usage(run_id, name, "ended"), Execution.from_json)
         whole = whole or _interrupted(store, run_id, name, signs)
@@ -32,7 +32,7 @@ def executions_of(store: Store, run_id: str) -> tuple[list[Execution], bool]:
     return found, bool(found) and found[-1].execution in signs
 
 
-def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, Sign]) -> Execution | None:
+def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, SignOfLife]) -> Execution | None:
     """An execution without an end, from its parts and its last sign of life, which is added to `signs`."""
     began = store.find_as(layout.usage(run_id, name, "began"), Execution.from_json)
     if began is None:
@@ -42,7 +42,7 @@ def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, Sign]) -
     gangs = [_part(store, run_id, name, one, GangUsage) for one in _numbered(parts, "gang")]
     path = layout.usage_beat(run_id, name)
     pointer = store.pointer(path).read()
-    sign = Sign(at=began.began) if pointer is None else parsed(path, Sign.model_validate, pointer.value)
+    sign = SignOfLife(at=began.began) if pointer is None else parsed(path, SignOfLife.model_validate, pointer.value)
     signs[name] = sign
     done = max([began.began, *(one.ended for one in stages)])
     last = max([done, sign.at, *(node.released for gang in gangs for node in gang.nodes)])
@@ -63,7 +63,7 @@ def _part(store: Store, run_id: str, name: str, part: str, model: type[R]) -> R:
     return store.read_as(layout.usage(run_id, name, part), parse)
 
 
-def _with_lost_gangs(store: Store, found: list[Execution], signs: dict[str, Sign]) -> list[Execution]:
+def _with_lost_gangs(store: Store, found: list[Execution], signs: dict[str, SignOfLife]) -> list[Execution]:
     """The executions with the generations whose conductor was killed before it recorded them."""
     known = {(gang.where, gang.generation) for one in found for gang in one.gangs}
     more: dict[str, list[GangUsage]] = {}

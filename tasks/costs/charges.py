@@ -18,8 +18,8 @@ Cause = Literal[
     "work", "start", "gang", "data", "checkpoint", "lost", "retry", "end", "conductor", "idle", "unknown",
 ]  # fmt: skip
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-# The node of a run that was carried out by a Trainwright that kept only a sum.
-UNTOLD = ""
+# How a generation ended of which an earlier Trainwright kept only a sum.
+ONLY_A_SUM = ""
 MICRO = 1_000_000
 _UNKNOWN = Price(machine="", per_hour=None, price_date="")
 _FAILED = ("failed", "cancelled", "killed")
@@ -108,7 +108,7 @@ def _of_gang(execution: Execution, gang: GangUsage, following: GangUsage | None)
 def _of_node(gang: GangUsage, node: NodeUsage) -> list[tuple[Cause, Span]]:
     """A node's time from its launch to its release, cut at what happened; later moments never precede earlier ones."""
     started, released = _span(node)
-    if gang.ended == UNTOLD and gang.met is None and node.joined is None:
+    if gang.ended == ONLY_A_SUM and gang.met is None and node.joined is None:
         return [("unknown", (started, released))]
     kept_nothing = gang.ended != "done" and gang.kept_step <= gang.first_step
     # Whoever launched the generations before: this one starts again.

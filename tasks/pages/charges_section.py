@@ -20,7 +20,7 @@ _MEANS = {
     "end": "ending nodes",
     "conductor": "the flow's own machine while others work",
     "idle": "nodes held between generations",
-    "unknown": "not told",
+    "unknown": "not recorded",
 }
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport, StageStatus
-from data_contracts.usage import HERE, Execution, Followed, GangUsage, Sign, StageUsage
+from data_contracts.usage import HERE, Execution, Followed, GangUsage, SignOfLife, StageUsage
 from infra.cost import cost
 from infra.executions import executions_of
 from infra.processes.processes import uninterrupted
@@ -111,7 +111,7 @@ class Meter:
             began=time.time(),
         )
         self._beat_at = layout.usage_beat(run.run_id, named)
-        self._sign = Sign(at=time.time())
+        self._sign = SignOfLife(at=time.time())
         self._last: Versioned | None = None
         self._noting = threading.Lock()
         # After one write failed, the rest waits for the last record, so that an outage does not delay the run's end.
@@ -167,7 +167,7 @@ class Meter:
         with self._noting:
             stage = what if isinstance(what, str) else self._sign.stage
             followed = [*self._sign.follows, *([what] if isinstance(what, Followed) else [])]
-            self._sign = Sign(at=time.time(), stage=stage, follows=followed)
+            self._sign = SignOfLife(at=time.time(), stage=stage, follows=followed)
             try:
                 self._last = self._run.store.pointer(self._beat_at).swap(self._last, self._sign.to_json())
             except PointerMoved as moved:  # the answer to an earlier write was lost

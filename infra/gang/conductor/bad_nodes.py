@@ -36,7 +36,7 @@ def without_drained(store: Store, launch: Launch, *, here: bool) -> Launch:
 
 
 def remember(store: Store, generation: Generation, error: TrainwrightError | None) -> None:
-    """Record what a generation showed of its nodes. A store that does not answer loses it, and training goes on."""
+    """Record what a generation showed of its nodes. A store that does not answer loses it, and training continues."""
     if isinstance(error, StorageUnavailable):
         return
     hosts = generation.nodes
