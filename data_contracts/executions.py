@@ -59,7 +59,7 @@ class BackfilledWindow(HandOff):
 
 
 @dataclass(frozen=True)
-class Standing:
+class FlowRunStanding:
     """What Prefect says of a flow run.
 
     Attributes:

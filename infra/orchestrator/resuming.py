@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
-from data_contracts.executions import Crash, Standing
+from data_contracts.executions import Crash, FlowRunStanding
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.reaper_deployments import ensure_resume_deployment
@@ -49,18 +49,18 @@ class PrefectResumer:
     def __init__(self, pool: str, *, here: bool = False) -> None:
         self._pool, self._here = pool, here
 
-    def standing(self, flow_run: str | None) -> Standing:
+    def standing(self, flow_run: str | None) -> FlowRunStanding:
         """How a flow run stands. StorageUnavailable."""
         return _asked(lambda client: _standing(_flow_run(client, flow_run)))
 
-    def requested(self, crash: Crash, key: str) -> Standing:
+    def requested(self, crash: Crash, key: str) -> FlowRunStanding:
         """How the flow run stands that was asked for after a crash; `gone` if nothing was. StorageUnavailable."""
 
-        def look(client: SyncPrefectClient) -> Standing:
+        def look(client: SyncPrefectClient) -> FlowRunStanding:
             if (made := _by_key(client, key)) is not None:
                 return _standing(made)
             same = _standing(_own_flow_run(client, crash.flow_run, crash.run_id))
-            return same if same.state == "asked" or same.run_count > crash.run_count else Standing("gone")
+            return same if same.state == "asked" or same.run_count > crash.run_count else FlowRunStanding("gone")
 
         return _asked(look)
 
@@ -192,11 +192,11 @@ def _pool(client: SyncPrefectClient, name: str) -> Any:
         return None
 
 
-def _standing(flow_run: FlowRun | None) -> Standing:
+def _standing(flow_run: FlowRun | None) -> FlowRunStanding:
     if flow_run is None:
-        return Standing("gone")
+        return FlowRunStanding("gone")
     kind = "" if flow_run.state is None else flow_run.state.type.value
-    return Standing(_STATES.get(kind, "running"), flow_run.run_count)
+    return FlowRunStanding(_STATES.get(kind, "running"), flow_run.run_count)
 
 
 def _execute_again(client: SyncPrefectClient, flow_run: FlowRun, crash: Crash) -> str:

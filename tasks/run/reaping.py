@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import Crashed, Fenced, Interrupted, TrainwrightError
-from data_contracts.executions import Crash, Execution, Standing
+from data_contracts.executions import Crash, Execution, FlowRunStanding
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
 from infra.audit import now
@@ -37,10 +37,10 @@ log = logging.getLogger("trainwright")
 class Resumer(Protocol):
     """Has runs resumed, by whichever worker there is. All methods may raise StorageUnavailable."""
 
-    def standing(self, flow_run: str | None) -> Standing:
+    def standing(self, flow_run: str | None) -> FlowRunStanding:
         """How a flow run stands."""
 
-    def requested(self, crash: Crash, key: str) -> Standing:
+    def requested(self, crash: Crash, key: str) -> FlowRunStanding:
         """How the flow run stands that was asked for after a crash; `gone` if nothing was asked for."""
 
     def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
@@ -163,7 +163,7 @@ class _Dead:
         crash = self._unbegun(execution)
         return crash is not None and self.resumer.requested(crash, self._key(crash)).state in ("gone", "ended")
 
-    def _decide(self, lease: Lease, execution: Execution | None, standing: Standing) -> Reaped | None:
+    def _decide(self, lease: Lease, execution: Execution | None, standing: FlowRunStanding) -> Reaped | None:
         ends = num_ends(self.store, self.run_id)
         if self.store.exists(layout.report(self.run_id)) or self._has_ended(execution, ends):
             return None

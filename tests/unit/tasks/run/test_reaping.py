@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
-from data_contracts.executions import Crash, Execution, Standing
+from data_contracts.executions import Crash, Execution, FlowRunStanding
 from infra.store import Lease, layout
 from infra.store.lease import held_lease
 from tasks.run.executions import begin_execution, crashes_of, num_ends
@@ -37,25 +37,25 @@ class Prefect:
     """In place of the server: flow runs with a state, and what was asked for."""
 
     def __init__(self) -> None:
-        self.flow_run = Standing("running", 1)
-        self.made: dict[str, Standing] = {}
+        self.flow_run = FlowRunStanding("running", 1)
+        self.made: dict[str, FlowRunStanding] = {}
         self.asked: list[str] = []
         self.released: list[str] = []
         self.ended: list[str] = []
         self.told: list[str] = []
         self.away = False
 
-    def standing(self, flow_run: str | None) -> Standing:
-        return Standing("gone") if flow_run is None else self.flow_run
+    def standing(self, flow_run: str | None) -> FlowRunStanding:
+        return FlowRunStanding("gone") if flow_run is None else self.flow_run
 
-    def requested(self, crash: Crash, key: str) -> Standing:
-        return self.made.get(key, Standing("gone"))
+    def requested(self, crash: Crash, key: str) -> FlowRunStanding:
+        return self.made.get(key, FlowRunStanding("gone"))
 
     def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
         if self.away:
             raise StorageUnavailable("The Prefect server no longer answers.")
         self.asked.append(key)
-        self.made.setdefault(key, Standing("asked"))
+        self.made.setdefault(key, FlowRunStanding("asked"))
         return "a flow run resumes it"
 
     def release(self, leases: list[str]) -> None:
@@ -230,10 +230,10 @@ def test_a_request_whose_flow_run_ended_before_it_began_counts_as_another_crash(
     site.dies()
     site.reaped()
     (key,) = site.prefect.asked
-    site.prefect.made[key] = Standing("ended")
+    site.prefect.made[key] = FlowRunStanding("ended")
     assert [one.what for one in site.reaped()] == ["resumed"]
     assert len(site.crashes) == 2
-    site.prefect.made[site.prefect.asked[-1]] = Standing("ended")
+    site.prefect.made[site.prefect.asked[-1]] = FlowRunStanding("ended")
     assert [one.what for one in site.reaped()] == ["ended"]
 
 
@@ -243,7 +243,7 @@ def test_a_run_that_a_person_stopped_or_that_waits_for_a_worker_is_left_alone(
 ) -> None:
     monkeypatch.setattr("tasks.run.executions._flow_run", lambda: FLOW_RUN)
     lease = site.dies()
-    site.prefect.flow_run = Standing(state, 1)  # type: ignore[arg-type]
+    site.prefect.flow_run = FlowRunStanding(state, 1)  # type: ignore[arg-type]
     assert site.reaped() == []
     lease.confirm()
 
