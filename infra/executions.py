@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from data_contracts.canonical import is_name
 from data_contracts.records import Record
 from data_contracts.usage import Execution, GangUsage, SignOfLife, StageUsage
 from infra.gang.checkpoints.participants import generations
@@ -22,7 +24,7 @@ def executions_of(store: Store, run_id: str) -> tuple[list[Execution], bool]:
     """
     found: list[Execution] = []
     signs: dict[str, SignOfLife] = {}
-    for name in store.list(layout.usages(run_id)):
+    for name in filter(is_name, store.list(layout.usages(run_id))):  # what is no name was not made by Trainwright
         whole = store.find_as(layout.usage(run_id, name, "ended"), Execution.from_json)
         whole = whole or _interrupted(store, run_id, name, signs)
         found += [whole] if whole is not None else []
@@ -52,8 +54,8 @@ def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, SignOfLi
 
 
 def _numbered(parts: Iterable[str], kind: str) -> list[str]:
-    names = [one.removesuffix(".json") for one in parts if one.startswith(f"{kind}-")]
-    return sorted(names, key=lambda one: int(one.rpartition("-")[2]))
+    found = [(int(match[1]), one) for one in parts if (match := re.fullmatch(rf"{kind}-([0-9]+)\.json", one))]
+    return [one.removesuffix(".json") for _, one in sorted(found)]
 
 
 def _part(store: Store, run_id: str, name: str, part: str, model: type[R]) -> R:

@@ -77,4 +77,5 @@ def _kept(store: Store, where: str) -> list[Checkpoint]:
 
 
 def _numbers(names: list[str]) -> list[int]:
-    return sorted(int(name.rpartition("-")[2]) for name in names)
+    numbers = [name.removeprefix("node-") for name in names]
+    return sorted(int(number) for number in numbers if number.isascii() and number.isdigit())

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.usage import Execution
 from flows.commands.guard import Answer, log
@@ -74,13 +75,13 @@ def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[st
     last = f"{window.end:%Y%m%d-%H%M%S}~"
     used, damaged = [], []
     for store in stores:
-        for run_id in store.list(layout.runs()):
+        for run_id in filter(is_name, store.list(layout.runs())):
             # A run's id begins with the time of its start.
             if run_id > last:
                 continue
             try:
                 used.append(usage_of(store, run_id))
-            except CorruptError as error:
+            except (CorruptError, UsageError) as error:
                 log.warning("%s is not counted: %s", run_id, error.message)
                 damaged.append(run_id)
     return used, damaged

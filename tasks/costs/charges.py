@@ -21,7 +21,8 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 # How a generation ended of which an earlier Trainwright kept only a sum.
 ONLY_A_SUM = ""
 MICRO = 1_000_000
-_UNKNOWN = Price(machine="", per_hour=None, price_date="")
+# The price of a section of which a record says nothing.
+UNKNOWN = Price(machine="", per_hour=None, price_date="")
 _FAILED = ("failed", "cancelled", "killed")
 
 
@@ -196,7 +197,7 @@ def _without(span: Span, taken: Iterable[Span]) -> Iterator[Span]:
 def _price(execution: Execution, section: str) -> Price:
     """What a node of a section costs; a section without a price of its own works on this machine."""
     prices = execution.prices
-    return prices.get(section) or prices.get(HERE) or prices.get("train") or _UNKNOWN
+    return prices.get(section) or prices.get(HERE) or prices.get("train") or UNKNOWN
 
 
 def _span(node: NodeUsage) -> Span:

@@ -111,6 +111,26 @@ def test_a_run_of_an_earlier_version_has_the_cost_of_its_report(
     assert [group["cause"] for group in value["groups"]] == ["unknown"]
 
 
+def test_what_others_put_into_a_store_hides_no_other_run(
+    tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, now = open_store(str(tmp_path / "store")), time.time()
+    about = {"pipeline": "p", "model": "m", "tags": {}, "prices": {}, "began": now - 60, "ended": now}
+    for number in range(4):
+        run_id = f"20261125-000000-00000{number}"
+        ended = "began" if number == 1 else "ended"
+        one = Execution(run_id=run_id, execution="e", **about)
+        store.create_once(layout.usage(run_id, "e", ended), one.to_json())
+    folder = Path(store.uri) / "runs"
+    newer = folder / run_id / "usage/e/ended.json"
+    newer.unlink()
+    newer.write_text('{"schema_version": 99}')
+    for odd in ("No Run", "20261125-000000-000000/usage/No Name", "20261125-000000-000001/usage/e/stage-x.json"):
+        (folder / odd).mkdir(parents=True)
+    value = json.loads(said(capsys, store.uri, "--json"))
+    assert (value["total"]["runs"], value["unreadable"]) == (2, [run_id]), "run 1 has used nothing yet"
+
+
 def test_no_cell_of_a_forged_record_is_a_formula(
     tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
