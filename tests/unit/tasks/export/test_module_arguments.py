@@ -21,6 +21,10 @@ from tasks.export.module_arguments import without_private
         ({"hub_token": "hf_x"}, ["hub_token"]),
         ({"password": 1234}, ["password"]),
         ({"key": "-----BEGIN PRIVATE KEY-----"}, ["key"]),
+        ({"weights": " /home/ada/w.pt"}, ["weights"]),
+        ({"share": {"/home/ada/w.pt": 0.5}}, ["share"]),
+        ({"hub": "hf_" + "x" * 34}, ["hub"]),
+        ({"log": {"to": "AKIA" + "WIDE" * 4}}, ["log.to"]),
         ({"encoder": {"init_args": {"layers": [1, "/data/x"]}}}, ["encoder.init_args.layers.1"]),
     ],
 )
@@ -28,5 +32,5 @@ def test_credentials_and_places_of_this_machine_stay(arguments: dict[str, Any], 
     shown, names = without_private(arguments)
     assert names == left
     assert (shown == arguments) is not left or shown != arguments
-    for text in ("ada", "hf_x", "1234", "BEGIN", "/data", "w.pt"):
+    for text in ("ada", "hf_x", "1234", "BEGIN", "/data", "w.pt", "AKIA"):
         assert not left or text not in str(shown)
