@@ -61,7 +61,8 @@ def pooled(store: str, fake: dict[str, Any], options: dict[str, Any]) -> None:
 @flow
 def waiting(folder: str, failed: dict[str, Any], promoted: dict[str, Any]) -> State:
     """End as `failed` says once `folder` has `go`; executed again, end as `promoted` says."""
-    run: Any = SimpleNamespace(spec=SimpleNamespace(name="tiny"), external=True)
+    spec = SimpleNamespace(name="tiny", promote=SimpleNamespace(canary=None))
+    run: Any = SimpleNamespace(spec=spec, external=True)
     context = FlowRunContext.get()
     assert context is not None
     assert context.flow_run is not None
