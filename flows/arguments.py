@@ -211,7 +211,8 @@ def _rollback(command: argparse.ArgumentParser) -> None:
 
 
 def _canary(command: argparse.ArgumentParser) -> None:
-    _named(command)
+    command.add_argument("name", metavar="NAME", help="the model")
+    _store(command)
     command.add_argument("--withdraw", action="store_true", help="take the canary back")
     command.add_argument("--reason", metavar="WHY", help="with --withdraw: why; recorded in the receipt and the hold")
 

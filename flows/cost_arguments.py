@@ -9,7 +9,7 @@ def of_cost(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `cost`."""
     help_ = "store to count; default: .trainwright in this folder, then stores used before"
     command.add_argument("place", nargs="?", metavar="STORE", help=help_)
-    command.add_argument("--store", help="the same")
+    command.add_argument("--store", help="the same as STORE")
     help_ = (
         "what to sum by, separated by commas: pipeline, model, run, execution, stage, cause, machine, generation, "
         "node, day, or a tag; default pipeline"
