@@ -6,7 +6,7 @@ All times are seconds since the epoch by the clock of the process that carries t
 from __future__ import annotations
 
 import operator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -16,6 +16,8 @@ from data_contracts.run_report import StageStatus
 
 # The machine that carries a run out, as a place beside the sections whose nodes may be elsewhere.
 HERE = "here"
+# Some thousand years before and after: what lies beyond is not a time of ours, and not one that a calendar has.
+Moment = Annotated[float, Field(ge=-6e10, le=2e11)]
 
 
 class NodeUsage(Record):
@@ -28,11 +30,11 @@ class NodeUsage(Record):
     """
 
     number: int
-    started: float
-    released: float
-    joined: float | None = None
-    working: float | None = None
-    stopped: float | None = None
+    started: Moment
+    released: Moment
+    joined: Moment | None = None
+    working: Moment | None = None
+    stopped: Moment | None = None
     waited_s: float = 0.0
     saved_s: float = 0.0
 
@@ -55,7 +57,7 @@ class GangUsage(Record):
     generation: int
     local: bool
     nodes: list[NodeUsage]
-    met: float | None = None
+    met: Moment | None = None
     ended: str = "done"
     first_step: int = 0
     last_step: int = 0
@@ -68,8 +70,8 @@ class StageUsage(Record):
     """The time that the run's process spent on one stage; `killed`: the process died meanwhile."""
 
     name: str
-    began: float
-    ended: float
+    began: Moment
+    ended: Moment
     status: StageStatus | Literal["killed"]
 
 
@@ -84,7 +86,7 @@ class Followed(Record):
 class SignOfLife(Record):
     """A sign of life of an execution, renewed while it works: when, on which stage, and what it follows."""
 
-    at: float
+    at: Moment
     stage: str = ""
     follows: list[Followed] = Field(default_factory=list)
 
@@ -105,7 +107,7 @@ class Execution(HandOff):
     model: str
     tags: dict[str, str]
     prices: dict[str, Price]
-    began: float
-    ended: float | None = None
+    began: Moment
+    ended: Moment | None = None
     stages: list[StageUsage] = Field(default_factory=list)
     gangs: list[GangUsage] = Field(default_factory=list)

@@ -3,7 +3,7 @@
     canaries/<model>/<k>/end.json                     how it ended
                          nights/<champion>/<n>.json   tally n beside a version, of rows that no tally before it has
                          asks/<champion>.json         the run that asks for an approval
-                         rows/<id>                    digests of rows
+                         rows/<id>                    digests of rows, or `<id>-<i>` if they are many
                          seen/<dataset>.json          which of these files has the rows of a dataset
 
 `k` is the number of the receipt by which the canary began. Each file is created once. The number of a tally is what two
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_contracts.canaries import ALIAS, CanaryAsk, CanaryEnd, CanaryTerms, Night
-from data_contracts.errors import UsageError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref
 from data_contracts.times import readable
 from infra import registry
@@ -32,6 +32,8 @@ from infra.store.records import corrupt
 
 Digests = NDArray[np.uint64]
 _ID_LENGTH = 40
+# Digests in one file: a file of a store is read as a whole, and must not be larger than 256 MiB.
+MOST_IN_FILE = 2**24
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,11 @@ def nights_of(store: Store, canary: Canary, champion: int) -> list[Night]:
     folder = layout.canary_nights(canary.model, canary.k, champion)
     names = [name.removesuffix(".json") for name in store.list(folder)]
     count = 1 + max((int(name) for name in names if name.isdecimal()), default=-1)
-    return [_night(store, layout.canary_night(canary.model, canary.k, champion, n)) for n in range(count)]
+    try:
+        return [_night(store, layout.canary_night(canary.model, canary.k, champion, n)) for n in range(count)]
+    except CorruptError as error:
+        remedy = f"Take the canary back: `trainwright canary {canary.model} --withdraw --reason WHY`."
+        raise CorruptError(error.message, remedy=remedy, details=error.details) from error
 
 
 def _night(store: Store, path: str) -> Night:
@@ -179,24 +185,45 @@ def add_night(store: Store, canary: Canary, champion: int, n: int, night: Night)
     return store.create_once(layout.canary_night(canary.model, canary.k, champion, n), night.to_json())
 
 
+def ascending(digests: Digests) -> Digests:
+    """The different digests, ascending; sorting is several times as fast as `np.unique` is for millions."""
+    found = np.sort(digests)
+    return found[np.concatenate([np.ones(1, bool), found[1:] != found[:-1]])] if len(found) else found
+
+
 def put_rows(store: Store, canary: Canary, digests: Digests) -> str:
     """Store the digests (rows,) of rows; returns the id that `read_rows` takes."""
-    data = np.unique(digests).astype("<u8").tobytes()
-    rows_id = hashlib.sha256(data).hexdigest()[:_ID_LENGTH]
-    store.create_once(layout.canary_rows(canary.model, canary.k, rows_id), data)
+    found = ascending(digests).astype("<u8")
+    rows_id = hashlib.sha256(found.data).hexdigest()[:_ID_LENGTH]
+    files = max(1, -(-len(found) // MOST_IN_FILE))
+    rows_id = rows_id if files == 1 else f"{files}-{rows_id}"
+    for number, name in enumerate(_files(rows_id, files)):
+        part = found[number * MOST_IN_FILE : (number + 1) * MOST_IN_FILE]
+        store.create_once(layout.canary_rows(canary.model, canary.k, name), part.tobytes())
     return rows_id
 
 
 def read_rows(store: Store, canary: Canary, rows_id: str) -> Digests:
     """The different digests (≤ rows,) that were stored, ascending; CorruptError if they are not those or are gone."""
     path = layout.canary_rows(canary.model, canary.k, rows_id)
-    try:
-        data = store.read(path)
-    except FileNotFoundError as error:
-        raise corrupt(path, "is missing") from error
-    if hashlib.sha256(data).hexdigest()[:_ID_LENGTH] != rows_id or len(data) % 8:
+    count, _, whole = rows_id.rpartition("-")
+    if count and not (count.isdecimal() and len(count) < 6):
+        raise corrupt(path, "is not a name of rows")
+    parts: list[bytes] = []
+    for name in _files(rows_id, int(count or 1)):
+        path = layout.canary_rows(canary.model, canary.k, name)
+        try:
+            parts.append(store.read(path))
+        except FileNotFoundError as error:
+            raise corrupt(path, "is missing") from error
+    data = b"".join(parts)
+    if hashlib.sha256(data).hexdigest()[:_ID_LENGTH] != whole or len(data) % 8:
         raise corrupt(path, "is not what was written")
     return np.frombuffer(data, "<u8").astype(np.uint64)
+
+
+def _files(rows_id: str, count: int) -> list[str]:
+    return [rows_id] if count == 1 else [f"{rows_id}-{number}" for number in range(count)]
 
 
 def seen(store: Store, canary: Canary, dataset_id: str) -> Digests | None:

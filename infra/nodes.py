@@ -64,6 +64,11 @@ def nodes_of(store: Store) -> list[NodeRecord]:
     return sorted((node for node in found if node is not None), key=lambda node: node.name)
 
 
+def has_mishaps(store: Store, name: str) -> bool:
+    """Whether anything went wrong on a node, as far as the store knows; reads no record."""
+    return bool(store.list(node_paths.node_mishaps(node_paths.node_folder(name))))
+
+
 def drained_nodes(store: Store) -> dict[str, NodeStanding]:
     """The nodes that no training may use, by name."""
     standings = (_standing(store, folder) for folder in _folders(store))

@@ -67,7 +67,11 @@ def _window(since: str) -> Window:
         window = Window(day if day.tzinfo else day.replace(tzinfo=UTC), now)
     if window.start >= now:
         raise UsageError(f"--since: {since} lies in the future.", remedy="Name a time that has passed, such as 30d.")
-    return window
+    try:
+        # In UTC, as run ids and the table are.
+        return Window(window.start.astimezone(UTC), window.end.astimezone(UTC))
+    except OverflowError as error:
+        raise UsageError(f"--since: {since} lies too far away.", remedy="Name a later time, such as 30d.") from error
 
 
 def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[str]]:
@@ -76,7 +80,7 @@ def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[st
     used, damaged = [], []
     for store in stores:
         for run_id in filter(is_name, store.list(layout.runs())):
-            # A run's id begins with the time of its start.
+            # A run's id begins with the time of its start (UTC).
             if run_id > last:
                 continue
             try:

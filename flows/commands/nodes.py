@@ -8,7 +8,7 @@ from typing import Any
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from flows.commands.tables import table
-from infra.nodes import KINDS, NodeRecord, decide, nodes_of
+from infra.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
 from infra.store import Store, node_paths
 from tasks.run.run import known_store_list, not_found
 from tasks.stages.rollback import checked_reason
@@ -34,9 +34,8 @@ def drain(arguments: argparse.Namespace) -> Answer:
     reason = checked_reason(arguments.reason)
     store = _store(arguments)
     decision = decide(store, arguments.node, drained=True, reason=reason)
-    known = any(one.name == arguments.node and one.mishaps for one in nodes_of(store))
     sentence = f"No training of {store.uri} uses the node {arguments.node} from its next generation on"
-    if not known:
+    if not has_mishaps(store, arguments.node):
         # The name may be mistyped: nothing that went wrong was recorded of a node of this name.
         sentence += "; nothing is recorded of it yet, so check the name"
     return Answer(sentence, decision.to_json())

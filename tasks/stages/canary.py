@@ -193,7 +193,11 @@ def _ended(run: Run, canary: Canary, end: CanaryEnd) -> Settled:
     receipt = _follow(run, canary, end)
     if receipt is not None:
         return Done(receipt, "ran", receipt.sentence, canary.version.ref), ""
-    sentence = canaries.ending(canary, end)
+    newest = registry.newest_move(run.store, canary.model, ALIAS)
+    note = None if newest is None else newest[0].canary
+    # The receipt also says why a canary was not promoted that should have been.
+    told = newest is not None and newest[0].decision == "ended" and note is not None and note.seal == canary.seal
+    sentence = newest[0].sentence if newest is not None and told else canaries.ending(canary, end)
     log.warning("%s", sentence)
     return None, sentence
 

@@ -115,7 +115,10 @@ def _promoted(store: Store, canary: Canary, end: CanaryEnd, mover: Mover, refuse
     current, previous = found
     version, held = canary.version, registry.holds(store, current)
     hold = next((one for one in held if one.checkpoint_id == version.checkpoint.ref.id), None)
-    nights = canaries.nights_of(store, canary, previous)
+    try:
+        nights = canaries.nights_of(store, canary, previous)
+    except CorruptError as error:
+        return None, error.message.rstrip(".")
     sentence = f"{canary.name} is version {version.version}, was {previous}: {end.reason}"
     lifts = canary.receipt.force if is_forced(canary, hold) else None
     receipt = Receipt(
@@ -202,7 +205,10 @@ def withdraw(store: Store, canary: Canary, by: str, reason: str, standing: Stand
     wanted = CanaryEnd(
         outcome="withdrawn", reason=f'{by} took it back: "{reason}"', by=by, at=now(), run_id="", standing=standing
     )
-    end = canaries.end(store, canary, wanted)
+    try:
+        end = canaries.end(store, canary, wanted)
+    except CorruptError:  # an earlier end cannot be read, and this one moves no champion
+        end = wanted
     if end.outcome == "promoted" and is_to_move(store, canary, end):
         raise UsageError(
             f"{canary.model}@{ALIAS}, version {canary.version.version}, is being promoted by the run {end.run_id}, "

@@ -20,7 +20,7 @@ from tasks.evidence.sequential import Tally, decide
 from tasks.run.run import Run
 from tasks.stages.canary_start import check_rows, metric_digest
 from tasks.stages.evaluate import comparable, score, sets_to_score
-from tasks.stages.fresh_rows import FreshRows, SetDigests
+from tasks.stages.fresh_rows import FreshRows, SetDigests, refuse_other_columns
 
 _SHORT = 40
 # No gain is as large: the end of an interval that is open there.
@@ -46,13 +46,15 @@ def tally(run: Run, canary: Canary, champion: ModelVersion, dataset: Dataset | N
 
     Raises:
         UsageError: the spec has the metric no longer, or defines it in another way.
-        InsufficientEvidence: a model has no finite score for a row.
+        InsufficientEvidence: a model has no finite score for a row, or the rows have other columns than the canary's.
     """
     terms, store = canary.terms, run.store
     _check_metric(run, canary)
+    scored, split = sets_to_score(run, dataset)[terms.metric.rpartition("/")[0]]
+    if dataset is not None and scored is dataset:
+        refuse_other_columns(run, dataset, canary)
     mine, _ = score(run, canary.version.checkpoint, dataset)
     mine, theirs = comparable(run, canary.version.checkpoint, mine, champion.checkpoint, dataset, [terms.metric])
-    scored, split = sets_to_score(run, dataset)[terms.metric.rpartition("/")[0]]
     rows = SetDigests(run, scored, split)
     rows.leave_out(canary, [canary.version, champion])
     nights: list[Night] = []

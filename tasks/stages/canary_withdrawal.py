@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from data_contracts.canaries import ALIAS
-from data_contracts.errors import UsageError
+from data_contracts.canaries import ALIAS, Standing
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Receipt
 from infra import canaries, registry
+from infra.canaries import Canary
 from infra.receipts import has_ended
 from infra.store import PointerMoved, Store
 from tasks.stages.canary_moves import Mover, free
 from tasks.stages.canary_moves import withdraw as end
 from tasks.stages.canary_tally import stored_standing
 from tasks.stages.rollback import checked_reason
+
+log = logging.getLogger("trainwright")
 
 
 def withdraw(store: Store, model: str, reason: str, provenance: dict[str, Any]) -> Receipt:
@@ -38,7 +42,16 @@ def withdraw(store: Store, model: str, reason: str, provenance: dict[str, Any]) 
                 champion = registry.read_alias(store, model, canary.terms.alias)
                 against = canary.terms.against if champion is None else champion[1]
                 by = str(provenance.get("actor") or "someone")
-                end(store, canary, by, why, stored_standing(store, canary, against), mover)
+                end(store, canary, by, why, _known_standing(store, canary, against), mover)
                 return registry.history(store, model, ALIAS)[-1]
         except PointerMoved:
             continue
+
+
+def _known_standing(store: Store, canary: Canary, champion: int) -> Standing | None:
+    """What the tallies say; None if one is damaged or missing, which must not keep a canary from being taken back."""
+    try:
+        return stored_standing(store, canary, champion)
+    except CorruptError as error:
+        log.warning("what the rows said is not kept: %s", error.message)
+        return None

@@ -12,17 +12,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_contracts.canaries import Night
-from data_contracts.errors import CorruptError
+from data_contracts.canaries import ALIAS, Night
+from data_contracts.errors import CorruptError, InsufficientEvidence
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion, Ref
 from data_contracts.profile.hashes import mixed
 from data_contracts.row_hashes import value_hashes
 from infra import canaries
-from infra.canaries import Canary, Digests
+from infra.canaries import Canary, Digests, ascending
 from infra.handoffs import read_handoff
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
-from tasks.stages.test_rows import numbered, row_digests
+from tasks.stages.test_rows import hashed_columns, numbered, row_digests
 
 # Tells the digest of a unit apart from that of a row.
 _UNIT = np.uint64(0xA24BAED4963EE407)
@@ -63,8 +63,10 @@ class SetDigests:
 
     def fresh(self, canary: Canary, nights: Iterable[Night]) -> FreshRows:
         """The fresh rows after these tallies."""
-        for night in nights:
-            self._leave_out(canaries.read_rows(self._run.store, canary, night.rows_id))
+        known = [canaries.read_rows(self._run.store, canary, night.rows_id) for night in nights]
+        if known:
+            # Together: each pass over the rows takes as long for one night as for a hundred.
+            self._leave_out(ascending(np.concatenate(known)))
         mask, units = self._open.copy(), None
         digests = self._rows[mask]
         if self._units is not None and self._missing is not None:
@@ -87,7 +89,7 @@ class SetDigests:
         if found is None:
             dataset = read_handoff(store, ref, Dataset)
             splits = [row_digests(self._run, dataset, name)[0] for name in dataset.splits if dataset.rows(name)]
-            found = np.unique(np.concatenate([np.empty(0, np.uint64), *splits]))
+            found = ascending(np.concatenate([np.empty(0, np.uint64), *splits]))
             canaries.put_seen(store, canary, ref.id, found)
         return found
 
@@ -102,6 +104,25 @@ def seen_by(run: Run, model: ModelVersion) -> list[Ref]:
     if missing := set(evaluation.dataset_ids.values()) - {one.id for one in found if one is not None}:
         raise CorruptError(f"{evaluation.ref.uri} does not say where the dataset {min(missing)[:12]} lies.")
     return [one for one in found if one is not None]
+
+
+def refuse_other_columns(run: Run, dataset: Dataset, canary: Canary) -> None:
+    """InsufficientEvidence if the rows have other columns than the canary's: then none is known again, and all are new.
+
+    Args:
+        dataset: of this run, with the rows that the canary is to be scored on.
+    """
+    ref = trained_with(run, canary.version.checkpoint).dataset
+    if ref is None:
+        return
+    before = hashed_columns(run, list(read_handoff(run.store, ref, Dataset).columns))
+    changed = sorted(set(before) ^ set(hashed_columns(run, list(dataset.columns))))
+    if changed:
+        raise InsufficientEvidence(
+            f"{canary.model}@{ALIAS}, version {canary.version.version}, has no fresh rows: the dataset has other "
+            f"columns than when it was trained ({', '.join(changed[:5])}), so no row is known again.",
+            remedy=f"Take the canary back: `trainwright canary {canary.model} --withdraw --reason WHY`.",
+        )
 
 
 def _in(values: Digests, known: Digests) -> NDArray[np.bool_]:

@@ -65,7 +65,7 @@ def read_test_rows(
         shards = Shards(folder, dataset, split)
         check_unit_and_slices(unit, slices, shards.schema, sensitive=run.withholds)
         reading = _Reading(shards, unit, {name: one.condition for name, one in slices.items()})
-        return reading.read(_hashed_columns(run, shards.schema.names))
+        return reading.read(hashed_columns(run, shards.schema.names))
 
 
 def num_different(run: Run, dataset: Dataset, split: str, column: str) -> int:
@@ -90,7 +90,7 @@ def row_digests(run: Run, dataset: Dataset, split: str, unit: str | None = None)
         shards = Shards(folder, dataset, split)
         if unit is not None:
             check_unit_and_slices(unit, {}, shards.schema, sensitive=run.withholds)
-        hashed = _hashed_columns(run, shards.schema.names)
+        hashed = hashed_columns(run, shards.schema.names)
         rows, units = [np.empty(0, np.uint64)], [np.empty(0, np.uint64)]
         for block in _Reading(shards, unit, {}).blocks():
             rows.append(row_hashes(block[name] for name in hashed))
@@ -99,7 +99,7 @@ def row_digests(run: Run, dataset: Dataset, split: str, unit: str | None = None)
     return np.concatenate(rows), None if unit is None else np.concatenate(units)
 
 
-def _hashed_columns(run: Run, columns: Sequence[str]) -> list[str]:
+def hashed_columns(run: Run, columns: Sequence[str]) -> list[str]:
     """The columns that make a row: all but the name of its split and the place of its text."""
     shards, data = run.spec.shards, run.spec.data
     out = {shards.split.column} if shards is not None else set()

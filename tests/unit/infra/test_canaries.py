@@ -57,3 +57,21 @@ def test_a_tally_that_is_missing_is_said(place: CanaryPlace) -> None:
     del place.raced._inner.files[layout.canary_night("tiny", canary.k, 1, 0)]
     with pytest.raises(CorruptError, match=r"nights/1/0\.json is missing, although there is a later one"):
         canaries.nights_of(place.store, canary, 1)
+
+
+def test_more_rows_than_a_file_holds_are_in_several(place: CanaryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    canary = place.stands()
+    monkeypatch.setattr(canaries, "MOST_IN_FILE", 2)
+    digests = np.array([9, 2**63, 9, 1, 4, 5], np.uint64)
+    canaries.put_seen(place.store, canary, "a" * 64, digests)
+    found = canaries.seen(place.store, canary, "a" * 64)
+    assert found is not None
+    assert found.tolist() == [1, 4, 5, 9, 2**63]
+    name = canaries.put_rows(place.store, canary, digests)
+    paths = [layout.canary_rows("tiny", canary.k, f"{name}-{number}") for number in range(3)]
+    assert [len(place.store.read(path)) for path in paths] == [16, 16, 8]
+    del place.raced._inner.files[paths[1]]
+    with pytest.raises(CorruptError, match=rf"{paths[1]} is missing"):
+        canaries.read_rows(place.store, canary, name)
+    with pytest.raises(CorruptError, match="is not a name of rows"):
+        canaries.read_rows(place.store, canary, f"x{name}")

@@ -13,6 +13,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from flows.cli import main
+from infra.sources.window import Window
 from infra.store import layout, open_store
 from tasks.run.backfilling import Backfill, windows_between
 from tests.support.tiny import answer, home_with_server, trainwright, write_project
@@ -109,3 +110,21 @@ def test_the_same_times_in_another_zone_are_the_same_window(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="overlaps"):
         other.refuse_overlaps()
     Backfill(store, "other", other.windows).refuse_overlaps()
+
+
+def test_a_year_of_hours_beside_another_year_is_soon_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier = Backfill(open_store(str(tmp_path / "store")), "tiny", windows_between("2025-01-01", "2025-01-02", "1h"))
+    for window in earlier.windows:
+        earlier.begin(window)
+    looked: list[int] = []
+
+    class Counted(list[Window]):
+        def __iter__(self) -> Iterator[Window]:
+            looked.append(1)
+            return super().__iter__()
+
+    after = Backfill(earlier.store, "tiny", Counted(windows_between("2025-01-02", "2025-01-03", "1h")))
+    after.refuse_overlaps()
+    assert len(looked) < 3, "not once for each earlier window"
+    with pytest.raises(UsageError, match="overlaps"):
+        Backfill(earlier.store, "tiny", windows_between("2025-01-01T23:30", "2025-01-03T23:30", "1h")).refuse_overlaps()

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import time
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from flows.cli import main
 from infra.machines import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
+from tests.unit.tasks.costs.test_charges import BEGAN, execution
 
 BOOK = "version: 1\nmachines: {desk: {prices: [{date: 2026-01-01, currency: USD, per_hour: 3600}]}}\n"
+RUN = "20251124-160000-abcdef"  # began at BEGAN
 
 
 @pytest.fixture(scope="module")
@@ -166,3 +169,29 @@ def test_a_thousand_runs_are_counted_in_seconds(project: Path, capsys: pytest.Ca
     value = json.loads(said(capsys, "--json"))
     assert value["total"]["runs"] == 1001
     print(f"1,001 runs in {time.process_time() - began:.1f} s of processor time")
+
+
+@pytest.fixture
+def used(tmp_path: Path) -> Store:
+    """A store with what one run used, of which nothing else is known."""
+    store = open_store(str(tmp_path / "store"))
+    one = execution(run_id=RUN)
+    store.create_once(layout.usage(RUN, one.execution, "ended"), one.to_json())
+    return store
+
+
+def test_a_window_in_another_zone_has_the_same_runs(used: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    began = datetime.fromtimestamp(BEGAN, UTC)
+    for hours in (-12, 0, 14):
+        zone = timezone(timedelta(hours=hours))
+        first, last = ((began + timedelta(hours=more)).astimezone(zone).isoformat() for more in (-1, 1))
+        value = json.loads(said(capsys, used.uri, "--since", f"{first}..{last}", "--json"))
+        assert (value["total"]["runs"], value["since"][-6:]) == (1, "+00:00")
+    assert "lies too far away" in said(capsys, used.uri, "--since", "0001-01-01T00:00+14:00..2020-01-01", code=2)
+
+
+def test_a_time_that_no_calendar_has_is_a_damaged_record(used: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    strange = {**execution(run_id=RUN, execution="strange").to_json(), "ended": 1e18}
+    used.create_once(layout.usage(RUN, "strange", "ended"), strange)
+    value = json.loads(said(capsys, used.uri, "--by", "day", "--since", "2020-01-01", "--json"))
+    assert (value["unreadable"], value["groups"]) == ([RUN], [])

@@ -103,3 +103,13 @@ def test_several_stores_and_damage(store: Store, tmp_path: Path, capsys: pytest.
     with pytest.raises(CorruptError):
         nodes_of(store)
     assert "nodes/gpu-1/standing/0.json" in said(capsys, "nodes", store.uri, code=6)
+
+
+def test_draining_a_node_reads_no_record_of_what_went_wrong(
+    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for generation in range(3):
+        record_mishap(store, mishap("gpu-1", generation=generation))
+    monkeypatch.setattr(NodeMishap, "from_json", None)
+    assert "check the name" not in said(capsys, "drain", "gpu-1", "--reason", "fan", "--store", store.uri)
+    assert "check the name" in said(capsys, "drain", "gpu-2", "--reason", "fan", "--store", store.uri)

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.canaries import Night
+from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Dataset
 from infra import canaries
 from tasks.stages import fresh_rows
-from tasks.stages.fresh_rows import SetDigests
+from tasks.stages.fresh_rows import SetDigests, refuse_other_columns
 from tests.support.sealed_rows import sealed
 from tests.support.standing_canary import CanaryPlace
 from tests.unit.tasks.stages.test_test_rows import run_of
@@ -78,3 +79,34 @@ def test_what_a_model_was_trained_on_is_read_once(run: Any, tmp_path: Path, monk
         rows.leave_out(canary, [canary.version, canary.version])
         assert rows.fresh(canary, []).mask.tolist() == [False, False, True, False, False]
         monkeypatch.setattr(fresh_rows, "read_handoff", None)
+
+
+def test_rows_with_other_columns_than_the_canarys_are_refused_and_not_fresh(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = stored(run, monkeypatch)
+    before = sealed(tmp_path, "before", {"test": TABLE})
+    monkeypatch.setattr(fresh_rows, "trained_with", lambda run, checkpoint: SimpleNamespace(dataset=before.ref))
+    monkeypatch.setattr(fresh_rows, "read_handoff", lambda store, ref, kind: before)
+    in_another_split = TABLE.append_column("part", pa.array(["test"] * 5))  # names a split, so it is not part of a row
+    refuse_other_columns(run, sealed(tmp_path, "same", {"test": in_another_split}), canary)
+    more = sealed(tmp_path, "more", {"test": TABLE.append_column("age", pa.array(range(5)))})
+    with pytest.raises(InsufficientEvidence, match=r"other columns than when it was trained \(age\)") as raised:
+        refuse_other_columns(run, more, canary)
+    assert "trainwright canary tiny --withdraw" in str(raised.value.remedy)
+    monkeypatch.setattr(fresh_rows, "trained_with", lambda run, checkpoint: SimpleNamespace(dataset=None))
+    refuse_other_columns(run, more, canary)  # an import names no dataset
+
+
+def test_the_rows_of_many_nights_are_left_out_in_one_pass(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = stored(run, monkeypatch)
+    rows = rows_of(run, sealed(tmp_path, "one", {"test": TABLE}))
+    digests = rows.fresh(canary, []).digests
+    passes: list[int] = []
+    left_out = SetDigests._leave_out
+    monkeypatch.setattr(SetDigests, "_leave_out", lambda self, known: (passes.append(1), left_out(self, known))[1])
+    nights = [night(canary, run, digests[:1]), night(canary, run, digests[2:3]), night(canary, run, digests[:1])]
+    assert rows.fresh(canary, nights).mask.tolist() == [False, True, False, False, True]
+    assert passes == [1]

@@ -1,0 +1,46 @@
+"""A canary whose records are damaged: a person can take it back, and it promotes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from data_contracts.canaries import ALIAS
+from data_contracts.errors import CorruptError
+from infra.store import layout
+from tasks.stages import canary_moves
+from tasks.stages.canary_withdrawal import withdraw
+from tests.support.standing_canary import ANN, CanaryPlace
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> CanaryPlace:
+    return CanaryPlace(monkeypatch)
+
+
+@pytest.mark.parametrize("harm", ["a tally", "the end"])
+def test_a_canary_whose_records_are_damaged_can_be_taken_back(place: CanaryPlace, harm: str) -> None:
+    canary = place.stands()
+    place.night(0, 10)
+    damaged = layout.canary_night("tiny", canary.k, 1, 0) if harm == "a tally" else layout.canary_end("tiny", canary.k)
+    place.raced._inner.files[damaged] = b"{", "tag"
+    with pytest.raises(CorruptError) as raised:
+        place.night(10, 10)
+    assert "trainwright canary tiny --withdraw" in str(raised.value.remedy) or harm == "the end"
+    receipt = withdraw(place.store, "tiny", "its records are damaged", ANN)
+    assert receipt.canary is not None
+    assert (receipt.decision, receipt.canary.outcome) == ("ended", "withdrawn")
+    assert (place.named(), place.named(ALIAS), place.held()) == (1, None, [2])
+    assert place.night(20, 10, n=5).decision == "canary", "and the next one may stand"
+
+
+def test_an_end_whose_tallies_are_damaged_promotes_nothing(place: CanaryPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    canary = place.stands()
+    place.night(0, 60)
+    with monkeypatch.context() as patch:
+        patch.setattr(canary_moves, "_promoted", None)
+        with pytest.raises(TypeError):
+            place.night(60, 300)
+    del place.raced._inner.files[layout.canary_night("tiny", canary.k, 1, 0)]
+    receipt = place.night(400, 10, n=5)
+    assert "but canaries/tiny/0/nights/1/0.json is missing" in receipt.sentence
+    assert (place.named(), receipt.decision, receipt.version) == (1, "canary", 3)
