@@ -49,6 +49,10 @@ class Price(Record):
         return f"the pool {self.pool}, which the price book does not have" if self.pool else "an unknown machine"
 
 
+# Of a place of which the records of a run say nothing.
+UNKNOWN_PRICE = Price(machine="", per_hour=None, price_date="")
+
+
 class DriftReference(Record):
     """The earlier data that `contract.drift` names.
 

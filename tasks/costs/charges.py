@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from data_contracts.resolved import Price
+from data_contracts.resolved import UNKNOWN_PRICE, Price
 from data_contracts.usage import HERE, Execution, GangUsage, NodeUsage, StageUsage
 
 # Goodput is `work`; everything else is waste, by its cause. docs/cost.md explains each.
@@ -21,8 +21,6 @@ CAUSES: tuple[Cause, ...] = get_args(Cause)
 # How a generation ended of which an earlier Trainwright kept only a sum.
 ONLY_A_SUM = ""
 MICRO = 1_000_000
-# The price of a section of which a record says nothing.
-UNKNOWN = Price(machine="", per_hour=None, price_date="")
 _FAILED = ("failed", "cancelled", "killed")
 
 
@@ -197,7 +195,7 @@ def _without(span: Span, taken: Iterable[Span]) -> Iterator[Span]:
 def _price(execution: Execution, section: str) -> Price:
     """What a node of a section costs; a section without a price of its own works on this machine."""
     prices = execution.prices
-    return prices.get(section) or prices.get(HERE) or prices.get("train") or UNKNOWN
+    return prices.get(section) or prices.get(HERE) or prices.get("train") or UNKNOWN_PRICE
 
 
 def _span(node: NodeUsage) -> Span:

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 from data_contracts.errors import TrainwrightError
+from data_contracts.resolved import UNKNOWN_PRICE
 from data_contracts.run_report import RunReport, StageStatus
 from data_contracts.usage import HERE, Execution, Followed, GangUsage, SignOfLife, StageUsage
 from infra.cost import cost
@@ -22,7 +23,6 @@ from infra.executions import executions_of
 from infra.processes.processes import uninterrupted
 from infra.store import layout
 from infra.store.pointers import PointerMoved, Versioned
-from tasks.costs.charges import UNKNOWN
 from tasks.run.run import Run
 
 BEAT_S = 30.0
@@ -60,7 +60,7 @@ def _settle(run: Run) -> None:
             continue
         for gang in one.gangs:
             seconds = sum(max(node.released - node.started, 0.0) for node in gang.nodes)
-            run.spent.append(cost(seconds, one.prices.get(gang.stage) or one.prices.get("train") or UNKNOWN))
+            run.spent.append(cost(seconds, one.prices.get(gang.stage) or one.prices.get("train") or UNKNOWN_PRICE))
 
 
 def follow(run: Run, section: str, where: str, local: bool) -> None:
@@ -98,7 +98,7 @@ class Meter:
         self._run, self._over = run, threading.Event()
         named = f"{time.time():.0f}-{uuid.uuid4().hex[:8]}"
         # A run that an earlier Trainwright resolved has the price of a node that trains alone.
-        earlier = {HERE: resolved.price if run.spec.train.pool is None else UNKNOWN}
+        earlier = {HERE: resolved.price if run.spec.train.pool is None else UNKNOWN_PRICE}
         prices = {"train": resolved.price, **(resolved.prices or earlier)}
         self._began = Execution(
             run_id=run.run_id,
