@@ -46,7 +46,7 @@ class CanarySpec(Section):
         """The gain that must be shown; negative with `margin`."""
         return -self.margin if self.margin is not None else self.min_gain or 0.0
 
-    @field_validator("min_gain")
+    @field_validator("min_gain", "margin")
     @classmethod
     def _finite(cls, value: float | None) -> float | None:
         if value is not None and not abs(value) < 1e60:

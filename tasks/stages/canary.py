@@ -60,11 +60,7 @@ def settle(run: Run, dataset: Dataset | None) -> Settled:
     if canary is None:
         return None, ""
     if canary.terms.alias != alias:
-        raise GateNotMet(
-            f"Not promoted: version {canary.version.version} stands under {model}@{ALIAS} for {canary.name}, and one "
-            "canary of a model stands at a time.",
-            remedy=f"Wait until it ends, or take it back: `trainwright canary {model} --withdraw --reason WHY`.",
-        )
+        return _of_another_alias(run, canary)
     end = canaries.end_of(store, canary)  # of a run that was stopped before the aliases followed
     if end is not None or found is None:
         return (None, "") if end is None else _ended(run, canary, end)
@@ -84,6 +80,25 @@ def settle(run: Run, dataset: Dataset | None) -> Settled:
     done = _stands(run, canary, champion, f"{anew}{so_far(canary.terms, tallied.standing)}")
     gates = [gate_result(canary, tallied)] if tallied.standing.rows else []
     return replace(done, handoff=done.handoff.model_copy(update={"gates": gates})), ""
+
+
+def _of_another_alias(run: Run, canary: Canary) -> Settled:
+    """Refuse this run's candidate while the canary stands; end it if its window is over, as its own runs may not."""
+    store, terms = run.store, canary.terms
+    end, found = canaries.end_of(store, canary), registry.read_alias(store, canary.model, terms.alias)
+    champion = terms.against if found is None else found[1]
+    if end is None and canaries.why_over(store, canary, champion):
+        rows = stored_standing(store, canary, champion)
+        reason = f"its window ended at {readable(terms.until)} with {so_far(terms, rows)}"
+        end = _end(run, canary, "expired", reason, rows)
+    # A promotion needs the approval that the other alias asks for, which this run does not know.
+    if end is not None and end.outcome != "promoted":
+        return _ended(run, canary, end)
+    raise GateNotMet(
+        f"Not promoted: version {canary.version.version} stands under {canary.model}@{ALIAS} for {canary.name}, and "
+        "one canary of a model stands at a time.",
+        remedy=f"Wait until it ends, or take it back: `trainwright canary {canary.model} --withdraw --reason WHY`.",
+    )
 
 
 def tidy(run: Run) -> bool:

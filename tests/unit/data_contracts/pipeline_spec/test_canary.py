@@ -24,6 +24,10 @@ BROKEN = [
         "promote.canary.margin: does not go with min_gain; give one of them",
     ),
     (
+        "promote:\n  canary: {metric: accuracy, within: 14d, margin: 1e70}\n",
+        "promote.canary.margin: must be a finite number",
+    ),
+    (
         "promote:\n  canary: {metric: accuracy, within: 400d}\n",
         "promote.canary.within: '400d' is not between 1m and 365d",
     ),

@@ -1,11 +1,11 @@
-"""A canary whose records are damaged: a person can take it back, and it promotes nothing."""
+"""A canary whose records are damaged, or whose pipeline runs no more: it can be taken back, and blocks no other."""
 
 from __future__ import annotations
 
 import pytest
 
 from data_contracts.canaries import ALIAS
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, GateNotMet
 from infra.store import layout
 from tasks.stages import canary_moves
 from tasks.stages.canary_withdrawal import withdraw
@@ -44,3 +44,30 @@ def test_an_end_whose_tallies_are_damaged_promotes_nothing(place: CanaryPlace, m
     receipt = place.night(400, 10, n=5)
     assert "but canaries/tiny/0/nights/1/0.json is missing" in receipt.sentence
     assert (place.named(), receipt.decision, receipt.version) == (1, "canary", 3)
+
+
+def test_a_canary_of_another_alias_blocks_until_its_window_is_over_and_no_longer(place: CanaryPlace) -> None:
+    place.stands()
+    place.passes(days=13)
+    with pytest.raises(GateNotMet, match="one canary of a model stands at a time"):
+        place.promoted(3, "too-early", alias="staging")
+    place.passes(days=2)
+    receipt = place.promoted(3, "later", alias="staging")
+    assert (receipt.decision, place.named("staging"), place.named()) == ("promoted", 3, 1)
+    assert "tiny@canary, version 2, was withdrawn: its window ended at 2026-12-06 10:00 UTC" in receipt.sentence
+    assert (place.named(ALIAS), place.held()) == (None, [2])
+
+
+def test_a_canary_of_another_alias_is_not_promoted_by_a_run_that_does_not_know_its_approval(
+    place: CanaryPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.stands()
+    with monkeypatch.context() as patch:
+        patch.setattr(canary_moves, "_promoted", None)
+        with pytest.raises(TypeError):
+            place.night(0, 400)
+    place.passes(days=15)
+    with pytest.raises(GateNotMet, match="one canary of a model stands at a time"):
+        place.promoted(3, "later", alias="staging")
+    assert place.named() == 1
+    assert place.night(400, 10).decision == "promoted", "its own run completes it"
