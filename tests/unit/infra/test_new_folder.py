@@ -13,6 +13,7 @@ from infra.new_folder import check_new
 def test_a_folder_that_is_new_or_empty_may_be_filled(tmp_path: Path) -> None:
     check_new(tmp_path, "Name another.")
     check_new(tmp_path / "new", "Name another.")
+    assert list(tmp_path.iterdir()) == [], "a check makes nothing"
 
 
 @pytest.mark.parametrize(

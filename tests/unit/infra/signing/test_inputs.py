@@ -41,7 +41,9 @@ def spec_with(resolved: Resolved, **promote: Any) -> Resolved:
 
 def test_what_was_signed_continues(store: Store, resolved: Resolved, keys: list[SigningKey]) -> None:
     sign_inputs(store, resolved, keys[0])
-    refuse_unsigned_inputs(store, Resolved.from_json(json.loads(json.dumps(resolved.to_json()))), keys[0])
+    again = Resolved.from_json(json.loads(json.dumps(resolved.to_json())))
+    refuse_unsigned_inputs(store, again, keys[0])
+    assert again == resolved
 
 
 CHANGES: dict[str, dict[str, Any]] = {
