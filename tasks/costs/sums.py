@@ -133,27 +133,44 @@ def sums(found: Sequence[tuple[Execution, Charge]], by: Sequence[str], so_far: s
     groups: dict[tuple[str, ...], Sum] = {}
     total = Sum(so_far=so_far)
     executions: dict[str, tuple[Execution, Sum]] = {}
+    trained_us: dict[tuple[str, int], int] = {}
     # What a training consumed belongs to a run as a whole, not to one of its stages or causes.
     of_runs = all(name in ("pipeline", "model", "run", "execution") or name not in _OWN for name in by)
     for one, charge in found:
         words = tuple(_word(name, one, charge) for name in by)
         group = groups.setdefault(words, Sum(words=words, so_far=so_far))
         executions[one.run_id + one.execution] = one, group
+        if charge.stage == "train" and charge.generation is not None:
+            launched = one.run_id + one.execution, charge.generation
+            trained_us[launched] = trained_us.get(launched, 0) + charge.ended_us - charge.began_us
         for each in (group, total):
             each.add(charge)
     counted: set[tuple[str, str, int]] = set()
-    for one, group in executions.values():
+    for name, (one, group) in executions.items():
+        whole_us = _trained_us(one)
         for gang in one.gangs:
             launch = (one.run_id, gang.where, gang.generation)
             if gang.stage == "train" and launch not in counted:
                 counted.add(launch)
-                _progress(gang, [total, group] if of_runs else [total])
+                # Bounds that cut a training's cost cut what it kept in the same proportion.
+                charged_us, of_us = trained_us.get((name, gang.generation), 0), whole_us.get(gang.generation, 0)
+                share = charged_us / of_us if of_us else 0.0
+                _progress(gang, share, [total, group] if of_runs else [total])
     return sorted(groups.values(), key=lambda each: (-each.node_seconds, each.words)), total
 
 
-def _progress(gang: GangUsage, into: list[Sum]) -> None:
-    """Add what a generation consumed and kept."""
-    kept = max(gang.kept_step - gang.first_step, 0)
+def _trained_us(one: Execution) -> dict[int, int]:
+    """The node-microseconds of each generation that an execution trained with, by its number."""
+    found: dict[int, int] = {}
+    for charge in charges(one) if any(gang.stage == "train" for gang in one.gangs) else ():
+        if charge.stage == "train" and charge.generation is not None:
+            found[charge.generation] = found.get(charge.generation, 0) + charge.ended_us - charge.began_us
+    return found
+
+
+def _progress(gang: GangUsage, share: float, into: list[Sum]) -> None:
+    """Add a share of what a generation consumed and kept."""
+    kept = max(gang.kept_step - gang.first_step, 0) * share
     for each in into:
         if gang.last_step:
             each.samples += gang.samples * kept / gang.last_step

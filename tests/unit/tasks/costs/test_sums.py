@@ -52,6 +52,16 @@ def test_a_window_cuts_at_its_bounds() -> None:
     assert total.node_seconds == pytest.approx(10)
 
 
+def test_a_window_that_cuts_a_training_changes_nothing_of_what_an_epoch_costs() -> None:
+    trained = gang(0, node(0, 0, 0, 0, 100, 100), met=BEGAN, last_step=40, kept_step=40, samples=400, steps_per_epoch=4)
+    one = [execution(gangs=[trained], ended=BEGAN + 100)]
+    _, whole = sums(charged(one, *ALWAYS), [], set())
+    [half], total = sums(charged(one, BEGAN + 50, BEGAN + 200), ["pipeline"], set())
+    assert (whole.epochs, total.epochs, half.epochs) == (pytest.approx(10), pytest.approx(5), pytest.approx(5))
+    assert total.per(total.epochs) == whole.per(whole.epochs)
+    assert total.samples == pytest.approx(200)
+
+
 def test_a_word_that_no_run_knows_is_refused() -> None:
     with pytest.raises(UsageError, match=r"no run has a tag 'tema'\. Known are pipeline, .*team"):
         check_words(["tema"], runs())
