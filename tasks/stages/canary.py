@@ -71,6 +71,9 @@ def settle(run: Run, dataset: Dataset | None) -> Settled:
     if ask is not None:
         return _approved(run, canary, champion, ask)
     tallied = tally(run, canary, champion.version, dataset)
+    # Scoring takes a while, and readers say that a canary is withdrawn from the end of its window on.
+    if over := _over(run, canary, champion, ask):
+        return _ended(run, canary, _end(run, canary, *over, tallied.standing))
     if tallied.standing.verdict == "worse":
         said_ = said(canary.terms, tallied.standing)
         return _ended(run, canary, _end(run, canary, "worse", said_, tallied.standing))
@@ -115,6 +118,8 @@ def so_far(terms: CanaryTerms, found: Standing) -> str:
     """What is known and what lacks, as the end of a sentence."""
     if found.rows < terms.min_rows:
         return f"{found.rows:,} of {terms.min_rows:,} fresh rows against version {found.champion}"
+    if found.verdict != "open":  # they decided when the window was over already
+        return said(terms, found)
     to_go = f"; about {found.rows_to_go:,} more rows would decide" if found.rows_to_go else ""
     return f"{said(terms, found)}, which does not decide yet{to_go}"
 

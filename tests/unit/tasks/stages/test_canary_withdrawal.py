@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from data_contracts.canaries import ALIAS
 from data_contracts.errors import CorruptError, GateNotMet
 from infra.store import layout
-from tasks.stages import canary_moves
+from tasks.stages import canary_moves, canary_tally
 from tasks.stages.canary_withdrawal import withdraw
 from tests.support.standing_canary import ANN, CanaryPlace
 
@@ -71,3 +73,21 @@ def test_a_canary_of_another_alias_is_not_promoted_by_a_run_that_does_not_know_i
         place.promoted(3, "later", alias="staging")
     assert place.named() == 1
     assert place.night(400, 10).decision == "promoted", "its own run completes it"
+
+
+def test_a_window_that_ends_while_the_rows_are_scored_is_over(
+    place: CanaryPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.stands()
+    place.passes(days=14)
+    scored = canary_tally.score
+
+    def slowly(*what: Any) -> Any:
+        place.passes(seconds=1)
+        return scored(*what)
+
+    monkeypatch.setattr(canary_tally, "score", slowly)
+    receipt = place.night(0, 400, n=5)
+    assert (receipt.decision, receipt.version, place.named()) == ("canary", 3, 1)
+    assert "tiny@canary, version 2, was withdrawn: its window ended at 2026-12-06 10:00 UTC" in receipt.sentence
+    assert receipt.sentence.endswith("on 400 fresh rows")
