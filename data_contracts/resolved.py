@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from data_contracts.handoffs import Dataset, HandOff, Record, Ref, SourceFile
 from data_contracts.pipeline_spec import PipelineSpec
@@ -40,6 +40,14 @@ class Price(Record):
             return value
         rest = {name: one for name, one in value.items() if name != "usd_per_hour"}
         return {**rest, "per_hour": value["usd_per_hour"] if value.get("price_date") else None}
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """In USD under the name that earlier versions wrote and read, so that their records stay the same bytes."""
+        written = write(self)
+        if self.currency == "USD":
+            written["usd_per_hour"] = written.pop("per_hour")
+        return written
 
     @property
     def place(self) -> str:

@@ -91,7 +91,7 @@ class SignOfLife(Record):
     follows: list[Followed] = Field(default_factory=list)
 
 
-class Execution(HandOff):
+class ExecutionUsage(HandOff):
     """One process that carried a run out, from its start to its end.
 
     Attributes:

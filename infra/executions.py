@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from data_contracts.canonical import is_name
 from data_contracts.records import Record
-from data_contracts.usage import Execution, GangUsage, SignOfLife, StageUsage
+from data_contracts.usage import ExecutionUsage, GangUsage, SignOfLife, StageUsage
 from infra.gang.checkpoints.participants import generations
 from infra.lost_gangs import gang_by_its_nodes
 from infra.store import Store, layout
@@ -17,15 +17,15 @@ from infra.store.records import parsed
 R = TypeVar("R", bound=Record)
 
 
-def executions_of(store: Store, run_id: str) -> tuple[list[Execution], bool]:
+def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool]:
     """A run's executions in order, and whether the last has no end: it still works, or its process was killed.
 
     CorruptError if a record is damaged: what is not known is not 0.
     """
-    found: list[Execution] = []
+    found: list[ExecutionUsage] = []
     signs: dict[str, SignOfLife] = {}
     for name in filter(is_name, store.list(layout.usages(run_id))):  # what is no name was not made by Trainwright
-        whole = store.find_as(layout.usage(run_id, name, "ended"), Execution.from_json)
+        whole = store.find_as(layout.usage(run_id, name, "ended"), ExecutionUsage.from_json)
         whole = whole or _interrupted(store, run_id, name, signs)
         found += [whole] if whole is not None else []
     found.sort(key=lambda one: one.began)
@@ -34,9 +34,9 @@ def executions_of(store: Store, run_id: str) -> tuple[list[Execution], bool]:
     return found, bool(found) and found[-1].execution in signs
 
 
-def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, SignOfLife]) -> Execution | None:
+def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, SignOfLife]) -> ExecutionUsage | None:
     """An execution without an end, from its parts and its last sign of life, which is added to `signs`."""
-    began = store.find_as(layout.usage(run_id, name, "began"), Execution.from_json)
+    began = store.find_as(layout.usage(run_id, name, "began"), ExecutionUsage.from_json)
     if began is None:
         return None
     parts = store.list(layout.usages(run_id, name))
@@ -65,7 +65,7 @@ def _part(store: Store, run_id: str, name: str, part: str, model: type[R]) -> R:
     return store.read_as(layout.usage(run_id, name, part), parse)
 
 
-def _with_lost_gangs(store: Store, found: list[Execution], signs: dict[str, SignOfLife]) -> list[Execution]:
+def _with_lost_gangs(store: Store, found: list[ExecutionUsage], signs: dict[str, SignOfLife]) -> list[ExecutionUsage]:
     """The executions with the generations whose conductor was killed before it recorded them."""
     known = {(gang.where, gang.generation) for one in found for gang in one.gangs}
     more: dict[str, list[GangUsage]] = {}
@@ -82,7 +82,7 @@ def _with_lost_gangs(store: Store, found: list[Execution], signs: dict[str, Sign
     return [one.model_copy(update={"gangs": [*one.gangs, *more.get(one.execution, [])]}) for one in found]
 
 
-def _is_of(one: Execution, found: list[Execution], gang: GangUsage) -> bool:
+def _is_of(one: ExecutionUsage, found: list[ExecutionUsage], gang: GangUsage) -> bool:
     """Whether an execution launched this generation: it is the last that began before the nodes did.
 
     Nodes on other machines have clocks of their own, so a second is allowed.

@@ -12,7 +12,7 @@ from typing import Any
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
-from data_contracts.usage import Execution
+from data_contracts.usage import ExecutionUsage
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
 from infra.sources.window import Window, parse_window
@@ -91,7 +91,7 @@ def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[st
     return used, damaged
 
 
-Found = list[tuple[Execution, Charge]]
+Found = list[tuple[ExecutionUsage, Charge]]
 
 
 def _text(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from data_contracts.resolved import UNKNOWN_PRICE, Price
-from data_contracts.usage import HERE, Execution, GangUsage, NodeUsage, StageUsage
+from data_contracts.usage import HERE, ExecutionUsage, GangUsage, NodeUsage, StageUsage
 
 # Goodput is `work`; everything else is waste, by its cause. docs/cost.md explains each.
 Cause = Literal[
@@ -61,7 +61,7 @@ class Charge:
 Span = tuple[int, int]
 
 
-def charges(execution: Execution) -> list[Charge]:
+def charges(execution: ExecutionUsage) -> list[Charge]:
     """Disjoint charges for every node-second of an execution: its own machine, and the nodes that it launched."""
     made: list[Charge] = []
     for gangs in _launches(execution.gangs):
@@ -79,7 +79,7 @@ def _launches(gangs: Iterable[GangUsage]) -> list[list[GangUsage]]:
     return [[launched[number] for number in sorted(launched)] for launched in found.values()]
 
 
-def _of_gang(execution: Execution, gang: GangUsage, following: GangUsage | None) -> Iterator[Charge]:
+def _of_gang(execution: ExecutionUsage, gang: GangUsage, following: GangUsage | None) -> Iterator[Charge]:
     price = _price(execution, gang.stage)
     over = max(_micro(node.released) for node in gang.nodes)
     if following is not None:
@@ -146,7 +146,7 @@ def _steps(gang: GangUsage, node: NodeUsage, span: Span) -> list[tuple[Cause, Sp
     return spans
 
 
-def _of_machine(execution: Execution) -> Iterator[Charge]:
+def _of_machine(execution: ExecutionUsage) -> Iterator[Charge]:
     """The machine that carries the run out, while no nodes of the run work on the same machine."""
     began = _micro(execution.began)
     ended = max(_micro(execution.began if execution.ended is None else execution.ended), began)
@@ -192,7 +192,7 @@ def _without(span: Span, taken: Iterable[Span]) -> Iterator[Span]:
         yield (at, span[1])
 
 
-def _price(execution: Execution, section: str) -> Price:
+def _price(execution: ExecutionUsage, section: str) -> Price:
     """What a node of a section costs; a section without a price of its own works on this machine."""
     prices = execution.prices
     return prices.get(section) or prices.get(HERE) or prices.get("train") or UNKNOWN_PRICE

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Literal
 
-from data_contracts.usage import Execution
+from data_contracts.usage import ExecutionUsage
 from tasks.costs.charges import MICRO, Charge
 
 Version = Literal["1.2", "1.3", "1.4"]
@@ -71,13 +71,13 @@ def columns(version: Version) -> list[str]:
     return [*sorted(named), *own]
 
 
-def rows(found: Sequence[tuple[Execution, Charge]], version: Version, so_far: set[str]) -> list[Row]:
+def rows(found: Sequence[tuple[ExecutionUsage, Charge]], version: Version, so_far: set[str]) -> list[Row]:
     """One row for each day, execution, stage, price and cause; charges without a known price have none.
 
     Args:
         so_far: ids of runs that have not ended.
     """
-    groups: dict[tuple[object, ...], list[tuple[Execution, Charge]]] = {}
+    groups: dict[tuple[object, ...], list[tuple[ExecutionUsage, Charge]]] = {}
     for one, charge in _by_day(found):
         price = charge.price
         key = (charge.began_us // _DAY_US, one.run_id, one.execution, charge.stage, charge.cause, price.to_json())
@@ -87,12 +87,12 @@ def rows(found: Sequence[tuple[Execution, Charge]], version: Version, so_far: se
     return [{name: row[name] for name in wanted} for row in made]
 
 
-def left_out_s(found: Iterable[tuple[Execution, Charge]]) -> float:
+def left_out_s(found: Iterable[tuple[ExecutionUsage, Charge]]) -> float:
     """Node-seconds that have no row, because their price is unknown: BilledCost must not be null, and is not 0."""
     return sum(charge.node_seconds for _, charge in found if charge.amount is None)
 
 
-def _by_day(found: Sequence[tuple[Execution, Charge]]) -> Iterator[tuple[Execution, Charge]]:
+def _by_day(found: Sequence[tuple[ExecutionUsage, Charge]]) -> Iterator[tuple[ExecutionUsage, Charge]]:
     """Charges with a known price, cut at midnight (UTC), so that none crosses a billing period."""
     for one, charge in found:
         began = charge.began_us
@@ -102,7 +102,7 @@ def _by_day(found: Sequence[tuple[Execution, Charge]]) -> Iterator[tuple[Executi
             began = ended
 
 
-def _row(group: list[tuple[Execution, Charge]], so_far: set[str]) -> Row:
+def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> Row:
     one, first = group[0]
     price = first.price
     used_us = sum(charge.ended_us - charge.began_us for _, charge in group)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from data_contracts.resolved import Resolved
-from data_contracts.usage import HERE, Execution, GangUsage, NodeUsage
+from data_contracts.usage import HERE, ExecutionUsage, GangUsage, NodeUsage
 from infra.executions import executions_of
 from infra.store import Store, layout
 from tasks.run.report import latest_report
@@ -26,7 +26,7 @@ class Usage:
     """
 
     run_id: str
-    executions: list[Execution]
+    executions: list[ExecutionUsage]
     so_far: bool = False
 
 
@@ -50,7 +50,7 @@ def _seconds(moment: str) -> float:
     return datetime.fromisoformat(moment).timestamp() if moment else 0.0
 
 
-def _of_report(store: Store, run_id: str) -> list[Execution]:
+def _of_report(store: Store, run_id: str) -> list[ExecutionUsage]:
     """The cost in the report of a run of an earlier Trainwright, which counted the nodes that trained."""
     resolved = store.find_as(layout.resolved(run_id), Resolved.from_json)
     report = latest_report(store, run_id)
@@ -60,7 +60,7 @@ def _of_report(store: Store, run_id: str) -> list[Execution]:
     node = NodeUsage(number=0, started=ended - report.cost.node_seconds, released=ended)
     gang = GangUsage(stage="train", where=f"runs/{run_id}", generation=0, local=False, nodes=[node], ended="")
     return [
-        Execution(
+        ExecutionUsage(
             run_id=run_id,
             execution=EARLIER,
             pipeline=report.pipeline,

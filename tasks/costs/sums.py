@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from data_contracts.errors import UsageError
-from data_contracts.usage import Execution, GangUsage
+from data_contracts.usage import ExecutionUsage, GangUsage
 from tasks.costs.charges import MICRO, Charge, charges
 
 # What a sum may be by; any other word is the name of a tag.
-_OWN: dict[str, Callable[[Execution, Charge], str]] = {
+_OWN: dict[str, Callable[[ExecutionUsage, Charge], str]] = {
     "pipeline": lambda one, charge: one.pipeline,
     "model": lambda one, charge: one.model,
     "run": lambda one, charge: one.run_id,
@@ -102,7 +102,7 @@ def in_words(amounts: Mapping[str, float]) -> str:
     return " + ".join(f"{amount:.4f} {currency}" for currency, amount in sorted(amounts.items()))
 
 
-def check_words(by: Sequence[str], executions: Iterable[Execution]) -> None:
+def check_words(by: Sequence[str], executions: Iterable[ExecutionUsage]) -> None:
     """UsageError for a word that is neither one of ours nor a tag of any run."""
     tags = {name for one in executions for name in one.tags}
     for word in by:
@@ -111,7 +111,9 @@ def check_words(by: Sequence[str], executions: Iterable[Execution]) -> None:
             raise UsageError(f"--by: no run has a tag {word!r}.", remedy=f"Known are {known}.")
 
 
-def charged(executions: Iterable[Execution], since_s: float, until_s: float) -> list[tuple[Execution, Charge]]:
+def charged(
+    executions: Iterable[ExecutionUsage], since_s: float, until_s: float
+) -> list[tuple[ExecutionUsage, Charge]]:
     """The charges of executions between two times; a charge that crosses a bound is cut there."""
     since, until = round(since_s * MICRO), round(until_s * MICRO)
     found = []
@@ -124,7 +126,7 @@ def charged(executions: Iterable[Execution], since_s: float, until_s: float) -> 
     return found
 
 
-def sums(found: Sequence[tuple[Execution, Charge]], by: Sequence[str], so_far: set[str]) -> tuple[list[Sum], Sum]:
+def sums(found: Sequence[tuple[ExecutionUsage, Charge]], by: Sequence[str], so_far: set[str]) -> tuple[list[Sum], Sum]:
     """One sum for each combination of words, the most node-seconds first, and the sum of all.
 
     Args:
@@ -132,7 +134,7 @@ def sums(found: Sequence[tuple[Execution, Charge]], by: Sequence[str], so_far: s
     """
     groups: dict[tuple[str, ...], Sum] = {}
     total = Sum(so_far=so_far)
-    executions: dict[str, tuple[Execution, Sum]] = {}
+    executions: dict[str, tuple[ExecutionUsage, Sum]] = {}
     trained_us: dict[tuple[str, int], int] = {}
     # What a training consumed belongs to a run as a whole, not to one of its stages or causes.
     of_runs = all(name in ("pipeline", "model", "run", "execution") or name not in _OWN for name in by)
@@ -159,7 +161,7 @@ def sums(found: Sequence[tuple[Execution, Charge]], by: Sequence[str], so_far: s
     return sorted(groups.values(), key=lambda each: (-each.node_seconds, each.words)), total
 
 
-def _trained_us(one: Execution) -> dict[int, int]:
+def _trained_us(one: ExecutionUsage) -> dict[int, int]:
     """The node-microseconds of each generation that an execution trained with, by its number."""
     found: dict[int, int] = {}
     for charge in charges(one) if any(gang.stage == "train" for gang in one.gangs) else ():
@@ -178,7 +180,7 @@ def _progress(gang: GangUsage, share: float, into: list[Sum]) -> None:
             each.epochs += kept / gang.steps_per_epoch
 
 
-def _word(name: str, one: Execution, charge: Charge) -> str:
+def _word(name: str, one: ExecutionUsage, charge: Charge) -> str:
     own = _OWN.get(name)
     return own(one, charge) if own is not None else one.tags.get(name, NOT_TAGGED)
 

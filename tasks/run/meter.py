@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import UNKNOWN_PRICE
 from data_contracts.run_report import RunReport, StageStatus
-from data_contracts.usage import HERE, Execution, Followed, GangUsage, SignOfLife, StageUsage
+from data_contracts.usage import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
 from infra.cost import cost
 from infra.executions import executions_of
 from infra.processes.processes import uninterrupted
@@ -100,7 +100,7 @@ class Meter:
         # A run that an earlier Trainwright resolved has the price of a node that trains alone.
         earlier = {HERE: resolved.price if run.spec.train.pool is None else UNKNOWN_PRICE}
         prices = {"train": resolved.price, **(resolved.prices or earlier)}
-        self._began = Execution(
+        self._began = ExecutionUsage(
             run_id=run.run_id,
             execution=named,
             pipeline=run.spec.name,
@@ -119,7 +119,7 @@ class Meter:
         self._gangs: list[GangUsage] = []
 
     @property
-    def so_far(self) -> Execution:
+    def so_far(self) -> ExecutionUsage:
         """The execution up to now."""
         known = {"ended": max(time.time(), self._began.began), "stages": [*self._stages], "gangs": [*self._gangs]}
         return self._began.model_copy(update=known)

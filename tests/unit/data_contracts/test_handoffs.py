@@ -11,21 +11,26 @@ from pydantic import ValidationError
 
 from data_contracts import handoffs
 from data_contracts.approvals import Answer, Protection, Question
+from data_contracts.canaries import CanaryAsk, CanaryEnd, Night
 from data_contracts.deliveries import Delivery
 from data_contracts.errors import UsageError
+from data_contracts.executions import BackfilledWindow, Crash, Execution
 from data_contracts.exposures import ExposureEntry, SpentBefore
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages.contamination import ContaminationReport
 from data_contracts.messages.message import Message
+from data_contracts.node_standing import NodeMishap, NodeStanding
 from data_contracts.profile.record import Profile
 from data_contracts.recipe import Recipe
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
+from data_contracts.usage import ExecutionUsage
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart,
-           Question, Answer, Protection, Recipe, Delivery]  # fmt: skip
+           Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
+           Execution, Crash, BackfilledWindow, ExecutionUsage]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.resolved import Price
-from data_contracts.usage import Execution
+from data_contracts.usage import ExecutionUsage
 from flows.cli import main
 from infra.machines import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
@@ -50,10 +50,10 @@ def store_of(project: Path) -> Store:
     return open_store(str(project / ".trainwright"), create=False)
 
 
-def executions(store: Store) -> list[Execution]:
+def executions(store: Store) -> list[ExecutionUsage]:
     [run_id] = store.list(layout.runs())
     names = store.list(layout.usages(run_id))
-    return [store.read_as(layout.usage(run_id, name, "ended"), Execution.from_json) for name in names]
+    return [store.read_as(layout.usage(run_id, name, "ended"), ExecutionUsage.from_json) for name in names]
 
 
 def test_a_run_is_charged_once_for_each_second_of_its_machine(
@@ -122,7 +122,7 @@ def test_what_others_put_into_a_store_hides_no_other_run(
     for number in range(4):
         run_id = f"20261125-000000-00000{number}"
         ended = "began" if number == 1 else "ended"
-        one = Execution(run_id=run_id, execution="e", **about)
+        one = ExecutionUsage(run_id=run_id, execution="e", **about)
         store.create_once(layout.usage(run_id, "e", ended), one.to_json())
     folder = Path(store.uri) / "runs"
     newer = folder / run_id / "usage/e/ended.json"
@@ -141,7 +141,7 @@ def test_no_cell_of_a_forged_record_is_a_formula(
     price = Price(machine="\uff1dSUM(1+1)", per_hour=1.0, price_date="2026-01-01")
     about = {"run_id": run_id, "execution": "e", "pipeline": "@SUM(1+1)", "model": "m", "began": now - 60, "ended": now}
     tags = {"team": '=HYPERLINK("http://x.test")', "=1+1": "\t-2+3", "debt": "-5"}
-    forged = Execution(**about, tags=tags, prices={"here": price})
+    forged = ExecutionUsage(**about, tags=tags, prices={"here": price})
     store.create_once(layout.usage(run_id, "e", "ended"), forged.to_json())
     (line,) = csv.DictReader(io.StringIO(said(capsys, store.uri, "--by", "team,=1+1,debt,pipeline", "--format", "csv")))
     assert [line["team"], line["'=1+1"], line["debt"], line["pipeline"]] == [

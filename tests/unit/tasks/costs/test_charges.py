@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_contracts.resolved import Price
-from data_contracts.usage import Execution, GangUsage, NodeUsage, StageUsage
+from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from tasks.costs.charges import MICRO, Charge, charges
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=8, pool="gpu")
@@ -19,7 +19,7 @@ HERE = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
 BEGAN = 1_764_000_000.0
 
 
-def execution(**changes: Any) -> Execution:
+def execution(**changes: Any) -> ExecutionUsage:
     known: dict[str, Any] = {
         "run_id": "r1",
         "execution": "e1",
@@ -30,7 +30,7 @@ def execution(**changes: Any) -> Execution:
         "began": BEGAN,
         "ended": BEGAN + 100,
     }
-    return Execution(**{**known, **changes})
+    return ExecutionUsage(**{**known, **changes})
 
 
 def gang(generation: int, *nodes: NodeUsage, **changes: Any) -> GangUsage:
@@ -122,7 +122,7 @@ LENGTH = st.one_of(st.floats(0, 50, allow_nan=False), st.sampled_from([0.0, 0.00
 
 
 @st.composite
-def histories(draw: Any) -> Execution:
+def histories(draw: Any) -> ExecutionUsage:
     """Executions as nobody would write them: clocks that go back, nodes that never joined, launches recorded twice."""
     at, gangs = 0.0, []
     for generation in range(draw(st.integers(0, 4))):
@@ -163,7 +163,7 @@ def histories(draw: Any) -> Execution:
     return execution(gangs=gangs, stages=stages, ended=draw(st.one_of(st.none(), st.just(BEGAN + at))))
 
 
-def capacity(one: Execution) -> int:
+def capacity(one: ExecutionUsage) -> int:
     """Nodes × wall clock in microseconds, counted without the charges' own code."""
 
     def micro(seconds: float) -> int:
@@ -193,7 +193,7 @@ def capacity(one: Execution) -> int:
     return whole
 
 
-def check(one: Execution) -> None:
+def check(one: ExecutionUsage) -> None:
     found = charges(one)
     assert sum(each.ended_us - each.began_us for each in found) == capacity(one)
     by_node: dict[Any, list[Charge]] = defaultdict(list)
@@ -209,12 +209,12 @@ def check(one: Execution) -> None:
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories())
-def test_goodput_waste_and_idle_time_add_up_to_the_whole(one: Execution) -> None:
+def test_goodput_waste_and_idle_time_add_up_to_the_whole(one: ExecutionUsage) -> None:
     check(one)
 
 
 @pytest.mark.sweep
 @settings(max_examples=1_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(histories())
-def test_goodput_waste_and_idle_time_add_up_in_a_thousand_histories(one: Execution) -> None:
+def test_goodput_waste_and_idle_time_add_up_in_a_thousand_histories(one: ExecutionUsage) -> None:
     check(one)
