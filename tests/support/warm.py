@@ -27,6 +27,7 @@ def torchrun(module: str, ranks: int, environment: Mapping[str, str], log: Path,
             of the warm process: one thread.
     """
     context = mp.get_context("forkserver")
+    _end_foreign_server()
     context.set_forkserver_preload([IMPORTS])
     before = dict(os.environ)
     os.environ.update(PYTHONPATH=str(REPOSITORY), OMP_NUM_THREADS="1")
@@ -35,9 +36,25 @@ def torchrun(module: str, ranks: int, environment: Mapping[str, str], log: Path,
     finally:
         os.environ.clear()
         os.environ.update(before)
+    _warm.add(_server_pid())
     process = context.Process(target=_agent, args=(module, ranks, dict(environment), str(log), str(cwd)))
     process.start()
     return Started(process)
+
+
+# The fork server that has imported what a rank needs.
+_warm: set[int | None] = set()
+
+
+def _end_foreign_server() -> None:
+    """End a fork server that a test of something else has started in this process: it has imported nothing."""
+    if (pid := _server_pid()) is not None and pid not in _warm:
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+def _server_pid() -> int | None:
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return pid
 
 
 class Started:
