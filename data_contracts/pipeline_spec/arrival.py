@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from data_contracts.pipeline_spec.base import FieldError, Section
 
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_YEAR = timedelta(days=365)
 _LENGTH = re.compile(r"([0-9]{1,6})([mhdw])")
 
 
@@ -20,6 +21,17 @@ def length_of(text: str) -> timedelta:
     if found is None:
         raise ValueError(f"{text!r} is not a length of time; write 90m, 26h, 2d or 1w")
     return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def up_to_a_year(text: str) -> str:
+    """A length of time as it is written; ValueError if it is zero or longer than a year."""
+    try:
+        fits = timedelta(0) < length_of(text) <= _YEAR
+    except OverflowError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{text!r} is not between 1m and {_YEAR.days}d")
+    return text
 
 
 def _checked(text: str) -> str:

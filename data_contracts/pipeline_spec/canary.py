@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from data_contracts.pipeline_spec.arrival import length_of
+from data_contracts.pipeline_spec.arrival import up_to_a_year
 from data_contracts.pipeline_spec.base import FieldError, Section
 
-_LONGEST = timedelta(days=365)
 _MOST_ROWS = 10**12
-
-
-def _window(text: str) -> str:
-    try:
-        fits = timedelta(0) < length_of(text) <= _LONGEST
-    except OverflowError:
-        fits = False
-    if not fits:
-        raise ValueError(f"{text!r} is not between 1m and {_LONGEST.days}d")
-    return text
 
 
 class CanarySpec(Section):
     """How long a candidate stands beside the champion, and what fresh rows must show of it."""
 
-    within: Annotated[str, AfterValidator(_window)]
+    within: Annotated[str, AfterValidator(up_to_a_year)]
     """The longest time that a candidate may stand, such as `14d` or `36h`; after that it is withdrawn."""
     metric: str
     """The metric that decides: one of `evaluate` with a value for each row, or `<set>/<metric>`."""

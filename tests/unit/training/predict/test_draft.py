@@ -92,7 +92,7 @@ def test_a_name_that_somebody_else_took_does_not_keep_the_folder(tmp_path: Path)
     assert not list(tmp_path.glob(".out.csv*")), "what a killed process left is removed, too"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.root
 def test_what_another_user_has_there_stays(tmp_path: Path) -> None:
     taken = tmp_path / ".out.csv.trainwright.removed"
     (taken / "theirs").mkdir(parents=True)
