@@ -86,7 +86,7 @@ def sliding(draw: Generator, gate: Gate) -> bool:
     fresh = 300
     # How much of tonight's rows the entry of some nights ago has seen, added up.
     shares = np.maximum(0, 1 - fresh * np.arange(1, NIGHTS + 1) / ROWS)
-    seen = np.cumsum(np.minimum(1, 2 * shares))  # as infra.exposures counts them
+    seen = np.cumsum(np.minimum(1, 2 * shares))  # as infra.models.exposures counts them
     days = draw.binomial(fresh, 0.9, size=NIGHTS + ROWS // fresh + 1)
     for night in range(NIGHTS):
         window = days[night : night + ROWS // fresh]

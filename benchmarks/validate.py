@@ -4,7 +4,7 @@
 
 A table of 2,000,000 rows and 22 columns, and 42 expectations that hold. Every contender takes its turn in every round:
 
-- scan: `infra.contract_worker` reads the file, checks its digest and the suite
+- scan: `infra.contract.contract_worker` reads the file, checks its digest and the suite
 - with_profile: the same with the profile, as the validate stage does; `profile_cost` is what it adds, in scans
 - first, incremental: a table in 100 files, none of which is known, and then one of which is new
 - gx_only: the same, with Great Expectations for everything, as before there was a scan
@@ -41,9 +41,9 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.profile.merge import Merger
-from infra import contract_worker
-from infra.contract_parts import KNOWN, NEW
-from infra.digests import stream_digest
+from infra.contract import contract_worker
+from infra.contract.contract_parts import KNOWN, NEW
+from infra.files.digests import stream_digest
 from infra.sources import Selection, read, read_batches
 
 ROWS, QUICK_ROWS = 2_000_000, 200_000

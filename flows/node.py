@@ -21,7 +21,7 @@ from data_contracts.messages.gang import Joined, NodeExit
 from infra.gang.environment import ADDRESS, STORE_OPTIONS, store_options
 from infra.gang.node.address import own_address
 from infra.gang.node.local import LocalNode
-from infra.nodes import this_node
+from infra.records.nodes import this_node
 from infra.store import layout, open_store
 
 POLL_S = 0.1

@@ -154,7 +154,7 @@ class PieceOutcome(Message):
     error: dict[str, Any] | None = None
 
 
-CONTRACT: Final = Child("infra.contract_worker", ContractRequest, ContractOutcome)
+CONTRACT: Final = Child("infra.contract.contract_worker", ContractRequest, ContractOutcome)
 OWN_CONTRACT: Final = Child("training.user.contract_worker", ContractRequest, ContractOutcome)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
 PIECE: Final = Child("training.shard.piece_worker", PieceRequest, PieceDone)

@@ -15,7 +15,7 @@ from flows.commands.guard import Answer, log
 from flows.commands.run import QUIET
 from flows.commands.terminal import printable
 from infra import audit
-from infra.approval_signatures import signing_key
+from infra.approvals.approval_signatures import signing_key
 from tasks.run.run import reopen_run
 from tasks.stages.answers import answer, checked_name, open_question
 from tasks.stages.rollback import checked_reason

@@ -21,7 +21,7 @@ from data_contracts.run_report import StageResult
 from flows.commands.contract_docs import docs
 from flows.commands.contract_infer import infer
 from flows.commands.guard import Answer
-from infra.handoffs import read_handoff
+from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
 from tasks.run.run import Run, known_store_list
 from tasks.run.spec_check import (

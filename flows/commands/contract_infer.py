@@ -18,8 +18,8 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import CONTRACT, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
 from flows.commands.guard import Answer
-from infra import settings
 from infra.child import run_child
+from infra.machine import settings
 from infra.sources import read_batches, resolve_sources
 
 SUITE, SECTION = "suite.json", "contract.yaml"

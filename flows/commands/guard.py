@@ -175,7 +175,7 @@ def _stopped() -> TrainwrightError:
 
 def _internal(bug: BaseException) -> TrainwrightError:
     """The error for a bug of ours: the traceback goes to a file, and the sentence names that file."""
-    from infra.settings import state_folder
+    from infra.machine.settings import state_folder
 
     path = state_folder() / "internal-error.log"
     path.write_text("".join(traceback.format_exception(bug)))

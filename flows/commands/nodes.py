@@ -8,7 +8,7 @@ from typing import Any
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from flows.commands.tables import table
-from infra.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
+from infra.records.nodes import KINDS, NodeRecord, decide, has_mishaps, nodes_of
 from infra.store import Store, node_paths
 from tasks.run.run import known_store_list, not_found
 from tasks.stages.rollback import checked_reason

@@ -8,7 +8,7 @@ from data_contracts.canonical import is_name
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
 from infra import audit
-from infra.approval_signatures import public_pem
+from infra.approvals.approval_signatures import public_pem
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.configured import configured_key
 from infra.store import Store, layout

@@ -18,9 +18,9 @@ from flows.commands.guard import Answer, log
 from flows.commands.run import answer as report_answer
 from flows.commands.tables import table
 from flows.stages import stages
-from infra import registry
 from infra.gang.checkpoints.listing import Found
-from infra.receipts import holds_after
+from infra.models import registry
+from infra.records.receipts import holds_after
 from infra.store import Store, layout
 from tasks.mirrors.outbox import NEWEST, due
 from tasks.queries.checkpoints import checkpoints_of

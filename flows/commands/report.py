@@ -12,8 +12,8 @@ from pathlib import Path
 
 from data_contracts.errors import UsageError
 from flows.commands.guard import Answer
-from infra.atomic import replace_bytes
-from infra.settings import state_folder
+from infra.files.atomic import replace_bytes
+from infra.machine.settings import state_folder
 from tasks.pages.facts import facts_of
 from tasks.pages.run_report_page import UNFINISHED, run_report_page
 from tasks.run.report import latest_report

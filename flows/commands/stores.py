@@ -6,7 +6,7 @@ import argparse
 
 from data_contracts.load import load_store
 from flows.commands.guard import Answer
-from infra.settings import remember_store
+from infra.machine.settings import remember_store
 from infra.store import absolute_address, layout, open_store
 
 

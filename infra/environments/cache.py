@@ -30,15 +30,16 @@ from packaging.utils import canonicalize_name
 
 from data_contracts.canonical import KEY_LENGTH, digest
 from data_contracts.errors import CorruptError, SpecError, UsageError
-from infra import locks, scratch
-from infra.atomic import replace_private
+from infra import scratch
 from infra.environments import build
 from infra.environments.indexes import folder_listing, source_digests
 from infra.environments.installed import closure, packages_folder, packages_folder_in, versions
 from infra.environments.packages import INSTALL, SEALED, Packages, is_of_cuda, packages_of, public
 from infra.environments.requirements import FIELD, Requirements
 from infra.environments.uv import UvFailed
-from infra.settings import on_this_machine, state_folder
+from infra.files import locks
+from infra.files.atomic import replace_private
+from infra.machine.settings import on_this_machine, state_folder
 
 VERSION = 1
 MAX_ENVIRONMENTS = 10

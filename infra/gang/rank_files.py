@@ -25,7 +25,7 @@ from data_contracts.errors import TrainwrightError, UsageError, from_json
 from data_contracts.messages.gang import Launch
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankAnswer, RankProcess, RankReport
-from infra.atomic import replace_json
+from infra.files.atomic import replace_json
 from infra.gang.environment import LAUNCH
 
 

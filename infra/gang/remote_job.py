@@ -25,8 +25,6 @@ from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.usage import GangUsage
 from infra import stopping
 from infra.child import run_module
-from infra.code_bundle import unpack
-from infra.datasets import local_dataset
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.participants import generations
 from infra.gang.conductor.bad_nodes import without_drained
@@ -39,6 +37,8 @@ from infra.gang.node.local import Room, Start
 from infra.gang.rank_files import RankFiles, read_launch, stop_file
 from infra.processes.idle import IdleLimit
 from infra.processes.processes import terminable, uninterrupted
+from infra.project.code_bundle import unpack
+from infra.records.datasets import local_dataset
 from infra.store import Store, layout, open_store
 from infra.store.lease import RENEW_EVERY_S
 from infra.store.lease_keeper import LeaseKeeper

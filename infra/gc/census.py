@@ -12,11 +12,11 @@ from typing import Any
 from data_contracts.approvals import meaning
 from data_contracts.canonical import digest
 from data_contracts.errors import ApprovalPending, CorruptError, Interrupted, OverBudget, UsageError
-from infra import registry
-from infra.approvals import latest_question, stored_answer
+from infra.approvals.approvals import latest_question, stored_answer
 from infra.audit import now
-from infra.canaries import standing_canary
 from infra.gc.retention import Kind, StoreItem
+from infra.models import registry
+from infra.models.canaries import standing_canary
 from infra.store import Manifest, Store, layout
 from infra.store.backend import Stored
 from infra.store.deletion import day_end_s

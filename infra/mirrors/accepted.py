@@ -10,9 +10,9 @@ import json
 from typing import Any
 
 from data_contracts.canonical import digest
-from infra import settings
-from infra.atomic import replace_private
-from infra.locks import locked
+from infra.files.atomic import replace_private
+from infra.files.locks import locked
+from infra.machine import settings
 
 FILE = "mirrors.json"
 _MOST = 1000

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.settings import state_folder
+from infra.machine.settings import state_folder
 
 REACH_TIMEOUT_S = 5.0
 

@@ -15,9 +15,9 @@ import logging
 import shlex
 from pathlib import Path
 
-from infra.atomic import replace_private, replace_text
+from infra.files.atomic import replace_private, replace_text
+from infra.machine.settings import state_folder
 from infra.processes.processes import CODE_ROOT
-from infra.settings import state_folder
 
 _HEADER = "# Written by `trainwright up`, taken away by `trainwright down`: `prefect` here talks to its server."
 

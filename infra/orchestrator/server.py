@@ -18,11 +18,11 @@ import urllib.request
 from urllib.parse import urlsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
+from infra.machine.settings import state_folder
 from infra.orchestrator import api, password, services
 from infra.orchestrator.api import REACH_TIMEOUT_S, Server
 from infra.orchestrator.services import Service
 from infra.processes.processes import module_command, new_mark
-from infra.settings import state_folder
 
 FIRST_PORT = 4210
 PORTS = 100

@@ -20,10 +20,11 @@ from pathlib import Path
 
 import psutil
 
-from infra import locks, scratch
-from infra.atomic import replace_private
+from infra import scratch
+from infra.files import locks
+from infra.files.atomic import replace_private
+from infra.machine.settings import state_folder
 from infra.processes.processes import MARK, find_marked, is_alive, kill_marked, marked_env, uninterrupted
-from infra.settings import state_folder
 
 # A shell starts jobs with `&` with SIGINT ignored, and all children inherit that. A worker that inherits it ignores its
 # first signal and continues to take runs.

@@ -21,7 +21,7 @@ from data_contracts.errors import NodeLost, OutOfMemory, TrainwrightError
 from data_contracts.messages.children import A, Child, R
 from data_contracts.messages.message import Message
 from data_contracts.quoting import type_and_text, withholds
-from infra.atomic import replace_json
+from infra.files.atomic import replace_json
 from infra.processes.light_imports import end_light_imports
 from infra.processes.processes import MARK, is_alive, kill_marked
 

@@ -14,7 +14,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from infra.settings import on_this_machine, state_folder
+from infra.machine.settings import on_this_machine, state_folder
 
 FOLDER = "withheld"
 KEPT_S = 30 * 24 * 3600.0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from data_contracts.errors import Interrupted, UsageError
 from data_contracts.handoffs import Ref
 from infra.processes.environment import SIGNING_KEY
-from infra.receipts import is_signed
+from infra.records.receipts import is_signed
 from infra.signing.configured import configured_key
 from infra.store import Store
 

@@ -20,8 +20,8 @@ from typing import Any
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Receipt, Ref
-from infra.digests import hash_stream
-from infra.receipts import chain, is_signed, pointed_at, read_receipt
+from infra.files.digests import hash_stream
+from infra.records.receipts import chain, is_signed, pointed_at, read_receipt
 from infra.signing.envelopes import IN_TOTO, Signed, sign_bytes, unverified_payload, verify
 from infra.signing.keys import PublicKey, SigningKey
 from infra.signing.statements import RECEIPT, files_statement, receipt_statement, training_statement

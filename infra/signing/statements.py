@@ -14,7 +14,7 @@ from typing import Any
 
 from data_contracts.canonical import canonical
 from data_contracts.handoffs import Receipt, Ref
-from infra.receipts import pointed_at
+from infra.records.receipts import pointed_at
 from infra.store import Manifest, Store
 
 STATEMENT = "https://in-toto.io/Statement/v1"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from data_contracts.errors import UsageError
-from infra.settings import library_folders
+from infra.machine.settings import library_folders
 from infra.sources.places import WILDCARDS, SourceEntry, SourceMissing
 
 

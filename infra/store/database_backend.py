@@ -17,7 +17,7 @@ from typing import TypeVar
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError, StorageUnavailable, TrainwrightError
-from infra.digests import file_digest
+from infra.files.digests import file_digest
 from infra.store.backend import MAX_CLOCK_DIFFERENCE_S, Backend, Leftover, Stale, Stored, send_whole
 from infra.store.name_database import Names
 

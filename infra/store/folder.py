@@ -23,7 +23,7 @@ from io import BufferedWriter
 from pathlib import Path
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
-from infra.digests import write_hashed
+from infra.files.digests import write_hashed
 from infra.store import descriptors
 from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy
 from infra.store.descriptors import Draft

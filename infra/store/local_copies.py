@@ -14,9 +14,10 @@ import shutil
 from pathlib import Path
 
 from data_contracts.errors import CorruptError, UsageError
-from infra import locks, scratch
-from infra.digests import hash_stream
-from infra.settings import on_this_machine
+from infra import scratch
+from infra.files import locks
+from infra.files.digests import hash_stream
+from infra.machine.settings import on_this_machine
 from infra.store.backend import Backend
 from infra.store.seal import Manifest
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import StoreAddress
-from infra import settings
+from infra.machine import settings
 from infra.store import layout
 from infra.store.backend import Backend
 from infra.store.creation import IN_STORE, make, names_of

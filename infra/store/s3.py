@@ -18,7 +18,7 @@ from typing import Any
 from blake3 import blake3
 
 from data_contracts.errors import CorruptError
-from infra.digests import Readable
+from infra.files.digests import Readable
 from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy, send_whole
 from infra.store.s3_errors import NOT_IMPLEMENTED, is_gone_upload, is_transient, status_of
 from infra.store.s3_requests import Body, S3Requests

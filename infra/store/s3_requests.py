@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from infra.digests import PIECE_BYTES
+from infra.files.digests import PIECE_BYTES
 from infra.store.s3_connect import connect
 from infra.store.s3_errors import translate
 

@@ -12,7 +12,7 @@ from blake3 import blake3
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from data_contracts.messages.children import StoreAddress
-from infra.settings import state_folder
+from infra.machine.settings import state_folder
 from infra.share import WHOLE, Share
 from infra.store import deletion, layout
 from infra.store.backend import Backend, Leftover, Stored

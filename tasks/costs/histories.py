@@ -7,8 +7,8 @@ from datetime import datetime
 
 from data_contracts.resolved import Resolved
 from data_contracts.usage import HERE, ExecutionUsage, GangUsage, NodeUsage
-from infra.executions import executions_of
 from infra.store import Store, layout
+from infra.usage.executions import executions_of
 from tasks.run.report import latest_report
 from tasks.run.run import Run
 

@@ -8,8 +8,8 @@ from typing import Any
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import ContractReport, Dataset, Evaluation, ModelVersion, Receipt, Ref
 from data_contracts.run_report import RunReport
-from infra import registry
-from infra.handoffs import read_handoff
+from infra.models import registry
+from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
 from tasks.export.module_arguments import without_private
 from tasks.run.report import latest_report

@@ -13,11 +13,11 @@ from typing import Any
 from data_contracts.errors import StorageUnavailable, TrainwrightError, UsageError
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
-from infra import registry
 from infra.mirrors import accepted, git_tags
 from infra.mirrors.endpoint import Deadline, Endpoint, credentials
 from infra.mirrors.mlflow import Mlflow
 from infra.mirrors.openlineage import append_events, post_events
+from infra.models import registry
 from infra.store import Store, layout
 from infra.store.lease_keeper import LeaseKeeper
 from tasks.mirrors.lineage_events import lineage_events

@@ -12,10 +12,11 @@ from typing import Any
 from data_contracts.errors import GateNotMet, StorageUnavailable, UsageError, UserCodeError
 from data_contracts.handoffs import Ref
 from data_contracts.run_report import ModelName, RunReport
-from infra import registry, scratch
+from infra import scratch
+from infra.machine.settings import on_this_machine
 from infra.mirrors.endpoint import Deadline
 from infra.mirrors.mlflow import Kept, Mlflow
-from infra.settings import on_this_machine
+from infra.models import registry
 from infra.store import Store
 from tasks.export.exports import RECORD, export
 from tasks.mirrors.mlflow_content import tags

@@ -15,9 +15,9 @@ from data_contracts.canaries import ALIAS as CANARY
 from data_contracts.deliveries import Delivery
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import Resolved
-from infra import canaries, registry
 from infra.audit import now
 from infra.mirrors.deliveries import ALIAS, newest_delivery, newest_end
+from infra.models import canaries, registry
 from infra.store import Store, layout
 
 # How many of the newest runs are looked at after each run, and for a model's mirrors.

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Receipt, Ref
 from data_contracts.run_report import RunReport, StageResult
-from infra.datasets import find_dataset_by_id
 from infra.gang.checkpoints.listing import committed
 from infra.gang.checkpoints.participants import GenerationSpan, generation_spans
-from infra.handoffs import read_handoff
+from infra.records.datasets import find_dataset_by_id
+from infra.records.handoffs import read_handoff
 from infra.store import Store, layout
 from tasks.pages.rows import Pairs, read_pairs
 from tasks.queries.history import logged_metrics

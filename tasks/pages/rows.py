@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, Evaluation, ShardFile
-from infra import evaluations, scratch
+from infra import scratch
+from infra.records import evaluations
 from infra.store import Store
 from training import formats
 from training.formats.schema import read_schema

@@ -12,8 +12,8 @@ from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import ContractReport, SourceFile
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
-from infra import contract_worker
 from infra.child import run_child
+from infra.contract import contract_worker
 from tasks.predict.model import Model
 from tasks.stages.contract_check import needs_child
 from tasks.stages.validate import rejection

@@ -10,7 +10,7 @@ from pathlib import Path
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from infra.settings import state_folder
+from infra.machine.settings import state_folder
 from infra.sources import resolve_sources
 from infra.sources.resolve import base_name
 

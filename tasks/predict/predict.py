@@ -13,9 +13,10 @@ from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.messages.predicting import PREDICT, Predicted, PredictRequest
 from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.pipeline_spec import SourceSpec
-from infra import code_bundle, scratch
+from infra import scratch
 from infra.child import run_child
 from infra.gang.remote_job import idle_limit, lay_out
+from infra.project import code_bundle
 from infra.sources import Places
 from infra.sources.peek import peek
 from infra.store import Store

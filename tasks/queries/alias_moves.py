@@ -11,8 +11,8 @@ from data_contracts.canonical import is_name
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Receipt
 from data_contracts.incidents import Incident
-from infra import registry
-from infra.receipts import is_rollback
+from infra.models import registry
+from infra.records.receipts import is_rollback
 from infra.store import Store, layout
 
 Kind = Literal["promoted", "rolled back", "kept", "canary", "ended"]

@@ -8,8 +8,8 @@ from typing import Any
 from data_contracts.canaries import ALIAS, CanaryTerms, Standing
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.times import readable
-from infra import canaries, registry
-from infra.canaries import Canary
+from infra.models import canaries, registry
+from infra.models.canaries import Canary
 from infra.store import Store
 from tasks.queries.waiting import standing_of
 from tasks.stages.canary_tally import stored_standing

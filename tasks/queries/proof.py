@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref, SourceFile
 from data_contracts.pipeline_spec import SourceSpec
-from infra import code_bundle, imported_weights, recipes, registry
+from infra.models import recipes, registry
+from infra.project import code_bundle
 from infra.sources import Places, digest_now
 from infra.store import Manifest, Store
+from infra.weights import imported_weights
 from tasks.queries.kept_seal import require_seal
 from tasks.run.versions import find_version
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import ModelVersion, Receipt, Ref
-from infra import registry
-from infra.receipts import chain, read_receipt
+from infra.models import registry
+from infra.records.receipts import chain, read_receipt
 from infra.signing.signatures import signed_numbers, verify_receipt
 from infra.store import Manifest, Store, layout
 from tasks.queries.kept_seal import require_seal

@@ -15,9 +15,9 @@ from data_contracts.approvals import About, Answer, gates_digest
 from data_contracts.approved import Approval
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Receipt
-from infra import registry
-from infra.approval_signatures import keys_of, payload_of
-from infra.protections import protections
+from infra.approvals.approval_signatures import keys_of, payload_of
+from infra.approvals.protections import protections
+from infra.models import versions
 from infra.store import Store
 from infra.store.records import corrupt, parsed
 
@@ -102,7 +102,7 @@ def _verified(store: Store, receipt: Receipt, approval: Approval, key: PublicKey
 
 def _about(store: Store, receipt: Receipt) -> About:
     assert receipt.candidate is not None
-    candidate = registry.model_version(store, receipt.candidate).checkpoint.ref.id
+    candidate = versions.model_version(store, receipt.candidate).checkpoint.ref.id
     champion = receipt.champion.id if receipt.champion is not None else ""
     gates = gates_digest(receipt.gates)
     return About(model=receipt.model, alias=receipt.alias, candidate=candidate, champion=champion, gates=gates)

@@ -15,9 +15,9 @@ from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.messages.children import IMPORT_TRIAL, ImportTrialRequest
 from infra import scratch
 from infra.child import run_child
-from infra.code_bundle import CodeBundle, unpack
-from infra.project_files import ProjectFiles
-from infra.settings import state_folder
+from infra.machine.settings import state_folder
+from infra.project.code_bundle import CodeBundle, unpack
+from infra.project.project_files import ProjectFiles
 from infra.store import Store
 
 TIMEOUT_S = 120.0

@@ -10,7 +10,7 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.mesh import SHARDED, is_hsdp
 from data_contracts.pipeline_spec.placement import Spread, in_same_place
 from data_contracts.pipeline_spec.train import TrainSpec
-from infra import machines
+from infra.machine import machines
 
 # Precisions that Lightning's ModelParallelStrategy takes, with their short names.
 _SHARDABLE = ("32-true", "bf16-mixed", "bf16-true", "16-true")

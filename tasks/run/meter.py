@@ -18,11 +18,11 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import UNKNOWN_PRICE
 from data_contracts.run_report import RunReport, StageStatus
 from data_contracts.usage import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
-from infra.cost import cost
-from infra.executions import executions_of
 from infra.processes.processes import uninterrupted
 from infra.store import layout
 from infra.store.pointers import PointerMoved, Versioned
+from infra.usage.cost import cost
+from infra.usage.executions import executions_of
 from tasks.run.run import Run
 
 BEAT_S = 30.0

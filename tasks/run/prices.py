@@ -7,8 +7,8 @@ from typing import Any
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import PoolEntry
 from data_contracts.resolved import Price
-from infra import machines
-from infra.machines import LOCAL, THIS_MACHINE
+from infra.machine import machines
+from infra.machine.machines import LOCAL, THIS_MACHINE
 
 
 def run_prices(spec: PipelineSpec, day: str) -> dict[str, Any]:

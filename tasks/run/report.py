@@ -5,10 +5,10 @@ from __future__ import annotations
 from data_contracts.errors import OnHold, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Receipt
 from data_contracts.run_report import Cost, ModelName, RunReport, Verdict
-from infra import registry
 from infra.audit import now
-from infra.cost import total
+from infra.models import registry
 from infra.store import Store, layout
+from infra.usage.cost import total
 from tasks.run.run import Run
 
 FINAL: tuple[Verdict, ...] = ("promoted", "canary", "unchanged", "not_promoted", "rejected")

@@ -19,10 +19,12 @@ from data_contracts.messages.children import StoreAddress
 from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import Cost, StageResult
-from infra import code_bundle, scratch, settings
+from infra import scratch
 from infra.audit import now
 from infra.gang.conductor.replaying import Replay
-from infra.recipes import seal_recipe
+from infra.machine import settings
+from infra.models.recipes import seal_recipe
+from infra.project import code_bundle
 from infra.signing.configured import configured_key
 from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.inputs import read_inputs, record_inputs

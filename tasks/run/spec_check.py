@@ -18,8 +18,8 @@ from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SuiteSpec
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
-from infra import code_bundle
-from infra.class_lookup import is_in_project, require_class
+from infra.project import code_bundle
+from infra.project.class_lookup import is_in_project, require_class
 from infra.sources import Window, parse_window
 from tasks.run.environments import read_spec_requirements
 

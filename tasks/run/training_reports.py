@@ -9,9 +9,9 @@ import time
 from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Dataset
 from data_contracts.run_report import Cost
-from infra.cost import cost, total
 from infra.gang.checkpoints.participants import roster
 from infra.gang.conductor.rank_reports import Progress
+from infra.usage.cost import cost, total
 from tasks.run.progress import IN_VIEW, GangChanged, notify
 from tasks.run.report import total_cost
 from tasks.run.run import Run

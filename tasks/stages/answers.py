@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from data_contracts.approvals import MOST_NAME, Answer, Question, expired, meaning
 from data_contracts.errors import ApprovalRefused, UsageError
 from data_contracts.times import readable
-from infra import approvals
-from infra.approval_signatures import keys_of, refuse_stranger, signed
+from infra.approvals import approvals
+from infra.approvals.approval_signatures import keys_of, refuse_stranger, signed
+from infra.approvals.protections import protection
 from infra.audit import now
-from infra.protections import protection
 from infra.store import Store
 from tasks.run.report import FINAL, latest_report
 from tasks.stages.rollback import checked_reason

@@ -16,8 +16,8 @@ from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError
 from data_contracts.handoffs import Checkpoint, Evaluation, GateResult, ModelVersion
 from data_contracts.pipeline_spec.arrival import length_of
 from data_contracts.times import readable
-from infra import approvals
-from infra.approval_signatures import Approvers
+from infra.approvals import approvals
+from infra.approvals.approval_signatures import Approvers
 from infra.audit import now
 from infra.store import layout
 from tasks.run.run import Run

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from data_contracts.approvals import Protection
 from data_contracts.errors import UsageError
-from infra import registry
-from infra.approval_signatures import Approvers, keys_of
-from infra.protections import protections, refuse_forged, refuse_gone
+from infra.approvals.approval_signatures import Approvers, keys_of
+from infra.approvals.protections import protections, refuse_forged, refuse_gone
+from infra.models import registry
 from infra.signing.configured import configured_key
 from tasks.run.run import Run
 

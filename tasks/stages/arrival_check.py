@@ -16,8 +16,8 @@ from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.pipeline_spec.arrival import ArrivalSpec, length_of
 from data_contracts.profile.columns import microseconds
 from data_contracts.profile.record import ColumnProfile
-from infra.handoffs import newest_handoff
-from infra.profiles import read_profile
+from infra.contract.profiles import read_profile
+from infra.records.handoffs import newest_handoff
 from infra.sources import Selection, read_batches
 from infra.store import layout
 from tasks.run.resolve import resolved_runs

@@ -12,9 +12,9 @@ from data_contracts.handoffs import Checkpoint, Evaluation, Hold, ModelVersion, 
 from data_contracts.pipeline_spec.arrival import length_of
 from data_contracts.pipeline_spec.canary import CanarySpec
 from data_contracts.times import readable
-from infra import canaries, registry
 from infra.audit import now
-from infra.receipts import chain, has_ended, read_receipt, without_hold
+from infra.models import canaries, registry
+from infra.records.receipts import chain, has_ended, read_receipt, without_hold
 from infra.store import PointerMoved, layout
 from tasks.run.run import Run
 from tasks.stages.requirements import signing_key

@@ -11,10 +11,10 @@ from data_contracts.canaries import CanaryTerms, Night, Standing
 from data_contracts.errors import CorruptError, InsufficientEvidence, UsageError
 from data_contracts.gate_results import Evidence, GateResult
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion
-from infra import canaries
 from infra.audit import now
-from infra.canaries import Canary
-from infra.evaluations import outcomes_of
+from infra.models import canaries
+from infra.models.canaries import Canary
+from infra.records.evaluations import outcomes_of
 from infra.store import Store, layout
 from tasks.evidence.sequential import Tally, decide
 from tasks.run.run import Run

@@ -8,9 +8,9 @@ from typing import Any
 from data_contracts.canaries import ALIAS, Standing
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Receipt
-from infra import canaries, registry
-from infra.canaries import Canary
-from infra.receipts import has_ended
+from infra.models import canaries, registry
+from infra.models.canaries import Canary
+from infra.records.receipts import has_ended
 from infra.store import PointerMoved, Store
 from tasks.stages.canary_moves import Mover, free
 from tasks.stages.canary_moves import withdraw as end

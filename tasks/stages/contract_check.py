@@ -11,10 +11,11 @@ from data_contracts.contract.suites import own_classes, suite_digest
 from data_contracts.drift_report import DriftReport
 from data_contracts.handoffs import ContractReport, SourceFile
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractOutcome, ContractRequest
-from infra import contract_worker, scratch
-from infra.handoffs import put_handoff, read_handoff
-from infra.profiles import put_profile, read_profile
-from infra.quarantine import FILE
+from infra import scratch
+from infra.contract import contract_worker
+from infra.contract.profiles import put_profile, read_profile
+from infra.contract.quarantine import FILE
+from infra.records.handoffs import put_handoff, read_handoff
 from tasks.run.run import Run
 from tasks.stages import drift_check
 from tasks.stages.kept_parts import kept_parts

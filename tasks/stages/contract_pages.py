@@ -14,10 +14,10 @@ from data_contracts.contract_results import Result, results_of
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.profile.record import Profile
-from infra.handoffs import newest_handoff
+from infra.contract.profiles import read_profile
+from infra.contract.quarantine import FILE as QUARANTINE
 from infra.orchestrator.artifacts import as_code, as_text
-from infra.profiles import read_profile
-from infra.quarantine import FILE as QUARANTINE
+from infra.records.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.stages.drift_pages import drift_section
 from tasks.stages.validate import contract_key

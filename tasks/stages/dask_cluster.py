@@ -33,11 +33,11 @@ from data_contracts.messages.raw_data import (
     SharedFolder,
 )
 from data_contracts.pipeline_spec import DaskRunner
-from infra import code_bundle
 from infra import scratch as scratches
-from infra.atomic import replace_json
 from infra.child import Handlers, run_child
-from infra.installed_versions import installed
+from infra.files.atomic import replace_json
+from infra.project import code_bundle
+from infra.project.installed_versions import installed
 from tasks.policies import piece_policy
 from tasks.run.run import Run
 
@@ -97,7 +97,7 @@ def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhol
     version of them.
     """
     from data_contracts.errors import TrainwrightError, UsageError
-    from infra.installed_versions import differences
+    from infra.project.installed_versions import differences
 
     try:
         if unlike := differences(wanted):
@@ -204,7 +204,7 @@ def _checker(wanted: dict[str, str], folder: str) -> Callable[[], str]:
 
     def check() -> str:
         try:
-            from infra.installed_versions import differences
+            from infra.project.installed_versions import differences
 
             unlike = differences(wanted)
         except ImportError as error:

@@ -10,8 +10,8 @@ from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Dataset, Evaluation, Ref
 from data_contracts.messages.children import EVALUATE, EvaluateRequest, ScoredSet
 from data_contracts.pipeline_spec.promote import MEASURES
-from infra import registry
-from infra.handoffs import read_handoff
+from infra.models import versions
+from infra.records.handoffs import read_handoff
 from tasks.evidence.resampled_metrics import keeps_pairs
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
@@ -85,7 +85,7 @@ def _decided(evaluation: Evaluation) -> Evaluation:
 
 def _champion(run: Run) -> Checkpoint | None:
     ref = run.resolved.champion
-    return None if ref is None else registry.model_version(run.store, ref).checkpoint
+    return None if ref is None else versions.model_version(run.store, ref).checkpoint
 
 
 def _scored(evaluation: Evaluation, *, reused: bool, ranks: str = "") -> Done[Evaluation]:

@@ -15,7 +15,7 @@ from data_contracts.messages.export import EXPORT, Exported, ExportRequest, Tole
 from data_contracts.pipeline_spec.promote import ExportGate
 from infra import scratch
 from infra.gang.remote_job import lay_out
-from infra.handoffs import read_handoff
+from infra.records.handoffs import read_handoff
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.placement import run_here

@@ -17,9 +17,9 @@ from data_contracts.errors import CorruptError, InsufficientEvidence
 from data_contracts.handoffs import Dataset, Evaluation, ModelVersion, Ref
 from data_contracts.profile.hashes import mixed
 from data_contracts.row_hashes import value_hashes
-from infra import canaries
-from infra.canaries import Canary, Digests, ascending
-from infra.handoffs import read_handoff
+from infra.models import canaries
+from infra.models.canaries import Canary, Digests, ascending
+from infra.records.handoffs import read_handoff
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with
 from tasks.stages.test_rows import hashed_columns, numbered, row_digests

@@ -9,7 +9,7 @@ from data_contracts.canaries import ALIAS
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Checkpoint, Receipt
 from data_contracts.run_report import RunReport
-from infra import registry
+from infra.models import registry
 from infra.orchestrator.artifacts import as_text
 from tasks.charts.forest import forest
 from tasks.charts.gate_rows import forest_rows

@@ -8,8 +8,8 @@ from typing import Any
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Evaluation, ModelVersion, Receipt
 from data_contracts.incidents import Incident, VersionFacts
-from infra.handoffs import read_handoff
-from infra.receipts import is_rollback
+from infra.records.handoffs import read_handoff
+from infra.records.receipts import is_rollback
 from infra.store import Store
 
 Moves = Sequence[tuple[Receipt, dict[str, Any]]]

@@ -15,7 +15,7 @@ from data_contracts.contract.suites import suite_digest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.messages.raw_data import ContractRequest
 from infra import scratch
-from infra.contract_parts import KNOWN, NEW, part_name
+from infra.contract.contract_parts import KNOWN, NEW, part_name
 from infra.store import Store, layout
 from tasks.run.run import Run
 from tasks.stages.raw_rows import reading_settings

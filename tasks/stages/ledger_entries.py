@@ -8,9 +8,9 @@ from typing import Any
 from data_contracts.canonical import digest
 from data_contracts.handoffs import Evaluation
 from data_contracts.pipeline_spec import GateSpec
-from infra import exposures
-from infra.exposures import Exposure
-from infra.row_sketch import TestRows
+from infra.models import exposures
+from infra.models.exposures import Exposure
+from infra.records.row_sketch import TestRows
 from tasks.evidence.levels import Spent
 from tasks.run.run import Run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from infra import exposures
+from infra.models import exposures
 from tasks.evidence.levels import Spent
 from tasks.run.run import Run
 from tasks.stages.evidence_sentences import ledger_sentence

@@ -12,9 +12,9 @@ import logging
 from data_contracts.errors import UsageError
 from data_contracts.messages.children import MODULE_MEMORY, ModuleSizes, SizeRequest
 from data_contracts.pipeline_spec import TrainSpec
-from infra import machines
 from infra.child import run_child
-from infra.machines import Machine
+from infra.machine import machines
+from infra.machine.machines import Machine
 from infra.quantities import size
 from tasks.run.run import Run
 

@@ -11,11 +11,11 @@ from data_contracts.messages.children import A, Child, LaidOut, RemoteJob
 from data_contracts.pipeline_spec.placement import Placed
 from data_contracts.resolved import Price
 from infra.child import answer_of, run_child
-from infra.cost import cost
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.node.local import local
 from infra.gang.remote_job import ErrandRequest, idle_limit, lay_out, run_errand, spent
 from infra.store import layout
+from infra.usage.cost import cost
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
 from tasks.stages.scoring_layout import ScoringLayout

@@ -13,7 +13,7 @@ from data_contracts.errors import ContractRejected, InsufficientEvidence, UsageE
 from data_contracts.handoffs import ContractReport, Evaluation, SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SourceSpec, SuiteSpec
-from infra.handoffs import newest_handoff
+from infra.records.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.run.spec_check import PREDICTIONS, suite_called
 from tasks.stages.contract_check import checked, code_of

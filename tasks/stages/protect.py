@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from data_contracts.approvals import Protection
 from data_contracts.errors import UsageError
-from infra import protections
-from infra.approval_signatures import signed_protection
+from infra.approvals import protections
+from infra.approvals.approval_signatures import signed_protection
 from infra.audit import now
 from infra.processes.environment import SIGNING_KEY
 from infra.store import Store

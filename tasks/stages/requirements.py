@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import GateNotMet, UsageError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset
-from infra.handoffs import read_handoff
 from infra.processes.environment import SIGNING_KEY
-from infra.receipts import pointed_at
+from infra.records.handoffs import read_handoff
+from infra.records.receipts import pointed_at
 from infra.signing.configured import configured_key
 from infra.signing.inputs import refuse_unsigned_inputs
 from infra.store import Manifest

@@ -11,9 +11,9 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec.mesh import SHARDED, is_hsdp, mesh_of
 from data_contracts.pipeline_spec.placement import Spread, in_same_place
-from infra import machines
-from infra.checkpoints import num_weight_bytes
+from infra.machine import machines
 from infra.quantities import size
+from infra.records.checkpoints import num_weight_bytes
 from infra.store import layout as store_layout
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with

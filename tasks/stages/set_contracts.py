@@ -6,7 +6,7 @@ from data_contracts.canonical import reuse_key
 from data_contracts.handoffs import ContractReport
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.pipeline_spec import SuiteSpec
-from infra.handoffs import newest_handoff
+from infra.records.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.stages.contract_check import code_of
 from tasks.stages.raw_rows import raw_inputs, reading_settings, suite_settings

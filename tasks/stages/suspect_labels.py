@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from data_contracts.handoffs import Evaluation
-from infra.evaluations import shown_of
 from infra.orchestrator.artifacts import as_text
+from infra.records.evaluations import shown_of
 from tasks.evidence.label_errors import LabelErrors, label_errors, probabilities_of
 from tasks.run.run import Run
 

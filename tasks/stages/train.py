@@ -8,12 +8,12 @@ from functools import partial
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
-from infra.cost import cost
 from infra.gang.checkpoints.listing import committed
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.conductor import finished as is_finished
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.store import layout
+from infra.usage.cost import cost
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run
 from tasks.run.training_reports import Reporter, notify_of_gang

@@ -10,11 +10,11 @@ from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import StageResult
-from infra.checkpoints import verify_checkpoint
-from infra.datasets import find_dataset_by_id
 from infra.gang.checkpoints.ledger import at_step
 from infra.gang.checkpoints.listing import committed, why_from
 from infra.gang.checkpoints.participants import generations
+from infra.records.checkpoints import verify_checkpoint
+from infra.records.datasets import find_dataset_by_id
 from infra.store import Store, layout
 from tasks.run.run import Run
 

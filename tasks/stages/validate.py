@@ -9,7 +9,7 @@ from data_contracts.contract.findings import is_grave
 from data_contracts.contract.translation import reason
 from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.run_report import StageStatus
-from infra.handoffs import newest_handoff
+from infra.records.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.run.spec_check import set_contract_field, suite_called
 from tasks.stages import arrival_check, drift_check

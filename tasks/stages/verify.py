@@ -7,8 +7,8 @@ import logging
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.children import VERIFY, VerifyRequest
-from infra.checkpoints import is_verified, verify_checkpoint
-from infra.handoffs import read_handoff
+from infra.records.checkpoints import is_verified, verify_checkpoint
+from infra.records.handoffs import read_handoff
 from infra.store import layout
 from tasks.run.run import Run
 from tasks.stages.lineage import trained_with

@@ -30,7 +30,7 @@ def test_layers_and_fences(repository: Path) -> None:
         ("flows.node", ("torch", "lightning", "great_expectations", "pandas")),
         ("flows.cli", ("torch", "lightning", "prefect", "great_expectations", "pandas", "s3fs", "distributed")),
         # What each child of a line may not import: a line of few rows spends most of its time in imports.
-        ("infra.contract_worker", ("torch", "lightning", "prefect", "great_expectations", "pandas")),
+        ("infra.contract.contract_worker", ("torch", "lightning", "prefect", "great_expectations", "pandas")),
         ("training.user.contract_worker", ("torch", "lightning", "prefect", "great_expectations", "pandas")),
         ("training.user.import_trial", ("torch", "lightning", "prefect", "pyarrow", "numpy")),
         ("training.fit.module_memory", ("prefect", "great_expectations", "numba")),

@@ -9,7 +9,7 @@ from pathlib import Path
 SEE_ROWS = (
     "training",
     "infra/sources",
-    "infra/contract_worker.py",
+    "infra/contract/contract_worker.py",
     "infra/child.py",
     "infra/processes/child_main.py",
     "infra/gang/node/rank_bootstrap.py",

@@ -18,11 +18,11 @@ from data_contracts.errors import Hung
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import LoaderSpec, RetrySpec
-from infra.code_bundle import pack
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.request import TrainingRequest
 from infra.gang.node.local import Handle, local
+from infra.project.code_bundle import pack
 from infra.store import Store, open_store
 from tests.distributed.conftest import PROJECT
 from tests.support.gang import TRAINING, Gang, answer, seal_dataset

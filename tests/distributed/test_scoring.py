@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, VERIFY, EvaluateRequest, VerifyRequest
-from infra.evaluations import OUTCOMES, pairs_of
+from infra.records.evaluations import OUTCOMES, pairs_of
 from tests.support.scoring import LAYOUTS, ROWS, Scoring, case_of
 from training.score import evaluate_worker, verify_worker
 

@@ -15,12 +15,12 @@ from data_contracts.errors import Hung
 from data_contracts.messages.children import EVALUATE, VERIFY, Child, LaidOut, RemoteJob
 from data_contracts.messages.gang import Launch
 from data_contracts.pipeline_spec import RetrySpec
-from infra.code_bundle import pack
 from infra.gang.conductor.liveness import Liveness
 from infra.gang.node.local import local
 from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles, write_launch
 from infra.gang.remote_job import ErrandRequest, run_errand
+from infra.project.code_bundle import pack
 from infra.store import layout
 from tests.distributed.conftest import PROJECT
 from tests.support.gang import torchrun

@@ -9,8 +9,8 @@ import pytest
 
 from data_contracts.canaries import ALIAS
 from data_contracts.handoffs import Checkpoint, Dataset
-from infra import canaries, registry
-from infra.receipts import has_ended
+from infra.models import canaries, registry
+from infra.records.receipts import has_ended
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
 from tasks.stages.evaluate import evaluate

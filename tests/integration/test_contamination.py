@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from data_contracts.messages.contamination import ContaminationReport
-from infra import registry
-from infra.handoffs import read_handoff
+from infra.models import registry
+from infra.records.handoffs import read_handoff
 from infra.store import open_store
 from tests.support.tiny import answer, trainwright, write_project
 

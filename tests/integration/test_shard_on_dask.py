@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
-from infra.installed_versions import ROOMS
+from infra.project.installed_versions import ROOMS
 from tasks.run.run import open_run
 from tasks.stages import dask_cluster
 from tasks.stages.shard import shard

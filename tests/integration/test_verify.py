@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save
 
 from data_contracts.handoffs import FileEntry
-from infra.digests import file_digest
+from infra.files.digests import file_digest
 from infra.store import layout, open_store
 from infra.store.seal import read_manifest, write_manifest
 from tests.support.damage import overwrite

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.registry import history
+from infra.models.registry import history
 from infra.store import open_store
 from tests.support.struck_writers import ALIAS, MODEL, strike, write_versions
 

@@ -26,8 +26,8 @@ import tasks.stages.rollback
 from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint, Evaluation, Ref
 from data_contracts.resolved import Resolved
-from infra import registry
-from infra.approval_signatures import signing_key
+from infra.approvals.approval_signatures import signing_key
+from infra.models import registry, versions
 from infra.processes.environment import SIGNING_KEY
 from infra.signing.configured import configured_key
 from infra.signing.inputs import sign_inputs
@@ -292,7 +292,7 @@ def polled(store: Store, connection: Connection) -> list[tuple[int, str, int]]:
         pointer, number = found
         one = (pointer.version, pointer.value["receipt"]["seal"], number)
         if not seen or seen[-1] != one:
-            version = registry.model_version(store, Ref.model_validate(pointer.value["model_version"]))
+            version = versions.model_version(store, Ref.model_validate(pointer.value["model_version"]))
             assert version.version == number
             store.verify(version.checkpoint.ref)
             seen.append(one)

@@ -29,7 +29,7 @@ from data_contracts.errors import GateNotMet, InsufficientEvidence, OnHold, Stor
 from data_contracts.handoffs import Checkpoint, Evaluation
 from data_contracts.pipeline_spec import GateSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
-from infra import registry
+from infra.models import registry
 from infra.store import Store, layout
 from tasks.stages.rollback import release, rollback
 from tests.support.raced import Memory, Raced

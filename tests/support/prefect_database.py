@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from infra.locks import locked
+from infra.files.locks import locked
 
 
 def put_new_database(home: Path, shared: Path) -> None:

@@ -16,10 +16,11 @@ from data_contracts.pipeline_spec.canary import CanarySpec
 from data_contracts.pipeline_spec.evaluate import MetricSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
 from data_contracts.profile.hashes import mixed
-from infra import approvals, canaries, registry
-from infra.canaries import Canary
-from infra.evaluations import Outcomes
-from infra.receipts import has_ended
+from infra.approvals import approvals
+from infra.models import canaries, registry
+from infra.models.canaries import Canary
+from infra.records.evaluations import Outcomes
+from infra.records.receipts import has_ended
 from infra.store import Store, layout
 from tasks.stages import (
     answers,

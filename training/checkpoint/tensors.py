@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.quoting import text_of, type_and_text
-from infra.checkpoints import WEIGHT_FILES
+from infra.records.checkpoints import WEIGHT_FILES
 from infra.share import WHOLE, Share
 from training.checkpoint.state import Get, decode
 

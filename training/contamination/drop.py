@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from data_contracts.canonical import canonical
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset, Ref, ShardFile
-from infra.handoffs import put_handoff
+from infra.records.handoffs import put_handoff
 from infra.store import Writer
 from training import formats
 from training.contamination.row_digests import row_digests

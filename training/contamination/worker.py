@@ -19,9 +19,9 @@ from data_contracts.messages.contamination import (
     Overlap,
 )
 from infra import scratch
-from infra.datasets import local_dataset
-from infra.handoffs import put_handoff
 from infra.processes.child_main import Report, child_main
+from infra.records.datasets import local_dataset
+from infra.records.handoffs import put_handoff
 from infra.store import Store, open_at
 from training.contamination.drop import Masks, copies, write_without
 from training.contamination.exact import Shared, find_shared, record

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import StorageUnavailable, UsageError
-from infra.atomic import replace_json
+from infra.files.atomic import replace_json
 
 # A child whose parent was killed ends within a second, and holds the lock until then.
 WAIT_S = 10.0

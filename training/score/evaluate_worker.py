@@ -22,9 +22,9 @@ from data_contracts.handoffs import Evaluation
 from data_contracts.messages.children import EVALUATE, EvaluateRequest
 from data_contracts.pipeline_spec import EvaluateSpec
 from infra import scratch
-from infra.evaluations import OUTCOMES, SEALED, SEALED_OUTCOMES
-from infra.handoffs import put_handoff
 from infra.processes.child_main import Report, child_main
+from infra.records.evaluations import OUTCOMES, SEALED, SEALED_OUTCOMES
+from infra.records.handoffs import put_handoff
 from infra.store import open_at
 from training.checkpoint import load_module_weights
 from training.loader import MemoryBudget, OrderedLoader, Shards, Split, stored_order

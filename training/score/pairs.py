@@ -1,6 +1,7 @@
 """Keeps the truth and the prediction of each row: for a metric that is computed again on resampled rows, or for pages.
 
-Most gates need no pairs, because the mean of a metric's outcomes is the metric. `infra.evaluations` reads the file.
+Most gates need no pairs, because the mean of a metric's outcomes is the metric. `infra.records.evaluations` reads
+the file.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from lightning.pytorch.strategies import Strategy
 from data_contracts.errors import CorruptError, from_json
 from data_contracts.handoffs import Checkpoint, Ref
 from data_contracts.pipeline_spec.mesh import mesh_of
-from infra.checkpoints import verify_checkpoint
+from infra.records.checkpoints import verify_checkpoint
 from infra.share import WHOLE, Share
 from infra.store import Manifest, Store
 from training.checkpoint.rank_exchange import gather

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from data_contracts.errors import Interrupted, UsageError
 from data_contracts.messages.raw_data import PIECE, PieceDone, PieceRequest
-from infra.atomic import replace_bytes
+from infra.files.atomic import replace_bytes
 from infra.processes.child_main import Report, child_main
 from training.shard.cluster import piece_file
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
 from data_contracts.pipeline_spec import ShardsSpec
-from infra.quarantine import LeftOut
+from infra.contract.quarantine import LeftOut
 from training import formats
 from training.formats.facts import Mismatch, Size
 from training.formats.normalize import settle

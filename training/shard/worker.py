@@ -19,11 +19,11 @@ from data_contracts.messages.children import StoreAddress
 from data_contracts.messages.raw_data import SHARD, ShardRequest
 from data_contracts.pipeline_spec import ShardsSpec
 from infra import scratch
-from infra.digests import file_digest
-from infra.handoffs import FILE as HANDOFF_FILE
-from infra.handoffs import put_handoff
+from infra.contract.quarantine import read_left_out
+from infra.files.digests import file_digest
 from infra.processes.child_main import Report, child_main
-from infra.quarantine import read_left_out
+from infra.records.handoffs import FILE as HANDOFF_FILE
+from infra.records.handoffs import put_handoff
 from infra.sources.window import Window
 from infra.store import Store, Writer, open_at
 from training import formats

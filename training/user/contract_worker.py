@@ -14,14 +14,14 @@ from data_contracts.contract.own_expectations import Classes, base_class, catalo
 from data_contracts.contract.suites import own_classes
 from data_contracts.errors import SpecError, TrainwrightError, UsageError
 from data_contracts.messages.raw_data import OWN_CONTRACT, ContractOutcome, ContractRequest
-from infra import contract_worker
+from infra.contract import contract_worker
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from training.user.imports import add_project, load_class, raised_in_project, user_code
 
 
 def main(request: ContractRequest, report: Report) -> ContractOutcome:
-    """The outcome of a check; see `infra.contract_worker.main`.
+    """The outcome of a check; see `infra.contract.contract_worker.main`.
 
     Raises:
         SpecError: a class does not exist, is not an Expectation, or refuses its arguments.

@@ -29,7 +29,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Aside, Latest, Retries
 from data_contracts.pipeline_spec.train import SelectSpec
 from infra import audit
-from infra.checkpoints import check_against_seal, read_trained_with, verify_checkpoint
+from infra.records.checkpoints import check_against_seal, read_trained_with, verify_checkpoint
 from infra.store import PointerMoved, Store, Versioned, layout
 from infra.store.records import parsed
 

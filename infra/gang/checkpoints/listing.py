@@ -10,7 +10,7 @@ from typing import Any, Literal
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Aside, Latest
-from infra.checkpoints import check_against_seal
+from infra.records.checkpoints import check_against_seal
 from infra.store import Manifest, Store, layout
 from infra.store.records import parsed
 

@@ -10,7 +10,7 @@ from data_contracts.messages.gang import Launch
 from data_contracts.node_standing import Mishap, NodeMishap
 from infra.audit import now
 from infra.gang.conductor.generation import Generation
-from infra.nodes import drained_nodes, record_mishap, this_node
+from infra.records.nodes import drained_nodes, record_mishap, this_node
 from infra.store import Store
 from infra.store.retry import patiently
 

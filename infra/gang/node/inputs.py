@@ -7,9 +7,9 @@ from pathlib import Path
 
 from data_contracts.errors import CorruptError
 from data_contracts.messages.gang import Launch
-from infra.code_bundle import unpack
-from infra.datasets import local_dataset, mixed
 from infra.environments.cache import interpreter
+from infra.project.code_bundle import unpack
+from infra.records.datasets import local_dataset, mixed
 from infra.store import Store
 from infra.store.retry import patiently
 

@@ -35,11 +35,11 @@ from infra.gang.node.publisher import Publisher
 from infra.gang.node.ranks import SAVED_WITHIN_S, RankWatch
 from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles, stop_file, write_launch
-from infra.nodes import this_node
 from infra.processes.child_main import PARENT, end_with_parent
 from infra.processes.environment import explain, for_user_code
 from infra.processes.private_texts import new_log
 from infra.processes.processes import end, marked_env, new_mark, uninterrupted
+from infra.records.nodes import this_node
 from infra.store import Store, layout, open_store
 from infra.store.retry import Background, ConductorWatch, patiently
 

@@ -8,7 +8,7 @@ import pytest
 
 from data_contracts.errors import ApprovalRefused
 from flows import waiting
-from infra import approvals
+from infra.approvals import approvals
 from infra.orchestrator.suspension import FormAnswer
 from tasks.stages import approval
 from tests.unit.tasks.stages.test_approval import Waiting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import CorruptError
-from infra.code_bundle import pack, unpack
+from infra.project.code_bundle import pack, unpack
 from infra.store import Store, open_store
 from tests.support.reseal import reseal
 

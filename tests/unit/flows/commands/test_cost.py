@@ -14,7 +14,7 @@ import pytest
 from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage
 from flows.cli import main
-from infra.machines import THIS_MACHINE, VARIABLE
+from infra.machine.machines import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
 from tests.unit.tasks.costs.test_charges import BEGAN, execution

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.commands.doctor import _scratch, doctor
+from infra.machine.settings import remember_store
 from infra.scratch_owner import UNKNOWN_MAKER
-from infra.settings import remember_store
 from infra.store import layout, open_store
 
 

@@ -12,7 +12,7 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.node_standing import NodeMishap
 from flows.cli import main
-from infra.nodes import decide, drained_nodes, nodes_of, record_mishap
+from infra.records.nodes import decide, drained_nodes, nodes_of, record_mishap
 from infra.store import Store, node_paths, open_store
 
 ODD = "Node_A.example.com/../x"

@@ -15,7 +15,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.quoting import LOG
-from infra import contract_worker
+from infra.contract import contract_worker
 from infra.sources import Window
 from tests.unit.infra.sources.conftest import Raw
 

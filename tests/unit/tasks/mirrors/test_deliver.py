@@ -19,8 +19,8 @@ from openlineage.client.event_v2 import Run as LineageRun
 
 from data_contracts.run_report import RunReport
 from flows.cli import main
-from infra import registry
 from infra.mirrors.endpoint import Deadline
+from infra.models import registry, versions
 from infra.store import Store, layout, open_store
 from tasks.mirrors import deliver, outbox
 from tasks.mirrors.lineage_events import lineage_events
@@ -149,9 +149,9 @@ def promote_again(store: Store, number: int) -> None:
     """Another version of the same checkpoint, promoted as a run would."""
     named = registry.read_alias(store, "tiny", "champion")
     assert named is not None
-    first = registry.read_version(store, "tiny", 1)
+    first = versions.read_version(store, "tiny", 1)
     about = store.manifest(first.ref).provenance
-    version = registry.write_version(store, "tiny", first.checkpoint, first.evaluation, {"n": number}, about)
+    version = versions.write_version(store, "tiny", first.checkpoint, first.evaluation, {"n": number}, about)
     [receipt, *_] = registry.history(store, "tiny", "champion")
     told = receipt.model_copy(update={"version": number, "previous": named[1], "ref": None})
     registry.move_alias(store, named[0], version, told, {**about, "run_id": f"by-hand-{number}"}, ())

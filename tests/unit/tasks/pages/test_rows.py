@@ -14,8 +14,8 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Dataset, Evaluation, MetricValue, Ref
-from infra.datasets import find_dataset
-from infra.handoffs import read_handoff
+from infra.records.datasets import find_dataset
+from infra.records.handoffs import read_handoff
 from infra.store import Store, open_store
 from tasks.pages.rows import pairs_of, read_pairs, rows_at, shown, worst_rows
 from tests.support.damage import overwrite

@@ -15,7 +15,7 @@ from data_contracts.errors import CorruptError, UsageError
 from flows.cli import main
 from infra.gc.census import take_census
 from infra.gc.retention import Limits, StoreItem, items_to_delete
-from infra.recipes import read_recipe
+from infra.models.recipes import read_recipe
 from infra.store import Store, open_store
 from infra.store.transfer import copy_sealed
 from tasks.reproduction.comparison import compare

@@ -10,7 +10,7 @@ import pytest
 from data_contracts.errors import UsageError
 from data_contracts.load import load_spec
 from data_contracts.resolved import Price
-from infra.machines import THIS_MACHINE, VARIABLE
+from infra.machine.machines import THIS_MACHINE, VARIABLE
 from tasks.run.prices import run_prices
 from tests.support.tiny import write_project
 

@@ -14,9 +14,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from data_contracts.approvals import Answer, Question
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, GateNotMet, OnHold, UsageError
-from infra import approvals, protections, registry
-from infra.approval_signatures import signed, signing_key
+from infra.approvals import approvals, protections
+from infra.approvals.approval_signatures import signed, signing_key
 from infra.audit import now
+from infra.models import registry
 from infra.signing.envelopes import sign_bytes
 from infra.signing.keys import SigningKey
 from infra.store import layout
@@ -272,7 +273,7 @@ def test_a_signed_answer_is_not_an_answer_to_another_run(place: Place, keys: lis
     stolen = Answer.from_json(place.store.read_json(layout.answer(first.run.run_id, 0)))
     for forged in (stolen, stolen.model_copy(update={"question": asked.digest})):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("infra.approvals.answer_to", lambda *_, forged=forged: forged)
+            patch.setattr("infra.approvals.approvals.answer_to", lambda *_, forged=forged: forged)
             with pytest.raises(ApprovalRefused):
                 second.resumed()
 

@@ -13,10 +13,11 @@ import pytest
 
 from data_contracts.approvals import Answer, Protection
 from data_contracts.errors import ApprovalPending, ApprovalRefused, CorruptError, UsageError
-from infra import approvals, registry
-from infra.approval_signatures import signed, signed_protection
+from infra.approvals import approvals
+from infra.approvals.approval_signatures import signed, signed_protection
+from infra.approvals.protections import protections
+from infra.models import registry
 from infra.processes.environment import SIGNING_KEY
-from infra.protections import protections
 from infra.signing.keys import PRIVATE_FILE, PUBLIC_FILE, SigningKey
 from infra.store import layout
 from infra.store.folder import FolderBackend

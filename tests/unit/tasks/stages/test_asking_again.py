@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from data_contracts.errors import ApprovalRefused, UsageError
-from infra import approvals
+from infra.approvals import approvals
 from tasks.stages.rollback import rollback
 from tests.unit.tasks.stages.test_approval import Waiting
 from tests.unit.tasks.stages.test_promote import ANN, Place

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from data_contracts.errors import CorruptError, InsufficientEvidence
-from infra import canaries
+from infra.models import canaries
 from infra.store import layout
 from tasks.stages import canary_tally
 from tests.support.standing_canary import CanaryPlace

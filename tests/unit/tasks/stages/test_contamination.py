@@ -12,9 +12,9 @@ import pytest
 from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.contamination import ContaminationReport
-from infra.datasets import local_dataset
-from infra.handoffs import read_handoff
-from infra.profiles import read_profile
+from infra.contract.profiles import read_profile
+from infra.records.datasets import local_dataset
+from infra.records.handoffs import read_handoff
 from infra.store import open_store
 from tasks.run.run import Run, open_run
 from tasks.stages import contamination as stage

@@ -16,9 +16,9 @@ from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import ContractSpec
 from flows.cli import main
 from flows.commands.deploy import _refuse_never
-from infra import contract_worker
+from infra.contract import contract_worker
+from infra.contract.profiles import FILE
 from infra.orchestrator.drift_events import ACCEPTS
-from infra.profiles import FILE
 from tasks.run.run import Run, open_run
 from tasks.stages.drift_check import alone_rejects
 from tasks.stages.validate import contract_key, validate

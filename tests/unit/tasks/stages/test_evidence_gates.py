@@ -14,8 +14,8 @@ from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import Evaluation, MetricValue, Ref
 from data_contracts.pipeline_spec import EvaluateSpec, GateSpec
 from data_contracts.pipeline_spec.promote import PromoteSpec
-from infra.exposures import spent
-from infra.row_sketch import TestRows
+from infra.models.exposures import spent
+from infra.records.row_sketch import TestRows
 from infra.store import Store, open_store
 from tasks.evidence.levels import Spent, level
 from tasks.evidence.paired_counts import PairedCounts

@@ -13,7 +13,7 @@ import pytest
 from data_contracts.canaries import Night
 from data_contracts.errors import InsufficientEvidence
 from data_contracts.handoffs import Dataset
-from infra import canaries
+from infra.models import canaries
 from tasks.stages import fresh_rows
 from tasks.stages.fresh_rows import SetDigests, refuse_other_columns
 from tests.support.sealed_rows import sealed

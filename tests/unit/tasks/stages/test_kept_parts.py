@@ -17,8 +17,8 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
-from infra import contract_parts, contract_worker
-from infra.digests import file_digest
+from infra.contract import contract_parts, contract_worker
+from infra.files.digests import file_digest
 from infra.sources import read
 from infra.store import open_store
 from tasks.stages import kept_parts

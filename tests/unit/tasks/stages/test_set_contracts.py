@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import SpecError
-from infra import contract_worker
-from infra.profiles import read_profile
+from infra.contract import contract_worker
+from infra.contract.profiles import read_profile
 from tasks.queries.plan import plan
 from tasks.run.run import Run, open_run
 from tasks.stages import validate as stage

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data_contracts.handoffs import Evaluation
-from infra.handoffs import put_handoff
+from infra.records.handoffs import put_handoff
 from infra.store import Store, open_store
 from tasks.stages.suspect_labels import about, suspect_labels, suspect_lines, told
 

@@ -11,7 +11,7 @@ import pytest
 from data_contracts.errors import SpecError
 from data_contracts.handoffs import ContractReport, SourceFile
 from flows.cli import main
-from infra import contract_worker
+from infra.contract import contract_worker
 from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run

@@ -13,7 +13,7 @@ import pytest
 from data_contracts.errors import CorruptError, InsufficientEvidence
 from data_contracts.handoffs import Checkpoint, Dataset, Ref
 from data_contracts.messages.children import EvaluateRequest, ScoredSet, StoreAddress, Verified, VerifyRequest
-from infra.evaluations import outcomes_of, unsealed
+from infra.records.evaluations import outcomes_of, unsealed
 from infra.store import Store, open_store
 from tests.support.gang import make_dataset
 from training.checkpoint.capture import capture

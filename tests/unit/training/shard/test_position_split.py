@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import SplitSpec
-from infra.quarantine import LeftOut
+from infra.contract.quarantine import LeftOut
 from tests.support.sharding import Shards
 from training.shard import source_units
 from training.shard.position_split import Documents, by_position

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from data_contracts.errors import UsageError
-from infra.quarantine import LeftOut
+from infra.contract.quarantine import LeftOut
 from tests.support.sharding import Shards
 from training.shard import source_units
 

@@ -17,8 +17,8 @@ from data_contracts.errors import CorruptError, UsageError, UserCodeError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.raw_data import SHARD, ShardProgress, ShardRequest
 from infra.child import run_child
-from infra.digests import file_digest
-from infra.handoffs import read_handoff
+from infra.files.digests import file_digest
+from infra.records.handoffs import read_handoff
 from infra.store import open_store
 from tests.support.s3 import s3_server  # noqa: F401 - a fixture
 from training import formats

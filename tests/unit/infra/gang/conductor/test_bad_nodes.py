@@ -24,7 +24,7 @@ from data_contracts.pipeline_spec import RetrySpec
 from infra.gang.conductor.bad_nodes import remember, without_drained
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.request import TrainingRequest
-from infra.nodes import NODE, decide, nodes_of
+from infra.records.nodes import NODE, decide, nodes_of
 from infra.store import Store, layout, open_store
 from tests.unit.infra.gang.conductor.test_conductor_run import TRAINING, Node
 

@@ -15,7 +15,6 @@ import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable
 from data_contracts.messages.gang import Launch
-from infra.code_bundle import pack
 from infra.gang.node import local as local_module
 from infra.gang.node import supervisor as node_module
 from infra.gang.node.local import LocalNode, local
@@ -23,6 +22,7 @@ from infra.gang.node.publisher import Publisher
 from infra.gang.node.supervisor import run_node
 from infra.processes import processes
 from infra.processes.processes import find_marked, kill_marked, new_mark
+from infra.project.code_bundle import pack
 from infra.store import Lease, Store, layout, open_store, retry
 from tests.support.conducting import steps
 

@@ -1,0 +1,161 @@
+"""Check raw data against its contract: the work of the validate stage, in its own process or in a child.
+
+A child (`infra.child`, as `python -m infra.contract.contract_worker REQUEST ANSWER`) is used if the data has sensitive
+columns, because logs, warnings and errors of Great Expectations, pandas and Arrow may quote a value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from data_contracts.contract.engine import Outcome, Resources, check
+from data_contracts.contract.findings import Judged
+from data_contracts.contract.great_expectations_engine import load_great_expectations
+from data_contracts.contract.own_expectations import Classes
+from data_contracts.contract.quarantine import check_and_set_aside
+from data_contracts.contract.rows import ParquetFiles, Read, no_files
+from data_contracts.errors import UsageError
+from data_contracts.messages.children import Advanced
+from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, ContractRequest
+from data_contracts.profile.record import Profile
+from infra import scratch
+from infra.contract.contract_parts import FileParts
+from infra.contract.profiles import profiled
+from infra.contract.quarantine import FILE, write_quarantine
+from infra.contract.row_places import with_places
+from infra.machine.memory_limit import group_limit_bytes
+from infra.processes.child_main import Report, child_main
+from infra.processes.light_imports import light_imports
+from infra.sources import Selection, Window, parquet_in_place, read_batches
+
+# Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
+MEMORY_BYTES = 512 * 2**20
+# Of all columns, only a first batch is read, to see their types.
+_FIRST_ROWS = 1024
+Load = Callable[[], Classes]
+
+
+def _load() -> Classes:
+    with light_imports():  # it takes four seconds otherwise
+        return load_great_expectations()
+
+
+def main(request: ContractRequest, report: Report, load: Load = _load) -> ContractOutcome:
+    """The outcome of a check; `load` imports Great Expectations and gives the user's own classes that the suite names.
+
+    Raises:
+        UsageError: the data cannot be read, or lacks a column that `sensitive` names.
+        SpecError: an argument of an expectation has a value that Great Expectations refuses.
+    """
+    files, sources, root = request.files, request.sources, Path(request.root)
+    window = None if request.window is None else Window.from_iso(*request.window)
+    every = Selection(window=window, window_column=request.window_column)
+
+    parts = None if request.parts is None else FileParts(request, Path(request.parts))
+    done = 0
+
+    def moved() -> None:
+        nonlocal done
+        done += 1
+        # Between two batches, an expectation on whole columns may take long.
+        report(Advanced(done=done, long=True))
+
+    def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
+        for batch in read_batches(files, sources, root=root, selection=_of(every, columns)):
+            moved()
+            yield batch
+
+    if request.sensitive and not request.may_lack_sensitive:
+        # Before the window is used, whose column may be missing for the same reason.
+        _refuse_unknown(request.sensitive, next(read_batches(files, sources, root=root), None))
+
+    def opened() -> contextlib.AbstractContextManager[ParquetFiles | None]:
+        by_column = window is not None and request.window_column is not None
+        return contextlib.nullcontext() if by_column else parquet_in_place(files, sources, root)
+
+    with scratch.make("contract") as spills:
+        resources = _resources(spills.path, moved, parts)
+
+        def judge(suite: dict[str, Any], rows: Read) -> Outcome:
+            in_place = opened if rows is read else no_files  # what is left of the rows is in no file
+            at, masked = request.fail_on, request.sensitive
+            return check(suite, rows, fail_on=at, sensitive=masked, resources=resources, load=load, files=in_place)
+
+        judged = _judged(request, read, judge, load)
+        profile = None if parts is None else parts.profile()
+    outcome = judged.outcome
+    found = ContractOutcome(
+        **{name: getattr(outcome, name) for name in ("accepted", "rows", "expectations", "failures")},
+        quarantine=judged.quarantine,
+        profile=profile or _profile(request, every, moved),
+    )
+    return with_places(request, found)
+
+
+def _of(every: Selection, columns: list[str] | None) -> Selection:
+    return replace(every, batch_rows=_FIRST_ROWS) if columns is None else replace(every, columns=columns)
+
+
+def _profile(request: ContractRequest, selection: Selection, moved: Callable[[], None]) -> Profile | None:
+    if not request.profile:
+        return None
+    files, sources, root = request.files, request.sources, Path(request.root)
+    return profiled(files, sources, root, selection=selection, sensitive=request.sensitive, on_batch=moved)
+
+
+def _judged(
+    request: ContractRequest, read: Read, judge: Callable[[dict[str, Any], Read], Outcome], load: Load
+) -> Judged:
+    """The outcome; with `quarantine`, the rows that were set aside are written to `folder`."""
+    if request.quarantine is None:
+        return Judged(judge(request.suite, read))
+    judged = check_and_set_aside(
+        request.suite,
+        read,
+        judge,
+        max_share=request.quarantine.max_share,
+        fail_on=request.fail_on,
+        sensitive=request.sensitive,
+        load=load,
+    )
+    if len(judged.rows):
+        assert request.folder is not None
+        write_quarantine(Path(request.folder) / FILE, request, judged)
+    return judged
+
+
+def _resources(folder: Path, moved: Callable[[], None], parts: FileParts | None) -> Resources:
+    resources = Resources(folder, _memory_bytes(), _cores(), moved)
+    return resources if parts is None else replace(resources, settle=partial(parts.settle, resources))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_bytes() -> int:
+    """Half of what this process may use, as the rest of it needs some 200 MB, and decoding some for each thread."""
+    return min(MEMORY_BYTES, (group_limit_bytes() or 2 * MEMORY_BYTES) // 2)
+
+
+def _refuse_unknown(sensitive: list[str], batch: pa.RecordBatch | None) -> None:
+    """UsageError for sensitive columns that do not exist: a misspelt name would protect nothing."""
+    unknown = [name for name in sensitive if batch is not None and name not in batch.schema.names]
+    if unknown:
+        # Existing columns are not listed: without a header, their names would be the values of the first row.
+        raise UsageError(
+            f"data.sensitive: the data has no column {', '.join(unknown)}.",
+            remedy="Correct the name, or leave it out; for a CSV file without a header, give data.source.columns.",
+        )
+
+
+if __name__ == "__main__":
+    child_main(CONTRACT, main)

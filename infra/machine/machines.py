@@ -1,0 +1,153 @@
+"""The price book as it holds on this machine: devices, memory and dated prices of each kind of node, and of pools.
+
+The shipped `prices.yaml` has list prices. A file of the same form, named by TRAINWRIGHT_MACHINES, adds entries and
+replaces entries of the same name; so does a catalogue of an earlier version, which maps names to machines.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import Record
+from data_contracts.price_book import MachinePrice, PoolEntry, PriceBook, Term, price_on
+from data_contracts.resolved import Price
+from infra.machine.price_files import read_book
+
+VARIABLE = "TRAINWRIGHT_MACHINES"
+# What kind of node this machine is, where no pool says so.
+THIS_MACHINE = "TRAINWRIGHT_MACHINE"
+BUNDLED = Path(__file__).with_name("prices.yaml")
+LOCAL = "local"
+
+
+class Machine(Record):
+    """One kind of node.
+
+    Attributes:
+        devices: number of accelerators; 0 for CPU only.
+        memory_bytes: memory of one accelerator; 0 if unknown.
+        prices: of the whole node; empty: what it costs is unknown.
+    """
+
+    name: str
+    devices: int = 0
+    memory_bytes: int = 0
+    prices: tuple[MachinePrice, ...] = ()
+
+    def price(self, day: str, region: str = "", term: Term = "on-demand", pool: str = "") -> Price:
+        """What a node costs on `day`, for the records of a run; `per_hour` is None if the book does not say."""
+        found = price_on(self.prices, day, region, term)
+        about: dict[str, Any] = {"machine": self.name, "devices": self.devices, "pool": pool}
+        if found is None:
+            return Price(per_hour=None, price_date="", region=region, term=term, **about)
+        return Price(
+            per_hour=found.per_hour,
+            currency=found.currency,
+            price_date=found.date,
+            region=found.region,
+            term=found.term,
+            **about,
+        )
+
+    @property
+    def newest_per_hour(self) -> float:
+        """Its newest on-demand price, to compare machines of one currency; infinite if it has none."""
+        known = [one for one in self.prices if one.term == "on-demand"]
+        return max(known, key=lambda one: one.date).per_hour if known else float("inf")
+
+
+class Prices(Record):
+    """The shipped book with the user's in front."""
+
+    machines: dict[str, Machine]
+    pools: dict[str, PoolEntry]
+
+    def of_pool(self, pool: str, day: str) -> Price:
+        """What a node of a Prefect work pool costs; unknown if no book says which machine the pool has."""
+        entry = self.pools.get(pool)
+        if entry is None:
+            return Price(machine="", per_hour=None, price_date="", pool=pool)
+        return self.machines[entry.machine].price(day, entry.region, entry.term, pool)
+
+
+def prices() -> Prices:
+    """Every machine and pool; UsageError, with file and line, for a file that is not a price book."""
+    shipped = _shipped()
+    named = os.environ.get(VARIABLE)
+    own = PriceBook(version=1) if not named else read_book(Path(named), VARIABLE)
+    machines = dict(shipped)
+    for name, entry in own.machines.items():
+        known = shipped.get(name, Machine(name=name))
+        machines[name] = Machine(
+            name=name,
+            devices=known.devices if entry.devices is None else entry.devices,
+            memory_bytes=known.memory_bytes if entry.memory_bytes is None else entry.memory_bytes,
+            prices=tuple(entry.prices),
+        )
+    for pool, place in own.pools.items():
+        if place.machine not in machines:
+            raise UsageError(
+                f"{named}: pools.{pool}: the price book has no machine {place.machine!r}.",
+                remedy=_near(place.machine, machines),
+            )
+    return Prices(machines=machines, pools=own.pools)
+
+
+def catalogue() -> dict[str, Machine]:
+    """Every machine by name."""
+    return prices().machines
+
+
+def machine(name: str, field: str = "train.machine") -> Machine:
+    """The machine called `name`; if there is none, UsageError that suggests the nearest name."""
+    known = catalogue()
+    if name in known:
+        return known[name]
+    raise UsageError(f"{field}: the price book has no machine {name!r}.", remedy=_near(name, known))
+
+
+def this_machine() -> str:
+    """The kind of node that this machine is, by its environment; `local` if that does not say."""
+    return os.environ.get(THIS_MACHINE) or LOCAL
+
+
+def check_devices(found: Machine, devices: int, lightning: Mapping[str, Any], section: str = "train") -> None:
+    """UsageError if a section requests more devices per node than the machine has."""
+    if found.devices and devices > found.devices and not on_cpu(lightning):
+        enough = [one for one in catalogue().values() if one.devices >= devices]
+        other = f", or train.machine {min(enough, key=lambda one: one.newest_per_hour).name}" if enough else ""
+        raise UsageError(
+            f"{section}.devices: {devices}, but the machine {found.name} has {found.devices}.",
+            remedy=f"Ask for at most {found.devices}, or for more {section}.nodes{other}.",
+        )
+
+
+def on_cpu(lightning: Mapping[str, Any]) -> bool:
+    """Whether a Lightning config makes the training ignore a machine's devices."""
+    return (lightning.get("trainer") or {}).get("accelerator") == "cpu"
+
+
+@cache
+def _shipped() -> dict[str, Machine]:
+    book = read_book(BUNDLED, "")
+    return {
+        name: Machine(
+            name=name,
+            devices=entry.devices or 0,
+            memory_bytes=entry.memory_bytes or 0,
+            prices=tuple(entry.prices),
+        )
+        for name, entry in book.machines.items()
+    }
+
+
+def _near(name: str, known: Mapping[str, Machine]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(sorted(known))}."
+    return f"{hint} A file named by {VARIABLE} can add machines."

@@ -1,0 +1,150 @@
+"""Settings of this machine: Trainwright's own state folder, and the stores that were used from here."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import json
+import os
+import pwd
+import stat
+from collections.abc import Callable, Iterator
+from io import RawIOBase
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_state_path
+
+from data_contracts.errors import UsageError
+from infra.files.atomic import replace_private
+from infra.files.locks import locked
+
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def state_folder() -> Path:
+    """The folder for state of this machine: `TRAINWRIGHT_HOME`, else the user's (platformdirs); made if absent.
+
+    On Linux the default is `$XDG_STATE_HOME/trainwright`, usually `~/.local/state/trainwright`.
+
+    Only this user may enter the folder: its mode is changed if others may enter it. UsageError if another user owns it.
+    """
+    named = os.environ.get("TRAINWRIGHT_HOME")
+    folder = Path(named) if named else user_state_path("trainwright", appauthor=False)
+    remedy = "Name another with TRAINWRIGHT_HOME."
+    try:
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.stat()
+    except OSError as error:
+        raise UsageError(f"The state folder {folder} cannot be made ({error.strerror}).", remedy=remedy) from error
+    if facts.st_uid != os.geteuid():
+        raise UsageError(f"The state folder {folder} belongs to another user ({_user(facts.st_uid)}).", remedy=remedy)
+    if facts.st_mode & _OTHERS and not _closed_to_others(folder):
+        raise UsageError(f"The state folder {folder} cannot be made private to this user.", remedy=remedy)
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"This user may not write in the state folder {folder}.", remedy=remedy)
+    return folder
+
+
+def library_folders() -> dict[str, str]:
+    """Environment variables that keep libraries out of the folders that all users of this machine share.
+
+    By default libraries use fixed names there, which anyone can create first. Variables that are set already are kept.
+    """
+    below = {"DVC_SITE_CACHE_DIR": "dvc", "TORCHINDUCTOR_CACHE_DIR": "inductor"}
+    return {name: os.environ.get(name) or str(state_folder() / folder) for name, folder in below.items()}
+
+
+def is_private_place(folder: Path) -> bool:
+    """Whether no other user but root can rename or replace what this user makes in `folder`, nor a folder above it."""
+    here = folder.resolve()
+    try:
+        return all(_is_private(place.stat()) for place in (here, *here.parents))
+    except OSError:
+        return False
+
+
+def _is_private(facts: os.stat_result) -> bool:
+    group = facts.st_mode & stat.S_IWGRP and not _has_own_group(facts.st_gid)
+    shared = (group or facts.st_mode & stat.S_IWOTH) and not facts.st_mode & stat.S_ISVTX
+    return facts.st_uid in (0, os.geteuid()) and not shared
+
+
+def _has_own_group(gid: int) -> bool:
+    """Whether a group is this user's own: with its name and no other member, as many systems make one for each user."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
+
+
+@contextlib.contextmanager
+def on_this_machine(folder: Path) -> Iterator[None]:
+    """Raise UsageError naming `folder` if this machine cannot do what is asked: a full disk, no permission.
+
+    So a local fault is never mistaken for a fault of a store or a server, and is not retried.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"The folder {folder} on this machine cannot be used ({error.strerror or error}).",
+            remedy="Free space on its disk and permit this user to write there, or name another: TRAINWRIGHT_HOME for "
+            "state and copies, TMPDIR for scratch.",
+        ) from error
+
+
+def writing(file: RawIOBase, folder: Path) -> Callable[[bytes | memoryview], None]:
+    """A function that writes pieces to `file`, which is in `folder`; UsageError if the disk is full.
+
+    The file is unbuffered, so that a full disk is noticed here and not when the file is closed.
+    """
+
+    def write(piece: bytes | memoryview) -> None:
+        left = memoryview(piece)
+        with on_this_machine(folder):
+            while left:
+                left = left[file.write(left) or 0 :]
+
+    return write
+
+
+def remember_store(uri: str, storage_options: dict[str, Any], pointers: str | None = None) -> None:
+    """Record that a store was used from this machine, so that a run can be found by its id alone.
+
+    `pointers` is its database, which this user approves with this call.
+    """
+    entry = {"uri": uri, "storage_options": storage_options, "pointers": pointers}
+    folder = state_folder()
+    with locked(folder):  # of two processes at once, neither loses the other's entry
+        known = {entry["uri"]: entry for entry in known_stores()}
+        if known.pop(uri, None) != entry:
+            replace_private(folder / "stores.json", json.dumps([*known.values(), entry][-50:]))
+
+
+def known_stores() -> list[dict]:
+    """Stores used from this machine, the latest last: `{"uri", "storage_options", "pointers"}` each.
+
+    Earlier versions recorded no `pointers`.
+    """
+    try:
+        return json.loads((state_folder() / "stores.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return []
+
+
+def _closed_to_others(folder: Path) -> bool:
+    """Remove other users' permissions; False if the file system does not keep that."""
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+    return not folder.stat().st_mode & _OTHERS
+
+
+def _user(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

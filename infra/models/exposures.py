@@ -1,0 +1,250 @@
+"""The exposure ledger: which comparisons a set of test rows has decided, so that the next one asks for more evidence.
+
+    exposures/<rows>/rows            the digests by which the rows are known
+                     <n>.json        comparison n: its two checkpoints and what was asked
+                     <n>.spent.json  what these rows had decided before it
+                     <n>.better      mark: it found the candidate better
+
+An entry is keyed by candidate, champion and question, so that a comparison made again spends nothing, and one that
+looked at several sets, such as all rows and a slice of them, counts once for rows that they share. Rows are known by
+what is in them, not by a name, a place or an order. A set of rows that shares some with another inherits what that one
+has spent: all of it from half of the rows on, and twice the share below that. Each file is created once and nothing is
+ever deleted.
+
+What was spent is counted after the entry is there. So of two comparisons at once, on the same rows the one with the
+higher number counts the other; on rows that overlap at least one counts the other, and perhaps both do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from data_contracts.exposures import ExposureEntry, SpentBefore
+from infra.records.row_sketch import TestRows
+from infra.store import Store, layout
+from infra.store.records import corrupt
+
+_READERS = 16
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """One comparison and what its rows had decided before it.
+
+    Attributes:
+        path: of its entry in the store.
+        before, promoted: comparisons before this one, and those of them that found the candidate better; one on other
+            rows that shares some with these counts in part.
+    """
+
+    path: str
+    before: float
+    promoted: float
+
+
+@dataclass(frozen=True)
+class ExposedSet:
+    """A set of rows in the ledger that has some of the rows in question.
+
+    Attributes:
+        share: of the rows in question, those that it has, too.
+        comparisons, promoted: its own, without those that it inherited.
+    """
+
+    rows_id: str
+    share: float
+    comparisons: int
+    promoted: int
+
+    @property
+    def weight(self) -> float:
+        """How much its comparisons count for the rows in question: half of the rows already give away the verdict."""
+        return min(1.0, 2 * self.share)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a set of rows has decided so far; the next comparison on it begins with this.
+
+    Attributes:
+        sets: the same rows first, if they are in the ledger, then others that share some of them.
+    """
+
+    before: float
+    promoted: float
+    sets: tuple[ExposedSet, ...]
+
+
+def expose(store: Store, rows: TestRows, candidate: str, champion: str, question: str, candidates: int = 1) -> Exposure:
+    """The entry of a comparison, made unless it is there; called before its verdict is computed.
+
+    Args:
+        candidate, champion: ids of checkpoints; question: the digest of what is asked.
+        candidates: as in `ExposureEntry`; the first entry of a comparison keeps its number.
+
+    Raises: CorruptError if the ledger is damaged; UsageError for an entry of a newer schema.
+    """
+    wanted = ExposureEntry(candidate=candidate, champion=champion, question=question, candidates=candidates)
+    store.create_once(layout.exposed_rows(rows.id), rows.to_bytes())
+    n, entry = _entry(store, rows.id, wanted)
+    place = layout.exposure(rows.id, n, "spent.json")
+    if not store.exists(place):
+        counted = _spent(store, rows, until=n, own=entry)
+        before = SpentBefore(before=counted.before + entry.candidates - 1, promoted=counted.promoted)
+        store.create_once(place, before.to_json())
+    # What another process counted for the same entry holds for both.
+    return _exposure(store, rows.id, n)
+
+
+def find_exposure(store: Store, rows: TestRows, candidate: str, champion: str, question: str) -> Exposure | None:
+    """The entry of a comparison that was made before; None if there is none or its making was cut off. Writes nothing.
+
+    Raises as `expose`.
+    """
+    wanted = ExposureEntry(candidate=candidate, champion=champion, question=question)
+    n = _number_of(wanted, _entries(store, rows.id))
+    if n is None or not store.exists(layout.exposure(rows.id, n, "spent.json")):
+        return None
+    return _exposure(store, rows.id, n)
+
+
+def was_better(store: Store, exposure: Exposure) -> None:
+    """Record that the comparison found the candidate better; before anyone is told so."""
+    parts = layout.split_exposure(exposure.path)
+    assert parts is not None
+    store.create_once(layout.exposure(*parts[:2], "better"), b"")
+
+
+def spent(store: Store, rows: TestRows) -> Spent:
+    """What these rows have decided so far, on their own and by their shares in other sets. Writes nothing.
+
+    Raises as `expose`.
+    """
+    return _spent(store, rows, until=None, own=None)
+
+
+def _exposure(store: Store, rows_id: str, n: int) -> Exposure:
+    found = store.read_as(layout.exposure(rows_id, n, "spent.json"), SpentBefore.from_json)
+    return Exposure(layout.exposure(rows_id, n), found.before, found.promoted)
+
+
+def _entry(store: Store, rows_id: str, wanted: ExposureEntry) -> tuple[int, ExposureEntry]:
+    """The number of the comparison's entry and the entry, which is made under the first free number."""
+    entries = _entries(store, rows_id)
+    n = _number_of(wanted, entries)
+    if n is not None:
+        return n, entries[n]
+    n = len(entries)
+    while not store.create_once(layout.exposure(rows_id, n), wanted.to_json()):
+        found = _read_entry(store, layout.exposure(rows_id, n))  # another process took this number
+        if found.same(wanted):
+            return n, found
+        n += 1
+    return n, wanted
+
+
+def _number_of(wanted: ExposureEntry, entries: Sequence[ExposureEntry]) -> int | None:
+    return next((n for n, one in enumerate(entries) if one.same(wanted)), None)
+
+
+@dataclass
+class _Folder:
+    """The names that a listing shows in a set's folder."""
+
+    rows_id: str
+    entries: set[int] = field(default_factory=set)
+    better: set[int] = field(default_factory=set)
+    beside: set[int] = field(default_factory=set)
+
+    def add(self, n: int, what: str) -> None:
+        {"json": self.entries, "better": self.better}.get(what, self.beside).add(n)
+
+    def numbers(self, store: Store) -> range:
+        """The numbers of its entries; CorruptError if one is missing."""
+        count = 1 + max(self.entries | self.better | self.beside, default=-1)
+        for n in range(count):
+            # A listing may show a file that was created meanwhile, and not one that was created just before.
+            if n not in self.entries and not store.exists(layout.exposure(self.rows_id, n)):
+                raise corrupt(layout.exposure(self.rows_id, n), "is missing")
+        return range(count)
+
+
+def _entries(store: Store, rows_id: str) -> list[ExposureEntry]:
+    """The entries of a set, in order."""
+    folders = _folders(store, rows_id)
+    return _read_entries(store, [layout.exposure(rows_id, n) for folder in folders for n in folder.numbers(store)])
+
+
+def _spent(store: Store, rows: TestRows, until: int | None, own: ExposureEntry | None) -> Spent:
+    """What these rows have decided but for `own`; on the rows themselves only what is numbered below `until`."""
+    shares = _shares(store, rows, folders := _folders(store))
+    folders = [folder for folder in folders if shares[folder.rows_id]]
+    ends = {rows.id: until} if until is not None else {}
+    numbers = {folder.rows_id: folder.numbers(store)[: ends.get(folder.rows_id)] for folder in folders}
+    wanted = [layout.exposure(rows_id, n) for rows_id, counted in numbers.items() for n in counted]
+    entries = dict(zip(wanted, _read_entries(store, wanted), strict=True))
+    sets, before, promoted = [], dict[str, float](), dict[str, float]()
+    for folder in folders:
+        counted = {n: entries[layout.exposure(folder.rows_id, n)] for n in numbers[folder.rows_id]}
+        comparisons = sum(entry.candidates for entry in counted.values())
+        found = ExposedSet(
+            folder.rows_id, shares[folder.rows_id], comparisons, sum(n in folder.better for n in counted)
+        )
+        sets.append(found)
+        for n, entry in counted.items():
+            if own is None or not entry.same(own):
+                before[entry.key] = max(before.get(entry.key, 0.0), found.weight * entry.candidates)
+                promoted[entry.key] = max(promoted.get(entry.key, 0.0), found.weight * (n in folder.better))
+    sets.sort(key=lambda one: (one.rows_id != rows.id, -one.share, one.rows_id))
+    return Spent(sum(before.values()), sum(promoted.values()), tuple(sets))
+
+
+def _folders(store: Store, rows_id: str | None = None) -> list[_Folder]:
+    """Every set that has decided something, or the one that is named."""
+    found: dict[str, _Folder] = {}
+    for file in store.stored(layout.exposures(rows_id)):
+        if parts := layout.split_exposure(file.path):
+            found.setdefault(parts[0], _Folder(parts[0])).add(*parts[1:])
+    return list(found.values())
+
+
+def _shares(store: Store, rows: TestRows, folders: Iterable[_Folder]) -> dict[str, float]:
+    """The share of these rows that each set has; 1 for the rows themselves."""
+    ids = [folder.rows_id for folder in folders if folder.rows_id != rows.id]
+    others = _in_threads(store, lambda rows_id: rows.covered_by(_read_rows(store, rows_id)), ids)
+    return {rows.id: 1.0, **dict(zip(ids, others, strict=True))}
+
+
+def _read_rows(store: Store, rows_id: str) -> TestRows:
+    """The rows of a set; CorruptError if they are not those that it is named after."""
+    path = layout.exposed_rows(rows_id)
+    try:
+        found = TestRows.from_bytes(store.read(path))
+    except FileNotFoundError as error:
+        raise corrupt(path, "is missing") from error
+    except ValueError as error:
+        raise corrupt(path, "is not what was written") from error
+    if found.id != rows_id:
+        raise corrupt(path, "is not what was written")
+    return found
+
+
+def _read_entries(store: Store, paths: Sequence[str]) -> list[ExposureEntry]:
+    return _in_threads(store, lambda path: _read_entry(store, path), paths)
+
+
+def _read_entry(store: Store, path: str) -> ExposureEntry:
+    return store.read_as(path, ExposureEntry.from_json)
+
+
+def _in_threads(store: Store, read: Callable[[T], U], wanted: Sequence[T]) -> list[U]:
+    """What `read` returns for each; several at a time where each is a request to a server."""
+    if store.is_local or len(wanted) < 2:
+        return [read(one) for one in wanted]
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="exposures") as pool:
+        return list(pool.map(read, wanted))

@@ -1,0 +1,239 @@
+"""Aliases of models by compare-and-set, and the receipts of every move.
+
+An alias's history is a chain: the alias names its newest receipt, and each receipt names the previous one. So a receipt
+that was sealed for a move that then lost is in the folder but never in the history.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.canonical import canonical, is_name
+from data_contracts.errors import CorruptError, Interrupted, StorageUnavailable
+from data_contracts.handoffs import ModelVersion, Receipt, Ref
+from infra.approvals.protections import pin, protections, refuse_gone
+from infra.models.versions import numbers
+from infra.records.receipts import (
+    RECEIPT,
+    Holds,
+    chain,
+    ends,
+    has_ended,
+    holds_after,
+    pointed_at,
+    put_move,
+    read_receipt,
+)
+from infra.signing.moves import signing_of
+from infra.store import Pointer, PointerMoved, Store, Versioned, layout
+from infra.store.records import SCHEMA, corrupt, parsed
+
+if TYPE_CHECKING:
+    from infra.signing.keys import SigningKey
+
+
+def aliases(store: Store, *, ended: bool = False) -> list[tuple[str, str, int]]:
+    """Every alias of every model, as (model, alias, version); with `ended`, also those that have ended."""
+    listed = []
+    for model in filter(is_name, store.list(layout.aliases())):  # what is no name was not made by Trainwright
+        for alias in filter(is_name, store.list(layout.aliases(model))):
+            held = None if alias == "history" else read_alias(store, model, alias)
+            if held is not None and (ended or not has_ended(held[0])):
+                listed.append((model, alias, held[1]))
+    return listed
+
+
+def read_alias(store: Store, model: str, alias: str) -> tuple[Versioned, int] | None:
+    """The alias's pointer, as a later `move_alias` expects it, and the version it names; None if it names nothing."""
+    current = store.pointer(layout.alias(model, alias)).read()
+    return None if current is None else (current, _version_named(store, layout.alias(model, alias), current))
+
+
+def holds(store: Store, current: Versioned | None) -> Holds:
+    """The holds of an alias whose pointer was read as `current`; a move that expects `current` obeys them."""
+    return holds_after(store, newest_receipt(current))
+
+
+def move_alias(
+    store: Store,
+    expected: Versioned | None,
+    version: ModelVersion,
+    receipt: Receipt,
+    provenance: dict[str, Any],
+    held: Holds,
+    key: SigningKey | None = None,
+) -> Receipt:
+    """Seal `receipt` as the next in its alias's history, then make the alias name `version`.
+
+    If the answer is lost, the chain of receipts shows whether the move was made, even if the alias has moved since.
+
+    Args:
+        expected: the result of `read_alias`, or None if the alias named nothing.
+        held: the holds that apply after the move.
+        key: signs the receipt; default: the key that `TRAINWRIGHT_SIGNING_KEY` names, if it is set.
+
+    Returns:
+        The receipt with its ref; its sentence says so if the alias has moved since.
+
+    Raises:
+        PointerMoved: another process moved the alias; its history is unchanged then.
+        StorageUnavailable: it is unknown whether the alias moved.
+        UsageError: the newest receipt is signed, and there is no key for this one.
+    """
+    pointer = store.pointer(layout.alias(receipt.model, receipt.alias))
+    current = pointer.read()
+    if current != expected:
+        raise PointerMoved(pointer.path, current)
+    signing = signing_of(store, newest_receipt(current), f"{receipt.model}@{receipt.alias}", key)
+    sealed = _seal_next(store, expected, receipt, provenance, held)
+    signing.before(sealed)
+    value = {"model_version": version.ref.to_json(), "receipt": sealed.to_json(), "version": version.version}
+    value |= {"ended": True} if ends(receipt, expected) else {}
+    receipt = receipt.model_copy(update={"ref": sealed})
+    try:
+        pointer.swap(expected, value)
+    except (PointerMoved, Interrupted) as error:
+        try:
+            current = _settled(store, pointer, expected, sealed, error)
+        except PointerMoved:
+            signing.lost(sealed)
+            raise
+        if current.value["receipt"] != sealed.to_json():
+            return moved_on(receipt, current)
+    signing.won(sealed)
+    return receipt
+
+
+def moved_on(receipt: Receipt, current: Versioned) -> Receipt:
+    """A receipt of a completed move, with the version that the alias names now at the end of its sentence."""
+    now = f"{receipt.sentence}; it was moved again since and is version {current.value['version']} now"
+    return receipt.model_copy(update={"sentence": now})
+
+
+def history(store: Store, model: str, alias: str) -> list[Receipt]:
+    """The receipts of the alias's moves, oldest first, each re-read and its seal checked.
+
+    CorruptError naming what is changed or gone.
+    """
+    return [receipt for receipt, _ in moves(store, model, alias)]
+
+
+def moves(store: Store, model: str, alias: str) -> list[tuple[Receipt, dict[str, Any]]]:
+    """The receipts as `history` returns them, each with the provenance of its move (actor, trigger, run, times)."""
+    named = read_alias(store, model, alias)
+    newest = newest_receipt(None if named is None else named[0])
+    return [(read_receipt(store, one), one.provenance) for one in chain(store, newest, store.verify)][::-1]
+
+
+def newest_move(store: Store, model: str, alias: str) -> tuple[Receipt, dict[str, Any]] | None:
+    """The alias's newest receipt with the provenance of its move; None if there is none. Reads no earlier receipt."""
+    named = read_alias(store, model, alias)
+    newest = next(chain(store, newest_receipt(None if named is None else named[0])), None)
+    return None if newest is None else (read_receipt(store, newest), newest.provenance)
+
+
+def newest_mover(store: Store, model: str, alias: str) -> str:
+    """The id of the run, or of the rollback, that moved the alias last; "" if there is none."""
+    newest = newest_move(store, model, alias)
+    return "" if newest is None else str(newest[1].get("run_id", ""))
+
+
+def receipt_of_run(store: Store, current: Versioned, run_id: str, since: str) -> Receipt | None:
+    """The receipt of a run's move of the alias, if it is in the chain that the pointer `current` names; else None.
+
+    Args:
+        since: when the run began (ISO 8601); receipts from more than a day before are not read. The day allows for
+            clocks that differ.
+    """
+    earliest = datetime.fromisoformat(since) - timedelta(days=1)
+    for manifest in chain(store, newest_receipt(current)):
+        about = manifest.provenance
+        if about.get("run_id") == run_id:
+            return read_receipt(store, store.verify(manifest.ref))
+        if "finished" in about and datetime.fromisoformat(about["finished"]) < earliest:
+            break
+    return None
+
+
+def _version_named(store: Store, path: str, current: Versioned) -> int:
+    """The version that an alias names; CorruptError if it is not an alias, or is an older record in its place."""
+
+    def parse(value: Any) -> tuple[int, Ref]:
+        Ref.model_validate(value["model_version"])
+        if type(value["version"]) is not int:
+            raise TypeError("version is not a number")
+        return value["version"], Ref.model_validate(value["receipt"])
+
+    version, receipt = parsed(path, parse, current.value)
+    schema = current.schema
+    if schema < SCHEMA and pointed_at(store.manifest, receipt).provenance.get("alias_schema", 1) > schema:
+        raise corrupt(path, f"has schema {schema}, although the receipt that it names was sealed with a later one")
+    return version
+
+
+def newest_receipt(current: Versioned | None) -> Ref | None:
+    """The newest receipt of an alias whose pointer was read as `current`; its seal stands for the alias's state."""
+    return None if current is None else Ref.model_validate(current.value["receipt"])
+
+
+def _settled(
+    store: Store, pointer: Pointer, expected: Versioned | None, sealed: Ref, error: PointerMoved | Interrupted
+) -> Versioned:
+    """What the alias holds now, if the move with the receipt `sealed` was made although the answer was an error.
+
+    PointerMoved if it was not made and no longer can be, StorageUnavailable if that is unknown.
+    """
+    unknown = StorageUnavailable(
+        f"The store did not answer while {pointer.path} was moved; it is unknown whether the alias was moved.",
+        remedy="Look at `trainwright show` once the store answers, before you try again.",
+    )
+    before = None if expected is None else expected.value["receipt"]
+    try:
+        current = pointer.read()
+        # Our receipt can only be newer than the receipt that it follows.
+        since = takewhile(lambda one: one.ref.to_json() != before, chain(store, newest_receipt(current)))
+        if current is not None and any(manifest.ref == sealed for manifest in since):
+            return current
+    except Interrupted:
+        raise unknown from error
+    if current == expected:  # a request that is still on its way may yet arrive
+        raise unknown from error
+    raise PointerMoved(pointer.path, current) from error
+
+
+def _seal_next(
+    store: Store, expected: Versioned | None, receipt: Receipt, provenance: dict[str, Any], held: Holds
+) -> Ref:
+    """Seal the receipt that follows the alias's newest, with what was decided about the alias's protection."""
+    model, alias = receipt.model, receipt.alias
+    decided = protections(store, model, alias)
+    refuse_gone(store, decided, newest_receipt(expected), f"{model}@{alias}")
+    previous = None if expected is None else expected.value["receipt"]
+    # An alias of an earlier schema that names this receipt is not the alias that was written.
+    about = {**provenance, "previous_receipt": previous, "alias_schema": SCHEMA}
+    about |= {"protection": pin(decided)} if decided else {}
+    return _seal_receipt(store, receipt, about, held)
+
+
+def _seal_receipt(store: Store, receipt: Receipt, provenance: dict[str, Any], held: Holds) -> Ref:
+    model, alias = receipt.model, receipt.alias
+    before = provenance["previous_receipt"]
+    about = {
+        "model": model,
+        "alias": alias,
+        "decision": receipt.decision,
+        "version": receipt.version,
+        # In the content, so that equal receipts after different moves are never confused.
+        "previous_receipt": before and before["id"],
+    }
+    data = canonical(receipt.model_copy(update={"ref": None}).to_json())
+    k = max(numbers(store, layout.history(model, alias)), default=-1) + 1
+    while True:
+        writer = store.writer(layout.receipt(model, alias, k))
+        try:
+            files = [writer.put(RECEIPT, data), put_move(writer, provenance.get("run_id", ""), held)]
+            return writer.seal("receipt", about, provenance, files=files)
+        except CorruptError:  # another process took this number, sealed or about to be
+            k += 1

@@ -1,0 +1,297 @@
+"""Decide which files of a user's project are packed into its bundle, and why the others are left out.
+
+Code is packed; data, secrets and links that leave the project are not. A file that the spec names by its exact path
+under `code.include` is always packed; a glob there never brings in a secret, a source or such a link.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from data_contracts.errors import UsageError
+from data_contracts.secret_names import is_secret
+from infra import audit
+from infra.project.file_kinds import dvc_outs, is_data, is_handoff, is_store
+from infra.store import Store
+
+MAX_DATA_BYTES = 2**20
+_SKIPPED = {"__pycache__", "node_modules", "venv", "site-packages"}
+_GIT_TIMEOUT_S = 60
+
+SECRET = "its name looks like a secret's"
+SOURCE = "it is a source of data"
+LINK = "it is a link to what is not packed"
+HANDOFF = "it is a hand-off"
+TRACKED_DATA = "DVC tracks it as data"
+STORE = "it lies in a store"
+HIDDEN = "it is hidden, or below a hidden folder"
+LARGE = f"it is larger than {MAX_DATA_BYTES >> 20} MiB"
+IGNORED = "Git ignores it"
+WHEEL = "it is a wheel, and no machine installs from the code bundle"
+DATA = "it is data, and there is no Git repository that says otherwise"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A file of the project that is not packed: its path below the project's root, size and the reason."""
+
+    path: str
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True)
+class ProjectFiles:
+    """The files that are packed and those that are not.
+
+    Attributes:
+        packed: files by their names in the bundle.
+        included: the names among them that `code.include` brought in or names.
+        counted: the names among them whose change makes a stage run again; reuse ignores the others.
+        left_out: sorted by path; a folder that Git ignores as a whole is one entry, without its size.
+    """
+
+    packed: dict[str, Path]
+    included: set[str]
+    left_out: list[LeftOut]
+    counted: set[str]
+
+
+def choose(
+    root: Path,
+    store: Store,
+    *,
+    named: Iterable[Path] = (),
+    include: Sequence[str] = (),
+    sources: Iterable[Path] = (),
+    environment: bool = False,
+) -> ProjectFiles:
+    """The files of the project at `root` that are packed.
+
+    Args:
+        named: files that the spec names elsewhere, such as a vocabulary in an argument: packed unless guarded.
+        include: `code.include` of the spec, below `root`.
+        sources: local files that are the run's data.
+        environment: whether the spec has an environment. If so, wheels are packages to install, not code.
+
+    Raises:
+        UsageError: Git does not say what it ignores, an exact path of `include` does not exist, or a named file is one
+            that only `include` may bring in.
+    """
+    tracked = _tracked(root)
+    listed = sorted(tracked) if tracked else list(_walked(root))
+    wanted = [Path(os.path.abspath(path)) for path in named]
+    judge = _Judge(root, store, wanted, sources, listed, git=bool(tracked), environment=environment)
+    packed: dict[str, Path] = {}
+    left = {one.path: one for one in _ignored(root)} if tracked else {}
+    for path in listed:
+        if (why := judge.why_not(path)) is None:
+            packed[_name(path, root)] = path
+        elif why and os.path.lexists(path):
+            left[_name(path, root)] = LeftOut(_name(path, root), path.lstat().st_size, why)
+    included, guarded = _included(root, include, judge)
+    packed |= _named(wanted, root, judge, included)
+    packed |= included
+    left |= guarded
+    code = {name for name in packed if name.endswith(".py")}
+    arguments = {_name(path.resolve(), root) for path in wanted if path.resolve().is_relative_to(root)}
+    left_out = [one for name, one in sorted(left.items()) if name not in packed]
+    return ProjectFiles(packed, set(included), left_out, code | set(included) | arguments)
+
+
+class _Judge:
+    """Decides whether a file is packed, and gives the reason if it is not."""
+
+    def __init__(
+        self,
+        root: Path,
+        store: Store,
+        named: list[Path],
+        sources: Iterable[Path],
+        listed: list[Path],
+        *,
+        git: bool,
+        environment: bool,
+    ) -> None:
+        self._root, self._git, self._environment = root, git, environment
+        self._named = {path.resolve() for path in named}
+        self._sources = {one for path in sources for one in (Path(os.path.abspath(path)), path.resolve())}
+        self._inodes = {one for path in self._sources if (one := _inode(path))}
+        self._stores = {Path(store.uri).resolve()} if store.is_local else set()
+        # A store at the project's root, beside the code, is not all that is there.
+        stores = {path.parent for path in listed if path.name == "store.json" and is_store(path)}
+        self._stores |= stores - {root}
+        self._tracked = {target for path in listed for target in dvc_outs(path)}
+        self._listed = {path.resolve() for path in listed if not path.is_symlink()}
+
+    def why_not(self, path: Path) -> str | None:
+        """The reason; None for a file that is packed, "" for a file that need not be reported."""
+        parts = path.relative_to(self._root).parts
+        if any(part in _SKIPPED for part in parts):
+            return ""
+        if any(part.startswith(".") for part in parts):
+            return HIDDEN
+        if guarded := self.guarded(path):
+            return guarded
+        if path.suffix == ".py":
+            return None if path.is_file() and not self._in_store(path) else ""
+        if self._in_store(path):
+            return STORE
+        if not path.is_file():
+            return ""
+        if any(one in self._tracked for one in (path, *path.parents)):
+            return TRACKED_DATA
+        if self._environment and path.suffix == ".whl":
+            return WHEEL
+        if path.stat().st_size > MAX_DATA_BYTES:
+            return LARGE
+        if not self._git and is_data(path.name.lower()):
+            return DATA
+        return HANDOFF if is_handoff(path) else None
+
+    def guarded(self, path: Path) -> str | None:
+        """The reason if only an exact path under `code.include` can bring the file in, else None."""
+        if is_secret(PurePosixPath(_name(path, self._root))):
+            return SECRET
+        # A hard link to a source is the source under another name.
+        if path.suffix != ".py" and (path in self._sources or _inode(path) in self._inodes):
+            return SOURCE
+        try:
+            target = path.resolve()
+        except RuntimeError:  # a link that leads to itself
+            return LINK
+        return None if target == path else self._link(target)
+
+    def _link(self, target: Path) -> str | None:
+        """LINK unless the link leads to a packed file: its name says nothing about its target."""
+        if not target.is_relative_to(self._root):
+            return LINK
+        if target in self._named and not self.guarded(target):
+            return None
+        return LINK if target.exists() and (target not in self._listed or self.why_not(target) is not None) else None
+
+    def _in_store(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in self._stores)
+
+    def is_not_code(self, path: Path) -> bool:
+        """Whether a file is in a cache, an environment or a store, from which no glob brings in a file."""
+        above = [one for one in path.parents if one.is_relative_to(self._root) and one != self._root]
+        environment = any((one / "pyvenv.cfg").exists() for one in above)
+        return environment or self._in_store(path) or any(one.name in _SKIPPED for one in above)
+
+
+def _named(wanted: Sequence[Path], root: Path, judge: _Judge, included: Mapping[str, Path]) -> dict[str, Path]:
+    """The files in the project that the spec names elsewhere; UsageError for one that only `include` may bring in."""
+    packed: dict[str, Path] = {}
+    for path in wanted:
+        if not path.is_relative_to(root):
+            continue
+        if _name(path, root) not in included and (why := judge.guarded(path)):
+            name = _name(path, root)
+            raise UsageError(
+                f"{name}, which an argument in the spec names, is not packed: {why}.",
+                remedy=f"If it may be stored, add code.include: [{name}] to the spec; otherwise let the code read "
+                "it from elsewhere.",
+            )
+        if path.resolve().is_relative_to(root):
+            packed[_name(path.resolve(), root)] = path.resolve()
+    return packed
+
+
+def _included(root: Path, patterns: Sequence[str], judge: _Judge) -> tuple[dict[str, Path], dict[str, LeftOut]]:
+    """What `code.include` brings in, and what its globs match but may not bring in."""
+    included: dict[str, Path] = {}
+    guarded: dict[str, LeftOut] = {}
+    for number, pattern in enumerate(patterns):
+        if (root / pattern).is_file():
+            included[pattern] = root / pattern
+            continue
+        inside = f"{glob.escape(pattern)}/**" if (root / pattern).is_dir() else pattern
+        names = sorted(glob.glob(inside, root_dir=root, recursive=True))
+        matches = [root / name for name in names if (root / name).is_file() and not judge.is_not_code(root / name)]
+        kept = {_name(path, root): path for path in matches if judge.guarded(path) is None}
+        for path in matches:
+            if why := judge.guarded(path):
+                guarded[_name(path, root)] = LeftOut(_name(path, root), path.lstat().st_size, why)
+        if not kept and not matches:
+            raise UsageError(
+                f"code.include.{number}: no file matches {pattern} (from the project's root {root}).",
+                remedy="Correct the path or glob.",
+            )
+        if not kept:
+            name = _name(matches[0], root)
+            raise UsageError(
+                f"code.include.{number}: {pattern} matches {name}, which a glob never packs: {guarded[name].why}.",
+                remedy="If it may be stored, name it by its exact path.",
+            )
+        included |= kept
+    return included, guarded
+
+
+def _name(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    """A file's identity under all its names; None if it does not exist."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
+
+
+def _ignored(root: Path) -> Iterator[LeftOut]:
+    """What Git ignores below `root`, a whole folder as one entry; hidden and cached files are not reported."""
+    for path in _git(root, "--others", "--ignored", "--exclude-standard", "--directory"):
+        parts = path.relative_to(root).parts
+        if os.path.lexists(path) and not any(part.startswith(".") or part in _SKIPPED for part in parts):
+            folder = path.is_dir() and not path.is_symlink()
+            name = f"{_name(path, root)}/" if folder else _name(path, root)
+            yield LeftOut(name, 0 if folder else path.lstat().st_size, IGNORED)
+
+
+def _tracked(root: Path) -> list[Path]:
+    """What Git tracks or would track below `root`; [] without Git or a repository."""
+    if shutil.which("git") is None or not audit.in_repository(root):
+        return []
+    return _git(root, "--cached", "--others", "--exclude-standard")
+
+
+def _git(root: Path, *which: str) -> list[Path]:
+    """The files that `git ls-files` lists.
+
+    UsageError if Git fails in a repository: without its answer, ignored files (including secrets) would be packed.
+    """
+    command = ["git", "-C", str(root), "ls-files", "-z", *which]
+    try:
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_GIT_TIMEOUT_S)
+        message = done.stderr.decode(errors="replace").strip()
+    except subprocess.TimeoutExpired:
+        done, message = None, f"it had not answered after {_GIT_TIMEOUT_S} s"
+    if done is None or done.returncode != 0:
+        raise UsageError(
+            f"Git does not say which files of the project {root} it ignores: {message.partition(chr(10))[0]}.",
+            remedy=f"Fix the error that `git -C {root} status` shows, so that no ignored file is packed.",
+        )
+    return [root / os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+
+
+def _walked(root: Path) -> Iterator[Path]:
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not name.startswith(".")
+            and name not in _SKIPPED
+            and not (here / name / "pyvenv.cfg").exists()
+            and not (here / name / "store.json").exists()
+        )
+        yield from (here / name for name in sorted(files))

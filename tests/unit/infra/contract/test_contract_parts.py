@@ -1,0 +1,148 @@
+"""What is kept of files gives the verdict, counts and profile of a full read, whatever is known and in any order."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data_contracts.canonical import canonical
+from data_contracts.contract.suites import load_suite
+from data_contracts.handoffs import SourceFile
+from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
+from data_contracts.pipeline_spec import SourceSpec
+from infra.contract import contract_parts, contract_worker
+from infra.contract.contract_parts import KNOWN, NEW
+from infra.files.digests import file_digest
+from infra.sources import read, resolve_sources
+
+POSSIBLE: list[tuple[str, dict[str, Any]]] = [
+    ("column_values_to_not_be_null", {"column": "id"}),
+    ("column_values_to_not_be_null", {"column": "x", "mostly": 0.5}),
+    ("column_values_to_be_between", {"column": "x", "min_value": -3, "max_value": 3}),
+    ("column_values_to_be_between", {"column": "x", "min_value": -30, "max_value": 30}),
+    ("column_values_to_be_in_set", {"column": "word", "value_set": ["a", "b", "é"]}),
+    ("column_value_lengths_to_be_between", {"column": "word", "max_value": 4}),
+    ("column_values_to_be_unique", {"column": "id"}),
+    ("column_unique_value_count_to_be_between", {"column": "word", "max_value": 5}),
+    ("column_mean_to_be_between", {"column": "x", "min_value": -1, "max_value": 1}),
+    ("column_sum_to_be_between", {"column": "id", "min_value": 0}),
+    ("column_stdev_to_be_between", {"column": "x", "max_value": 9}),
+    ("column_min_to_be_between", {"column": "x", "min_value": -50}),
+    ("column_max_to_be_between", {"column": "id", "max_value": 700}),
+    ("table_row_count_to_be_between", {"min_value": 1}),
+]
+
+
+def written(folder: Path, number: int, rows: int, draw: np.random.Generator) -> SourceFile:
+    """A file; every fourth one is of another kind or lacks a column."""
+    x = pa.array(draw.normal(size=rows), mask=draw.random(rows) < 0.1)
+    table = pa.table({"id": np.arange(rows) + 100 * number, "x": x, "word": draw.choice(["a", "b", "é"], rows)})
+    if number % 4 == 3:
+        table = table.drop_columns(["x"])
+    path = folder / f"{number}.parquet"
+    pq.write_table(table, path)
+    return listed(path)
+
+
+def listed(path: Path) -> SourceFile:
+    return SourceFile(uri=str(path), bytes=path.stat().st_size, blake3=file_digest(path), format="parquet")
+
+
+def request(root: Path, files: list[SourceFile], suite: dict[str, Any], sensitive: list[str]) -> ContractRequest:
+    return ContractRequest(
+        suite=suite, files=files, sources=[SourceSpec(uri=str(root / "*.parquet"))], root=str(root), window=None,
+        window_column=None, fail_on="info", sensitive=sensitive,
+    )  # fmt: skip
+
+
+def outcome(asked: ContractRequest, parts: Path | None = None) -> ContractOutcome:
+    """The outcome in a process that has not seen the files; parts that are made are known afterwards."""
+    read._FACTS.clear()
+    if parts is None:
+        return contract_worker.main(asked, lambda report: None)
+    for name in (KNOWN, NEW):
+        (parts / name).mkdir(exist_ok=True, parents=True)
+    found = contract_worker.main(asked.model_copy(update={"parts": str(parts)}), lambda report: None)
+    for path in (parts / NEW).iterdir():
+        path.rename(parts / KNOWN / path.name)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_outcome_is_that_of_a_full_read(tmp_path: Path, seed: int) -> None:
+    draw, choose = np.random.default_rng(seed), random.Random(seed)
+    files = [written(tmp_path, number, int(draw.integers(1, 400)), draw) for number in range(5)]
+    entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in choose.sample(POSSIBLE, 6)]
+    suite = load_suite({"name": "s", "expectations": entries}, tmp_path)
+    sensitive = choose.choice([[], ["x"]])
+    parts = tmp_path / "parts"
+    changed = written(tmp_path, 9, 50, draw)
+    lists = [
+        files[:3], files, files[::-1], files[1:], [*files, files[0]], [changed, *files[2:]],
+        choose.sample([*files, changed], 4),
+    ]  # fmt: skip
+    for some in lists:
+        asked = request(tmp_path, some, suite, sensitive)
+        assert canonical(outcome(asked, parts).to_json()) == canonical(outcome(asked).to_json())
+
+
+def test_a_known_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    files = [written(tmp_path, number, 100, draw) for number in range(3)]
+    suite = load_suite(
+        {
+            "name": "s",
+            "expectations": [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE[:6:3]],
+        },
+        tmp_path,
+    )
+    parts = tmp_path / "parts"
+    first = outcome(request(tmp_path, files, suite, []), parts)
+    assert first.accepted
+    measured = []
+    real = contract_parts.scanned
+    monkeypatch.setattr(contract_parts, "scanned", lambda *given: measured.append(given) or real(*given))
+    Path(files[1].uri).unlink()
+    again = outcome(request(tmp_path, files, suite, []), parts)  # only the first file is opened, for its schema
+    assert canonical(again.to_json()) == canonical(first.to_json())
+    assert measured == []
+    outcome(request(tmp_path, [*files[::2], written(tmp_path, 4, 10, draw)], suite, []), parts)
+    assert len(measured) == 1
+
+
+def test_equal_documents_in_two_places_and_in_two_ways_are_not_each_other(tmp_path: Path) -> None:
+    """A document's name and the columns of its path are data, and so is how it is cut."""
+    for folder in ("eu", "xx"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.txt").write_text("one line\n" * 40)
+    cut = [{"uri": f"{folder}/*.txt", "pattern": "{region}/{name}.txt", "format": "text", "pieces": {"lines": lines}}
+           for folder, lines in (("eu", 10), ("xx", 20))]  # fmt: skip
+    sources = [SourceSpec.model_validate(one) for one in cut]
+    files = resolve_sources(sources, root=tmp_path, window=None, window_path=None, cache=tmp_path / "cache")
+    suite = load_suite({"name": "s", "expectations": [
+        {"type": "expect_column_values_to_be_in_set", "kwargs": {"column": "region", "value_set": ["eu"]}},
+        {"type": "expect_table_row_count_to_be_between", "kwargs": {"max_value": 6}},
+    ]}, tmp_path)  # fmt: skip
+    asked = request(tmp_path, files, suite, []).model_copy(update={"sources": sources})
+    whole = outcome(asked)
+    assert (whole.rows, [one.rows for one in whole.failures]) == (6, [2])
+    for _ in range(2):
+        assert outcome(asked, tmp_path / "parts") == whole
+
+
+def test_no_part_holds_a_sensitive_value(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    files = [written(tmp_path, number, 100, draw) for number in range(2)]
+    entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE if kwargs.get("column") == "x"]
+    suite = load_suite({"name": "s", "expectations": entries}, tmp_path)
+    outcome(request(tmp_path, files, suite, ["x"]), tmp_path / "parts")
+    for path in (tmp_path / "parts" / KNOWN).iterdir():
+        part = contract_parts.FilePart.model_validate_json(path.read_bytes())
+        assert all(type(value) is int for value in part.values.values())
+        assert next(one for one in part.profile.columns if one.name == "x").minimum is None

@@ -1,0 +1,121 @@
+"""The state folder is this user's alone, and a private file is private from its first byte."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from data_contracts.errors import UsageError
+from infra.files.atomic import replace_private
+from infra.machine.settings import is_private_place, known_stores, remember_store, state_folder
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize("before", [None, 0o755, 0o777, 0o770, 0o2750])
+def test_the_state_folder_is_closed_to_others(home: Path, before: int | None) -> None:
+    if before is not None:
+        home.mkdir()
+        home.chmod(before)
+    umask = os.umask(0)
+    try:
+        assert state_folder() == home
+    finally:
+        os.umask(umask)
+    assert mode(home) & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("xdg", "folder"),
+    [
+        (None, "me/.local/state/trainwright"),
+        ("", "me/.local/state/trainwright"),
+        ("{}/state", "state/trainwright"),
+    ],
+)
+def test_the_state_folder_lies_where_linux_has_it(
+    xdg: str | None, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    for name in ("TRAINWRIGHT_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    if xdg is not None:
+        monkeypatch.setenv("XDG_STATE_HOME", xdg.format(tmp_path))
+    assert state_folder() == tmp_path / folder
+    assert mode(tmp_path / folder) == 0o700
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "named"))
+    assert state_folder() == tmp_path / "named"
+
+
+@pytest.mark.root
+def test_a_state_folder_of_another_user_is_refused(home: Path) -> None:
+    home.mkdir()
+    os.chown(home, 65534, 65534)
+    with pytest.raises(UsageError) as raised:
+        state_folder()
+    assert raised.value.message == f"The state folder {home} belongs to another user (nobody)."
+    assert raised.value.remedy == "Name another with TRAINWRIGHT_HOME."
+
+
+def test_a_private_file_was_never_readable_by_others(home: Path) -> None:
+    umask = os.umask(0)
+    try:
+        path = state_folder() / "secret"
+        path.write_text("older")
+        replace_private(path, "a")
+        remember_store("/store", {"key": "env:KEY"})
+    finally:
+        os.umask(umask)
+    assert (mode(path), path.read_text()) == (0o600, "a")
+    assert (mode(home / "stores.json"), known_stores()[-1]["uri"]) == (0o600, "/store")
+    assert sorted(one.name for one in home.iterdir()) == ["secret", "stores.json"]
+
+
+def test_a_draft_that_lies_in_the_way_is_not_written_through(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "theirs").write_text("theirs")
+    monkeypatch.setattr("secrets.token_hex", lambda size: "guessed")
+    (state_folder() / ".secret.guessed").symlink_to(tmp_path / "theirs")
+    with pytest.raises(FileExistsError):
+        replace_private(home / "secret", "mine")
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert [one.name for one in home.iterdir()] == [".secret.guessed"], "what is not ours stays"
+
+
+@pytest.mark.parametrize(("bits", "private"), [(0o700, True), (0o1777, True), (0o755, True), (0o777, False)])
+def test_a_place_is_private_where_nobody_else_can_rename(tmp_path: Path, bits: int, private: bool) -> None:
+    tmp_path.chmod(bits)
+    assert is_private_place(tmp_path) is private
+    assert not is_private_place(tmp_path / "not there")
+    (tmp_path / "below").mkdir(mode=0o700)
+    assert is_private_place(tmp_path / "below") is private, "who can rename the folder above can replace this one"
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("bits", "private"), [(0o2775, False), (0o2755, True), (0o3775, True)])
+def test_a_place_is_not_private_where_others_of_its_group_can_rename(tmp_path: Path, bits: int, private: bool) -> None:
+    os.chown(tmp_path, 0, 65534)
+    tmp_path.chmod(bits)
+    assert is_private_place(tmp_path) is private
+
+
+def test_a_group_that_is_this_users_alone_is_not_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = SimpleNamespace(pw_name="me", pw_gid=tmp_path.stat().st_gid)
+    monkeypatch.setattr("infra.machine.settings.pwd.getpwuid", lambda uid: user)
+    tmp_path.chmod(0o775)
+    for name, members, private in (
+        ("me", [], True),
+        ("me", ["me"], True),
+        ("me", ["you"], False),
+        ("staff", [], False),
+    ):
+        group = SimpleNamespace(gr_name=name, gr_mem=members)
+        monkeypatch.setattr("infra.machine.settings.grp.getgrgid", lambda gid, group=group: group)
+        assert is_private_place(tmp_path) is private, (name, members)

@@ -1,0 +1,308 @@
+"""Versions count up, aliases move by compare-and-set, and the history is exactly the moves that were made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import CorruptError, StorageUnavailable
+from data_contracts.handoffs import Checkpoint, ModelVersion, Receipt, Ref
+from infra.models import registry, versions
+from infra.models.registry import aliases, history, holds, move_alias, read_alias
+from infra.models.versions import next_version, read_version, write_version
+from infra.records.receipts import chain
+from infra.store import Pointer, PointerMoved, Store, Versioned, open_store
+from infra.store.s3 import S3Backend
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.s3 import S3Server, s3_server
+
+__all__ = ["s3_server"]
+HEX = "ab" * 32
+EVALUATION = Ref(uri="evaluations/e-0", id=HEX, seal=HEX)
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "folder":
+        return open_store(str(tmp_path / "store"))
+    server: S3Server = request.getfixturevalue("s3_server")
+    return open_store(f"s3://{server.bucket()}/prefix", server.options)
+
+
+def checkpoint(n: int) -> Checkpoint:
+    ref = Ref(uri=f"trainings/k-0/checkpoints/{n}-g0", id=f"{n:064x}", seal=HEX)
+    return Checkpoint(ref=ref, key="k", training="trainings/k-0", step=n, epoch=1, generation=0, world_size=2)
+
+
+def write(store: Store, n: int, **settings: object) -> ModelVersion:
+    return write_version(store, "digits", checkpoint(n), EVALUATION, settings, {"actor": "me"})
+
+
+def promote(store: Store, version: ModelVersion, expected: Versioned | None, previous: int | None) -> Receipt:
+    receipt = Receipt(
+        decision="promoted", model="digits", alias="champion", version=version.version, previous=previous, sentence="."
+    )
+    return move_alias(store, expected, version, receipt, {"actor": "me"}, holds(store, expected))
+
+
+def test_versions_count_from_one(store: Store) -> None:
+    assert next_version(store, "digits") == 1
+    first, second = write(store, 10), write(store, 20)
+    assert (first.version, second.version, next_version(store, "digits")) == (1, 2, 3)
+    assert first.ref.uri == "models/digits/1"
+    assert read_version(store, "digits", 1) == first
+    assert read_version(store, "digits", 2) == second
+    assert (second.name, second.checkpoint, second.evaluation) == ("digits", checkpoint(20), EVALUATION)
+    manifest = store.verify(first.ref)
+    assert manifest.kind == "model"
+    assert manifest.settings == {
+        "name": "digits", "version": 1, "checkpoint_id": f"{10:064x}", "evaluation_id": HEX,
+    }  # fmt: skip
+    assert manifest.provenance == {
+        "actor": "me", "checkpoint": checkpoint(10).to_json(), "evaluation": EVALUATION.to_json(),
+    }  # fmt: skip
+    with pytest.raises(FileNotFoundError):
+        read_version(store, "digits", 3)
+
+
+def test_a_promotion_that_is_repeated_makes_no_second_version(store: Store) -> None:
+    first = write(store, 10, precision="bf16")
+    assert write(store, 10, precision="bf16") == first
+    assert write(store, 10, precision="32").version == 2
+    assert write(store, 10, precision="bf16").version == 3, "only the newest is looked at"
+
+
+def test_a_number_taken_by_another_is_passed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(store, 10)
+    write(store, 20)
+    monkeypatch.setattr(versions, "next_version", lambda store, name: 1)
+    assert write(store, 30).version == 3
+    assert write(store, 10).version == 1, "the same content: the winner's is ours"
+
+
+def test_a_deleted_version_is_not_used_again(store: Store) -> None:
+    write(store, 10)
+    write(store, 20)
+    store.remove("models/digits/2", why="too old", by="me")
+    assert next_version(store, "digits") == 3
+    assert write(store, 30).version == 3
+
+
+def test_a_version_that_contradicts_itself(store: Store) -> None:
+    settings = {"name": "digits", "version": 1, "checkpoint_id": HEX, "evaluation_id": HEX}
+    provenance = {"checkpoint": checkpoint(10).to_json(), "evaluation": EVALUATION.to_json()}
+    store.writer("models/digits/1").seal("model", settings, provenance, [])
+    with pytest.raises(CorruptError, match=r"models/digits/1/manifest\.json names one checkpoint") as raised:
+        read_version(store, "digits", 1)
+    assert raised.value.details == {"file": "models/digits/1/manifest.json"}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        ({}, {"evaluation": EVALUATION.to_json()}),
+        ({}, {"checkpoint": "none", "evaluation": EVALUATION.to_json()}),
+        ({"name": "digits"}, {"checkpoint": checkpoint(10).to_json(), "evaluation": EVALUATION.to_json()}),
+    ],
+)
+def test_a_version_of_another_form_is_named(store: Store, forged: tuple[dict, dict]) -> None:
+    store.writer("models/digits/1").seal("model", *forged, [])
+    with pytest.raises(CorruptError, match=r"^models/digits/1/manifest\.json is not the record that belongs there"):
+        read_version(store, "digits", 1)
+
+
+@pytest.mark.parametrize("provenance", [{}, {"previous_receipt": "none"}])
+def test_a_receipt_of_another_form_is_named(store: Store, provenance: dict) -> None:
+    sealed = store.writer("aliases/digits/history/champion/0").seal("receipt", {}, provenance, [])
+    with pytest.raises(CorruptError, match=r"history/champion/0/manifest\.json is not the record that belongs there"):
+        list(chain(store, sealed))
+
+
+def test_an_alias_moves_and_its_receipts_are_kept(store: Store) -> None:
+    assert read_alias(store, "digits", "champion") is None
+    assert history(store, "digits", "champion") == []
+    first, second = write(store, 10), write(store, 20)
+    receipts = [promote(store, first, None, None)]
+    held, number = read_alias(store, "digits", "champion")
+    assert number == 1
+    assert held.value == {
+        "version": 1, "model_version": first.ref.to_json(), "receipt": receipts[0].ref.to_json(),
+    }  # fmt: skip
+    receipts.append(promote(store, second, held, 1))
+    held, number = read_alias(store, "digits", "champion")
+    assert number == 2
+    receipts.append(promote(store, first, held, 2))  # a rollback
+    assert read_alias(store, "digits", "champion")[1] == 1
+    assert history(store, "digits", "champion") == receipts
+    assert [receipt.ref.uri for receipt in receipts] == [f"aliases/digits/history/champion/{k}" for k in range(3)]
+    assert [receipt.previous for receipt in receipts] == [None, 1, 2]
+    manifest = store.verify(receipts[1].ref)
+    assert manifest.kind == "receipt"
+    assert manifest.provenance == {
+        "actor": "me", "previous_receipt": receipts[0].ref.to_json(), "alias_schema": 2,
+    }  # fmt: skip
+    assert manifest.settings == {
+        "model": "digits", "alias": "champion", "decision": "promoted", "version": 2,
+        "previous_receipt": receipts[0].ref.id,
+    }  # fmt: skip
+
+
+def test_all_aliases(store: Store) -> None:
+    assert aliases(store) == []
+    promote(store, write(store, 10), None, None)
+    named = read_alias(store, "digits", "champion")[0].value
+    store.pointer("aliases/digits/challenger").create({**named, "version": 7})
+    store.pointer("aliases/gpt/champion").create({**named, "version": 3})
+    listed = [("digits", "challenger", 7), ("digits", "champion", 1), ("gpt", "champion", 3)]
+    assert aliases(store) == listed
+    if not store.uri.startswith("s3:"):
+        for stray in ("digits/Bad Name", "Bad Model/champion"):
+            path = Path(store.uri, "aliases", stray)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("{}")
+        assert aliases(store) == listed, "what Trainwright did not make is passed over"
+
+
+def test_a_late_move_changes_nothing(store: Store) -> None:
+    first, second = write(store, 10), write(store, 20)
+    receipt = promote(store, first, None, None)
+    with pytest.raises(PointerMoved) as raised:
+        promote(store, second, None, None)
+    assert raised.value.current == read_alias(store, "digits", "champion")[0]
+    assert history(store, "digits", "champion") == [receipt]
+    assert store.list("aliases/digits/history/champion") == ["0"], "not even sealed"
+
+
+def test_a_move_that_loses_after_its_receipt_is_not_in_the_history(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = write(store, 10), write(store, 20)
+    promoted = promote(store, first, None, None)
+    held, _ = read_alias(store, "digits", "champion")
+    seal = registry._seal_receipt
+    others: list[Receipt] = []
+
+    def other_is_faster(*arguments: object) -> Ref:
+        monkeypatch.setattr(registry, "_seal_receipt", seal)
+        sealed = seal(*arguments)
+        others.append(promote(store, second, held, 1))
+        return sealed
+
+    monkeypatch.setattr(registry, "_seal_receipt", other_is_faster)
+    with pytest.raises(PointerMoved):
+        promote(store, write(store, 30), held, 1)
+    assert history(store, "digits", "champion") == [promoted, *others]
+    assert store.list("aliases/digits/history/champion") == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_lost_answer_is_settled_by_the_chain(
+    s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, after: bool
+) -> None:
+    """The move was made, its answer was lost, and another writer moved the alias before we looked."""
+    proxy = FaultProxy(s3_server.url)
+    uri = f"s3://{s3_server.bucket()}/prefix"
+    past, near = open_store(uri, s3_server.options), open_store(uri, {**s3_server.options, "endpoint_url": proxy.url})
+    first, second, third = (write(past, n) for n in (10, 20, 30))
+    promote(past, first, None, None)
+    held, _ = read_alias(past, "digits", "champion")
+    landed = S3Backend._landed
+
+    def overtaken(backend: S3Backend, path: str, nonce: str) -> str:
+        monkeypatch.setattr(S3Backend, "_landed", landed)
+        if after:
+            promote(past, third, read_alias(past, "digits", "champion")[0], 2)
+        return landed(backend, path, nonce)
+
+    monkeypatch.setattr(S3Backend, "_landed", overtaken)
+    fault = Fault("lose", "PUT", "aliases/digits/champion", times=2)
+    proxy.faults.append(fault)
+    try:
+        receipt = promote(near, second, held, 1)
+    finally:
+        proxy.stop()
+    assert fault.fired
+    assert [one.version for one in history(past, "digits", "champion")] == ([1, 2, 3] if after else [1, 2])
+    assert receipt.sentence == (".; it was moved again since and is version 3 now" if after else ".")
+
+
+def test_an_unknown_outcome_is_not_reported_as_a_failure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = write(store, 10), write(store, 20)
+    promote(store, first, None, None)
+    held, _ = read_alias(store, "digits", "champion")
+    swap, read = Pointer.swap, Pointer.read
+
+    def lost(pointer: Pointer, expected: Versioned | None, value: object) -> Versioned:
+        raise StorageUnavailable("away")
+
+    def gone(pointer: Pointer) -> Versioned | None:
+        raise StorageUnavailable("away")
+
+    def lost_and_gone(pointer: Pointer, expected: Versioned | None, value: object) -> Versioned:
+        swap(pointer, expected, value)
+        monkeypatch.setattr(Pointer, "read", gone)
+        raise StorageUnavailable("away")
+
+    for swapped in (lost, lost_and_gone):
+        monkeypatch.setattr(Pointer, "swap", swapped)
+        with pytest.raises(StorageUnavailable, match=r"moved; it is unknown whether the alias was moved.*try again"):
+            promote(store, second, held, 1)
+    monkeypatch.setattr(Pointer, "read", read)
+    assert read_alias(store, "digits", "champion")[1] == 2
+
+
+def test_equal_receipts_of_different_moves_are_kept_apart(store: Store) -> None:
+    first, second = write(store, 10), write(store, 20)
+    promote(store, first, None, None)
+    for version, previous in ((second, 1), (first, 2), (second, 1)):
+        promote(store, version, read_alias(store, "digits", "champion")[0], previous)
+    receipts = history(store, "digits", "champion")
+    assert [receipt.version for receipt in receipts] == [1, 2, 1, 2]
+    assert len({receipt.ref.id for receipt in receipts}) == 4
+
+
+def test_a_receipts_number_that_another_has_begun_is_passed(store: Store) -> None:
+    store.writer("aliases/digits/history/champion/0").put("receipt.json", b"{}")
+    promote(store, write(store, 10), None, None)
+    assert [receipt.ref.uri for receipt in history(store, "digits", "champion")] == [
+        "aliases/digits/history/champion/1"
+    ]
+
+
+def test_what_an_alias_names_must_be_there(store: Store) -> None:
+    version = write(store, 10)
+    first = promote(store, version, None, None)
+    promote(store, write(store, 20), read_alias(store, "digits", "champion")[0], 1)
+    store.remove(first.ref.uri, why="test", by="test")
+    with pytest.raises(CorruptError, match=r"^aliases/digits/history/champion/0/manifest\.json, which .* is missing"):
+        history(store, "digits", "champion")
+    store.remove(version.ref.uri, why="test", by="test")
+    with pytest.raises(CorruptError, match=r"^models/digits/1/manifest\.json, which .* is missing"):
+        versions.model_version(store, version.ref)
+
+
+@pytest.mark.parametrize("lie", ["receipt.json", "manifest.json"])
+def test_a_changed_receipt_is_named(store: Store, lie: str) -> None:
+    receipt = promote(store, write(store, 10), None, None)
+    path = f"{receipt.ref.uri}/{lie}"
+    data = store.read(path)
+    store._backend.delete(path)
+    store.create(path, data.replace(b"promoted", b"demoted!"))
+    with pytest.raises(CorruptError, match=path):
+        history(store, "digits", "champion")
+
+
+def test_who_moved_an_alias_last_is_read_in_one_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(str(tmp_path / "store"))
+    assert registry.newest_mover(store, "digits", "champion") == ""
+    for n in range(1, 6):
+        expected = read_alias(store, "digits", "champion")
+        version = write(store, n)
+        receipt = Receipt(decision="promoted", model="digits", alias="champion", version=n, previous=None, sentence=".")
+        about = {"actor": "me", "run_id": f"run-{n}"}
+        move_alias(store, expected and expected[0], version, receipt, about, ())
+    read, manifest = [], store.manifest
+    monkeypatch.setattr(store, "manifest", lambda ref: read.append(ref) or manifest(ref))
+    assert registry.newest_mover(store, "digits", "champion") == "run-5"
+    assert len(read) == 1

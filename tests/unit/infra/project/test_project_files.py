@@ -1,0 +1,242 @@
+"""What is packed and what is left out: secrets, sources, links, data without Git, and `code.include`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import UsageError
+from infra.project import project_files
+from infra.project.project_files import ProjectFiles, choose
+from infra.store import Store, open_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture(params=["git", "plain"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    write(folder, "pyproject.toml", "net.py", "secrets/__init__.py", "vocab.json")
+    if request.param == "git":
+        subprocess.run(["git", "-C", str(folder), "init"], check=True, capture_output=True)
+    return folder
+
+
+KEPT = {"pyproject.toml", "net.py", "secrets/__init__.py", "vocab.json"}
+
+
+def write(root: Path, *names: str, text: str = "1") -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def reasons(chosen: ProjectFiles) -> dict[str, str]:
+    return {one.path: one.why for one in chosen.left_out}
+
+
+def test_secrets_and_sources_stay_out(root: Path, store: Store) -> None:
+    write(root, "secrets/db.json", "credentials/key.json", "token.json", "terraform.tfstate")
+    write(root, "raw/rows.json", "raw/rows.py", "raw/notes.txt")
+    sources = [root / "raw/rows.json", root / "raw/rows.py"]
+    chosen = choose(root, store, sources=sources)
+    assert chosen.packed.keys() == KEPT | {"raw/notes.txt", "raw/rows.py"}, "a module that is read as data is code too"
+    secrets = ["credentials/key.json", "secrets/db.json", "terraform.tfstate", "token.json"]
+    assert reasons(chosen) == {**dict.fromkeys(secrets, project_files.SECRET), "raw/rows.json": project_files.SOURCE}
+    assert {one.bytes for one in chosen.left_out} == {1}
+
+
+def test_the_wheels_of_an_environment_stay_out(root: Path, store: Store) -> None:
+    write(root, "wheels/helper-1-py3-none-any.whl", "wheels/README")
+    chosen = choose(root, store, environment=True)
+    assert chosen.packed.keys() == KEPT | {"wheels/README"}
+    assert reasons(chosen) == {"wheels/helper-1-py3-none-any.whl": project_files.WHEEL}
+    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store).packed
+    assert "wheels/helper-1-py3-none-any.whl" in choose(root, store, environment=True, include=["wheels"]).packed
+
+
+def test_links_stay_within_what_is_packed(root: Path, store: Store, tmp_path: Path) -> None:
+    write(tmp_path, ".aws/credentials", "shared/words.txt", "shared/more/x.py")
+    write(root, "secrets/db.json", "raw.json", ".hidden/x.json", "net/deep.txt")
+    links = {
+        "notes.txt": tmp_path / ".aws/credentials",
+        "words.txt": tmp_path / "shared/words.txt",
+        "more": tmp_path / "shared/more",
+        "module.py": tmp_path / "shared/more/x.py",
+        "db.txt": root / "secrets/db.json",
+        "again.txt": root / "db.txt",
+        "rows.txt": root / "raw.json",
+        "hidden.txt": root / ".hidden/x.json",
+        "inside.txt": root / "net/deep.txt",
+        "twice.txt": root / "inside.txt",
+        "broken.txt": root / "nothing",
+    }
+    links |= {"loop.py": root / "loop.py", "loop.txt": root / "loop.txt"}
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    chosen = choose(root, store, sources=[root / "raw.json"])
+    assert chosen.packed.keys() == KEPT | {"net/deep.txt", "inside.txt", "twice.txt"}
+    found = reasons(chosen)
+    left = ["notes.txt", "words.txt", "module.py", "db.txt", "again.txt", "hidden.txt"]
+    assert {name: found[name] for name in left} == dict.fromkeys(left, project_files.LINK)
+    assert found["rows.txt"] == project_files.SOURCE
+
+
+def test_a_tracked_folder_that_became_a_link_is_not_followed(tmp_path: Path, store: Store) -> None:
+    root = tmp_path / "project"
+    write(root, "pyproject.toml", "part/x.py", "part/x.txt")
+    write(tmp_path, "outside/x.py", "outside/x.txt")
+    for command in (["init"], ["add", "."]):
+        subprocess.run(["git", "-C", str(root), *command], check=True, capture_output=True)
+    for name in ("x.py", "x.txt"):
+        (root / "part" / name).unlink()
+    (root / "part").rmdir()
+    (root / "part").symlink_to(tmp_path / "outside")
+    assert choose(root, store).packed.keys() == {"pyproject.toml"}
+
+
+def test_without_git_data_stay_out(root: Path, store: Store) -> None:
+    data = ["rows.csv", "rows.parquet", "rows.jsonl", "a/x.npy", "a/x.NPZ", "model.pt", "cat.png", "rows.txt.gz"]
+    write(root, *data, "words.txt", "labels.json", "settings.yaml")
+    chosen = choose(root, store)
+    texts = KEPT | {"words.txt", "labels.json", "settings.yaml"}
+    if (root / ".git").exists():
+        assert chosen.packed.keys() == texts | set(data)
+    else:
+        assert chosen.packed.keys() == texts
+        assert reasons(chosen) == dict.fromkeys(data, project_files.DATA)
+
+
+def test_without_git_copies_dumps_and_logs_are_data_too(root: Path, store: Store) -> None:
+    data = ["rows.csv~", "raw.csv.bak", "rows.csv.old", "rows.csv.txt", "dump.sql", "db_dump.sql", "mail.mbox", "core"]
+    data += ["core.1234", "run.log", "run.log.1", "analysis.ipynb"]
+    texts = {"query.sql", "core.txt", "notes.txt.bak", "labels.json~"}
+    write(root, *data, *texts)
+    chosen = choose(root, store)
+    if (root / ".git").exists():
+        assert chosen.packed.keys() == KEPT | texts | set(data)
+    else:
+        assert chosen.packed.keys() == KEPT | texts
+        assert reasons(chosen) == dict.fromkeys(data, project_files.DATA)
+
+
+def test_a_hard_link_to_a_source_is_the_source(root: Path, store: Store, tmp_path: Path) -> None:
+    write(tmp_path, "far.txt")
+    write(root, "near.txt", "other.txt")
+    for source, name in ((tmp_path / "far.txt", "words.txt"), (root / "near.txt", "again.txt")):
+        (root / name).hardlink_to(source)
+    sources = [tmp_path / "far.txt", root / "near.txt", root / "gone.txt"]
+    chosen = choose(root, store, sources=sources)
+    assert chosen.packed.keys() == KEPT | {"other.txt"}
+    assert reasons(chosen) == dict.fromkeys(["again.txt", "near.txt", "words.txt"], project_files.SOURCE)
+    assert "words.txt" in choose(root, store, sources=sources, include=["words.txt"]).packed
+
+
+def test_what_dvc_makes_and_stage_verbs_write_stays_out(root: Path, store: Store) -> None:
+    write(root, "rows.json.dvc", text="outs: [{path: rows.json, md5: ab}]")
+    write(root, "dvc.yaml", text="stages: {a: {cmd: x, wdir: made, outs: [b.txt, {c.txt: {cache: false}}, d]}}")
+    write(root, "broken/dvc.yaml", text="stages: [")
+    write(root, "rows.json", "made/b.txt", "made/c.txt", "made/d/e.txt", "made/f.txt")
+    ref = {"uri": "datasets/a-0", "id": "b", "seal": "c"}
+    write(root, "handoffs/dataset.json", text=json.dumps({"schema_version": 1, "ref": ref, "key": "a"}))
+    chosen = choose(root, store)
+    assert chosen.packed.keys() == KEPT | {"rows.json.dvc", "dvc.yaml", "broken/dvc.yaml", "made/f.txt"}
+    made = ["rows.json", "made/b.txt", "made/c.txt", "made/d/e.txt"]
+    assert reasons(chosen) == {
+        **dict.fromkeys(made, project_files.TRACKED_DATA),
+        "handoffs/dataset.json": project_files.HANDOFF,
+    }
+
+
+def test_another_store_of_the_project_stays_out(root: Path, store: Store) -> None:
+    open_store(str(root / "other"))
+    write(root, "other/runs/r/notes.txt", "shop/store.json", "shop/x.py")
+    names = choose(root, store).packed.keys()
+    assert not [name for name in names if name.startswith("other/")]
+    if (root / ".git").exists():
+        assert names == KEPT | {"shop/store.json", "shop/x.py"}, "a file of the user's that has the same name"
+
+
+def test_a_store_at_the_projects_root_does_not_hide_the_project(root: Path, store: Store) -> None:
+    open_store(str(root))
+    assert choose(root, store).packed.keys() >= KEPT
+
+
+def test_what_git_ignores_is_reported(tmp_path: Path, store: Store) -> None:
+    root = tmp_path / "project"
+    write(root, "net.py", "vocab.bin", "raw/a.csv", "raw/b.csv", "__pycache__/x", ".cache/x")
+    write(root, ".gitignore", text="vocab.bin\nraw/\n__pycache__\n.cache\n")
+    subprocess.run(["git", "-C", str(root), "init"], check=True, capture_output=True)
+    found = reasons(choose(root, store))
+    assert found == {
+        ".gitignore": project_files.HIDDEN,
+        "vocab.bin": project_files.IGNORED,
+        "raw/": project_files.IGNORED,
+    }
+
+
+def included(root: Path, store: Store, *patterns: str, **more: list[Path]) -> set[str]:
+    chosen = choose(root, store, include=patterns, **more)
+    assert {name for name in chosen.included if name not in chosen.packed} == set()
+    return chosen.packed.keys() - KEPT
+
+
+def test_include_brings_in_what_a_glob_names_but_no_secret(root: Path, store: Store, tmp_path: Path) -> None:
+    write(root, "words/a.npy", "words/deep/b.csv", "words/token.json", "words/.env", "words/__pycache__/x.pyc")
+    write(tmp_path, "far.txt")
+    (root / "words/far.npy").symlink_to(tmp_path / "far.txt")
+    sources = [root / "words/deep/b.csv"]
+    assert included(root, store, "words", sources=sources) == {"words/a.npy"}
+    assert included(root, store, "words/**", sources=sources) == {"words/a.npy"}
+    assert included(root, store, "**/*.npy", sources=sources) == {"words/a.npy"}
+    found = reasons(choose(root, store, include=["words/**"], sources=sources))
+    assert found["words/token.json"] == project_files.SECRET
+    assert found["words/deep/b.csv"] == project_files.SOURCE
+    assert found["words/far.npy"] == project_files.LINK
+
+
+def test_include_takes_an_exact_path_whatever_it_is(root: Path, store: Store, tmp_path: Path) -> None:
+    write(root, "words/token.json", "rows.csv", ".hidden/x", "large.txt", text="1" * 2**21)
+    write(tmp_path, "far.txt")
+    (root / "far.txt").symlink_to(tmp_path / "far.txt")
+    exact = ["words/token.json", "rows.csv", ".hidden/x", "large.txt", "far.txt"]
+    assert included(root, store, *exact, sources=[root / "rows.csv"]) >= set(exact)
+
+
+NOT_INCLUDED = {
+    "nothing/*.json": "no file matches nothing/*.json (from the project's root {root}). Correct the path or glob.",
+    "gone.json": "no file matches gone.json (from the project's root {root}). Correct the path or glob.",
+    "secrets/*.json": "secrets/*.json matches secrets/db.json, which a glob never packs: its name looks "
+    "like a secret's. If it may be stored, name it by its exact path.",
+}
+
+
+@pytest.mark.parametrize("pattern", NOT_INCLUDED)
+def test_a_pattern_that_brings_in_nothing_is_named(pattern: str, root: Path, store: Store) -> None:
+    write(root, "secrets/db.json")
+    with pytest.raises(UsageError) as caught:
+        choose(root, store, include=[pattern])
+    assert str(caught.value) == f"code.include.0: {NOT_INCLUDED[pattern].format(root=root)}"
+
+
+def test_an_argument_brings_in_no_secret_but_include_does(root: Path, store: Store, tmp_path: Path) -> None:
+    write(root, "secrets/db.json", "words.npy")
+    write(tmp_path, "far.txt")
+    (root / "far.txt").symlink_to(tmp_path / "far.txt")
+    assert "words.npy" in choose(root, store, named=[root / "words.npy"]).packed
+    for name, why in (
+        ("secrets/db.json", "its name looks like a secret's"),
+        ("far.txt", "it is a link to what is not"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            choose(root, store, named=[root / name])
+        assert caught.value.message.startswith(f"{name}, which an argument in the spec names, is not packed: {why}")
+        assert f"add code.include: [{name}] to the spec" in str(caught.value.remedy)
+        assert name in choose(root, store, named=[root / name], include=[name]).packed
