@@ -26,7 +26,8 @@ class NodeUsage(Record):
     Attributes:
         joined: when it had answered the roll-call; None if it never did.
         working, stopped: when its first step and its last step were seen; None without a step.
-        waited_s: of the time between them, waiting for data; saved_s: saving checkpoints.
+        waited_s: of the time between them, waiting for data; saved_s: waiting for
+            checkpoints to be copied.
     """
 
     number: int
@@ -50,6 +51,7 @@ class GangUsage(Record):
         first_step, last_step: the step that it resumed from, and the last that was seen.
         kept_step: the last step that a later generation need not do again.
         samples: consumed by the training up to `last_step`; steps_per_epoch: 0 if unknown.
+        saves: checkpoints for which steps waited, `saved_s` of each node in all; 0 if unknown.
     """
 
     stage: str
@@ -64,6 +66,7 @@ class GangUsage(Record):
     kept_step: int = 0
     samples: int = Field(default=0, exclude_if=operator.not_)
     steps_per_epoch: int = Field(default=0, exclude_if=operator.not_)
+    saves: int = Field(default=0, ge=0, exclude_if=operator.not_)
 
 
 class StageUsage(Record):

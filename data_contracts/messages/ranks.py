@@ -37,6 +37,7 @@ class RankReport(Message, extra="ignore"):
         begun_with: what was loaded from `train.init_from`, in this generation; else "".
         micro_batch: rows that a device takes at once; 0 while unknown, and with the user's own loader.
         saving: whether a checkpoint is being saved; waits_for: why saving takes longer, or "".
+        stalls, stalled_s: checkpoints of this generation for which steps waited, and for how long.
         place, place_s, moves, own_s, steps: where it is (see `training.fit.rank_activity`), and for how long.
         state: letter of its process's state (`T`: stopped); only in a heartbeat.
     """
@@ -55,6 +56,8 @@ class RankReport(Message, extra="ignore"):
     micro_batch: int = 0
     saving: bool = False
     waits_for: str = ""
+    stalls: int = Field(default=0, ge=0, exclude_if=operator.not_)
+    stalled_s: float = Field(default=0.0, ge=0, exclude_if=operator.not_)
     place: str = "between"
     place_s: float = 0.0
     moves: int = 0

@@ -69,6 +69,9 @@ class CheckpointingSpec(Section):
 
     every_steps: int | None = Field(default=None, ge=1)
     """Optimizer steps between checkpoints; default: at the end of each epoch. The last step always has one."""
+    every_s: float | None = Field(default=None, gt=0, exclude_if=lambda every_s: every_s is None)
+    """Least seconds between checkpoints; default: by steps or epochs alone. With `every_steps`, whichever comes
+    first."""
     keep: int = Field(default=2, ge=1)
     """How many of the newest checkpoints are kept besides the selected one; default 2."""
 

@@ -55,6 +55,20 @@ def test_resumed_at_the_end_trains_nothing_and_hands_over_the_same(gang: Callabl
     assert run.train_to_end(1, resume=end) == end
 
 
+def test_checkpoints_by_the_clock_change_no_byte_of_the_result(gang: Callable[..., Gang]) -> None:
+    """Each rank asks by its own clock, and all save after the same steps: a checkpoint that they did not is not
+    sealed."""
+    plain, clocked = gang("plain"), gang("clocked", checkpoint={"every_s": 1e-6})
+    end = plain.train_to_end()
+    clocked.told["sealed"] = {"train": plain.train, "code_digest": "", "dataset_id": None}  # as a run seals it
+    assert clocked.train_to_end()["ref"]["id"] == end["ref"]["id"]
+    written = answer(clocked.scratch(0), 0)
+    assert [one["step"] for one in written["checkpoints"]][-3:] == [16, 17, 18]
+    assert written["stalls"] == 17, "of the last checkpoint no step waited"
+    resumed = clocked.train_to_end(1, resume=written["checkpoints"][4])
+    assert resumed["ref"]["id"] == end["ref"]["id"]
+
+
 @pytest.mark.slow
 def test_a_second_run_has_the_same_id_in_another_store_with_other_tags(gang: Callable[..., Gang]) -> None:
     first, second = gang("first"), gang("second")

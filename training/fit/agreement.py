@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 # The ranks agree on the greatest flag. The findings about the loss (`training.fit.divergence`) are greater than these.
-CONTINUE, STOP, NOT_SAVED, WRONG = range(4)
+CONTINUE, DUE, STOP, NOT_SAVED, WRONG = range(5)
 
 
 class Agreement:

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 
 from data_contracts.pipeline_spec import TrainSpec
 
 
 class Cadence:
-    """The cadence of one training, the same on all ranks."""
+    """The cadence of one training. By steps it is the same on all ranks; by the clock, each rank has its own opinion,
+    and the ranks agree to save as soon as one of them asks.
 
-    def __init__(self, train: TrainSpec) -> None:
-        self._every_steps, self._select = train.checkpoint.every_steps, train.select
+    Args:
+        clock: seconds that never go back, whatever happens to the machine's time of day.
+    """
+
+    def __init__(self, train: TrainSpec, clock: Callable[[], float] = time.monotonic) -> None:
+        checkpoint = train.checkpoint
+        self._every_steps, self._every_s, self._select = checkpoint.every_steps, checkpoint.every_s, train.select
         self._best: float | None = None
+        self._clock, self._since = clock, clock()
+
+    def begin(self) -> None:
+        """Count seconds from now on: training begins, or a checkpoint was saved."""
+        self._since = self._clock()
 
     def is_due(self, step: int, last: int, *, epoch_begins: bool) -> bool:
         """Whether to save after `step`, where `last` is the newest checkpoint's step. Default: at the end of each
-        epoch.
+        epoch. Between checkpoints by the clock, epochs end without one, unless `train.select` chooses among them.
         """
+        if step <= last:
+            return False
         every = self._every_steps
-        return step > last and (epoch_begins if every is None else step // every > last // every)
+        if every is not None:
+            return step // every > last // every
+        return epoch_begins and (self._every_s is None or self._select is not None)
+
+    def is_time(self, step: int, last: int) -> bool:
+        """Whether the newest checkpoint is so old, by this rank's clock, that this rank asks for the next one."""
+        return self._every_s is not None and step > last and self._clock() - self._since >= self._every_s
+
+    def unchosen(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """The metrics of a checkpoint that only the clock asked for: without the one by which `train.select` chooses,
+        so that the model that is handed over depends on no clock.
+        """
+        return {name: value for name, value in metrics.items() if self._select is None or name != self._select.metric}
 
     def may_be_chosen(self, metrics: Mapping[str, float], *, last: bool) -> bool:
         """Whether train may hand this checkpoint over: it is the last, or the best so far by `train.select`."""

@@ -17,7 +17,7 @@ from infra.store import Store, layout
 from training.checkpoint.background import BackgroundWork
 from training.checkpoint.capture import Staging, capture
 from training.checkpoint.save import Place, save
-from training.fit.history import History, finite
+from training.fit.history import History
 from training.fit.launch_context import Context
 from training.fit.machine_facts import machine_facts
 from training.fit.reports import Reports
@@ -63,7 +63,7 @@ class Saver:
         trainer: L.Trainer,
         state: dict[str, Any],
         own: dict[str, Any],
-        metrics: Mapping[str, torch.Tensor],
+        metrics: Mapping[str, float],
         samples: int,
         held: dict[str, Any] | None = None,
     ) -> None:
@@ -71,6 +71,7 @@ class Saver:
 
         Args:
             state: Lightning's checkpoint dictionary; own: state of this rank alone.
+            metrics: the newest values that are finite.
             held: the loss on a held batch, as `training.fit.reference_loss` records it.
 
         Raises: the cause if the checkpoint before it could not be saved.
@@ -83,7 +84,7 @@ class Saver:
             "step": step,
             "epoch": trainer.current_epoch,
             "world_size": context.world_size,
-            "metrics": finite(metrics),
+            "metrics": dict(metrics),
             "dropped_rows": self._plan.dropped_rows if self._plan else 0,
         }
         passed = [[first, end] for first, end in context.skip if end <= samples]

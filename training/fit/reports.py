@@ -61,6 +61,7 @@ class Reports:
         self._wait_share = 0.0
         self._saving = False
         self._waits_for = ""
+        self._stalls, self._stalled_s = 0, 0.0
 
     @property
     def wait_share(self) -> float:
@@ -114,6 +115,11 @@ class Reports:
         self.activity.moved()
         self._write()
 
+    def stalled(self, seconds: float) -> None:
+        """Count a checkpoint for which the steps waited; what a thread does in the background is no part of it."""
+        self._stalls += 1
+        self._stalled_s += seconds
+
     def waits(self, why: str) -> None:
         """Report why saving a checkpoint takes longer; from any thread."""
         self._waits_for = why
@@ -160,6 +166,8 @@ class Reports:
             micro_batch=progress.micro_batch,
             saving=self._saving,
             waits_for=self._waits_for,
+            stalls=self._stalls,
+            stalled_s=round(self._stalled_s, 6),
             place=activity.place,
             place_s=round(activity.place_s, 3),
             moves=activity.moves,

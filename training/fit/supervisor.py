@@ -7,6 +7,7 @@ restoring a resumed run.
 from __future__ import annotations
 
 import functools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from data_contracts.errors import Preempted
 from data_contracts.handoffs import Checkpoint
 from infra.store import Store
 from training.fit.activity_callback import ActivityCallback
-from training.fit.agreement import CONTINUE, NOT_SAVED, STOP, WRONG, Agreement
+from training.fit.agreement import CONTINUE, DUE, NOT_SAVED, STOP, WRONG, Agreement
 from training.fit.cadence import Cadence
 from training.fit.checkpoint_saver import Saver
 from training.fit.divergence import FINE, LOOK_EVERY, LossWatch, diverged
@@ -95,13 +96,15 @@ class Supervisor(L.Callback):
             self._begun = True
             if self._resume.begin(trainer, fetcher, done):
                 self._loss.begin(self._samples(trainer))
+            self._cadence.begin()
         if done % trainer.accumulate_grad_batches:
             return
         due = self._cadence.is_due(trainer.global_step, self._saver.step, epoch_begins=done == 0)
         planned = self._context.stop if self._stops_here(trainer) else None
         flag = self._agree(trainer, saving=due or planned is not None)
-        if due or flag == STOP:
-            self._save(trainer, last=planned is None or planned.may_be_last, wait=flag == STOP)
+        if due or flag in (DUE, STOP):
+            clocked = flag == DUE and not due
+            self._save(trainer, last=planned is None or planned.may_be_last, wait=flag == STOP, clocked=clocked)
         if flag == STOP:
             raise Preempted(f"Rank {trainer.global_rank} was asked to stop at step {trainer.global_step}.")
         self._progress(trainer)
@@ -133,7 +136,7 @@ class Supervisor(L.Callback):
         look = saving or trainer.strategy.root_device.type == "cpu" or trainer.global_step % LOOK_EVERY == 0
         finding = self._loss.look(trainer.lightning_module, weights=saving) if look else FINE
         flag = self._agreement.most_urgent(self._own_flag(trainer) if finding == FINE else WRONG + finding)
-        if flag == STOP and not saving:
+        if flag in (DUE, STOP) and not saving:
             # Not all ranks knew that a checkpoint was due; now all check the state to be saved.
             return self._agree(trainer, saving=True)
         if flag == NOT_SAVED:
@@ -153,22 +156,29 @@ class Supervisor(L.Callback):
         if self._saver.failed:
             return NOT_SAVED
         asked = self._agreement.stop_signalled or self._reports.stop_asked
-        return STOP if asked or self._stops_here(trainer) else CONTINUE
+        if asked or self._stops_here(trainer):
+            return STOP
+        return DUE if self._cadence.is_time(trainer.global_step, self._saver.step) else CONTINUE
 
     def _stops_here(self, trainer: L.Trainer) -> bool:
         """Whether this generation is to end after the step that was done."""
         return self._context.stop is not None and trainer.global_step >= self._context.stop.step
 
-    def _save(self, trainer: L.Trainer, *, wait: bool = False, last: bool = True) -> None:
-        saver, resume = self._saver, self._resume
+    def _save(self, trainer: L.Trainer, *, wait: bool = False, last: bool = True, clocked: bool = False) -> None:
+        saver, resume, began = self._saver, self._resume, time.monotonic()
         self.activity.enter("checkpoint")
         if saver.step != trainer.global_step:
             state, own = dump_checkpoint(trainer), resume.rank_state(trainer)
-            chosen = self._cadence.may_be_chosen(finite(resume.metrics), last=wait and last)
+            metrics = finite(resume.metrics)
+            metrics = self._cadence.unchosen(metrics) if clocked else metrics
+            chosen = not clocked and self._cadence.may_be_chosen(metrics, last=wait and last)
             held = self._held_loss(trainer) if chosen else None
-            saver.save(trainer, state, own, resume.metrics, self._samples(trainer), held)
+            saver.save(trainer, state, own, metrics, self._samples(trainer), held)
+            self._cadence.begin()
         if wait:
             saver.wait()
+        else:
+            self._reports.stalled(time.monotonic() - began)
         self.activity.enter("between")
 
     def _held_loss(self, trainer: L.Trainer) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ class _Seen:
     working: float | None = None
     stopped: float | None = None
     waited_s: float = 0.0
+    stalled_s: float = 0.0
     saved_s: float = 0.0
 
 
@@ -44,7 +45,7 @@ class Activity:
         self._epoch = time.time() - time.monotonic()
         self.met: float | None = None
         self.ended = ""
-        self._samples = self._steps_per_epoch = 0
+        self._samples = self._steps_per_epoch = self._saves = 0
         begin = launch.resume or launch.begin
         self._first = 0 if begin is None else begin.step
 
@@ -62,12 +63,13 @@ class Activity:
         seen = self._seen.setdefault(number, _Seen(now, self._first))
         step = max(report.step for report in reports)
         self._samples = max(self._samples, *(report.samples for report in reports))
+        self._saves = max(self._saves, *(report.stalls for report in reports))
         since, seen.heard = now - seen.heard, now
+        stalled_s = max(report.stalled_s for report in reports)
+        saved_s, seen.stalled_s = max(stalled_s - seen.stalled_s, 0.0), max(stalled_s, seen.stalled_s)
         if seen.working is not None:
-            if any(report.saving for report in reports):
-                seen.saved_s += since
-            else:
-                seen.waited_s += since * min(max(sum(one.wait_share for one in reports) / len(reports), 0.0), 1.0)
+            seen.saved_s += saved_s
+            seen.waited_s += since * min(max(sum(one.wait_share for one in reports) / len(reports), 0.0), 1.0)
         if step > seen.step:
             seen.step, seen.stopped = step, now
             seen.working = now if seen.working is None else seen.working
@@ -88,6 +90,7 @@ class Activity:
             kept_step=last if self.ended == "done" else max(self._first, self._reports.checkpoint_step),
             samples=self._samples,
             steps_per_epoch=self._steps_per_epoch,
+            saves=self._saves,
         )
 
     def _node(self, number: int, node: Node) -> NodeUsage:

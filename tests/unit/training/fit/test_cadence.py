@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +12,26 @@ import pytest
 from training.fit.cadence import Cadence
 
 
-def cadence(every_steps: int | None = None, select: tuple[str, str] | None = None) -> Cadence:
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def cadence(
+    every_steps: int | None = None,
+    select: tuple[str, str] | None = None,
+    every_s: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Cadence:
     chosen = SimpleNamespace(metric=select[0], mode=select[1]) if select else None
-    train: Any = SimpleNamespace(checkpoint=SimpleNamespace(every_steps=every_steps), select=chosen)
-    return Cadence(train)
+    checkpoint = SimpleNamespace(every_steps=every_steps, every_s=every_s)
+    train: Any = SimpleNamespace(checkpoint=checkpoint, select=chosen)
+    return Cadence(train, clock)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +49,39 @@ def cadence(every_steps: int | None = None, select: tuple[str, str] | None = Non
 )
 def test_a_checkpoint_is_due(every: int | None, step: int, last: int, epoch_begins: bool, due: bool) -> None:
     assert cadence(every).is_due(step, last, epoch_begins=epoch_begins) is due
+
+
+def test_a_checkpoint_by_the_clock_is_due_after_the_seconds_since_the_last() -> None:
+    clock = Clock()
+    kept = cadence(every_s=10, clock=clock)
+    asked = []
+    for step in range(1, 9):
+        clock.now += 4
+        asked.append(kept.is_time(step, step - 1))
+        if asked[-1]:
+            kept.begin()
+    assert asked == [False, False, True, False, False, True, False, False]
+    clock.now += 100
+    assert not kept.is_time(8, 8), "the newest checkpoint is of this very step"
+    assert not cadence(every_steps=5, clock=clock).is_time(9, 8)
+
+
+@pytest.mark.parametrize(
+    ("every_steps", "select", "due"),
+    [
+        (None, None, False),  # the clock alone
+        (None, ("loss", "min"), True),  # the end of an epoch may be chosen, so the clock adds to it
+        (5, None, True),
+        (20, None, False),
+    ],
+)
+def test_the_clock_takes_the_place_of_epochs(every_steps: int | None, select: Any, due: bool) -> None:
+    assert cadence(every_steps, select, every_s=10).is_due(10, 3, epoch_begins=True) is due
+
+
+def test_a_checkpoint_that_only_the_clock_asked_for_is_not_chosen() -> None:
+    assert cadence(select=("loss", "min"), every_s=1).unchosen({"loss": 1.0, "other": 2.0}) == {"other": 2.0}
+    assert cadence(every_s=1).unchosen({"loss": 1.0}) == {"loss": 1.0}
 
 
 @pytest.mark.parametrize(("mode", "chosen"), [("min", [True, False, True, True]), ("max", [True, True, False, False])])

@@ -1,0 +1,39 @@
+"""What the conductor notes of a generation: the time that steps waited for checkpoints, as the ranks counted it."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.messages.ranks import RankReport
+from infra.gang.conductor.activity import Activity
+
+
+def report(step: int, stalls: int, stalled_s: float, rank: int = 0, *, saving: bool = False) -> RankReport:
+    return RankReport(rank=rank, step=step, stalls=stalls, stalled_s=stalled_s, saving=saving)
+
+
+def test_only_the_time_that_steps_waited_is_saving(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    launch: Any = SimpleNamespace(training="trainings/a-0", generation=0, resume=None, begin=None)
+    node: Any = SimpleNamespace(started=990.0, released=1100.0, joined_at=995.0)
+    activity = Activity(launch, [node], SimpleNamespace(checkpoint_step=4))  # type: ignore[arg-type]
+    beats = [
+        [report(0, 0, 0.0), report(0, 0, 0.0, 1)],
+        [report(2, 0, 0.0), report(2, 0, 0.0, 1)],
+        [report(4, 1, 0.5), report(4, 1, 0.75, 1)],  # the slower rank made the other wait
+        [report(9, 1, 0.5, saving=True), report(9, 1, 0.75, 1, saving=True)],  # in the background
+        [report(12, 2, 1.5), report(12, 2, 1.25, 1)],
+        [report(12, 2, 1.0), report(12, 2, 1.0, 1)],  # a report that was overtaken
+    ]
+    for reports in beats:
+        now += 1
+        activity.take_in(0, reports)
+    usage = activity.usage(local=False)
+    [used] = usage.nodes
+    assert (usage.saves, used.saved_s, used.waited_s) == (2, 1.5, 0.0)
+    assert (usage.last_step, usage.kept_step) == (12, 4)
