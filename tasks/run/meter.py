@@ -10,7 +10,6 @@ import contextlib
 import functools
 import logging
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -18,6 +17,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import UNKNOWN_PRICE
 from data_contracts.run_report import RunReport, StageStatus
 from data_contracts.usage import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
+from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
 from infra.store import layout
 from infra.store.pointers import PointerMoved, Versioned
@@ -85,9 +85,9 @@ def begin_stage(run: Run, name: str) -> None:
 
 
 def used_by_stage(run: Run, name: str, began: float, status: StageStatus) -> None:
-    """Record the time that this process has spent on a stage since `began` (seconds since the epoch)."""
+    """Record the time that this process has spent on a stage since `began` (by this process's clock)."""
     for meter in run.meters:
-        meter.stage(StageUsage(name=name, began=began, ended=max(time.time(), began), status=status))
+        meter.stage(StageUsage(name=name, began=began, ended=max(now_s(), began), status=status))
 
 
 class Meter:
@@ -96,7 +96,7 @@ class Meter:
     def __init__(self, run: Run) -> None:
         resolved = run.resolved
         self._run, self._over = run, threading.Event()
-        named = f"{time.time():.0f}-{uuid.uuid4().hex[:8]}"
+        named = f"{now_s():.0f}-{uuid.uuid4().hex[:8]}"
         # A run that an earlier Trainwright resolved has the price of a node that trains alone.
         earlier = {HERE: resolved.price if run.spec.train.pool is None else UNKNOWN_PRICE}
         prices = {"train": resolved.price, **(resolved.prices or earlier)}
@@ -107,10 +107,10 @@ class Meter:
             model=run.spec.model_name,
             tags=run.spec.tags,
             prices=prices,
-            began=time.time(),
+            began=now_s(),
         )
         self._beat_at = layout.usage_beat(run.run_id, named)
-        self._sign = SignOfLife(at=time.time())
+        self._sign = SignOfLife(at=now_s())
         self._last: Versioned | None = None
         self._noting = threading.Lock()
         # After one write failed, the rest waits for the last record, so that an outage does not delay the run's end.
@@ -121,7 +121,7 @@ class Meter:
     @property
     def so_far(self) -> ExecutionUsage:
         """The execution up to now."""
-        known = {"ended": max(time.time(), self._began.began), "stages": [*self._stages], "gangs": [*self._gangs]}
+        known = {"ended": max(now_s(), self._began.began), "stages": [*self._stages], "gangs": [*self._gangs]}
         return self._began.model_copy(update=known)
 
     @contextlib.contextmanager
@@ -166,7 +166,7 @@ class Meter:
         with self._noting:
             stage = what if isinstance(what, str) else self._sign.stage
             followed = [*self._sign.follows, *([what] if isinstance(what, Followed) else [])]
-            self._sign = SignOfLife(at=time.time(), stage=stage, follows=followed)
+            self._sign = SignOfLife(at=now_s(), stage=stage, follows=followed)
             try:
                 self._last = self._run.store.pointer(self._beat_at).swap(self._last, self._sign.to_json())
             except PointerMoved as moved:  # the answer to an earlier write was lost

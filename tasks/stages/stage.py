@@ -26,6 +26,7 @@ from data_contracts.errors import (
 from data_contracts.handoffs import HandOff, Ref
 from data_contracts.run_report import StageResult, StageStatus
 from infra import stopping
+from infra.processes.clock import now_s
 from infra.store import layout
 from tasks.run.meter import begin_stage, used_by_stage
 from tasks.run.progress import IN_VIEW, StageBegan, StageEnded, notify
@@ -142,7 +143,7 @@ class Stage(Generic[P, T]):
 
     def __call__(self, run: Run, *args: P.args, **kwargs: P.kwargs) -> T:
         """Carry the stage out: timed, logged, and recorded in `run.results` and under `runs/<run_id>/stages/`."""
-        started, began = time.monotonic(), time.time()
+        started, began = time.monotonic(), now_s()
         begin_stage(run, self.name)
         notify(StageBegan(self.name, run.spec.name, run.run_id if run.recorded else ""))
 

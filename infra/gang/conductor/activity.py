@@ -11,6 +11,7 @@ from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.usage import GangUsage, NodeUsage
 from infra.gang.conductor.members import Node
 from infra.gang.conductor.rank_reports import RankReports
+from infra.processes.clock import PROCESS
 
 
 @dataclass
@@ -41,8 +42,6 @@ class Activity:
     def __init__(self, launch: Launch, nodes: Sequence[Node], reports: RankReports) -> None:
         self._launch, self._nodes, self._reports = launch, nodes, reports
         self._seen: dict[int, _Seen] = {}
-        # Times of the conductor are monotonic; a record of them has the wall clock's.
-        self._epoch = time.time() - time.monotonic()
         self.met: float | None = None
         self.ended = ""
         self._samples = self._steps_per_epoch = self._saves = 0
@@ -98,8 +97,8 @@ class Activity:
         released = time.monotonic() if node.released is None else node.released
         return NodeUsage(
             number=number,
-            started=node.started + self._epoch,
-            released=released + self._epoch,
+            started=PROCESS.at(node.started),
+            released=PROCESS.at(released),
             joined=self._at(node.joined_at),
             working=None if seen is None else self._at(seen.working),
             stopped=None if seen is None else self._at(seen.stopped),
@@ -108,4 +107,4 @@ class Activity:
         )
 
     def _at(self, moment: float | None) -> float | None:
-        return None if moment is None else moment + self._epoch
+        return None if moment is None else PROCESS.at(moment)

@@ -14,6 +14,7 @@ from infra.gang.node.peer_probe import PeerProbe
 from infra.gang.node.rank_logs import RankLogs
 from infra.gang.node.ranks import RankWatch
 from infra.gang.rank_files import RankFiles
+from infra.processes.clock import now_s
 from infra.store import Store, layout
 from infra.store.retry import ConductorWatch, patiently
 
@@ -87,7 +88,7 @@ class Publisher:
             status="done" if error is None else "failed",
             error=None if error is None else error.to_json(),
             started=started,
-            released=time.time(),
+            released=now_s(),
             ranks=ends,
         )
         if not isinstance(error, Fenced):
@@ -96,7 +97,7 @@ class Publisher:
     def _beat(self) -> None:
         path = layout.beat(*self._place, self._beats)
         beat = Heartbeat(
-            time=time.time(),
+            time=now_s(),
             ranks=[] if self.watch is None else self.watch.reports(),
             unreachable=[] if self.probe is None else self.probe.unreachable,
         ).to_json()

@@ -36,6 +36,7 @@ from infra.gang.node.ranks import SAVED_WITHIN_S, RankWatch
 from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles, stop_file, write_launch
 from infra.processes.child_main import PARENT, end_with_parent
+from infra.processes.clock import now_s
 from infra.processes.environment import explain, for_user_code
 from infra.processes.private_texts import new_log
 from infra.processes.processes import end, marked_env, new_mark, uninterrupted
@@ -94,7 +95,7 @@ class _Supervisor:
 
     def run(self) -> int:
         """Run everything from the roll-call to `exit.json`."""
-        started = time.time()
+        started = now_s()
         error: TrainwrightError | None = None
         try:
             self._join()
@@ -137,7 +138,7 @@ class _Supervisor:
             host=this_node(),
             pid=os.getpid(),
             instance=self.mark,
-            time=time.time(),
+            time=now_s(),
             links=None if self.publisher.probe is None else self.publisher.probe.port,
         )
         path = layout.joined(*self.place)

@@ -13,6 +13,7 @@ from data_contracts.errors import NodeLost, StorageUnavailable
 from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
 from data_contracts.usage import Followed, GangUsage, NodeUsage
+from infra.processes.clock import now_s
 from infra.store import Store, layout, open_store
 from tasks.costs.charges import charges
 from tasks.costs.histories import usage_of, usage_of_run
@@ -63,6 +64,24 @@ def test_an_execution_is_recorded_from_its_start_to_its_end(store: Store) -> Non
     assert [stage.name for stage in one.stages] == ["validate"]
     assert [(each.stage, each.generation) for each in one.gangs] == [("train", 0)]
     assert usage_of_run(run).executions[0].execution == one.execution
+
+
+@pytest.mark.parametrize("jump_s", [86_400.0, -86_400.0])
+def test_a_time_of_day_that_is_set_meanwhile_charges_nothing(
+    jump_s: float, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work(run: Any) -> Any:
+        began = now_s()
+        wall = time.time
+        monkeypatch.setattr(time, "time", lambda: wall() + jump_s)
+        begin_stage(run, "validate")
+        used_by_stage(run, "validate", began, "ran")
+        return "done"
+
+    metered(work)(run_in(store))
+    [one] = usage_of(store, "r1").executions
+    assert one.ended is not None
+    assert one.began <= one.stages[0].began <= one.stages[0].ended <= one.ended < one.began + 3600
 
 
 def test_an_error_ends_an_execution_and_a_second_one_is_charged_beside_it(store: Store) -> None:
