@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from prefect import flow
@@ -11,6 +12,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
 from flows.flow_runs import as_error, cost_tagged, end_of, flow_name, name_flow_run, overrides, started_by
 from flows.stages import stages
+from flows.turns import first_turn, in_turn, work_in_turn
 from infra.orchestrator.cancelling import cancellable
 from tasks.pages.run_report_page import keep_page
 from tasks.run.attach import attach
@@ -61,7 +63,7 @@ def retrain(
         run = open_run(spec, overrides=overrides(set), store_uri=store, options=options)
         return name_flow_run(run, window, set)
 
-    return end_of(opened, line)
+    return in_turn(first_turn(spec, set, store, key), lambda: end_of(opened, line))
 
 
 @flow(name="resume", flow_run_name="resume-{run_id}")
@@ -73,7 +75,9 @@ def resume(run_id: str, store: str | None = None, from_step: int | None = None) 
         store: store to search; default: .trainwright here, then those used before.
         from_step: continue from the committed checkpoint of this step; later checkpoints are set aside.
     """
-    return end_of(lambda: name_flow_run(reopen_run(run_id, store, from_step), "resumed"), line)
+    return end_of(
+        lambda: name_flow_run(reopen_run(run_id, store, from_step), "resumed"), functools.partial(work_in_turn, line)
+    )
 
 
 @attach

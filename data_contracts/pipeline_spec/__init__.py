@@ -31,6 +31,7 @@ from data_contracts.pipeline_spec.loader import OWN, LoaderSpec, MixtureSpec
 from data_contracts.pipeline_spec.mirrors import MirrorsSpec, check_mirrors
 from data_contracts.pipeline_spec.placement import VerifySpec
 from data_contracts.pipeline_spec.promote import GateSpec, PromoteSpec
+from data_contracts.pipeline_spec.schedule import ScheduleSpec
 from data_contracts.pipeline_spec.slices import SliceSpec
 from data_contracts.pipeline_spec.train import BatchTransform, InitSpec, TrainSpec
 
@@ -58,6 +59,7 @@ __all__ = [
     "PromoteSpec",
     "QuarantineSpec",
     "RetrySpec",
+    "ScheduleSpec",
     "SetSpec",
     "ShardsSpec",
     "SliceSpec",
@@ -152,6 +154,8 @@ class PipelineSpec(Section):
     """When a checkpoint becomes the champion."""
     mirrors: MirrorsSpec = MirrorsSpec()
     """Systems outside that are told of each run after its verdict; never part of a reuse key; default: none."""
+    schedule: ScheduleSpec = ScheduleSpec()
+    """How runs that a schedule or an event starts go together; never part of a reuse key."""
 
     @model_serializer(mode="wrap")
     def _without_new_sections(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -160,6 +164,7 @@ class PipelineSpec(Section):
         absent = {"code"} if self.code == CodeSpec() else set[str]()
         absent |= {"environment"} if self.environment is None else set()
         absent |= {"mirrors"} if self.mirrors == MirrorsSpec() else set()
+        absent |= {"schedule"} if self.schedule == ScheduleSpec() else set()
         return {name: one for name, one in write(self).items() if name not in absent}
 
     @property

@@ -16,6 +16,9 @@ from infra.orchestrator.admission import ASK_S, asking
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
+# Set by a worker for the flow run that a process executes.
+_BY_WORKER = "PREFECT__FLOW_RUN_ID"
+
 log = logging.getLogger("trainwright")
 
 
@@ -25,7 +28,7 @@ def cancellable() -> Iterator[None]:
     from prefect.context import FlowRunContext
 
     context = FlowRunContext.get()
-    if context is None or context.flow_run is None or "PREFECT__FLOW_RUN_ID" in os.environ:
+    if context is None or context.flow_run is None or _BY_WORKER in os.environ:
         yield
         return
     run_id, stopped = context.flow_run.id, threading.Event()
@@ -48,10 +51,18 @@ def _watch(run_id: UUID, stopped: threading.Event) -> None:
                     return
             if not stopped.is_set():
                 log.info("The run is cancelled in Prefect.")
-                # A script's background job ignores Ctrl-C.
-                ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-                os.kill(os.getpid(), signal.SIGTERM if ignored else signal.SIGINT)
+                stop_this_process()
             return
+
+
+def stop_this_process() -> None:
+    """End what this process carries out, as a person's Ctrl-C does; may be called in any thread.
+
+    Under a worker, it is the signal by which the worker cancels a flow run.
+    """
+    # A script's background job ignores Ctrl-C.
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    os.kill(os.getpid(), signal.SIGTERM if ignored or _BY_WORKER in os.environ else signal.SIGINT)
 
 
 def _is_cancelled(client: SyncPrefectClient, run_id: UUID) -> bool:

@@ -86,7 +86,7 @@ def reap_stores(stores: Iterable[Store], resumer: Resumer) -> tuple[list[Reaped]
 
 def reap(store: Store, resumer: Resumer, *, patience_s: float = PATIENCE_S) -> list[Reaped]:
     """Look for dead runs in a store and have each resumed, or end it; returns what was done. StorageUnavailable."""
-    runs = list(_unfinished(store))
+    runs = list(unfinished_runs(store))
     paths = {layout.lease(layout.run(run_id)): run_id for run_id in runs}
     damaged: dict[str, TrainwrightError] = {}
     still = standing_still(store, paths, patience_s=patience_s, unreadable=damaged.__setitem__)
@@ -97,7 +97,7 @@ def reap(store: Store, resumer: Resumer, *, patience_s: float = PATIENCE_S) -> l
     return [one for one in reaped if one is not None]
 
 
-def _unfinished(store: Store) -> Iterable[str]:
+def unfinished_runs(store: Store) -> Iterable[str]:
     """The newest runs without a final verdict."""
     for run_id in sorted(store.list(layout.runs()), reverse=True)[:NEWEST]:
         # What is no name was not made by Trainwright.

@@ -1,0 +1,112 @@
+"""Which flow runs take turns, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from prefect.states import Cancelled, Completed, State
+
+from flows import turns
+from infra.store import layout, open_store
+from tasks.run.turns import Skipped, Turn
+from tests.support.tiny import write_project
+
+AT = datetime(2026, 11, 25, 3, tzinfo=UTC)
+
+
+def started(patch: pytest.MonkeyPatch, trigger: str) -> None:
+    patch.setattr(turns, "started_by", lambda _: {"key": "k", "trigger": trigger, "scheduled": AT})
+
+
+@pytest.mark.parametrize(
+    ("trigger", "schedule", "takes"),
+    [
+        ("schedule", {"overlap": "skip"}, True),
+        ("automation", {"overlap": "queue"}, True),
+        ("schedule", {}, False),
+        ("ui", {"overlap": "skip"}, False),
+        ("cli", {"overlap": "skip"}, False),
+        ("ci", {"overlap": "skip"}, False),
+    ],
+)
+def test_a_run_that_nobody_started_by_hand_takes_a_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trigger: str, schedule: dict[str, str], takes: bool
+) -> None:
+    spec = write_project(tmp_path / "tiny", {"schedule": schedule})
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    started(monkeypatch, trigger)
+    turn = turns.first_turn(str(spec), "", None, None)
+    assert (turn is not None) == takes
+    if turn is not None:
+        assert (turn.pipeline, turn.overlap, turn.waits, turn.scheduled_s) == (
+            "tiny", schedule["overlap"], False, int(AT.timestamp()),
+        )  # fmt: skip
+        turn.store.create_json(layout.trigger("k"), {"schema_version": 1, "run_id": "r"})
+        again = turns.first_turn(str(spec), "", None, None)
+        assert again is not None
+        assert again.waits, "it continues a run"
+
+
+def test_what_is_wrong_with_a_spec_is_left_to_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started(monkeypatch, "schedule")
+    assert turns.first_turn(str(tmp_path / "missing.yaml"), "", None, None) is None
+
+
+class _Turn:
+    """A turn that was asked to end, or that is skipped."""
+
+    def __init__(self, skipped: bool = False, asked: bool = False) -> None:
+        self._skipped, self._asked = skipped, asked
+
+    @contextlib.contextmanager
+    def held(self, _: Any) -> Iterator[Any]:
+        if self._skipped:
+            raise Skipped("An earlier run of tiny is unfinished (schedule.overlap: skip).")
+        yield SimpleNamespace(is_set=lambda: self._asked)
+
+
+def end(turn: _Turn | None, work: Any) -> State[Any]:
+    return turns.in_turn(cast(Turn | None, turn), work)
+
+
+def interrupted() -> State[Any]:
+    raise KeyboardInterrupt
+
+
+def test_how_a_flow_run_ends() -> None:
+    cancelled = Cancelled(message="The run was stopped during train.")
+    skipped = end(_Turn(skipped=True), interrupted)
+    assert (skipped.name, skipped.type.value) == ("Skipped", "COMPLETED")
+    assert skipped.message == "An earlier run of tiny is unfinished (schedule.overlap: skip)."
+    assert end(None, lambda: cancelled) is cancelled
+    assert end(_Turn(), lambda: cancelled) is cancelled
+    assert str(end(_Turn(asked=True), lambda: cancelled).message).endswith("A newer run took its place "
+                                                                        "(schedule.overlap: cancel_old).")  # fmt: skip
+    assert end(_Turn(asked=True), lambda: Completed(name="Promoted")).name == "Promoted", "it had ended before"
+    assert end(_Turn(asked=True), interrupted).is_cancelled()
+    with pytest.raises(KeyboardInterrupt):
+        end(_Turn(), interrupted)
+
+
+@pytest.mark.parametrize(("overlap", "by", "now", "waits"), [
+    ("queue", "schedule", "ui", True), ("skip", "automation", "ui", True),
+    (None, "schedule", "ui", False), ("queue", "cli", "ui", False), ("queue", "schedule", "cli", False),
+])  # fmt: skip
+def test_a_continued_run_waits_for_its_turn_unless_a_person_continues_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overlap: str | None, by: str, now: str, waits: bool
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    started(monkeypatch, now)
+    run: Any = SimpleNamespace(
+        run_id="r",
+        store=store,
+        spec=SimpleNamespace(name="tiny", schedule=SimpleNamespace(overlap=overlap)),
+        resolved=SimpleNamespace(trigger=by),
+    )
+    assert turns.work_in_turn(lambda _: cast(Any, store.list("schedules")), run) == (["tiny"] if waits else [])

@@ -1,0 +1,173 @@
+"""Turns of runs that nobody starts by hand: who waits, who is skipped, and who is asked to end."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.canonical import digest
+from infra.store import Store, layout, open_store, schedule_paths
+from infra.store.lease import held_lease
+from infra.store.lease_keeper import LeaseKeeper
+from tasks.run.turns import Skipped, Turn
+
+RUN = "20261125-010203-0a1b2c"
+QUICK: dict[str, Any] = {"patience_s": 0.6, "look_every_s": 0.02, "renew_s": 0.05}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def turn(store: Store, overlap: Any, key: str, **more: Any) -> Turn:
+    return Turn(store, "tiny", overlap, key, **{**QUICK, **more})
+
+
+def never() -> None:
+    raise AssertionError("nobody asked")
+
+
+@contextlib.contextmanager
+def earlier(store: Store, overlap: Any = "cancel_old", key: str = "first", **more: Any) -> Iterator[threading.Event]:
+    """An earlier run that holds the turn in a thread of its own; it ends when it is asked to, or at the end."""
+    end, held, was_asked = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        with turn(store, overlap, key, **more).held(end.set) as asked:
+            held.set()
+            end.wait()
+            if asked.is_set():
+                was_asked.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert held.wait(10)
+    try:
+        yield was_asked
+    finally:
+        end.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def run_by_hand(store: Store, pipeline: str = "tiny", run_id: str = RUN) -> Iterator[LeaseKeeper]:
+    store.create_json(layout.resolved(run_id), {"spec": {"name": pipeline}})
+    keeper = LeaseKeeper(store, layout.lease(layout.run(run_id)), run_id, renew_s=0.05)
+    keeper.start()
+    assert keeper.token(10) == 0
+    try:
+        yield keeper
+    finally:
+        keeper.stop()
+
+
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel_old"])
+def test_a_run_alone_begins_at_once_and_gives_the_turn_back(store: Store, overlap: str) -> None:
+    for _ in range(2):
+        with turn(store, overlap, "k").held(never) as asked:
+            assert held_lease(store, schedule_paths.turn("tiny")) is not None
+            assert not asked.is_set()
+        assert held_lease(store, schedule_paths.turn("tiny")) is None
+
+
+def test_skip_ends_without_beginning(store: Store) -> None:
+    said = r"of tiny is unfinished \(schedule.overlap: skip\)"
+    with earlier(store), pytest.raises(Skipped, match=said), turn(store, "skip", "second").held(never):
+        raise AssertionError("it began")
+    with turn(store, "skip", "third").held(never):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("key", "more"), [("first", {}), ("second", {"waits": True})], ids=["the same run twice", "a run that was begun"]
+)
+@pytest.mark.parametrize("overlap", ["skip", "queue", "cancel_old"])
+def test_an_execution_of_a_run_that_was_begun_waits(store: Store, overlap: str, key: str, more: dict[str, Any]) -> None:
+    began = threading.Event()
+
+    def second() -> None:
+        with turn(store, overlap, key, **more).held(never):
+            began.set()
+
+    thread = threading.Thread(target=second)
+    with earlier(store) as asked:
+        thread.start()
+        assert not began.wait(0.3)
+        assert not asked.is_set()
+    thread.join()
+    assert began.is_set()
+
+
+def test_cancel_old_asks_the_earlier_run_and_begins_when_it_has_ended(store: Store) -> None:
+    with earlier(store) as asked, turn(store, "cancel_old", "second").held(never):
+        assert asked.is_set()
+        assert store.exists(schedule_paths.wanted_turn("tiny", 0))
+
+
+def test_a_run_never_cancels_one_that_was_meant_to_start_later(store: Store) -> None:
+    late = turn(store, "cancel_old", "late", scheduled_s=100)
+    with (
+        earlier(store, scheduled_s=200) as asked,
+        pytest.raises(Skipped, match="A newer run of tiny is at work"),
+        late.held(never),
+    ):
+        raise AssertionError("it began")
+    assert not asked.is_set()
+
+
+@pytest.mark.parametrize("overlap", ["skip", "cancel_old"])
+def test_a_holder_that_died_elsewhere_is_taken_over_and_not_waited_for(store: Store, overlap: str) -> None:
+    value = {"holder": "aaaa/0/x", "token": 0, "beat": 3, "released": False}
+    store.pointer(schedule_paths.turn("tiny")).create(value)
+    with turn(store, overlap, "k").held(never):
+        held = held_lease(store, schedule_paths.turn("tiny"))
+        assert held is not None
+        assert held.value["token"] == 1
+        assert held.value["holder"].startswith(digest("k")[:16])
+
+
+@pytest.mark.parametrize("overlap", ["queue", "cancel_old"])
+def test_a_run_that_a_person_started_is_waited_for_and_never_cancelled(store: Store, overlap: str) -> None:
+    began = threading.Event()
+
+    def scheduled() -> None:
+        with turn(store, overlap, "k").held(never):
+            began.set()
+
+    thread = threading.Thread(target=scheduled)
+    with run_by_hand(store):
+        thread.start()
+        assert not began.wait(0.5)
+        assert store.list("schedules/tiny") == ["turn"]
+    thread.join()
+    assert began.is_set()
+
+
+def test_skip_counts_a_run_that_a_person_started(store: Store) -> None:
+    said = f"The run {RUN} of tiny is unfinished"
+    with run_by_hand(store), pytest.raises(Skipped, match=said), turn(store, "skip", "k").held(never):
+        raise AssertionError("it began")
+
+
+def test_runs_that_do_not_count(store: Store) -> None:
+    """Of another pipeline, ended, dead elsewhere, damaged, or this run itself."""
+    with run_by_hand(store, "other"):
+        store.create_json(layout.trigger("k"), {"schema_version": 1, "run_id": RUN.replace("0a", "0b")})
+        with run_by_hand(store, run_id=RUN.replace("0a", "0b")):
+            dead = RUN.replace("0a", "0c")
+            store.create_json(layout.resolved(dead), {"spec": {"name": "tiny"}})
+            lease = {"holder": "x", "token": 0, "beat": 0, "released": False}
+            store.pointer(layout.lease(layout.run(dead))).create(lease)
+            damaged = RUN.replace("0a", "0d")
+            store.create_json(layout.resolved(damaged), {"spec": []})
+            store.pointer(layout.lease(layout.run(damaged))).create(lease)
+            started = time.monotonic()
+            with turn(store, "skip", "k", waits=True).held(never):
+                assert time.monotonic() - started < 30
