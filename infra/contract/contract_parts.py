@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -21,8 +21,8 @@ from data_contracts.contract.scan import scanned
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest
+from data_contracts.part_group import GroupedFile, PartGroup, PartSum, cut, grouped
 from data_contracts.pipeline_spec import SourceSpec
-from data_contracts.profile.merge import Merger
 from data_contracts.profile.record import Profile
 from infra.contract.profiles import profiled
 from infra.sources import Selection, file_facts, parquet_in_place, read_batches
@@ -30,6 +30,7 @@ from infra.sources.read import FileFacts, remember_facts
 
 KNOWN, NEW = "known", "new"
 
+P = TypeVar("P", FilePart, PartGroup)
 log = logging.getLogger("trainwright")
 
 
@@ -39,41 +40,72 @@ def part_name(file: SourceFile, source: SourceSpec) -> str:
     return f"{digest([file.blake3, file.format, file.columns, source.columns, pieces])[:40]}.json"
 
 
+def part_names(request: ContractRequest) -> list[str]:
+    """The file names of the parts of a request's files, in their order."""
+    return [part_name(file, request.sources[file.source]) for file in request.files]
+
+
 class FileParts:
     """The parts of a request's files, known and new; the facts of known files are remembered, so they stay unread."""
 
     def __init__(self, request: ContractRequest, folder: Path) -> None:
         self._request, self._folder = request, folder
-        self._names = [part_name(file, request.sources[file.source]) for file in request.files]
-        self._known: dict[str, FilePart] = {}
-        self._complete = False
-        for name, file in zip(self._names, request.files, strict=True):
-            path = self._folder / KNOWN / name
-            if name not in self._known and path.exists():
-                self._known[name] = part = FilePart.model_validate_json(path.read_bytes())
-                schema = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(part.own)))
-                groups = tuple((rows, size) for rows, size in part.row_groups)
-                remember_facts(file, request.sources, FileFacts(schema, part.text_from, groups))
+        self._names = part_names(request)
+        self._groups = list(cut(self._names))
+        self._sum: PartSum | None = None
+        self._schemas: dict[str, pa.Schema] = {}
+        for positions, name in self._groups:
+            group = self._stored(PartGroup, name)
+            if group is not None:
+                for at, one in zip(positions, group.files, strict=True):
+                    self._remember(at, group.schemas[one.schema_at], one)
+                continue
+            for at in positions:
+                part = self._stored(FilePart, self._names[at])
+                if part is not None:
+                    self._remember(at, part.own, part)
+
+    def _stored(self, kind: type[P], name: str | None, seen: str | None = None) -> P | None:
+        """A part or group that is known or new, under this schema of all files if one is given; else None."""
+        for folder in (KNOWN, NEW) if name is not None else ():
+            path = self._folder / folder / str(name)
+            if path.exists():
+                stored = kind.model_validate_json(path.read_bytes())
+                if seen is None or stored.schema_of_all == seen:
+                    return stored
+        return None
+
+    def _remember(self, at: int, own: str, facts: FilePart | GroupedFile) -> None:
+        if own not in self._schemas:
+            self._schemas[own] = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(own)))
+        groups = tuple((rows, size) for rows, size in facts.row_groups)
+        known = FileFacts(self._schemas[own], facts.text_from, groups)
+        remember_facts(self._request.files[at], self._request.sources, known)
 
     def settle(self, resources: Resources, questions: dict[int, Question], schema: pa.Schema) -> Settled:
         """The number of rows, and the expectations that hold by what is kept; new files are measured first."""
         wanted = kept([ROWS, *(one for question in questions.values() for one in question.measures)],
                       self._request.sensitive)  # fmt: skip
-        seen = digest(schema.serialize().to_pybytes().hex())
-        self._known = {name: part for name, part in self._known.items() if part.schema_of_all == seen}
-        before = len(self._known)
-        for name, file in zip(self._names, self._request.files, strict=True):
-            if name not in self._known:
-                part = self._measured(file, wanted, schema, seen, resources)
+        seen, self._sum = digest(schema.serialize().to_pybytes().hex()), None
+        total, new = PartSum(), 0
+        for positions, name in self._groups:
+            group = self._stored(PartGroup, name, seen)
+            if group is not None:
+                total.add(group)
+                continue
+            parts = []
+            for at in positions:
+                part = self._stored(FilePart, self._names[at], seen)
+                if part is None:
+                    part, new = self._measured(self._request.files[at], wanted, schema, seen, resources), new + 1
                 if part is None:
                     return 0, set()
-                self._known[name] = part
-        self._complete = True
-        parts = [self._known[name] for name in self._names]
-        values: dict[Measure, Any] = {}
-        for one in wanted:
-            if all(name_of(one) in part.values for part in parts):
-                values[one] = added(one, [part.values[name_of(one)] for part in parts])
+                total.add(part)
+                parts.append(part)
+            if name is not None and (group := grouped(parts)) is not None:
+                (self._folder / NEW / name).write_bytes(canonical(group.to_json()))
+        self._sum = total
+        values = {one: added(one, total.values[name_of(one)]) for one in wanted if name_of(one) in total.values}
         settled = {
             index
             for index, question in questions.items()
@@ -81,17 +113,12 @@ class FileParts:
             and question.holds(*(values[one] for one in question.measures))
         }
         log.info("contract: %d of %d files are known; %d of %d expectations are settled file by file, the others read"
-                 " all files", before, len(parts), len(settled), len(questions))  # fmt: skip
-        return sum(part.rows for part in parts), settled
+                 " all files", len(self._names) - new, len(self._names), len(settled), len(questions))  # fmt: skip
+        return total.rows, settled
 
     def profile(self) -> Profile | None:
         """The profile of all files; None if not every file has a part."""
-        if not self._complete:
-            return None
-        merger = Merger()
-        for name in self._names:
-            merger.add(self._known[name].profile)
-        return merger.record()
+        return None if self._sum is None else self._sum.profile()
 
     def _measured(
         self, file: SourceFile, wanted: list[Measure], schema: pa.Schema, seen: str, resources: Resources

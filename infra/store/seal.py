@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from data_contracts.canonical import canonical, digest
@@ -63,10 +64,15 @@ class Manifest:
         """The settings that shaped the content."""
         return self.content["settings"]
 
-    @property
+    @cached_property
     def files(self) -> list[FileEntry]:
         """The directory's files, sorted by path."""
         return [FileEntry(**entry) for entry in self.content["files"]]
+
+    @cached_property
+    def file_at(self) -> dict[str, FileEntry]:
+        """The same files by their paths."""
+        return {entry.path: entry for entry in self.files}
 
     @property
     def parents(self) -> list[Ref]:

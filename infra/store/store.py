@@ -141,7 +141,7 @@ class Store:
     def read_sealed(self, manifest: Manifest, name: str) -> bytes:
         """A file of a sealed directory, checked against its digest; CorruptError if it is missing or changed."""
         path = f"{manifest.uri}/{name}"
-        entry = next((file for file in manifest.files if file.path == name), None)
+        entry = manifest.file_at.get(name)
         try:
             data = self.read(path)
         except FileNotFoundError as error:

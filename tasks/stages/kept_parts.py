@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import suite_digest
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.messages.raw_data import ContractRequest
+from data_contracts.part_group import cut
 from infra import scratch
-from infra.contract.contract_parts import KNOWN, NEW, part_name
-from infra.store import Store, layout
+from infra.contract.contract_parts import KNOWN, NEW, part_names
+from infra.store import Manifest, Store, layout
 from tasks.run.run import Run
 from tasks.stages.raw_rows import reading_settings
 
@@ -42,9 +43,10 @@ def kept_parts(run: Run, request: ContractRequest) -> Iterator[ContractRequest]:
         for name in (KNOWN, NEW):
             (folder.path / name).mkdir(mode=0o700)
         key = parts_key(request)
-        depth = _fetch(run.store, key, request, folder.path / KNOWN)
+        sealed = _KeptDirectories(run.store, key, request)
+        sealed.fetch(folder.path / KNOWN)
         yield request.model_copy(update={"parts": str(folder.path)})
-        _seal(run, key, folder.path, everything=depth >= MOST)
+        _seal(run, key, folder.path, sealed)
 
 
 def worth_it(request: ContractRequest) -> bool:
@@ -67,32 +69,67 @@ def parts_key(request: ContractRequest) -> str:
     return reuse_key("validate-parts", VERSION, settings, [], None)
 
 
-def _fetch(store: Store, key: str, request: ContractRequest, folder: Path) -> int:
-    """Copy the known parts of the request's files; returns how many directories there are, up to MOST."""
-    wanted = {part_name(file, request.sources[file.source]) for file in request.files}
-    looked = 0
-    for n in reversed(store.attempts(AREA, key)):
-        uri = layout.attempt(AREA, key, n)
-        if store.exists(layout.tombstone(uri)) or not store.claim(uri):
-            continue
-        # A part that is damaged, gone, or another user's alone is found out again.
-        with contextlib.suppress(FileNotFoundError, CorruptError, UsageError):
-            manifest = store.manifest(uri)
-            for name in sorted(wanted.intersection(entry.path for entry in manifest.files)):
-                (folder / name).write_bytes(store.read_sealed(manifest, name))
-                wanted.discard(name)
-        looked += 1
-        if not wanted or looked == MOST:
-            break
-    return looked
+class _KeptDirectories:
+    """The newest sealed directories of parts under a key, and which of them have what a request needs."""
+
+    def __init__(self, store: Store, key: str, request: ContractRequest) -> None:
+        self._store, names = store, part_names(request)
+        self._groups = {name: [names[at] for at in positions] for positions, name in cut(names) if name is not None}
+        self._names = set(names)
+        self._having: dict[str, list[Manifest]] = {}
+        self._last_used = 0
+        wanted = self._names | self._groups.keys()
+        for looked, manifest in enumerate(self._newest(key), 1):
+            having = wanted.intersection(manifest.file_at)
+            if having - self._having.keys():
+                self._last_used = looked
+            for name in having:
+                self._having.setdefault(name, []).append(manifest)
+
+    def _newest(self, key: str) -> Iterator[Manifest]:
+        """The manifests that are looked through, the newest first."""
+        looked = 0
+        for n in reversed(self._store.attempts(AREA, key)):
+            uri = layout.attempt(AREA, key, n)
+            if self._store.exists(layout.tombstone(uri)) or not self._store.claim(uri):
+                continue
+            with contextlib.suppress(FileNotFoundError, CorruptError):
+                manifest = self._store.manifest(uri)
+                yield manifest
+                looked += 1
+            if looked == MOST:
+                return
+
+    def fetch(self, folder: Path) -> None:
+        """Copy the groups of the request's files, and the parts of files that are in none of them."""
+        fetched = self._copy(self._groups, folder)
+        self._copy(self._names.difference(*(self._groups[name] for name in fetched)), folder)
+
+    def older(self, folder: Path, new: Collection[str]) -> list[Path]:
+        """All else that is in use, copied, if some of it lies where the next check would no longer look."""
+        if self._last_used < MOST:
+            return []
+        rest = self._having.keys() - new
+        self._copy([name for name in rest if not (folder / name).exists()], folder)
+        return [folder / name for name in sorted(rest) if (folder / name).exists()]
+
+    def _copy(self, names: Iterable[str], folder: Path) -> list[str]:
+        """Copy what can be read; a part that is damaged, gone, or another user's alone is found out again."""
+        copied = []
+        for name in sorted(names):
+            for manifest in self._having.get(name, []):
+                with contextlib.suppress(FileNotFoundError, CorruptError, UsageError):
+                    (folder / name).write_bytes(self._store.read_sealed(manifest, name))
+                    copied.append(name)
+                    break
+        return copied
 
 
-def _seal(run: Run, key: str, folder: Path, *, everything: bool) -> None:
+def _seal(run: Run, key: str, folder: Path, kept: _KeptDirectories) -> None:
     new = sorted((folder / NEW).iterdir())
     if not new:
         return
-    names = {path.name for path in new}
-    older = [path for path in sorted((folder / KNOWN).iterdir()) if path.name not in names] if everything else []
+    older = kept.older(folder / KNOWN, {path.name for path in new})
     for _ in range(TRIES):
         # Another run that checks with this suite may seal the same attempt first.
         with contextlib.suppress(CorruptError):

@@ -21,6 +21,7 @@ from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, R
 from data_contracts.messages.contamination import ContaminationReport
 from data_contracts.messages.message import Message
 from data_contracts.node_standing import NodeMishap, NodeStanding
+from data_contracts.part_group import PartGroup
 from data_contracts.profile.record import Profile
 from data_contracts.recipe import Recipe
 from data_contracts.resolved import Resolved
@@ -28,7 +29,7 @@ from data_contracts.run_report import RunReport
 from data_contracts.usage import ExecutionUsage
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
-           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart,
+           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
            Execution, Crash, BackfilledWindow, ExecutionUsage]  # fmt: skip
 

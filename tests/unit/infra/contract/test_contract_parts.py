@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data_contracts import part_group
 from data_contracts.canonical import canonical
 from data_contracts.contract.suites import load_suite
 from data_contracts.handoffs import SourceFile
@@ -75,7 +76,9 @@ def outcome(asked: ContractRequest, parts: Path | None = None) -> ContractOutcom
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_outcome_is_that_of_a_full_read(tmp_path: Path, seed: int) -> None:
+def test_the_outcome_is_that_of_a_full_read(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_group, "USUAL", (2, 1, 64)[seed])  # half of the files end a group, or each, or none
+    monkeypatch.setattr(part_group, "LARGEST", 3)
     draw, choose = np.random.default_rng(seed), random.Random(seed)
     files = [written(tmp_path, number, int(draw.integers(1, 400)), draw) for number in range(5)]
     entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in choose.sample(POSSIBLE, 6)]
@@ -136,13 +139,35 @@ def test_equal_documents_in_two_places_and_in_two_ways_are_not_each_other(tmp_pa
         assert outcome(asked, tmp_path / "parts") == whole
 
 
-def test_no_part_holds_a_sensitive_value(tmp_path: Path) -> None:
+def test_a_group_stands_for_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_group, "LARGEST", 2)
+    monkeypatch.setattr(part_group, "USUAL", 2**40)
+    draw = np.random.default_rng(0)
+    files = [written(tmp_path, number, 100, draw) for number in range(5)]
+    entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE[:6:3]]
+    asked = request(tmp_path, files, load_suite({"name": "s", "expectations": entries}, tmp_path), [])
+    parts = tmp_path / "parts"
+    first = outcome(asked, parts)
+    for path in (parts / KNOWN).iterdir():
+        if not path.name.startswith("group-") and path.name != contract_parts.part_names(asked)[4]:
+            path.unlink()
+    assert len(list((parts / KNOWN).iterdir())) == 3  # two groups, and the part of the last file
+    for file in files[1:]:
+        Path(file.uri).unlink()
+    assert canonical(outcome(asked, parts).to_json()) == canonical(first.to_json())
+
+
+def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_group, "LARGEST", 2)
     draw = np.random.default_rng(0)
     files = [written(tmp_path, number, 100, draw) for number in range(2)]
     entries = [{"type": f"expect_{name}", "kwargs": kwargs} for name, kwargs in POSSIBLE if kwargs.get("column") == "x"]
     suite = load_suite({"name": "s", "expectations": entries}, tmp_path)
     outcome(request(tmp_path, files, suite, ["x"]), tmp_path / "parts")
     for path in (tmp_path / "parts" / KNOWN).iterdir():
-        part = contract_parts.FilePart.model_validate_json(path.read_bytes())
-        assert all(type(value) is int for value in part.values.values())
+        group = path.name.startswith("group-")
+        kind = part_group.PartGroup if group else contract_parts.FilePart
+        part = kind.model_validate_json(path.read_bytes())
+        values = [one for value in part.values.values() for one in (value if isinstance(value, list) else [value])]
+        assert all(type(value) is int for value in values)
         assert next(one for one in part.profile.columns if one.name == "x").minimum is None

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data_contracts import part_group
 from data_contracts.canonical import canonical
 from data_contracts.contract.suites import load_suite
 from data_contracts.errors import UsageError
@@ -82,6 +83,33 @@ def test_only_files_that_are_new_are_read_whatever_happened_between(request_: Co
     assert new == 0
     assert canonical(whole.to_json()) == canonical(contract_worker.main(turned, lambda report: None).to_json())
     assert parts_key(request_) != parts_key(request_.model_copy(update={"sensitive": ["x"]}))
+
+
+def test_a_group_is_copied_in_place_of_its_parts_which_stay_for_the_day_it_breaks(
+    request_: ContractRequest, check: Checker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_group, "LARGEST", 4)
+    monkeypatch.setattr(part_group, "USUAL", 2**40)
+    whole = check(some(request_, *range(8)))[0]
+    real, copied = check.store.read_sealed, []
+    monkeypatch.setattr(
+        check.store, "read_sealed", lambda manifest, name: copied.append(name) or real(manifest, name)
+    )  # fmt: skip
+    assert check(some(request_, *range(8))) == (whole, 0)
+    assert [name.startswith("group-") for name in copied] == [True, True]
+    # Two groups, new ones each day, until one directory holds all; then the first group breaks.
+    assert [check(some(request_, *range(8 + day % 2), 8 + day % 4))[1] for day in range(4)] == [1] * 4
+    assert check(some(request_, *range(1, 8)))[1] == 0
+
+
+def test_what_is_in_use_is_written_again_once_in_so_many_checks(
+    request_: ContractRequest, check: Checker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_parts, "MOST", 3)
+    for count in range(2, 11):
+        check(some(request_, *range(count)))
+    folders = sorted((tmp_path / "store" / "contracts").iterdir(), key=lambda path: int(path.name.rpartition("-")[2]))
+    assert [len(list(folder.iterdir())) - 1 for folder in folders] == [2, 1, 1, 5, 1, 1, 8, 1, 1]
 
 
 def test_a_part_can_be_read_by_its_owner_only_and_is_made_again_if_it_is_damaged(
