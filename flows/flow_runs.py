@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from prefect import tags
 from prefect.context import FlowRunContext
 from prefect.exceptions import Abort
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled, Completed, Failed, State
 
 from data_contracts.errors import TrainwrightError, UsageError
@@ -26,13 +26,14 @@ from infra.orchestrator.admission import ASK_S, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
 from infra.orchestrator.model_events import announce_canary_end, announce_verdict
+from infra.orchestrator.run_events import announce_end, announce_unopened
 from infra.store import layout
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
 from tasks.mirrors.deliver import tell_after_run
 from tasks.policies import run_tags
 from tasks.run.options import FLOW_RUN_KEY, SCHEDULE_KEY
-from tasks.run.report import FINAL
+from tasks.run.report import FINAL, latest_report
 from tasks.run.run import Run
 from tasks.stages import artifact_pages
 from tasks.stages.canary_start import ended_by
@@ -155,7 +156,26 @@ def end_of(opened: Callable[[], Run], work: Callable[[Run], RunReport]) -> State
         return state
     except Exception as error:
         _leave_to_newer_execution(run, str(error))
+        _announce_failure(run, error)
         raise
+
+
+def _announce_failure(run: Run | None, error: Exception) -> None:
+    """Emit the event of a failure that Prefect alone reports: before there was a run, or a bug of ours.
+
+    Without a run, the pipeline is the one that the deployment is named after; a person's own command has none.
+    """
+    if run is None:
+        if deployment.name:
+            announce_unopened(str(deployment.name), str(flow_run.id), error)
+        return
+    try:
+        report = latest_report(run.store, run.run_id) if run.recorded else None
+    except TrainwrightError as away:
+        log.warning("Prefect was not told how %s ended: %s", run.run_id, away)
+        return
+    if report is not None:
+        announce_end(report)
 
 
 def as_state(run: Run, report: RunReport) -> State:
@@ -177,6 +197,7 @@ def as_state(run: Run, report: RunReport) -> State:
         f"{report.pipeline}: {report.verdict}",
     )
     announce_verdict(report)
+    announce_end(report)
     if report.verdict in FINAL:  # a run that continues tells it then
         _announce_canary_end(run)
     if report.verdict == "waiting":

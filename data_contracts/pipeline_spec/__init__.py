@@ -29,6 +29,7 @@ from data_contracts.pipeline_spec.evaluate import EvaluateSpec, MetricSpec, SetS
 from data_contracts.pipeline_spec.gate_names import check_canary, check_gates, listed
 from data_contracts.pipeline_spec.loader import OWN, LoaderSpec, MixtureSpec
 from data_contracts.pipeline_spec.mirrors import MirrorsSpec, check_mirrors
+from data_contracts.pipeline_spec.notify import NotifyRule
 from data_contracts.pipeline_spec.placement import VerifySpec
 from data_contracts.pipeline_spec.promote import GateSpec, PromoteSpec
 from data_contracts.pipeline_spec.schedule import ScheduleSpec
@@ -54,6 +55,7 @@ __all__ = [
     "MirrorsSpec",
     "MixtureSpec",
     "NearSpec",
+    "NotifyRule",
     "PiecesSpec",
     "PipelineSpec",
     "PromoteSpec",
@@ -156,6 +158,8 @@ class PipelineSpec(Section):
     """Systems outside that are told of each run after its verdict; never part of a reuse key; default: none."""
     schedule: ScheduleSpec = ScheduleSpec()
     """How runs that a schedule or an event starts go together; never part of a reuse key."""
+    notify: list[NotifyRule] = Field(default_factory=list, exclude_if=lambda rules: not rules)
+    """Whom the Prefect server tells of which causes, once `trainwright deploy` has set it up; default: nobody."""
 
     @model_serializer(mode="wrap")
     def _without_new_sections(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -41,6 +41,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
 
     from flows.retrain import retrain
     from infra.orchestrator.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
+    from infra.orchestrator.notifications import find_blocks, tell_people
     from infra.orchestrator.reaper_deployments import ensure_reaper
 
     wanted = PipelineDeployment(
@@ -56,10 +57,14 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     if wanted.pool == POOL:
         ensure_pool()
     with get_client(sync_client=True) as client:
+        blocks = find_blocks(client, spec.notify)
         schedules = deploy_pipeline(client, wanted)
         ensure_reaper(wanted.pool)
         _automate(client, wanted.title, spec)
         _automate_after(client, wanted.title, after)
+        model = f"{spec.model_name}@{spec.promote.alias}"
+        for automation in tell_people(client, spec.name, model, spec.notify, blocks):
+            log.info("automation: %s", automation)
         nobody = why_nobody_conducts(client, wanted.pool)
         if nobody is not None and arguments.start:
             raise nobody

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import shlex
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.drift_report import DriftReport
+from infra.orchestrator.events import page_of, pipeline_resource, send
+from infra.orchestrator.notices import of_drift
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 EVENT = "trainwright.data.drifted"
-_REJECTED = "trainwright.rejected"
+REJECTED = "trainwright.rejected"
 _DEPLOYMENT = "trainwright.deployment"
 # The run that the automation starts trains on the data that was rejected, so no event can follow from it.
 ACCEPTS = "contract.drift.fail_on=never"
-
-log = logging.getLogger(__name__)
 
 
 def announce(pipeline: str, run_id: str, report: DriftReport, rejected: bool) -> None:
@@ -26,7 +25,6 @@ def announce(pipeline: str, run_id: str, report: DriftReport, rejected: bool) ->
     Args:
         rejected: whether the run ends because of it, so that the data is not trained on.
     """
-    from prefect.events import emit_event
     from prefect.runtime import deployment as own_deployment
 
     payload = {
@@ -35,13 +33,12 @@ def announce(pipeline: str, run_id: str, report: DriftReport, rejected: bool) ->
         "verdict": report.verdict,
         "columns": [one.column for one in report.moved],
         "sentence": report.sentence,
+        **of_drift(pipeline, run_id, len(report.moved), rejected, page_of()),
     }
-    labels = {"prefect.resource.name": pipeline, _REJECTED: str(rejected).lower()}
-    try:
-        labels[_DEPLOYMENT] = str(own_deployment.id or "none")  # of a run by hand
-        emit_event(event=EVENT, resource={"prefect.resource.id": _resource(pipeline), **labels}, payload=payload)
-    except Exception as error:  # such as a payload that is too large
-        log.warning("Prefect did not take the event %s; the run continues: %s", EVENT, error)
+    labels = {"prefect.resource.name": pipeline, REJECTED: str(rejected).lower()}
+    labels[_DEPLOYMENT] = str(own_deployment.id or "none")  # of a run by hand
+    resource = {"prefect.resource.id": pipeline_resource(pipeline), **labels}
+    send(EVENT, resource, payload, f"{run_id}/{rejected}", pipeline)
 
 
 def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: str) -> str:
@@ -67,7 +64,7 @@ def retrain_when_drifted(client: SyncPrefectClient, deployment: str, pipeline: s
         description=f"Retrains on data that {deployment} rejected because of drift.",
         trigger=EventTrigger(
             expect={EVENT},
-            match={"prefect.resource.id": _resource(pipeline), _REJECTED: "true", _DEPLOYMENT: str(known.id)},
+            match={"prefect.resource.id": pipeline_resource(pipeline), REJECTED: "true", _DEPLOYMENT: str(known.id)},
             posture=Posture.Reactive,
             threshold=1,
         ),
@@ -98,7 +95,3 @@ def stop_retraining(client: SyncPrefectClient, deployment: str) -> str | None:
 
 def _name(deployment: str) -> str:
     return f"{deployment} when its data drifted"
-
-
-def _resource(pipeline: str) -> str:
-    return f"trainwright.pipeline.{pipeline}"

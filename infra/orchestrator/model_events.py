@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Receipt
 from data_contracts.run_report import RunReport
+from infra.orchestrator import notices
 from infra.orchestrator.events import post
 
 if TYPE_CHECKING:
@@ -59,9 +60,10 @@ def announce_rollback(receipt: Receipt, by: str, at: datetime) -> None:
         at: the time of the rollback, which the event has however late it is emitted.
     """
     assert receipt.ref is not None
+    message = notices.of_rollback(f"{receipt.model}@{receipt.alias}", receipt.version, receipt.previous)
     payload = {"version": receipt.version, "previous": receipt.previous, "sentence": receipt.sentence, "actor": by}
     try:
-        _send(ROLLED_BACK, (receipt.model, receipt.alias), payload, receipt.ref.seal, at=at)
+        _send(ROLLED_BACK, (receipt.model, receipt.alias), {**payload, **message}, receipt.ref.seal, at=at)
     except Exception as error:
         raise StorageUnavailable(f"Prefect did not take the event {ROLLED_BACK}: {error}") from error
 

@@ -18,7 +18,7 @@ from data_contracts.executions import Crash, FlowRunStanding
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.reaper_deployments import ensure_resume_deployment
-from infra.orchestrator.run_events import NOT_RESUMED, RESUMED, announce
+from infra.orchestrator.run_events import announce_not_resumed, announce_resumed
 from infra.orchestrator.work_pools import find_pool, lacks_worker
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class PrefectResumer:
             return f"the flow run {made.name} on the work pool {pool.name} resumes it"
 
         how = _asked(ask)
-        if how is not None:
-            announce(RESUMED, pipeline, crash.run_id, f"{crash.run_id} had lost its process: {how}.", key)
+        sentence = f"{crash.run_id} had lost its process: {how or 'it is resumed by hand'}."
+        announce_resumed(pipeline, crash.run_id, crash.n, crash.flow_run, sentence, key)
         return how
 
     def release(self, leases: list[str]) -> None:
@@ -107,7 +107,7 @@ class PrefectResumer:
 
     def gave_up(self, run_id: str, pipeline: str, flow_run: str | None, sentence: str) -> None:
         """Tell people that a run is not resumed by itself."""
-        announce(NOT_RESUMED, pipeline, run_id, sentence, f"{run_id}/{flow_run}")
+        announce_not_resumed(pipeline, run_id, flow_run, sentence)
         with contextlib.suppress(Exception), asking(retries=1) as client:
             same = _own_flow_run(client, flow_run, run_id)
             if same is not None and _standing(same).state == "running":

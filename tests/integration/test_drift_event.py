@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,9 @@ EMIT = """
 import sys
 from data_contracts.drift_report import ColumnDrift, DriftReport
 from infra.orchestrator.drift_events import announce
-from prefect.events.worker import EventsWorker
 moved = ColumnDrift(column="c", verdict="critical", p=0, nulls=(0, 0), sentence="c: moved")
-announce(sys.argv[1], "run", DriftReport(against="tiny@champion", columns=[moved]), rejected=sys.argv[2] == "true")
-EventsWorker.drain_all()
+report = DriftReport(against="tiny@champion", columns=[moved])
+announce(sys.argv[1], sys.argv[3], report, rejected=sys.argv[2] == "true")
 """
 
 
@@ -49,7 +49,7 @@ def test_a_rejection_because_of_drift_starts_one_retraining(site: Site, tmp_path
 
     def emit(pipeline: str, rejected: str, **of: str) -> None:
         environment = {**site.environment, **{f"PREFECT__RUNTIME__DEPLOYMENT__{name}": one for name, one in of.items()}}
-        subprocess.run([sys.executable, "-c", EMIT, pipeline, rejected], env=environment, check=True)
+        subprocess.run([sys.executable, "-c", EMIT, pipeline, rejected, uuid.uuid4().hex], env=environment, check=True)
 
     emit("tiny", "false", ID=deployment["id"])
     emit("another", "true", ID=deployment["id"])

@@ -43,8 +43,8 @@ MISTAKES = {
     "unknown key at the top": (
         "version: 1",
         "version: 1\nzzz: 3",
-        "2: zzz: unknown key; a spec has code, contract, data, environment, evaluate, mirrors, name, promote, retry, "
-        "schedule, shards, store, tags, train, verify and version",
+        "2: zzz: unknown key; a spec has code, contract, data, environment, evaluate, mirrors, name, notify, promote, "
+        "retry, schedule, shards, store, tags, train, verify and version",
     ),
     "unknown key in a source without its list": (
         "source: digits.parquet",

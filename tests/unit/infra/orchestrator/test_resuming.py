@@ -63,7 +63,7 @@ def serves(monkeypatch: pytest.MonkeyPatch) -> Any:
             yield server
 
         monkeypatch.setattr(resuming, "asking", asking)
-        monkeypatch.setattr(resuming, "announce", lambda *_: None)
+        monkeypatch.setattr(resuming, "announce_resumed", lambda *_: None)
         monkeypatch.setattr(resuming, "lacks_worker", lambda *_: False)
         monkeypatch.setattr(resuming, "find_pool", lambda client, name: client.read_work_pool(name))
         monkeypatch.setattr(resuming, "ensure_resume_deployment", lambda *_: UUID(int=2))

@@ -1,0 +1,179 @@
+"""On a real server with a real receiver: each cause of a run is one message, and `deploy` keeps the automations."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.pool import Site, password_in, server_url, until
+from tests.support.tiny import answer, trainwright, write_project
+
+# What processes announce; the last argument begins with a number that makes the events others than those before.
+EMIT = """
+import json, sys
+from data_contracts.errors import ApprovalPending, OutOfMemory
+from data_contracts.drift_report import ColumnDrift, DriftReport
+from data_contracts.run_report import RunReport, StageResult
+from infra.orchestrator import drift_events, run_events
+from infra.orchestrator.events import pipeline_resource, send
+
+def ended(run, verdict, error=None):
+    code = error.exit_code if error else 0
+    about = {"run_id": run, "pipeline": "tiny", "verdict": verdict, "exit_code": code, "sentence": "s"}
+    stages = [StageResult(name="train", status="failed", seconds=1.0)] if verdict == "failed" else []
+    run_events.announce_end(RunReport(**about, stages=stages, error=error.to_json() if error else None))
+
+for what in sys.argv[1:]:
+    match what:
+        case "failed": ended("r1", "failed", OutOfMemory("value {{ 7 * 7 }} of Ada <!channel>"))
+        case "waiting": ended("r2", "waiting", ApprovalPending("w", details={"question": {"n": 0, "deadline": "d"}}))
+        case "asks again": ended("r2", "waiting", ApprovalPending("w", details={"question": {"n": 1, "deadline": "d"}}))
+        case "crashed": run_events.announce_resumed("tiny", "r3", 0, None, "s", "reap/r3/0")
+        case "not resumed": run_events.announce_not_resumed("tiny", "r3", None, "s")
+        case "promoted": ended("r4", "promoted")
+        case "budget":
+            resource = {"prefect.resource.id": "trainwright.budget.night", "prefect.resource.name": "night"}
+            send("trainwright.budget.warned", resource, {"sentence": "80 % are used up."}, "night/0.8", "tiny")
+        case "drift":
+            moved = ColumnDrift(column="c", verdict="warning", p=0, nulls=(0, 0), sentence="c: moved")
+            for run, rejected in (("r5", False), ("r6", True)):
+                drift_events.announce("tiny", run, DriftReport(against="a", columns=[moved]), rejected=rejected)
+        case other: send("trainwright.run.failed", {"prefect.resource.id": pipeline_resource(other)}, {}, other, other)
+"""
+WEBHOOK, CUSTOM = "webhook/pager", "custom-webhook/team"
+
+
+class Receiver(ThreadingHTTPServer):
+    """Keeps each message that it gets, as (path, JSON object)."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, dict[str, Any]]] = []
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def subjects(self, path: str) -> list[str]:
+        return sorted(message["subject"] for where, message in self.messages if where == path)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        assert isinstance(self.server, Receiver)
+        self.server.messages.append((self.path, json.loads(body)))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def site(tmp_path: Path, state_folder: Path, receiver: Receiver) -> Iterator[Site]:
+    found = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
+    address = f"http://127.0.0.1:{receiver.server_address[1]}"
+    said = {"subject": "{{subject}}", "body": "{{body}}"}
+    block(found, WEBHOOK, {"url": f"{address}/pager", "method": "POST"})
+    block(found, CUSTOM, {"name": "team", "url": f"{address}/team", "method": "POST", "json_data": said})
+    yield found
+    found.close()
+
+
+def block(site: Site, name: str, data: dict[str, Any]) -> None:
+    """Make a block, as a person makes it in the Prefect UI."""
+    kind, _, own = name.partition("/")
+    of = site.ask(f"/block_types/slug/{kind}", method="GET")
+    [schema, *_] = site.ask("/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [of["id"]]}}})
+    about = {"block_type_id": of["id"], "block_schema_id": schema["id"]}
+    site.ask("/block_documents/", {"name": own, "data": data, **about})
+
+
+def automations(site: Site) -> list[str]:
+    return sorted(one["name"] for one in site.ask("/automations/filter", {}))
+
+
+def forget_what_was_seen(site: Site) -> None:
+    """Have the server forget which events it took, as it does by itself after five minutes: it remembers 1,000."""
+    about = {"occurred": "2026-01-01T00:00:00Z", "event": "test.other", "resource": {"prefect.resource.id": "other"}}
+    for _ in range(3):
+        site.ask("/events", [{**about, "id": str(uuid.uuid4()), "payload": {}} for _ in range(400)])
+
+
+def test_each_cause_is_one_message(site: Site, receiver: Receiver, tmp_path: Path) -> None:
+    rules = [
+        {"on": ["failed", "rejected", "waiting", "budget"], "block": WEBHOOK},
+        {"on": ["drift", "crashed", "not_resumed", "failed"], "block": WEBHOOK},
+        {"on": ["promoted"], "block": CUSTOM},
+    ]
+    spec = write_project(tmp_path / "tiny", {"notify": rules})
+    site.pool("notified", worker=False)
+    others = {"name": "trainwright: tiny: mine", "trigger": {"type": "event", "expect": ["x"], "posture": "Reactive",
+              "threshold": 1, "within": 0}, "actions": [{"type": "do-nothing"}]}  # fmt: skip
+    site.ask("/automations/", others)
+
+    def deploy(*more: str) -> subprocess.CompletedProcess[str]:
+        return trainwright("deploy", spec, "--pool", "notified", *more, "--json", env=site.environment)
+
+    refused = deploy("--set", "notify.0.block=slack-webhook/nobody")
+    assert refused.returncode == 2
+    said = answer(refused)["error"]["message"]
+    assert said.startswith("notify.0.block: ")
+    assert f"{CUSTOM}, {WEBHOOK}" in said
+    assert automations(site) == ["trainwright: tiny: mine"]
+    for _ in range(2):  # the second changes the first's automations
+        done = deploy()
+        assert done.returncode == 0, done.stderr
+    ours = [f"{CUSTOM}: runs", "mine", f"{WEBHOOK}: budget", f"{WEBHOOK}: drift", f"{WEBHOOK}: runs"]
+    assert automations(site) == [f"trainwright: tiny: {name}" for name in ours]
+
+    def emit(*what: str) -> None:
+        subprocess.run([sys.executable, "-c", EMIT, *what], env=site.environment, check=True)
+
+    (tmp_path / "tiny" / "rows.csv").write_text("id,a,b,c,label\n1,7,0,0,0\n")  # 7 breaks the contract
+    for _ in range(2):  # the second attaches to the first's verdict
+        ran = trainwright("run", spec, "--key", "night", "--json", env=site.environment)
+        assert ran.returncode == 3, ran.stderr
+    causes = ("failed", "waiting", "crashed", "not resumed", "budget", "drift")
+    emit(*causes, "another-pipeline")
+    until(lambda: len(receiver.subjects("/pager")) >= 7, 60, lambda: receiver.messages)
+    until(
+        lambda: site.ask("/events/filter", {"filter": {"event": {"name": ["trainwright.run.not_resumed"]}}})["events"]
+    )
+    forget_what_was_seen(site)
+    emit(*causes, "asks again", "promoted")  # a retry, or a second execution, and then two that are new
+    until(lambda: receiver.subjects("/team"), 60)
+    time.sleep(2)  # for those that must not come
+    assert receiver.subjects("/pager") == sorted(
+        [
+            "tiny: the data was rejected",
+            "tiny: a run failed",
+            *["tiny: a run waits for an approval"] * 2,
+            "tiny: a crashed run is resumed",
+            "tiny: a crashed run is not resumed",
+            "tiny: the data has drifted",  # not that of the run that was rejected because of it
+            "trainwright.budget.warned",  # an event that has a sentence alone
+        ]
+    )
+    assert receiver.subjects("/team") == ["tiny: a version was promoted"]
+    bodies = " ".join(message["body"] for _, message in receiver.messages)
+    assert "failed in train: out of memory (exit code 8)" in bodies
+    assert "80 % are used up." in bodies
+    assert not [leak for leak in ("Ada", "49", "{{", "<!channel>") if leak in bodies]
+    assert deploy("--set", "notify=[]").returncode == 0
+    assert automations(site) == ["trainwright: tiny: mine"]

@@ -1,0 +1,49 @@
+"""`notify` in a spec: causes and blocks are checked when it is loaded, and a spec without it is stored as before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import SpecError
+from data_contracts.load import load_spec
+from tests.support.tiny import write_project
+
+BLOCK = "slack-webhook/team"
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        ({"on": [], "block": BLOCK}, "notify.0.on: "),
+        ({"on": ["late"], "block": BLOCK}, "notify.0.on.0: "),
+        ({"on": ["failed", "drift", "failed"], "block": BLOCK}, "notify.0.on: names failed twice"),
+        ({"on": "failed", "block": BLOCK}, "notify.0.on: "),
+        ({"on": ["failed"]}, "notify.0.block: is missing"),
+        *[
+            ({"on": ["failed"], "block": one}, "notify.0.block: must be the type and the name")
+            for one in (
+                "team",
+                "https://hooks.slack.com/services/a",
+                "Slack/team",
+                "slack/{{ x }}",
+                "a/b/c",
+                "a/",
+                "a/b\n",
+            )
+        ],
+    ],
+)
+def test_what_is_refused(rule: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_spec(write_project(tmp_path / "tiny", {"notify": [rule]}))
+    assert sentence in caught.value.message
+
+
+def test_a_spec_without_it_is_stored_as_before(tmp_path: Path) -> None:
+    assert "notify" not in load_spec(write_project(tmp_path / "tiny")).model_dump(mode="json")
+    asked = [{"on": ["failed"], "block": BLOCK}]
+    spec = load_spec(write_project(tmp_path / "told", {"notify": asked}))
+    assert spec.model_dump(mode="json")["notify"] == asked
