@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +21,12 @@ from tasks.run.spec_check import check_spec
 OFF = "off"
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from prefect.client.orchestration import SyncPrefectClient
 
     from data_contracts.pipeline_spec import PipelineSpec
+    from infra.orchestrator.deployments import PipelineDeployment
 
 
 def deploy(arguments: argparse.Namespace) -> Answer:
@@ -36,12 +40,11 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     after = _after(arguments.after, spec)
     ui = connect("cli")
     from prefect.client.orchestration import get_client
-    from prefect.deployments import run_deployment
     from prefect.utilities.callables import parameter_schema
 
     from flows.retrain import retrain
     from infra.orchestrator.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
-    from infra.orchestrator.notifications import find_blocks, tell_people
+    from infra.orchestrator.notifications import find_blocks
     from infra.orchestrator.reaper_deployments import ensure_reaper
 
     wanted = PipelineDeployment(
@@ -60,18 +63,21 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         blocks = find_blocks(client, spec.notify)
         schedules = deploy_pipeline(client, wanted)
         ensure_reaper(wanted.pool)
-        _automate(client, wanted.title, spec)
+        _automate(client, wanted.title, spec, blocks)
         _automate_after(client, wanted.title, after)
-        model = f"{spec.model_name}@{spec.promote.alias}"
-        for automation in tell_people(client, spec.name, model, spec.notify, blocks):
-            log.info("automation: %s", automation)
         nobody = why_nobody_conducts(client, wanted.pool)
         if nobody is not None and arguments.start:
             raise nobody
     if nobody is not None:
         log.warning("%s %s", nobody.message, nobody.remedy)
-    value: dict[str, Any] = {"deployment": wanted.title, "pool": wanted.pool, "spec": wanted.spec, "worker": not nobody}
-    when = " and ".join([*schedules, "on demand"])
+    return _answer(arguments, wanted, " and ".join([*schedules, "on demand"]), worker=not nobody, ui=ui)
+
+
+def _answer(arguments: argparse.Namespace, wanted: PipelineDeployment, when: str, *, worker: bool, ui: str) -> Answer:
+    """What was deployed, and with `--start` the flow run that is started now."""
+    from prefect.deployments import run_deployment
+
+    value: dict[str, Any] = {"deployment": wanted.title, "pool": wanted.pool, "spec": wanted.spec, "worker": worker}
     lines = [f"{wanted.title} runs {wanted.spec} on the work pool {wanted.pool}: {when}."]
     if arguments.start:
         run = run_deployment(wanted.title, timeout=0)
@@ -82,14 +88,17 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     return Answer("\n".join(lines), value, line=lines[-1] if arguments.start else lines[0])
 
 
-def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec) -> None:
-    """Make the automation that `contract.drift.retrain` asks for, or delete it if the spec no longer asks."""
+def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks: Mapping[str, UUID]) -> None:
+    """Make the automations that `contract.drift.retrain` and `notify` ask for, and delete those of earlier specs."""
     from infra.orchestrator.drift_events import retrain_when_drifted, stop_retraining
+    from infra.orchestrator.notifications import tell_people
 
     if spec.contract and spec.contract.drift and spec.contract.drift.retrain:
         log.info("automation: %s", retrain_when_drifted(client, title, spec.name))
     elif deleted := stop_retraining(client, title):
         log.info("automation deleted, because contract.drift.retrain is no longer set: %s", deleted)
+    for automation in tell_people(client, spec.name, f"{spec.model_name}@{spec.promote.alias}", spec.notify, blocks):
+        log.info("automation: %s", automation)
 
 
 def _automate_after(client: SyncPrefectClient, title: str, after: list[str] | None) -> None:

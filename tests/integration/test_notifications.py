@@ -51,6 +51,20 @@ for what in sys.argv[1:]:
         case other: send("trainwright.run.failed", {"prefect.resource.id": pipeline_resource(other)}, {}, other, other)
 """
 WEBHOOK, CUSTOM = "webhook/pager", "custom-webhook/team"
+RULES = [
+    {"on": ["failed", "rejected", "waiting", "budget"], "block": WEBHOOK},
+    {"on": ["drift", "crashed", "not_resumed", "failed"], "block": WEBHOOK},
+    {"on": ["promoted"], "block": CUSTOM},
+]
+TOLD = [
+    "tiny: the data was rejected",
+    "tiny: a run failed",
+    *["tiny: a run waits for an approval"] * 2,
+    "tiny: a crashed run is resumed",
+    "tiny: a crashed run is not resumed",
+    "tiny: the data has drifted",  # not that of the run that was rejected because of it
+    "trainwright.budget.warned",  # an event that has a sentence alone
+]
 
 
 class Receiver(ThreadingHTTPServer):
@@ -116,12 +130,7 @@ def forget_what_was_seen(site: Site) -> None:
 
 
 def test_each_cause_is_one_message(site: Site, receiver: Receiver, tmp_path: Path) -> None:
-    rules = [
-        {"on": ["failed", "rejected", "waiting", "budget"], "block": WEBHOOK},
-        {"on": ["drift", "crashed", "not_resumed", "failed"], "block": WEBHOOK},
-        {"on": ["promoted"], "block": CUSTOM},
-    ]
-    spec = write_project(tmp_path / "tiny", {"notify": rules})
+    spec = write_project(tmp_path / "tiny", {"notify": RULES})
     site.pool("notified", worker=False)
     others = {"name": "trainwright: tiny: mine", "trigger": {"type": "event", "expect": ["x"], "posture": "Reactive",
               "threshold": 1, "within": 0}, "actions": [{"type": "do-nothing"}]}  # fmt: skip
@@ -159,17 +168,7 @@ def test_each_cause_is_one_message(site: Site, receiver: Receiver, tmp_path: Pat
     emit(*causes, "asks again", "promoted")  # a retry, or a second execution, and then two that are new
     until(lambda: receiver.subjects("/team"), 60)
     time.sleep(2)  # for those that must not come
-    assert receiver.subjects("/pager") == sorted(
-        [
-            "tiny: the data was rejected",
-            "tiny: a run failed",
-            *["tiny: a run waits for an approval"] * 2,
-            "tiny: a crashed run is resumed",
-            "tiny: a crashed run is not resumed",
-            "tiny: the data has drifted",  # not that of the run that was rejected because of it
-            "trainwright.budget.warned",  # an event that has a sentence alone
-        ]
-    )
+    assert receiver.subjects("/pager") == sorted(TOLD)
     assert receiver.subjects("/team") == ["tiny: a version was promoted"]
     bodies = " ".join(message["body"] for _, message in receiver.messages)
     assert "failed in train: out of memory (exit code 8)" in bodies
