@@ -78,6 +78,13 @@ class DriftReference(Record):
     note: str = ""
 
 
+class CheckpointInterval(Record):
+    """The seconds between checkpoints that `train.checkpoint: auto` stands for, and the figures that they come from."""
+
+    every_s: float = Field(gt=0, allow_inf_nan=False)
+    why: str
+
+
 class Resolved(HandOff):
     """The inputs of a run.
 
@@ -97,6 +104,7 @@ class Resolved(HandOff):
         price: of a node that trains.
         prices: of the other places where the run does work, by section; `here` is the machine that carries it out.
             Empty in runs of an earlier Trainwright.
+        checkpoint: what `train.checkpoint: auto` stands for; None without it.
         fresh: whether the run was asked for a training of its own (`--new`).
     """
 
@@ -129,6 +137,7 @@ class Resolved(HandOff):
     predictions: dict[str, Any] | None = Field(default=None, exclude_if=lambda suite: suite is None)
 
     prices: dict[str, Price] = Field(default_factory=dict, exclude_if=lambda prices: not prices)
+    checkpoint: CheckpointInterval | None = Field(default=None, exclude_if=lambda found: found is None)
 
     def price_of(self, section: str) -> Price | None:
         """What a node costs that does the work of a section; `here`: of the machine that carries the run out.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -64,14 +64,18 @@ class SelectSpec(Section):
     """Whether smaller or larger is better."""
 
 
-class CheckpointingSpec(Section):
-    """When a checkpoint is written and how many are kept."""
+class CheckpointingSpec(Shorthand):
+    """When a checkpoint is written and how many are kept; `auto` is short for `every_s: auto`."""
+
+    short_for: ClassVar[str] = "every_s"
 
     every_steps: int | None = Field(default=None, ge=1)
     """Optimizer steps between checkpoints; default: at the end of each epoch. The last step always has one."""
-    every_s: float | None = Field(default=None, gt=0, exclude_if=lambda every_s: every_s is None)
-    """Least seconds between checkpoints; default: by steps or epochs alone. With `every_steps`, whichever comes
-    first."""
+    every_s: Annotated[float, Field(gt=0)] | Literal["auto"] | None = Field(
+        default=None, exclude_if=lambda every_s: every_s is None
+    )
+    """Least seconds between checkpoints, or `auto`: those that lose least. Default: by steps or epochs alone. With
+    `every_steps`, whichever comes first."""
     keep: int = Field(default=2, ge=1)
     """How many of the newest checkpoints are kept besides the selected one; default 2."""
 

@@ -30,6 +30,7 @@ from tasks.queries.plan import plan as plan_run
 from tasks.queries.proof import Link, Proof
 from tasks.queries.proof import prove as prove_version
 from tasks.queries.waiting import standing_of
+from tasks.run.checkpointing import look
 from tasks.run.options import RunOptions
 from tasks.run.report import latest_report
 from tasks.run.resolve import chosen_code
@@ -71,7 +72,10 @@ def plan(arguments: argparse.Namespace) -> Answer:
     chosen = chosen_code(run.resolved, run.store)
     packed = {name: path.stat().st_size for name, path in sorted(chosen.packed.items())}
     left_out = [asdict(one) for one in chosen.left_out]
+    spacing = look(run.spec, run.store)
     lines = [step.line for step in steps]
+    if spacing.is_measured or run.resolved.checkpoint is not None:
+        lines += ["", f"interval  {spacing.line}"]
     lines += ["", f"code      packs {len(packed)} files, {in_words(sum(packed.values()), _BYTES)}"]
     # Of the spec and the files that it is made of, each stage counts the fields that it uses.
     of_spec = {Path(arguments.spec).resolve(), *((run.root / name).resolve() for name in _parts_of(run.spec))}
@@ -86,7 +90,8 @@ def plan(arguments: argparse.Namespace) -> Answer:
     lines += _first([f"  left out  {in_words(one.bytes, _BYTES):>8}  {one.path}: {one.why}" for one in chosen.left_out])
     listed = [{"path": name, "bytes": size, "counted": name not in uncounted} for name, size in packed.items()]
     code = {"packed": listed, "left_out": left_out}
-    return Answer("\n".join(lines), {"stages": [vars(step) for step in steps], "code": code})
+    stages_ = [vars(step) for step in steps]
+    return Answer("\n".join(lines), {"stages": stages_, "code": code, "checkpoint": asdict(spacing)})
 
 
 def _first(lines: list[str]) -> list[str]:

@@ -31,6 +31,7 @@ from infra.records.datasets import find_dataset, find_dataset_by_id
 from infra.sources import local_files, resolve_sources
 from infra.store import Store, layout
 from infra.weights.imported_weights import ENDING
+from tasks.run.checkpointing import resolve_interval
 from tasks.run.code_trial import refuse_incomplete
 from tasks.run.drift_reference import resolve_drift
 from tasks.run.environments import refuse_without_expectations, resolve_environment
@@ -97,6 +98,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
         mixture=_mixture(store, spec, path),
         init_from=resolve_init(spec, path, store, provenance),
         drift=resolve_drift(spec, path, store),
+        checkpoint=resolve_interval(spec, store),
         fresh=options.fresh,
         **run_prices(spec, started_by["started"][:10]),
         **started_by,

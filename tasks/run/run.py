@@ -97,7 +97,10 @@ class Run:
 
     def train_settings(self) -> dict[str, Any]:
         """`train` as JSON with the Lightning config inlined, for ranks, verifiers and evaluators."""
-        return {**self.spec.train.model_dump(mode="json"), "lightning": self.resolved.lightning}
+        settings = {**self.spec.train.model_dump(mode="json"), "lightning": self.resolved.lightning}
+        if self.resolved.checkpoint is not None:
+            settings["checkpoint"] = {**settings["checkpoint"], "every_s": self.resolved.checkpoint.every_s}
+        return settings
 
     @property
     def store_address(self) -> StoreAddress:

@@ -135,7 +135,7 @@ FIELDS = {
             "cache_bytes": 0,
         },
         "select": {"metric": "val_loss", "mode": "min"},
-        "checkpoint": {"every_steps": 5, "keep": 1},
+        "checkpoint": {"every_steps": 5, "every_s": "auto", "keep": 1},
         "seed": 3,
     },
     "evaluate": {

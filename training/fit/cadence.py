@@ -17,8 +17,9 @@ class Cadence:
     """
 
     def __init__(self, train: TrainSpec, clock: Callable[[], float] = time.monotonic) -> None:
-        checkpoint = train.checkpoint
-        self._every_steps, self._every_s, self._select = checkpoint.every_steps, checkpoint.every_s, train.select
+        every_s = train.checkpoint.every_s
+        assert every_s != "auto", "a run looks up what it stands for before it launches a rank"
+        self._every_steps, self._every_s, self._select = train.checkpoint.every_steps, every_s, train.select
         self._best: float | None = None
         self._clock, self._since = clock, clock()
 
