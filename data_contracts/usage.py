@@ -12,6 +12,7 @@ from pydantic import Field
 
 from data_contracts.handoffs import HandOff, Record
 from data_contracts.resolved import Price
+from data_contracts.resources import Resources
 from data_contracts.run_report import StageStatus
 
 # The machine that carries a run out, as a place beside the sections whose nodes may be elsewhere.
@@ -28,6 +29,7 @@ class NodeUsage(Record):
         working, stopped: when its first step and its last step were seen; None without a step.
         waited_s: of the time between them, waiting for data; saved_s: waiting for
             checkpoints to be copied.
+        used: by the node and its ranks beside time; None if they did not say.
     """
 
     number: int
@@ -38,6 +40,7 @@ class NodeUsage(Record):
     stopped: Moment | None = None
     waited_s: float = 0.0
     saved_s: float = 0.0
+    used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
 
 
 class GangUsage(Record):
@@ -70,12 +73,17 @@ class GangUsage(Record):
 
 
 class StageUsage(Record):
-    """The time that the run's process spent on one stage; `killed`: the process died meanwhile."""
+    """The time that the run's process spent on one stage; `killed`: the process died meanwhile.
+
+    Attributes:
+        used: by the process and its children meanwhile, beside time.
+    """
 
     name: str
     began: Moment
     ended: Moment
     status: StageStatus | Literal["killed"]
+    used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
 
 
 class Followed(Record):
@@ -87,11 +95,12 @@ class Followed(Record):
 
 
 class SignOfLife(Record):
-    """A sign of life of an execution, renewed while it works: when, on which stage, and what it follows."""
+    """A sign of life of an execution, renewed while it works: when, on which stage, what it follows and used."""
 
     at: Moment
     stage: str = ""
     follows: list[Followed] = Field(default_factory=list)
+    used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
 
 
 class ExecutionUsage(HandOff):
@@ -102,6 +111,7 @@ class ExecutionUsage(HandOff):
         prices: what a node costs, by section; `here`: the machine of this process.
         began, ended: of the process; `ended` is None in the record of its start.
         stages: in order; gangs: every generation that it launched.
+        used: by the process and its children beside time, stages included; not by nodes.
     """
 
     run_id: str
@@ -114,3 +124,4 @@ class ExecutionUsage(HandOff):
     ended: Moment | None = None
     stages: list[StageUsage] = Field(default_factory=list)
     gangs: list[GangUsage] = Field(default_factory=list)
+    used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)

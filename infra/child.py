@@ -22,6 +22,7 @@ from data_contracts.errors import CorruptError, Hung, NodeLost, OutOfMemory, Tra
 from data_contracts.messages.children import A, Advanced, Child, R
 from data_contracts.messages.message import Message
 from data_contracts.quoting import LOG, PROJECT, log_place, withholds
+from data_contracts.resources import Resources
 from infra import scratch, stopping
 from infra.environments.cache import interpreter
 from infra.processes.child_main import PARENT, STACKS, ChildFiles, Json
@@ -37,6 +38,7 @@ from infra.processes.processes import (
     terminable,
     uninterrupted,
 )
+from infra.processes.resources import PROCESS
 
 POLL_S = 0.1
 # A hung child gets this long to print its stacks.
@@ -233,6 +235,8 @@ def _answer(returncode: int | None, module: str, files: ChildFiles, memory_ran_o
         answer = json.loads(files.answer.read_text())
     except FileNotFoundError:
         answer = None
+    if answer is not None and "used" in answer:
+        PROCESS.add(Resources.model_validate(answer["used"]))
     tail = log_tail(files.log)
     where_log_is = f" {tail}" if files.log.is_symlink() else ""
     if answer is not None and "error" not in answer:

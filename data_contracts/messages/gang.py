@@ -25,6 +25,7 @@ from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankEnd, RankReport
 from data_contracts.replay import StopAt
+from data_contracts.resources import NOTHING, Resources
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # More than any machine has; a larger number in a file is damage.
@@ -166,11 +167,13 @@ class Heartbeat(Message, extra="ignore"):
         time: seconds since the epoch.
         ranks: the newest report of each rank that has written one.
         unreachable: nodes that this node cannot connect to.
+        used: by the node so far, without what its ranks' reports say.
     """
 
     time: float = 0.0
     ranks: list[RankReport] = []
     unreachable: list[int] = []
+    used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
 
 
 class NodeExit(Message, extra="ignore"):
@@ -179,6 +182,7 @@ class NodeExit(Message, extra="ignore"):
     Attributes:
         error: what ended it, as `TrainwrightError.to_json` writes it; None if it is done.
         started, released: seconds since the epoch.
+        used: by the node, without what its ranks' reports say.
     """
 
     status: Literal["done", "failed"]
@@ -186,6 +190,7 @@ class NodeExit(Message, extra="ignore"):
     started: float = 0.0
     released: float = 0.0
     ranks: list[RankEnd] = []
+    used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
@@ -198,6 +203,19 @@ class NodeExit(Message, extra="ignore"):
         if self.status == "done" and not (self.ranks and all(rank.done is not None for rank in self.ranks)):
             raise ValueError("a rank has no answer")
         return self
+
+
+def reports_of(message: Heartbeat | NodeExit) -> list[RankReport]:
+    """The newest report of each rank of a node that wrote one."""
+    if isinstance(message, Heartbeat):
+        return message.ranks
+    return [end.report for end in message.ranks if end.report is not None]
+
+
+def used_by_node(message: Heartbeat | NodeExit) -> Resources | None:
+    """What a node and its ranks have used, as its newest message says; None if it does not say."""
+    known = [each for each in (message.used, *(report.used for report in reports_of(message))) if each is not None]
+    return sum(known, NOTHING) if known else None
 
 
 class Aside(Record, extra="ignore"):

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from data_contracts.handoffs import Checkpoint, Record
 from data_contracts.messages.message import Message
+from data_contracts.resources import Resources
 
 
 class RankProcess(Message):
@@ -39,6 +40,7 @@ class RankReport(Message, extra="ignore"):
         saving: whether a checkpoint is being saved; waits_for: why saving takes longer, or "".
         stalls, stalled_s: checkpoints of this generation for which steps waited, and for how long.
         place, place_s, moves, own_s, steps: where it is (see `training.fit.rank_activity`), and for how long.
+        used: by its process, since its beginning.
         state: letter of its process's state (`T`: stopped); only in a heartbeat.
     """
 
@@ -63,6 +65,7 @@ class RankReport(Message, extra="ignore"):
     moves: int = 0
     own_s: float = 0.0
     steps: int = 0
+    used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
     state: str = Field(default="", exclude_if=operator.not_)
 
 

@@ -37,6 +37,7 @@ from infra.gang.node.local import Room, Start
 from infra.gang.rank_files import RankFiles, read_launch, stop_file
 from infra.processes.idle import IdleLimit
 from infra.processes.processes import terminable, uninterrupted
+from infra.processes.resources import PROCESS
 from infra.project.code_bundle import unpack
 from infra.records.datasets import local_dataset
 from infra.store import Store, layout, open_store
@@ -208,7 +209,7 @@ def report_of(rank: int, phase: Literal["starting", "training", "done"], polls: 
 
     A child without progress is found by the rank itself; see `idle_limit`.
     """
-    return RankReport(rank=rank, phase=phase, step=polls, steps=polls)
+    return RankReport(rank=rank, phase=phase, step=polls, steps=polls, used=PROCESS.total())
 
 
 def main() -> int:

@@ -24,6 +24,7 @@ from data_contracts.quoting import type_and_text, withholds
 from infra.files.atomic import replace_json
 from infra.processes.light_imports import end_light_imports
 from infra.processes.processes import MARK, is_alive, kill_marked
+from infra.processes.resources import PROCESS
 
 PARENT = "TRAINWRIGHT_PARENT"
 # Makes a child print the stacks of its threads to its log, as it does a rank.
@@ -63,7 +64,7 @@ def child_main(child: Child[R, A], work: Callable[[R, Report], A]) -> NoReturn:
     except Exception as error:
         traceback.print_exc()
         answer, code = _failed(TrainwrightError(f"{_name(work)} failed: {type_and_text(error)}."))
-    replace_json(answer_path, answer)
+    replace_json(answer_path, {**answer, "used": PROCESS.total().to_json()})
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: threads that user code left running must not keep a finished child alive.

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from data_contracts.errors import CorruptError, StorageUnavailable, UsageError
 from infra.files.digests import write_hashed
+from infra.processes.resources import PROCESS
 from infra.store import descriptors
 from infra.store.backend import MAX_READ_BYTES, Leftover, Stale, Stored, hash_and_copy
 from infra.store.descriptors import Draft
@@ -48,6 +49,7 @@ class FolderBackend:
         """Store `data` once, by hard link."""
         with self._translated(path), self._draft() as draft:
             draft.write(data)
+            PROCESS.put(len(data))
             self._publish(draft, path)
         return _tag(data)
 
@@ -56,6 +58,7 @@ class FolderBackend:
         with source.open("rb") as reading, self._translated(path), self._draft(private) as draft:
             with BufferedWriter(draft.open()) as writing:
                 shutil.copyfileobj(reading, writing, 2**22)
+                PROCESS.put(writing.tell())
             self._publish(draft, path)
 
     def create_from(self, path: str, pieces: Iterable[memoryview], scratch: Path) -> tuple[int, str]:
@@ -63,6 +66,7 @@ class FolderBackend:
         with self._translated(path), self._draft() as draft:
             with draft.open() as file:
                 found = write_hashed(pieces, file, sync=True)
+            PROCESS.put(found[0])
             self._publish(draft, path)
         return found
 
@@ -74,6 +78,7 @@ class FolderBackend:
                     if os.fstat(file.fileno()).st_size > MAX_READ_BYTES:
                         raise CorruptError(f"{path} is too large to be read as a whole.", details={"file": path})
                     data = file.read()
+                    PROCESS.get(len(data))
             except (IsADirectoryError, NotADirectoryError) as error:
                 raise FileNotFoundError(errno.ENOENT, "no such file", path) from error
         return data, _tag(data)
@@ -88,6 +93,7 @@ class FolderBackend:
                 held = ""
             if held != tag:
                 raise Stale(path)
+            PROCESS.put(len(data))
             with self._draft() as draft:
                 draft.write(data)
                 draft.settle()
@@ -98,10 +104,13 @@ class FolderBackend:
     def digest(self, path: str, copy: Path | None = None) -> tuple[int, str]:
         """Size and BLAKE3; a link or a special file is not followed."""
         with self._translated(path), opened_plain(self.root, path) as file:
-            return hash_and_copy(file, copy)
+            found = hash_and_copy(file, copy)
+        PROCESS.get(found[0])
+        return found
 
     def exists(self, path: str) -> bool:
         """Whether a file is there."""
+        PROCESS.get()
         with self._translated(path):
             try:
                 return stat.S_ISREG((self.root / path).stat().st_mode)
@@ -110,6 +119,7 @@ class FolderBackend:
 
     def names(self, folder: str, starting: str = "") -> list[str]:
         """Sorted names without those that begin with a dot, such as NFS' `.nfs…` of a file deleted while open."""
+        PROCESS.put()  # as a price list of S3 counts a listing
         with self._translated(folder):
             try:
                 names = os.listdir(self.root / folder)

@@ -8,8 +8,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from infra.files.digests import PIECE_BYTES
+from infra.processes.resources import PROCESS
 from infra.store.s3_connect import connect
 from infra.store.s3_errors import translate
+
+# Classes of requests as price lists of S3 have them: the first two cost as PUT does, all others as GET.
+_LIKE_PUT = ("Put", "Copy", "Post", "List", "Upload", "Create", "Complete")
+_FREE = ("Delete", "Abort")
 
 
 class S3Requests:
@@ -31,6 +36,7 @@ class S3Requests:
     def _fs(self) -> Any:
         if self._owner_pid != os.getpid():  # s3fs' event loop does not survive a fork
             self._filesystem = connect(self._options, self._translated(""))
+            count_requests(self._filesystem.s3.meta.events)
             self._owner_pid = os.getpid()
         return self._filesystem
 
@@ -64,6 +70,29 @@ class S3Requests:
             if not page.get("IsTruncated"):
                 return
             token = {"ContinuationToken": page["NextContinuationToken"]}
+
+
+def count_requests(events: Any) -> None:
+    """Count every request that a client of botocore sends, also repeated ones, and the bytes of the bodies."""
+    # File systems with equal options share a client, which must count once.
+    events.register("before-send.s3", _sent, unique_id="trainwright-sent")
+    events.register("after-call.s3.GetObject", _answered, unique_id="trainwright-answered")
+
+
+def _sent(request: Any, event_name: str, **_: Any) -> None:
+    operation = event_name.rpartition(".")[2]
+    if operation.startswith(_FREE):
+        return
+    if operation.startswith(_LIKE_PUT):
+        # The body's own length, where the request wraps it in chunks with a checksum.
+        sizes = (request.headers.get(name) for name in ("X-Amz-Decoded-Content-Length", "Content-Length"))
+        PROCESS.put(int(next(filter(None, sizes), 0)))
+    else:
+        PROCESS.get()
+
+
+def _answered(parsed: Mapping[str, Any], **_: Any) -> None:
+    PROCESS.received(parsed.get("ContentLength", 0))
 
 
 class Body:

@@ -50,7 +50,7 @@ def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, SignOfLi
     last = max([done, sign.at, *(node.released for gang in gangs for node in gang.nodes)])
     if sign.stage and last > done:
         stages.append(StageUsage(name=sign.stage, began=done, ended=last, status="killed"))
-    return began.model_copy(update={"ended": last, "stages": stages, "gangs": gangs})
+    return began.model_copy(update={"ended": last, "stages": stages, "gangs": gangs, "used": sign.used})
 
 
 def _numbered(parts: Iterable[str], kind: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, NodeExit
+from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, NodeExit, reports_of, used_by_node
 from data_contracts.usage import GangUsage, NodeUsage
 from infra.store import Store, layout
 
@@ -47,8 +47,8 @@ def _node(store: Store, place: tuple[str, int, int], first: int) -> tuple[NodeUs
     if joined is None and ended is None:
         return None
     beat = Heartbeat() if ended is not None else _last_beat(store, place)
-    reports = beat.ranks if ended is None else [end.report for end in ended.ranks if end.report is not None]
-    step = max([first, *(report.step for report in reports)])
+    message = beat if ended is None else ended
+    step = max([first, *(report.step for report in reports_of(message))])
     answered = None if joined is None else joined.time
     started = (answered or 0.0) if ended is None else ended.started
     released = max(started, beat.time if ended is None else ended.released)
@@ -60,6 +60,7 @@ def _node(store: Store, place: tuple[str, int, int], first: int) -> tuple[NodeUs
         # When its steps began and ended is not known.
         working=answered if step > first else None,
         stopped=released if step > first else None,
+        used=used_by_node(message),
     )
     how = "killed" if ended is None else "done" if ended.error is None else str(ended.error["cause"])
     return node, step, how

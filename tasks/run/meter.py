@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.resolved import UNKNOWN_PRICE
+from data_contracts.resources import NOTHING
 from data_contracts.run_report import RunReport, StageStatus
 from data_contracts.usage import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
 from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
+from infra.processes.resources import PROCESS
 from infra.store import layout
 from infra.store.pointers import PointerMoved, Versioned
 from infra.usage.cost import cost
@@ -115,13 +117,18 @@ class Meter:
         self._noting = threading.Lock()
         # After one write failed, the rest waits for the last record, so that an outage does not delay the run's end.
         self._is_away = False
+        # What the process used before belongs to no run.
+        PROCESS.take()
+        self._used = self._used_before = NOTHING
         self._stages: list[StageUsage] = []
         self._gangs: list[GangUsage] = []
 
     @property
     def so_far(self) -> ExecutionUsage:
         """The execution up to now."""
-        known = {"ended": max(now_s(), self._began.began), "stages": [*self._stages], "gangs": [*self._gangs]}
+        self._used += PROCESS.take()
+        ended = max(now_s(), self._began.began)
+        known = {"ended": ended, "stages": [*self._stages], "gangs": [*self._gangs], "used": self._used}
         return self._began.model_copy(update=known)
 
     @contextlib.contextmanager
@@ -139,6 +146,8 @@ class Meter:
 
     def stage(self, usage: StageUsage) -> None:
         """Record a stage that ended."""
+        self._used += PROCESS.take()
+        usage = usage.model_copy(update={"used": self._used - self._used_before})
         if usage.status != "cancelled":  # the last record, which follows at once, has it
             self._create_part(f"stage-{len(self._stages)}", usage)
         self._stages.append(usage)
@@ -165,8 +174,11 @@ class Meter:
         """Write a sign of life, with the stage that begins or the nodes that are to be launched."""
         with self._noting:
             stage = what if isinstance(what, str) else self._sign.stage
+            self._used += PROCESS.take()
+            if isinstance(what, str):
+                self._used_before = self._used
             followed = [*self._sign.follows, *([what] if isinstance(what, Followed) else [])]
-            self._sign = SignOfLife(at=now_s(), stage=stage, follows=followed)
+            self._sign = SignOfLife(at=now_s(), stage=stage, follows=followed, used=self._used)
             try:
                 self._last = self._run.store.pointer(self._beat_at).swap(self._last, self._sign.to_json())
             except PointerMoved as moved:  # the answer to an earlier write was lost

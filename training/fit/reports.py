@@ -14,6 +14,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.ranks import RankAnswer, RankReport, TrainingSummary
 from infra.gang.rank_files import RankFiles, stop_file
+from infra.processes.resources import PROCESS
 from training.fit.rank_activity import RankActivity
 
 # A rank reports at least this often, even when it makes no progress.
@@ -173,4 +174,5 @@ class Reports:
             moves=activity.moves,
             own_s=round(activity.own_s, 6),
             steps=activity.steps,
+            used=PROCESS.total(),
         )

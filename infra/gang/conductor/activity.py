@@ -6,8 +6,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data_contracts.messages.gang import Launch
-from data_contracts.messages.ranks import RankAnswer, RankReport
+from data_contracts.messages.gang import Heartbeat, Launch, NodeExit, reports_of, used_by_node
+from data_contracts.messages.ranks import RankAnswer
+from data_contracts.resources import Resources
 from data_contracts.usage import GangUsage, NodeUsage
 from infra.gang.conductor.members import Node
 from infra.gang.conductor.rank_reports import RankReports
@@ -42,6 +43,7 @@ class Activity:
     def __init__(self, launch: Launch, nodes: Sequence[Node], reports: RankReports) -> None:
         self._launch, self._nodes, self._reports = launch, nodes, reports
         self._seen: dict[int, _Seen] = {}
+        self._used: dict[int, Resources | None] = {}
         self.met: float | None = None
         self.ended = ""
         self._samples = self._steps_per_epoch = self._saves = 0
@@ -54,9 +56,10 @@ class Activity:
         self.ended, self._steps_per_epoch = "done", per_epoch if isinstance(per_epoch, int) else 0
         return answer
 
-    def take_in(self, number: int, reports: Sequence[RankReport]) -> None:
-        """Take in a heartbeat of node `number`."""
-        now = time.monotonic()
+    def take_in(self, number: int, message: Heartbeat | NodeExit) -> None:
+        """Take in a heartbeat, or the end, of node `number`."""
+        self._used[number] = used_by_node(message)
+        now, reports = time.monotonic(), reports_of(message)
         if not reports:
             return
         seen = self._seen.setdefault(number, _Seen(now, self._first))
@@ -104,6 +107,7 @@ class Activity:
             stopped=None if seen is None else self._at(seen.stopped),
             waited_s=0.0 if seen is None else seen.waited_s,
             saved_s=0.0 if seen is None else seen.saved_s,
+            used=self._used.get(number),
         )
 
     def _at(self, moment: float | None) -> float | None:

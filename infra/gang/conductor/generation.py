@@ -18,7 +18,7 @@ from data_contracts.errors import (
     TrainwrightError,
 )
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.gang import CancelMarker, Launch, Meeting
+from data_contracts.messages.gang import CancelMarker, Launch, Meeting, reports_of
 from data_contracts.messages.ranks import RankAnswer
 from infra import stopping
 from infra.gang.conductor.activity import Activity
@@ -258,14 +258,13 @@ class Generation:
             last = self._records.exit(number)
             while (beat := self._records.beat(number, node.beats)) is not None:
                 self.reports.take_in(beat.ranks, self.members.called(number))
-                self.activity.take_in(number, beat.ranks)
+                self.activity.take_in(number, beat)
                 node.beats += 1
                 node.unreachable = beat.unreachable
                 node.heard = time.monotonic()
             if last is not None:
-                reports = [end.report for end in last.ranks if end.report is not None]
-                self.reports.take_in(reports, self.members.called(number))
-                self.activity.take_in(number, reports)
+                self.reports.take_in(reports_of(last), self.members.called(number))
+                self.activity.take_in(number, last)
             if last is not None or ended is not None:
                 node.released = time.monotonic()
             silence_s = self.launch.silence_s

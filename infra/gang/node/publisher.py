@@ -15,6 +15,7 @@ from infra.gang.node.rank_logs import RankLogs
 from infra.gang.node.ranks import RankWatch
 from infra.gang.rank_files import RankFiles
 from infra.processes.clock import now_s
+from infra.processes.resources import PROCESS
 from infra.store import Store, layout
 from infra.store.retry import ConductorWatch, patiently
 
@@ -90,6 +91,7 @@ class Publisher:
             started=started,
             released=now_s(),
             ranks=ends,
+            used=PROCESS.total(),
         )
         if not isinstance(error, Fenced):
             patiently(lambda: self._store.create_once(layout.node_exit(*self._place), record.to_json()))
@@ -100,6 +102,7 @@ class Publisher:
             time=now_s(),
             ranks=[] if self.watch is None else self.watch.reports(),
             unreachable=[] if self.probe is None else self.probe.unreachable,
+            used=PROCESS.total(),
         ).to_json()
         # A store that is unreachable does not end training: the same number is tried again with the next beat.
         if self._conductor.tolerantly(lambda: self._store.create_once(path, beat)):

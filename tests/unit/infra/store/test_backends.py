@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import CorruptError, UsageError
+from infra.processes.resources import PROCESS
 from infra.store import Store
 from infra.store.backend import Stale
 from infra.store.s3 import S3Backend
@@ -28,6 +29,19 @@ def test_reads_what_was_written(store: Store, data: bytes) -> None:
     assert store.read("x") == data
     with pytest.raises(FileExistsError):
         store.create("x", b"other")
+
+
+def test_requests_and_bytes_are_counted(store: Store) -> None:
+    store.exists("nothing")
+    PROCESS.take()
+    store.create("x", b"12345")
+    store.read("x")
+    store.list("")
+    store.exists("x")
+    used = PROCESS.take()
+    assert (used.written_bytes, used.read_bytes) == (5, 5)
+    assert used.put_requests in (1, 2), "names may be listed from a database"
+    assert used.get_requests in (2, 3), "on S3, s3fs may look at what it wrote"
 
 
 def test_json(store: Store) -> None:

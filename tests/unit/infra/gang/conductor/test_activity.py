@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from data_contracts.messages.gang import Heartbeat
 from data_contracts.messages.ranks import RankReport
+from data_contracts.resources import Resources
 from infra.gang.conductor.activity import Activity
 
 
@@ -30,10 +32,11 @@ def test_only_the_time_that_steps_waited_is_saving(monkeypatch: pytest.MonkeyPat
         [report(12, 2, 1.5), report(12, 2, 1.25, 1)],
         [report(12, 2, 1.0), report(12, 2, 1.0, 1)],  # a report that was overtaken
     ]
-    for reports in beats:
+    for number, reports in enumerate(beats):
         now += 1
-        activity.take_in(0, reports)
+        activity.take_in(0, Heartbeat(ranks=reports, used=Resources(put_requests=number)))
     usage = activity.usage(local=False)
     [used] = usage.nodes
     assert (usage.saves, used.saved_s, used.waited_s) == (2, 1.5, 0.0)
     assert (usage.last_step, usage.kept_step) == (12, 4)
+    assert used.used == Resources(put_requests=5), "each heartbeat has the sum so far"

@@ -1,0 +1,87 @@
+"""What work used beside time: requests to the store, bytes that it moved, and energy."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from data_contracts.records import Record
+
+# More than all stores of the world hold; a larger number in a file is damage.
+Count = Annotated[int, Field(ge=0, le=2**80)]
+
+
+class Resources(Record):
+    """Quantities that add up; each is counted by one process, and charged to one payer.
+
+    Attributes:
+        put_requests: to the store, of the class of PUT: writing and listing; get_requests: of the class of GET.
+        written_bytes, read_bytes: of the store, by these requests.
+        millijoules: measured energy; None if nothing could be measured.
+        gpu_busy_ms: milliseconds in which accelerators computed, summed over them; None if nothing says so.
+        elsewhere: whether another process on the machine measures its energy, and this one must not.
+    """
+
+    # Heartbeats in a store hold this record, and a later version may add to it.
+    model_config = ConfigDict(extra="ignore")
+
+    put_requests: Count = Field(default=0, exclude_if=operator.not_)
+    get_requests: Count = Field(default=0, exclude_if=operator.not_)
+    written_bytes: Count = Field(default=0, exclude_if=operator.not_)
+    read_bytes: Count = Field(default=0, exclude_if=operator.not_)
+    millijoules: Count | None = Field(default=None, exclude_if=lambda known: known is None)
+    gpu_busy_ms: Count | None = Field(default=None, exclude_if=lambda known: known is None)
+    elsewhere: bool = Field(default=False, exclude_if=operator.not_)
+
+    def __add__(self, other: Resources) -> Resources:
+        """The sum; what only one of both knows counts as it does there."""
+        return Resources(
+            put_requests=self.put_requests + other.put_requests,
+            get_requests=self.get_requests + other.get_requests,
+            written_bytes=self.written_bytes + other.written_bytes,
+            read_bytes=self.read_bytes + other.read_bytes,
+            millijoules=_added(self.millijoules, other.millijoules),
+            gpu_busy_ms=_added(self.gpu_busy_ms, other.gpu_busy_ms),
+            elsewhere=self.elsewhere or other.elsewhere,
+        )
+
+    def __sub__(self, other: Resources) -> Resources:
+        """What `other` does not contain; never less than nothing."""
+        return Resources(
+            put_requests=max(self.put_requests - other.put_requests, 0),
+            get_requests=max(self.get_requests - other.get_requests, 0),
+            written_bytes=max(self.written_bytes - other.written_bytes, 0),
+            read_bytes=max(self.read_bytes - other.read_bytes, 0),
+            millijoules=_without(self.millijoules, other.millijoules),
+            gpu_busy_ms=_without(self.gpu_busy_ms, other.gpu_busy_ms),
+            elsewhere=self.elsewhere,
+        )
+
+    def part(self, began: int, ended: int, length: int) -> Resources:
+        """The share of the time from `began` to `ended` in `length`; shares that tile it add up exactly."""
+
+        def share(whole: int) -> int:
+            return whole * ended // length - whole * began // length
+
+        return Resources(
+            put_requests=share(self.put_requests),
+            get_requests=share(self.get_requests),
+            written_bytes=share(self.written_bytes),
+            read_bytes=share(self.read_bytes),
+            millijoules=None if self.millijoules is None else share(self.millijoules),
+            gpu_busy_ms=None if self.gpu_busy_ms is None else share(self.gpu_busy_ms),
+            elsewhere=self.elsewhere,
+        )
+
+
+NOTHING = Resources()
+
+
+def _added(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else one + other
+
+
+def _without(one: int | None, other: int | None) -> int | None:
+    return None if one is None else max(one - (other or 0), 0)
