@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -51,6 +51,8 @@ class MachineEntry(Section):
     """Accelerators of a node; 0 for CPU only. Default: as the shipped book says, else 0."""
     memory_bytes: int | None = Field(default=None, ge=0)
     """Memory of one accelerator in bytes; 0 if unknown. Default: as the shipped book says, else 0."""
+    watts: Amount | None = None
+    """Power of the whole node at work, for estimates of energy where nothing is measured; default: unknown."""
     prices: list[MachinePrice] = Field(default_factory=list)
     """Its prices. Without one, its cost is unknown."""
 
@@ -68,6 +70,50 @@ class MachineEntry(Section):
         return self
 
 
+class StorePrice(Section):
+    """What a store costs from a day on; what is left out is unknown, and 0 is free."""
+
+    date: Day
+    """The first day of these prices, such as 2026-11-09."""
+    currency: Currency
+    """ISO 4217 code, such as USD."""
+    per_gb_month: Amount | None = None
+    """Price of keeping 10^9 bytes for a month; default: unknown."""
+    put_per_1000: Amount | None = None
+    """Price of 1,000 requests that write or list; default: unknown."""
+    get_per_1000: Amount | None = None
+    """Price of 1,000 other requests; deletions are free. Default: unknown."""
+    egress_per_gb: Amount | None = None
+    """Price of 10^9 bytes that are read from another region; default: unknown."""
+    source: str = ""
+    """Where the prices were read."""
+
+
+class StoreEntry(Section):
+    """A store, or all stores of a kind."""
+
+    region: str = ""
+    """Where it lies; without it, nobody knows which reads are egress."""
+    prices: list[StorePrice] = Field(default_factory=list)
+    """Its prices. Without one, its cost is unknown."""
+
+    @model_validator(mode="after")
+    def _one_price_a_day(self) -> StoreEntry:
+        _once_a_day([one.date for one in self.prices], "prices")
+        return self
+
+
+class Intensity(Section):
+    """How much carbon dioxide a region's electricity stands for, from a day on."""
+
+    date: Day
+    """The first day of this figure, such as 2026-11-09."""
+    g_per_kwh: Amount
+    """Grams of CO2 equivalent for a kilowatt-hour."""
+    source: str = ""
+    """Where the figure was read."""
+
+
 class PoolEntry(Shorthand):
     """The kind of node that a Prefect work pool has; text is short for `machine`."""
 
@@ -81,6 +127,9 @@ class PoolEntry(Shorthand):
     """`on-demand` or `spot`."""
 
 
+D = TypeVar("D", StorePrice, Intensity)
+
+
 class PriceBook(Section):
     """A file of prices; yours replaces entries of the shipped one by name."""
 
@@ -92,6 +141,23 @@ class PriceBook(Section):
     """Kinds of nodes, by name."""
     pools: dict[str, PoolEntry] = Field(default_factory=dict)
     """The kind of node of each Prefect work pool, by the pool's name."""
+    stores: dict[str, StoreEntry] = Field(default_factory=dict)
+    """What stores cost: by the beginning of their address, such as `s3://models`, or by kind: `s3`, `folder`."""
+    carbon: dict[str, list[Intensity]] = Field(default_factory=dict)
+    """The carbon intensity of electricity, by region."""
+
+    @model_validator(mode="after")
+    def _one_intensity_a_day(self) -> PriceBook:
+        for region, known in self.carbon.items():
+            _once_a_day([one.date for one in known], "carbon", region)
+        return self
+
+
+def _once_a_day(days: list[str], *field: str) -> None:
+    """FieldError if two entries hold from the same day on."""
+    for number, day in enumerate(days):
+        if day in days[:number]:
+            raise FieldError((*field, number), f"{day} has two entries; keep one of them")
 
 
 def price_on(
@@ -108,3 +174,15 @@ def price_on(
     if not here and not region and len({one.region for one in known}) == 1:
         here = known
     return max(here, key=lambda one: one.date, default=None)
+
+
+def store_entry(stores: Mapping[str, StoreEntry], uri: str) -> StoreEntry | None:
+    """The entry of a store: the longest name that its address begins with, else that of its kind; None without one."""
+    named = [name for name in stores if "/" in name and f"{uri}/".startswith(f"{name.rstrip('/')}/")]
+    kind = "s3" if uri.startswith("s3://") else "folder"
+    return stores[max(named, key=len)] if named else stores.get(kind)
+
+
+def newest_on(dated: Iterable[D], day: str) -> D | None:
+    """The newest entry that holds on `day` (ISO); None if the first begins later."""
+    return max((one for one in dated if one.date <= day), key=lambda one: one.date, default=None)

@@ -21,6 +21,8 @@ class Price(Record):
         price_date: the day since which the price holds; "" if the price is unknown.
         pool: the Prefect work pool of the node; "": it is the machine that carries the run out.
         devices: accelerators of the node; 0 for CPU only, and if the machine is unknown.
+        watts: power of the node at work, as the book states it; None if it does not.
+        g_per_kwh: CO2 equivalent of a kilowatt-hour where the node is, since the day `carbon_date`; None if unknown.
     """
 
     machine: str
@@ -31,6 +33,9 @@ class Price(Record):
     term: Literal["on-demand", "spot"] = Field(default="on-demand", exclude_if=lambda term: term == "on-demand")
     pool: str = Field(default="", exclude_if=operator.not_)
     devices: int = Field(default=0, exclude_if=operator.not_)
+    watts: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=lambda known: known is None)
+    g_per_kwh: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=lambda known: known is None)
+    carbon_date: str = Field(default="", exclude_if=operator.not_)
 
     @model_validator(mode="before")
     @classmethod
@@ -59,6 +64,23 @@ class Price(Record):
 
 # Of a place of which the records of a run say nothing.
 UNKNOWN_PRICE = Price(machine="", per_hour=None, price_date="")
+
+
+class StoreRates(Record):
+    """What the store of a run costs, as the price book said at the start of the run; None is unknown, and not 0.
+
+    Attributes:
+        region: where it lies; "" if the book does not say.
+        price_date: the day since which the prices hold.
+    """
+
+    price_date: str
+    currency: str
+    region: str = Field(default="", exclude_if=operator.not_)
+    per_gb_month: float | None = Field(default=None, exclude_if=lambda known: known is None)
+    put_per_1000: float | None = Field(default=None, exclude_if=lambda known: known is None)
+    get_per_1000: float | None = Field(default=None, exclude_if=lambda known: known is None)
+    egress_per_gb: float | None = Field(default=None, exclude_if=lambda known: known is None)
 
 
 class DriftReference(Record):
@@ -105,6 +127,7 @@ class Resolved(HandOff):
         prices: of the other places where the run does work, by section; `here` is the machine that carries it out.
             Empty in runs of an earlier Trainwright.
         checkpoint: what `train.checkpoint: auto` stands for; None without it.
+        store_rates: what the store costs; None if no price book says.
         fresh: whether the run was asked for a training of its own (`--new`).
     """
 
@@ -138,6 +161,7 @@ class Resolved(HandOff):
 
     prices: dict[str, Price] = Field(default_factory=dict, exclude_if=lambda prices: not prices)
     checkpoint: CheckpointInterval | None = Field(default=None, exclude_if=lambda found: found is None)
+    store_rates: StoreRates | None = Field(default=None, exclude_if=lambda known: known is None)
 
     def price_of(self, section: str) -> Price | None:
         """What a node costs that does the work of a section; `here`: of the machine that carries the run out.

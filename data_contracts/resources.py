@@ -59,6 +59,12 @@ class Resources(Record):
             elsewhere=self.elsewhere,
         )
 
+    @property
+    def anything(self) -> bool:
+        """Whether any quantity is more than 0."""
+        counted = (self.put_requests, self.get_requests, self.written_bytes, self.read_bytes)
+        return any(counted) or bool(self.millijoules) or bool(self.gpu_busy_ms)
+
     def part(self, began: int, ended: int, length: int) -> Resources:
         """The share of the time from `began` to `ended` in `length`; shares that tile it add up exactly."""
 

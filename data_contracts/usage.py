@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from data_contracts.handoffs import HandOff, Record
-from data_contracts.resolved import Price
+from data_contracts.resolved import Price, StoreRates
 from data_contracts.resources import Resources
 from data_contracts.run_report import StageStatus
 
@@ -112,6 +112,7 @@ class ExecutionUsage(HandOff):
         began, ended: of the process; `ended` is None in the record of its start.
         stages: in order; gangs: every generation that it launched.
         used: by the process and its children beside time, stages included; not by nodes.
+        rates: what the store costs; None if it is unknown.
     """
 
     run_id: str
@@ -125,3 +126,4 @@ class ExecutionUsage(HandOff):
     stages: list[StageUsage] = Field(default_factory=list)
     gangs: list[GangUsage] = Field(default_factory=list)
     used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
+    rates: StoreRates | None = Field(default=None, exclude_if=lambda rates: rates is None)

@@ -6,7 +6,7 @@ import argparse
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,8 +15,10 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.usage import ExecutionUsage
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
+from infra.quantities import size
 from infra.sources.window import Window, parse_window
 from infra.store import Store, layout
+from tasks.costs.beside_time import BesideTime
 from tasks.costs.charges import Charge
 from tasks.costs.focus import columns, left_out_s, rows
 from tasks.costs.histories import Usage, usage_of
@@ -24,6 +26,13 @@ from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
+_BESIDE = (
+    "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",
+)  # fmt: skip
+_HEAD = (
+    "runs", "node_seconds", "gpu_seconds", "unpriced_s", "goodput", "currency", "amount", "estimate", *_BESIDE,
+    "store_amount",
+)  # fmt: skip
 # The last four are the wide forms, which some programs take for the same.
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 
@@ -91,6 +100,13 @@ def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[st
     return used, damaged
 
 
+_COLUMNS: dict[str, Callable[[BesideTime], str]] = {
+    "requests": lambda one: _nonzero(one.used.put_requests + one.used.get_requests, "{:,}".format),
+    "moved": lambda one: _nonzero(one.used.written_bytes + one.used.read_bytes, size),
+    "store": lambda one: in_words(one.amounts),
+    "energy": lambda one: one.energy,
+    "CO2e": lambda one: one.carbon,
+}
 Found = list[tuple[ExecutionUsage, Charge]]
 
 
@@ -109,7 +125,7 @@ def _text(
         version = arguments.focus_version
         return _csv(columns(version), [list(row.values()) for row in rows(found, version, so_far)])
     if arguments.format == "csv":
-        head = [*by, "runs", "node_seconds", "gpu_seconds", "unpriced_s", "goodput", "currency", "amount", "estimate"]
+        head = [*by, *_HEAD]
         return _csv(head, [line for group in groups for line in _lines(group)])
     if arguments.format == "json":
         import json
@@ -120,11 +136,20 @@ def _text(
 
 def _lines(group: Sum) -> list[list[Any]]:
     """One line for each currency; an unknown amount is empty."""
-    known: list[tuple[str, Any]] = [(currency, f"{amount:.6f}") for currency, amount in sorted(group.amounts.items())]
+    beside = group.beside
+    stored = {currency: f"{amount:.9f}" for currency, amount in beside.amounts.items()}
+    known: list[tuple[str, Any, str]] = [
+        (currency, f"{group.amounts[currency]:.6f}" if currency in group.amounts else "", stored.get(currency, ""))
+        for currency in sorted({*group.amounts, *stored})
+    ]
+    more = [beside.to_json()[name] for name in _BESIDE]
     goodput = "" if group.goodput is None else f"{group.goodput:.4f}"
     start = [*group.words, len(group.runs)]
     figures = [f"{group.node_seconds:.3f}", f"{group.gpu_seconds:.3f}", f"{group.unpriced_s:.3f}", goodput]
-    return [[*start, *figures, currency, amount, "true"] for currency, amount in known or [("", "")]]
+    return [
+        [*start, *figures, currency, amount, "true", *more, store_amount]
+        for currency, amount, store_amount in known or [("", "", "")]
+    ]
 
 
 def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
@@ -150,10 +175,17 @@ def _cell(value: Any) -> str:
 def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> str:
     if not groups:
         return f"No run used anything since {window.start:%Y-%m-%d %H:%M} UTC"
-    figures = ("runs", "node-hours", "GPU-hours", "cost", "goodput")
-    lines = [(*one.words, *_figures(one), _waste(one)) for one in groups]
+    # Columns of what nobody measured would only take room.
+    beside = [name for name, of in _COLUMNS.items() if of(total.beside) not in ("", "unknown")]
+    figures = ("runs", "node-hours", "GPU-hours", "cost", *beside, "goodput")
+
+    def shown(one: Sum) -> tuple[str, ...]:
+        *before, goodput = _figures(one)
+        return (*before, *(_COLUMNS[name](one.beside) for name in beside), goodput)
+
+    lines = [(*one.words, *shown(one), _waste(one)) for one in groups]
     if len(groups) > 1:
-        lines.append(("in all", *[""] * (len(by) - 1), *_figures(total), _waste(total)))
+        lines.append(("in all", *[""] * (len(by) - 1), *shown(total), _waste(total)))
     text = [
         f"estimates from {window.start:%Y-%m-%d %H:%M} to {window.end:%Y-%m-%d %H:%M} UTC, at the prices of each run's "
         "start",
@@ -174,6 +206,10 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
             "(docs/cost.md)",
         ]
     return "\n".join(text)
+
+
+def _nonzero(count: int, words: Callable[[int], str]) -> str:
+    return words(count) if count else ""
 
 
 def _figures(one: Sum) -> tuple[str, ...]:

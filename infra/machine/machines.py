@@ -15,8 +15,18 @@ from typing import Any
 
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Record
-from data_contracts.price_book import MachinePrice, PoolEntry, PriceBook, Term, price_on
-from data_contracts.resolved import Price
+from data_contracts.price_book import (
+    Intensity,
+    MachinePrice,
+    PoolEntry,
+    PriceBook,
+    StoreEntry,
+    Term,
+    newest_on,
+    price_on,
+    store_entry,
+)
+from data_contracts.resolved import Price, StoreRates
 from infra.machine.price_files import read_book
 
 VARIABLE = "TRAINWRIGHT_MACHINES"
@@ -32,18 +42,20 @@ class Machine(Record):
     Attributes:
         devices: number of accelerators; 0 for CPU only.
         memory_bytes: memory of one accelerator; 0 if unknown.
+        watts: power of the whole node at work; None if unknown.
         prices: of the whole node; empty: what it costs is unknown.
     """
 
     name: str
     devices: int = 0
     memory_bytes: int = 0
+    watts: float | None = None
     prices: tuple[MachinePrice, ...] = ()
 
     def price(self, day: str, region: str = "", term: Term = "on-demand", pool: str = "") -> Price:
         """What a node costs on `day`, for the records of a run; `per_hour` is None if the book does not say."""
         found = price_on(self.prices, day, region, term)
-        about: dict[str, Any] = {"machine": self.name, "devices": self.devices, "pool": pool}
+        about: dict[str, Any] = {"machine": self.name, "devices": self.devices, "pool": pool, "watts": self.watts}
         if found is None:
             return Price(per_hour=None, price_date="", region=region, term=term, **about)
         return Price(
@@ -67,6 +79,28 @@ class Prices(Record):
 
     machines: dict[str, Machine]
     pools: dict[str, PoolEntry]
+    stores: dict[str, StoreEntry]
+    carbon: dict[str, list[Intensity]]
+
+    def with_carbon(self, price: Price, day: str) -> Price:
+        """A price with the carbon intensity of its region; a place without a region takes that of the only one."""
+        place = self.pools.get(price.pool)
+        region = (place.region if place is not None else "") or price.region
+        if not region and len(self.carbon) == 1:
+            region = next(iter(self.carbon))
+        found = newest_on(self.carbon.get(region, []), day)
+        if found is None:
+            return price
+        return price.model_copy(update={"g_per_kwh": found.g_per_kwh, "carbon_date": found.date})
+
+    def of_store(self, uri: str, day: str) -> StoreRates | None:
+        """What a store costs on `day`; None if no book says."""
+        entry = store_entry(self.stores, uri)
+        found = None if entry is None else newest_on(entry.prices, day)
+        if entry is None or found is None:
+            return None
+        known = found.model_dump(exclude={"date", "source"})
+        return StoreRates(price_date=found.date, region=entry.region, **known)
 
     def of_pool(self, pool: str, day: str) -> Price:
         """What a node of a Prefect work pool costs; unknown if no book says which machine the pool has."""
@@ -88,6 +122,7 @@ def prices() -> Prices:
             name=name,
             devices=known.devices if entry.devices is None else entry.devices,
             memory_bytes=known.memory_bytes if entry.memory_bytes is None else entry.memory_bytes,
+            watts=known.watts if entry.watts is None else entry.watts,
             prices=tuple(entry.prices),
         )
     for pool, place in own.pools.items():
@@ -96,7 +131,7 @@ def prices() -> Prices:
                 f"{named}: pools.{pool}: the price book has no machine {place.machine!r}.",
                 remedy=_near(place.machine, machines),
             )
-    return Prices(machines=machines, pools=own.pools)
+    return Prices(machines=machines, pools=own.pools, stores=own.stores, carbon=own.carbon)
 
 
 def catalogue() -> dict[str, Machine]:
@@ -141,6 +176,7 @@ def _shipped() -> dict[str, Machine]:
             name=name,
             devices=entry.devices or 0,
             memory_bytes=entry.memory_bytes or 0,
+            watts=entry.watts,
             prices=tuple(entry.prices),
         )
         for name, entry in book.machines.items()

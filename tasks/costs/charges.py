@@ -7,11 +7,13 @@ add up to its time exactly, however short the steps are.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from data_contracts.resolved import UNKNOWN_PRICE, Price
+from data_contracts.resources import NOTHING, Resources
 from data_contracts.usage import HERE, ExecutionUsage, GangUsage, NodeUsage, StageUsage
+from tasks.costs.quantities import MICRO, Place, Span, may_be_estimated, of_process, spread
 
 # Goodput is `work`; everything else is waste, by its cause. docs/cost.md explains each.
 Cause = Literal[
@@ -20,7 +22,6 @@ Cause = Literal[
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 # How a generation ended of which an earlier Trainwright kept only a sum.
 ONLY_A_SUM = ""
-MICRO = 1_000_000
 _FAILED = ("failed", "cancelled", "killed")
 
 
@@ -30,6 +31,8 @@ class Charge:
 
     Attributes:
         generation, node: None for the machine that carries the run out.
+        used: its share of requests, bytes and measured energy.
+        estimable: whether its energy was not measured, and may be estimated.
     """
 
     run_id: str
@@ -41,6 +44,8 @@ class Charge:
     price: Price
     generation: int | None = None
     node: int | None = None
+    used: Resources = NOTHING
+    estimable: bool = False
 
     @property
     def node_seconds(self) -> float:
@@ -57,18 +62,35 @@ class Charge:
         """Its cost in the currency of its price; None if the price is unknown."""
         return None if self.price.per_hour is None else self.node_seconds / 3600 * self.price.per_hour
 
+    @property
+    def joules(self) -> float | None:
+        """Its energy, measured or, if `estimable`, estimated from the power that the price book states."""
+        if self.used.millijoules is not None:
+            return self.used.millijoules / 1000
+        return self.node_seconds * self.price.watts if self.estimable and self.price.watts is not None else None
 
-Span = tuple[int, int]
+    def cut(self, began_us: int, ended_us: int) -> Charge:
+        """The part of it between two moments that lie in it, with its share of what was used."""
+        length = self.ended_us - self.began_us
+        share = self.used if not length else self.used.part(began_us - self.began_us, ended_us - self.began_us, length)
+        return replace(self, began_us=began_us, ended_us=ended_us, used=share)
 
 
 def charges(execution: ExecutionUsage) -> list[Charge]:
-    """Disjoint charges for every node-second of an execution: its own machine, and the nodes that it launched."""
+    """Disjoint charges for every node-second of an execution: its own machine, and the nodes that it launched.
+
+    Every request, byte and joule is in one of them; one without a length is there only for these.
+    """
     made: list[Charge] = []
     for gangs in _launches(execution.gangs):
         for number, gang in enumerate(gangs):
             following = gangs[number + 1] if number + 1 < len(gangs) else None
             made += _of_gang(execution, gang, following)
-    return [one for one in [*made, *_of_machine(execution)] if one.ended_us > one.began_us]
+    made += [*_of_machine(execution)] or [_at_start(execution)]
+    places = [Place(one.stage, (one.began_us, one.ended_us), one.node is None) for one in made]
+    shared = zip(made, of_process(execution, places), strict=True)
+    made = [replace(one, used=one.used + share) if share.anything else one for one, share in shared]
+    return [one for one in made if one.ended_us > one.began_us or one.used.anything]
 
 
 def _launches(gangs: Iterable[GangUsage]) -> list[list[GangUsage]]:
@@ -90,7 +112,11 @@ def _of_gang(execution: ExecutionUsage, gang: GangUsage, following: GangUsage | 
         released = spans[-1][1][1] if spans else 0
         if not gang.local and node.joined is not None and over > released:
             spans.append(("idle", (released, over)))
-        for cause, (began, ended) in spans:
+        # What a node used, it used until its release.
+        shares = spread(node.used, [span for cause, span in spans if cause != "idle"])
+        estimable = may_be_estimated([node.used, *([execution.used] if gang.local else [])])
+        shares += [NOTHING] * (len(spans) - len(shares))
+        for (cause, (began, ended)), used in zip(spans, shares, strict=True):
             yield Charge(
                 run_id=execution.run_id,
                 execution=execution.execution,
@@ -101,6 +127,8 @@ def _of_gang(execution: ExecutionUsage, gang: GangUsage, following: GangUsage | 
                 price=price,
                 generation=gang.generation,
                 node=node.number,
+                used=used,
+                estimable=estimable,
             )
 
 
@@ -162,7 +190,15 @@ def _of_machine(execution: ExecutionUsage) -> Iterator[Charge]:
                 began_us=free[0],
                 ended_us=free[1],
                 price=_price(execution, HERE),
+                estimable=may_be_estimated([execution.used]),
             )
+
+
+def _at_start(execution: ExecutionUsage) -> Charge:
+    """A charge of no length, for what a process used that was killed before any time was noted."""
+    at = _micro(execution.began)
+    price = _price(execution, HERE)
+    return Charge(execution.run_id, execution.execution, "run", "conductor", began_us=at, ended_us=at, price=price)
 
 
 def _timeline(stages: Sequence[StageUsage], whole: Span, elsewhere: set[str]) -> Iterator[tuple[str, Cause, Span]]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Literal
 
 from data_contracts.usage import ExecutionUsage
-from tasks.costs.charges import MICRO, Charge
+from tasks.costs.charges import Charge
+from tasks.costs.quantities import MICRO
 
 Version = Literal["1.2", "1.3", "1.4"]
 VERSIONS: tuple[Version, ...] = ("1.2", "1.3", "1.4")
@@ -98,7 +98,7 @@ def _by_day(found: Sequence[tuple[ExecutionUsage, Charge]]) -> Iterator[tuple[Ex
         began = charge.began_us
         while charge.amount is not None and began < charge.ended_us:
             ended = min(charge.ended_us, (began // _DAY_US + 1) * _DAY_US)
-            yield one, replace(charge, began_us=began, ended_us=ended)
+            yield one, charge.cut(began, ended)
             began = ended
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from data_contracts.errors import UsageError
+from data_contracts.resolved import StoreRates
 from data_contracts.usage import ExecutionUsage, GangUsage
-from tasks.costs.charges import MICRO, Charge, charges
+from tasks.costs.beside_time import BesideTime
+from tasks.costs.charges import Charge, charges
+from tasks.costs.quantities import MICRO
 
 # What a sum may be by; any other word is the name of a tag.
 _OWN: dict[str, Callable[[ExecutionUsage, Charge], str]] = {
@@ -36,6 +40,7 @@ class Sum:
         causes: node-seconds by cause.
         samples, epochs: that trainings consumed and kept; 0 if unknown.
         so_far: runs that have not ended.
+        beside: requests, bytes, energy and carbon.
     """
 
     words: tuple[str, ...] = ()
@@ -48,9 +53,11 @@ class Sum:
     causes: dict[str, float] = field(default_factory=dict)
     samples: float = 0.0
     epochs: float = 0.0
+    beside: BesideTime = field(default_factory=BesideTime)
 
-    def add(self, charge: Charge) -> None:
-        """Add one charge."""
+    def add(self, charge: Charge, rates: StoreRates | None = None) -> None:
+        """Add one charge; `rates`: of the store of its run."""
+        self.beside.add(charge, rates)
         seconds = charge.node_seconds
         self.runs.add(charge.run_id)
         self.node_seconds += seconds
@@ -94,6 +101,7 @@ class Sum:
             "goodput": self.goodput,
             "per_epoch": self.per(self.epochs),
             "per_million_samples": self.per(self.samples / 1e6),
+            **self.beside.to_json(),
         }
 
 
@@ -103,12 +111,16 @@ def in_words(amounts: Mapping[str, float]) -> str:
 
 
 def check_words(by: Sequence[str], executions: Iterable[ExecutionUsage]) -> None:
-    """UsageError for a word that is neither one of ours nor a tag of any run."""
-    tags = {name for one in executions for name in one.tags}
+    """UsageError for a word that is neither one of ours nor a tag of any run; it names those that are near."""
+    counted = list(executions)
+    tags = {name for one in counted for name in one.tags}
+    known = [*_OWN, *sorted(tags)]
     for word in by:
-        if word not in _OWN and word not in tags and tags:
-            known = ", ".join([*_OWN, *sorted(tags)])
-            raise UsageError(f"--by: no run has a tag {word!r}.", remedy=f"Known are {known}.")
+        # Where nothing has run yet, nobody knows which tags there are.
+        if word not in known and counted:
+            near = difflib.get_close_matches(word, known, n=2)
+            remedy = f"Did you mean {' or '.join(near)}?" if near else f"Known are {', '.join(known)}."
+            raise UsageError(f"--by: no run has a tag {word!r}.", remedy=remedy)
 
 
 def charged(
@@ -120,9 +132,8 @@ def charged(
     for one in executions:
         for charge in charges(one):
             began, ended = max(charge.began_us, since), min(charge.ended_us, until)
-            if ended > began:
-                cut = replace(charge, began_us=began, ended_us=ended)
-                found.append((one, cut))
+            if ended > began or since <= charge.began_us == charge.ended_us < until:
+                found.append((one, charge.cut(began, ended)))
     return found
 
 
@@ -146,7 +157,7 @@ def sums(found: Sequence[tuple[ExecutionUsage, Charge]], by: Sequence[str], so_f
             launched = one.run_id + one.execution, charge.generation
             trained_us[launched] = trained_us.get(launched, 0) + charge.ended_us - charge.began_us
         for each in (group, total):
-            each.add(charge)
+            each.add(charge, one.rates)
     counted: set[tuple[str, str, int]] = set()
     for name, (one, group) in executions.items():
         whole_us = _trained_us(one)

@@ -110,6 +110,7 @@ class Meter:
             tags=run.spec.tags,
             prices=prices,
             began=now_s(),
+            rates=resolved.store_rates,
         )
         self._beat_at = layout.usage_beat(run.run_id, named)
         self._sign = SignOfLife(at=now_s())

@@ -11,8 +11,8 @@ from infra.machine import machines
 from infra.machine.machines import LOCAL, THIS_MACHINE
 
 
-def run_prices(spec: PipelineSpec, day: str) -> dict[str, Any]:
-    """`price` and `prices` of a run's resolved inputs: of a node that trains, and of the other places.
+def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
+    """`price`, `prices` and `store_rates` of a run's resolved inputs: of a node that trains, other places, the store.
 
     `train.machine` holds for the nodes that train, and on this machine for everything. Without it a pool has the
     machine that the price book gives it, and this machine is what TRAINWRIGHT_MACHINE says. What nothing names has an
@@ -38,4 +38,8 @@ def run_prices(spec: PipelineSpec, day: str) -> dict[str, Any]:
             prices[name] = here
         else:
             prices[name] = trained if section.pool == train.pool else book.of_pool(section.pool, day)
-    return {"price": trained, "prices": prices}
+    return {
+        "price": book.with_carbon(trained, day),
+        "prices": {name: book.with_carbon(one, day) for name, one in prices.items()},
+        "store_rates": book.of_store(store, day) if store else None,
+    }

@@ -100,7 +100,7 @@ def resolve(spec: PipelineSpec, path: Path, store: Store, *, run_id: str, option
         drift=resolve_drift(spec, path, store),
         checkpoint=resolve_interval(spec, store),
         fresh=options.fresh,
-        **run_prices(spec, started_by["started"][:10]),
+        **run_prices(spec, started_by["started"][:10], store.uri),
         **started_by,
     )
 

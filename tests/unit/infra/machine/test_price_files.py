@@ -10,6 +10,7 @@ from data_contracts.errors import UsageError
 from infra.machine.price_files import read_book
 
 BOOK = "version: 1\nmachines:\n  a:\n    prices:\n"
+STORE = "version: 1\nstores:\n  s3:\n    region: eu\n    prices: "
 
 
 @pytest.mark.parametrize(
@@ -20,7 +21,7 @@ BOOK = "version: 1\nmachines:\n  a:\n    prices:\n"
         ("- a", "1: a price book is a mapping"),
         ("version: 2", "1: version: 2 is newer than the 1"),
         ("version: 1\nmachine: {}", "2: machine: unknown key; did you mean machines?"),
-        ("version: 1\nzz: {}", "2: zz: unknown key; a price book has machines"),
+        ("version: 1\nzz: {}", "2: zz: unknown key; a price book has carbon, machines"),
         (BOOK + "    - {currency: USD, per_hour: 1}", "5: machines.a.prices.0.date: is missing"),
         (BOOK + "    - {date: 2026-01-01, per_hour: 1}", "5: machines.a.prices.0.currency: is missing"),
         (BOOK + "    - {date: 2026-13-01, currency: USD, per_hour: 1}", "'2026-13-01' is not a day"),
@@ -34,6 +35,19 @@ BOOK = "version: 1\nmachines:\n  a:\n    prices:\n"
             "    - {date: 2026-01-01, currency: EUR, per_hour: 3}",
             "7: machines.a.prices.2: 2026-01-01 has two on-demand prices; keep one of them",
         ),
+        (STORE + "[{currency: USD}]", "5: stores.s3.prices.0.date: is missing"),
+        (STORE + "[{date: 2026-01-01}]", "5: stores.s3.prices.0.currency: is missing"),
+        (STORE + "[{date: 2026-01-01, currency: USD, per_gb_month: .inf}]", "per_gb_month: must be a finite number"),
+        (
+            STORE + "[{date: 2026-01-01, currency: USD}, {date: 2026-01-01, currency: EUR}]",
+            "stores.s3.prices.1: 2026-01-01 has two entries; keep one of them",
+        ),
+        ("version: 1\ncarbon: {eu: [{g_per_kwh: 1}]}", "2: carbon.eu.0.date: is missing"),
+        (
+            "version: 1\ncarbon:\n  eu: [{date: 2026-01-01, g_per_kwh: 1}, {date: 2026-01-01, g_per_kwh: 2}]",
+            "carbon.eu.1: 2026-01-01 has two entries; keep one of them",
+        ),
+        ("version: 1\nmachines: {a: {watts: -1}}", "machines.a.watts: must be at least 0, got -1"),
         # Catalogues of earlier versions.
         ("a: 3", "1: a: must be a mapping, got 3"),
         ("a: {devices: x, memory_bytes: 1, usd_per_hour: 1}", "1: a.devices: "),

@@ -11,8 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data_contracts.resolved import Price
+from data_contracts.resources import NOTHING, Resources
 from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage, StageUsage
-from tasks.costs.charges import MICRO, Charge, charges
+from tasks.costs.charges import Charge, charges
+from tasks.costs.quantities import MICRO
+from tasks.costs.sums import charged
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=8, pool="gpu")
 HERE = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
@@ -121,6 +124,20 @@ MOMENT = st.floats(-5, 400, allow_nan=False)
 LENGTH = st.one_of(st.floats(0, 50, allow_nan=False), st.sampled_from([0.0, 0.001, 0.0015, 1e-6]))
 
 
+COUNT = st.one_of(st.integers(0, 3), st.integers(0, 10**12))
+USED = st.one_of(
+    st.none(),
+    st.builds(
+        Resources,
+        put_requests=COUNT,
+        get_requests=COUNT,
+        written_bytes=COUNT,
+        read_bytes=COUNT,
+        millijoules=st.one_of(st.none(), COUNT),
+    ),
+)
+
+
 @st.composite
 def histories(draw: Any) -> ExecutionUsage:
     """Executions as nobody would write them: clocks that go back, nodes that never joined, launches recorded twice."""
@@ -134,7 +151,7 @@ def histories(draw: Any) -> ExecutionUsage:
             if draw(st.booleans()):
                 draw(st.randoms()).shuffle(moments)
             lacks = draw(st.sampled_from([(), ("joined",), ("working", "stopped"), ("joined", "working", "stopped")]))
-            more = dict.fromkeys(lacks)
+            more = {**dict.fromkeys(lacks), "used": draw(USED)}
             nodes.append(node(number, *moments, waited_s=draw(LENGTH), saved_s=draw(LENGTH), **more))
         last = draw(st.integers(0, 30_000))
         gangs.append(
@@ -159,8 +176,9 @@ def histories(draw: Any) -> ExecutionUsage:
     for name in names:
         began = BEGAN + draw(MOMENT)
         status = draw(st.sampled_from(["ran", "reused", "failed", "killed"]))
-        stages.append(StageUsage(name=name, began=began, ended=began + draw(LENGTH), status=status))
-    return execution(gangs=gangs, stages=stages, ended=draw(st.one_of(st.none(), st.just(BEGAN + at))))
+        stages.append(StageUsage(name=name, began=began, ended=began + draw(LENGTH), status=status, used=draw(USED)))
+    ended = draw(st.one_of(st.none(), st.just(BEGAN + at)))
+    return execution(gangs=gangs, stages=stages, ended=ended, used=draw(USED))
 
 
 def capacity(one: ExecutionUsage) -> int:
@@ -193,12 +211,29 @@ def capacity(one: ExecutionUsage) -> int:
     return whole
 
 
+def used_in_all(one: ExecutionUsage) -> Resources:
+    """Everything that was used, once each, counted without the charges' own code."""
+    launched: dict[tuple[str, int], GangUsage] = {}
+    for each in one.gangs:
+        if each.nodes:
+            launched.setdefault((each.where, each.generation), each)
+    stages = sum((stage.used for stage in one.stages if stage.used is not None), NOTHING)
+    nodes = [n.used for each in launched.values() for n in each.nodes if n.used is not None]
+    return sum(nodes, stages + ((one.used or NOTHING) - stages))
+
+
 def check(one: ExecutionUsage) -> None:
     found = charges(one)
+    whole, paid = used_in_all(one), sum((each.used for each in found), NOTHING)
+    for name in ("put_requests", "get_requests", "written_bytes", "read_bytes", "millijoules"):
+        assert (getattr(paid, name) or 0) == (getattr(whole, name) or 0), f"{name} has one payer"
+    middle = round((BEGAN + 20) * MICRO)
+    halves = [charged([one], 0.0, middle / MICRO), charged([one], middle / MICRO, float(2**40))]
+    assert sum((each.used for half in halves for _, each in half), NOTHING) == paid, "a bound that cuts loses nothing"
     assert sum(each.ended_us - each.began_us for each in found) == capacity(one)
     by_node: dict[Any, list[Charge]] = defaultdict(list)
     for each in found:
-        assert each.began_us < each.ended_us
+        assert each.began_us < each.ended_us or (each.began_us == each.ended_us and each.used.anything)
         where = next((g.where for g in one.gangs if g.generation == each.generation and g.stage == each.stage), "")
         by_node[each.generation, each.node, each.stage if each.node is not None else "", where].append(each)
     for spans in by_node.values() if len({g.where for g in one.gangs}) < 2 else ():

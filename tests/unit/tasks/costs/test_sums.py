@@ -63,8 +63,13 @@ def test_a_window_that_cuts_a_training_changes_nothing_of_what_an_epoch_costs() 
 
 
 def test_a_word_that_no_run_knows_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"no run has a tag 'tema'\. Known are pipeline, .*team"):
+    with pytest.raises(UsageError, match=r"no run has a tag 'tema'\. Did you mean team\?"):
         check_words(["tema"], runs())
+    with pytest.raises(UsageError, match=r"no run has a tag 'owner'\. Known are pipeline, .*team"):
+        check_words(["owner"], runs())
+    with pytest.raises(UsageError, match="no run has a tag 'team'"):
+        check_words(["team"], [execution(tags={})])
+    check_words(["team"], [])
     check_words(["team", "day"], runs())
 
 

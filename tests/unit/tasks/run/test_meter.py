@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def run_in(store: Store) -> Any:
-    resolved = SimpleNamespace(price=GPU, prices={"here": GPU})
+    resolved = SimpleNamespace(price=GPU, prices={"here": GPU}, store_rates=None)
     spec = SimpleNamespace(name="tiny", model_name="tiny", tags={"team": "a"}, train=SimpleNamespace(pool=None))
     return SimpleNamespace(run_id="r1", store=store, resolved=resolved, spec=spec, meters=[], recorded=True, spent=[])
 
