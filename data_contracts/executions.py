@@ -58,6 +58,14 @@ class BackfilledWindow(HandOff):
     at: str
 
 
+class ScheduledTime(HandOff):
+    """A time of a schedule that has its run; kept when the run is deleted. `key` is the run's idempotency key."""
+
+    key: str
+    run_id: str
+    at: str
+
+
 @dataclass(frozen=True)
 class FlowRunStanding:
     """What Prefect says of a flow run.

@@ -32,7 +32,7 @@ from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
 from tasks.mirrors.deliver import tell_after_run
 from tasks.policies import run_tags
-from tasks.run.options import FLOW_RUN_KEY, SCHEDULE_KEY
+from tasks.run.options import FLOW_RUN_KEY, scheduled_key
 from tasks.run.report import FINAL, latest_report
 from tasks.run.run import Run
 from tasks.stages import artifact_pages
@@ -103,8 +103,7 @@ def started_by(key: str | None) -> dict[str, Any]:
     trigger = _trigger(run)
     scheduled = run.expected_start_time if run else None
     if key is None and run is not None and trigger != "ci":
-        scheduled_key = f"{SCHEDULE_KEY}{run.deployment_id}:{scheduled}"
-        key = scheduled_key if trigger == "schedule" else f"{FLOW_RUN_KEY}{run.id}"
+        key = scheduled_key(run.deployment_id, scheduled) if trigger == "schedule" else f"{FLOW_RUN_KEY}{run.id}"
     return {"key": key, "trigger": trigger, "scheduled": scheduled}
 
 

@@ -5,24 +5,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from data_contracts.errors import UsageError
+from data_contracts.executions import BackfilledWindow
 from data_contracts.load import load_spec
+from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, log
 from flows.commands.run import connect
 from flows.commands.tables import table
 from infra.processes.processes import CODE_ROOT
-from infra.sources.window import Window
+from infra.sources.window import Window, parse_window
 from tasks.run.backfilling import Backfill, windows_between
+from tasks.run.missed_times import MissedTimes, windows_of
 from tasks.run.run import open_spec_store
 from tasks.run.spec_check import check_spec
 
@@ -37,7 +42,8 @@ def backfill(arguments: argparse.Namespace) -> Answer:
     """The `backfill` command: windows that have a verdict are skipped; the exit code is the first one that is not 0."""
     if arguments.parallel < 1:
         raise UsageError(f"--parallel: {arguments.parallel} is not a number of runs.", remedy="Give 1 or more.")
-    windows = windows_between(arguments.from_, arguments.to, arguments.every)
+    _refuse_mixture(arguments)
+    windows = [] if arguments.missed else windows_between(arguments.from_, arguments.to, arguments.every or "1d")
     path = Path(arguments.spec).resolve()
     spec = load_spec(path, arguments.set)
     if isinstance(spec.data, str) or spec.data.window is None:
@@ -45,23 +51,105 @@ def backfill(arguments: argparse.Namespace) -> Answer:
             f"{path}: data.window: the spec reads no window, so each run would read the same data.",
             remedy="Add data.window to the spec, or run it once with `trainwright run`.",
         )
+    if arguments.missed:
+        return _run_all(*_missed(arguments, spec, path))
     check_spec(path, arguments.set, str(windows[0]))
     planned = Backfill(open_spec_store(spec, path.parent, arguments.store), spec.name, windows)
     planned.refuse_overlaps()
     connect("cli")  # one server for all of them
+    return _run_all(planned, arguments)
+
+
+def _run_all(planned: _Planned, arguments: argparse.Namespace) -> Answer:
+    windows = planned.windows
     with _Runs(planned, arguments).at_work() as runs:
         ends = runs.all()
     rows = [[str(window), *ends.get(window, ("not begun", "", 0))[:2]] for window in windows]
     codes = [ends[window][2] for window in windows if window in ends]
     code = next((one for one in codes if one in _STOPS), next((one for one in codes if one), 0))
     listed = [dict(zip(_HEAD, row, strict=True)) for row in rows]
-    return Answer(table(_HEAD, rows), {"windows": listed}, code)
+    said = table(_HEAD, rows) if rows else "Each time of the schedule has its run."
+    return Answer(said, {"windows": listed}, code)
+
+
+def _missed(arguments: argparse.Namespace, spec: PipelineSpec, path: Path) -> tuple[MissedTimes, argparse.Namespace]:
+    """The times of the deployment's schedule that are to run, and the arguments with what the deployment adds."""
+    present = datetime.now(UTC)
+    since = None if arguments.since is None else _since(arguments.since, present)
+    connect("cli")
+    from infra.orchestrator.admission import asking
+    from infra.orchestrator.scheduled_times import past_times
+
+    title = f"retrain/{arguments.name or spec.name}"
+    with asking(retries=2) as client:
+        past = past_times(client, title, since, present)
+    windows = windows_of(past.times, past.parameters.get("window"), title)
+    given = argparse.Namespace(**vars(arguments))
+    given.set = [*shlex.split(past.parameters.get("set") or ""), *arguments.set]
+    given.store = arguments.store or past.parameters.get("store")
+    given.rehash = arguments.rehash or bool(past.parameters.get("rehash"))
+    if windows:
+        check_spec(path, given.set, str(windows[0]))
+    store = open_spec_store(load_spec(path, given.set), path.parent, given.store)
+    return MissedTimes(store, spec.name, past.deployment, windows), given
+
+
+def _since(text: str, present: datetime) -> datetime:
+    """`--since`: a time, or a length back from now."""
+    try:
+        return parse_window(f"{text}..9999-01-01" if "-" in text else text, present).start
+    except UsageError as error:
+        raise UsageError(
+            f"--since: {text!r} cannot be read.", remedy="Write a time, such as 2026-01-01, or a length, such as 7d."
+        ) from error
+
+
+def _refuse_mixture(arguments: argparse.Namespace) -> None:
+    """UsageError for a span of time and `--missed` at once, or for neither."""
+    span = [name for name, value in (("--from", arguments.from_), ("--to", arguments.to)) if value is not None]
+    extra = [name for name, value in (("--since", arguments.since), ("--name", arguments.name)) if value is not None]
+    if arguments.missed and (span or arguments.every):
+        raise UsageError(
+            f"--missed takes its times from the schedule, so {[*span, '--every'][0]} has no effect.",
+            remedy="Leave one of them out; --since says where to begin.",
+        )
+    if not arguments.missed and extra:
+        raise UsageError(f"{extra[0]} has no effect without --missed.", remedy="Leave it out, or give --missed.")
+    if not arguments.missed and len(span) < 2:
+        raise UsageError(
+            "backfill needs a span of time.", remedy="Give --from START --to END, or --missed for what a schedule left."
+        )
+
+
+class _Planned(Protocol):
+    """Windows to run, each once: `Backfill` or `MissedTimes`."""
+
+    @property
+    def windows(self) -> Sequence[Window]:
+        """Oldest first."""
+        ...
+
+    def key(self, window: Window) -> str:
+        """The idempotency key of a window's run."""
+        ...
+
+    def begin(self, window: Window) -> None:
+        """Record that a window is begun."""
+        ...
+
+    def end(self, window: Window, report: RunReport) -> None:
+        """Record a window's final verdict."""
+        ...
+
+    def ended(self, window: Window) -> BackfilledWindow | None:
+        """How an earlier run of the window ended; None if there is none, or if it is to be continued."""
+        ...
 
 
 class _Runs:
     """The processes of a backfill; however this process ends, they are asked to end."""
 
-    def __init__(self, planned: Backfill, arguments: argparse.Namespace) -> None:
+    def __init__(self, planned: _Planned, arguments: argparse.Namespace) -> None:
         self._planned, self._arguments = planned, arguments
         self._running: set[subprocess.Popen[str]] = set()
         self._stopped = False

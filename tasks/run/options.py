@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from data_contracts.run_report import Trigger
 
 # How the keys begin that a flow run gets if nobody chose one.
 SCHEDULE_KEY, FLOW_RUN_KEY = "schedule:", "flow-run:"
+
+
+def scheduled_key(deployment: object, time: datetime | None) -> str:
+    """The idempotency key of the run that a deployment starts at a time of its schedule."""
+    return f"{SCHEDULE_KEY}{deployment}:{time and time.astimezone(UTC)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from data_contracts.canonical import digest, is_name, valid_name
 from data_contracts.errors import Interrupted, UsageError
+from data_contracts.executions import ScheduledTime
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.load import load_spec
 from data_contracts.messages.children import StoreAddress
@@ -26,9 +27,9 @@ from infra.machine import settings
 from infra.models.recipes import seal_recipe
 from infra.project import code_bundle
 from infra.signing.configured import configured_key
-from infra.store import Store, absolute_address, layout, open_store
+from infra.store import Store, absolute_address, layout, open_store, schedule_paths
 from tasks.run.inputs import read_inputs, record_inputs
-from tasks.run.options import DEFAULTS, RunOptions
+from tasks.run.options import DEFAULTS, SCHEDULE_KEY, RunOptions
 from tasks.run.resolve import ci_key, resolve
 
 
@@ -171,6 +172,7 @@ def open_run(
     key = ci_key(resolved) if options.key is None and options.trigger == "ci" else options.key
     if key is not None:
         resolved = resolved.model_copy(update={"run_id": _claim(store, key, resolved.run_id)})
+        _note_time(store, spec.name, key, resolved.run_id)
     return Run(_of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store)
 
 
@@ -260,6 +262,13 @@ def _claim(store: Store, key: str, run_id: str) -> str:
     if store.create_once(path, {"schema_version": 1, "run_id": run_id}):
         return run_id
     return store.read_as(path, _run_named)
+
+
+def _note_time(store: Store, pipeline: str, key: str, run_id: str) -> None:
+    """Record that a scheduled time has its run, if the key is of one: `gc` deletes runs and their keys."""
+    if key.startswith(SCHEDULE_KEY):
+        record = ScheduledTime(key=key, run_id=run_id, at=now())
+        store.create_once(schedule_paths.scheduled(pipeline, key), record.to_json())
 
 
 def _resolved_before(store: Store, key: str | None) -> Resolved | None:

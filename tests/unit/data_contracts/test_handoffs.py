@@ -14,7 +14,7 @@ from data_contracts.approvals import Answer, Protection, Question
 from data_contracts.canaries import CanaryAsk, CanaryEnd, Night
 from data_contracts.deliveries import Delivery
 from data_contracts.errors import UsageError
-from data_contracts.executions import BackfilledWindow, Crash, Execution
+from data_contracts.executions import BackfilledWindow, Crash, Execution, ScheduledTime
 from data_contracts.exposures import ExposureEntry, SpentBefore
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
@@ -31,7 +31,7 @@ from data_contracts.usage import ExecutionUsage
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
-           Execution, Crash, BackfilledWindow, ExecutionUsage]  # fmt: skip
+           Execution, Crash, BackfilledWindow, ScheduledTime, ExecutionUsage]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
