@@ -62,17 +62,24 @@ def scope_of(asked: dict[str, Any], schema: pa.Schema) -> Scope:
     listed = [] if of_table else kwargs.get("column_list") or []
     columns = [*(kwargs[key] for key in ("column", "column_A", "column_B") if key in kwargs), *listed]
     of_names = name == "expect_column_to_exist" or name.startswith("expect_table_column")
-    absent = [] if of_names else [column for column in columns if column not in schema.names]
+    absent = [] if of_names else [column for column in columns if schema.get_field_index(column) < 0]
     condition = kwargs.get("row_condition") or ""
     said = condition if isinstance(condition, str) else json.dumps(condition, ensure_ascii=False)
     row_wise = name in _ROW_WISE and not _looks_around(kwargs)
-    reads = () if of_names else tuple(one for one in schema.names if one in columns or (one and one in said))
+    reads = () if of_names else _reads(columns, said, schema)
     single = columns[0] if len(columns) == 1 and not of_names and not absent else None
     text = single if any(part in name for part in _READS_TEXT) else None
     if single and not text and is_time(schema.field(single).type):
         kwargs = _with_times(kwargs, zoned=getattr(schema.field(single).type, "tz", None) is not None)
     layout = Layout(reads, _nulls(name, row_wise and single is not None, bool(said)), text)
     return Scope(columns, absent, of_names, row_wise, layout, kwargs)
+
+
+def _reads(columns: list[str], condition: str, schema: pa.Schema) -> tuple[str, ...]:
+    """These columns and those that the text of a condition may name, in the data's order."""
+    if condition:
+        return tuple(one for one in schema.names if one in columns or (one and one in condition))
+    return tuple(schema.field(at).name for at in sorted({schema.get_field_index(name) for name in columns} - {-1}))
 
 
 def packed(layouts: Sequence[Layout], rows: int, schema: pa.Schema) -> Iterator[list[Layout]]:

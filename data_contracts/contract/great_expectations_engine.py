@@ -120,7 +120,7 @@ class Check:
             return self._named_by_condition() or self._words(read) or self.finding.unclear(self.error, kinds)
         if self.judged.success:
             return None
-        unnamed = [name for name in self.scope.columns if name not in self.schema.names]
+        unnamed = [name for name in self.scope.columns if self.schema.get_field_index(name) < 0]
         if unnamed:
             return self.finding.missing(unnamed[0], self.schema.names)
         result = self.judged.result or {}

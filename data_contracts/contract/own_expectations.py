@@ -91,7 +91,7 @@ def own_scope(expectation: Any, asked: dict[str, Any], schema: pa.Schema) -> Sco
     named = [getattr(expectation, key, None) for key in ("column", "column_A", "column_B")]
     listed = getattr(expectation, "column_list", None) or []
     columns = [one for one in [*named, *listed] if isinstance(one, str)]
-    absent = [one for one in columns if one not in schema.names]
+    absent = [one for one in columns if schema.get_field_index(one) < 0]
     whole = not isinstance(expectation, of_columns) or getattr(expectation, "row_condition", None) is not None
     reads = tuple(one for one in schema.names if whole or one in columns)
     return Scope(columns, absent, False, False, Layout(reads, "nan"), asked["kwargs"])

@@ -279,7 +279,7 @@ def columns_in_set(kwargs: Arguments, schema: pa.Schema) -> Question:
 def typed(kwargs: Arguments, schema: pa.Schema) -> Question:
     """A column of int64 or float64 is of this type; of another type, it shows nothing."""
     column = kwargs["column"]
-    kind = schema.field(column).type if column in schema.names else None
+    kind = schema.field(column).type if schema.get_field_index(column) >= 0 else None
     named = kwargs["type_list"] if "type_list" in kwargs else [kwargs["type_"]]
     holds = any((name, kind) in (("int64", pa.int64()), ("float64", pa.float64())) for name in named)
     return Question((), lambda: holds)
@@ -287,4 +287,4 @@ def typed(kwargs: Arguments, schema: pa.Schema) -> Question:
 
 def exists(kwargs: Arguments, schema: pa.Schema) -> Question:
     """The data has a column."""
-    return Question((), lambda: kwargs["column"] in schema.names)
+    return Question((), lambda: schema.get_field_index(kwargs["column"]) >= 0)

@@ -136,7 +136,8 @@ def _of_files(
             sum(count for (count,) in connection.execute(_COUNTS.format(_listed(files))).fetchall()), resources
         )
         for group in _grouped(measures, _apart):
-            needed = [name for name in columns if any(name in one.columns for one in group)]
+            used = {name for one in group for name in one.columns}
+            needed = [name for name in columns if name in used]
             names = {name: f"c{number}" for number, name in enumerate(needed)}
             rows = _from_files(files, data.schema, names, numbered=any("{n}" in one.sql for one in group))
             measured = partial(_fitting_row, resources, connection, rows=rows, names=names)

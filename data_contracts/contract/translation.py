@@ -70,11 +70,20 @@ def reason(asked: dict[str, Any]) -> str:
     return "" if counts or not rule.counts else "its bounds are not whole numbers"
 
 
-def translated(asked: dict[str, Any], schema: pa.Schema) -> Question | str:
-    """What to measure for one expectation over data of this schema; or why it runs on Great Expectations."""
+def kinds_of(schema: pa.Schema) -> Kinds:
+    """How DuckDB sees each column."""
+    return {field.name: kind_of(field.type) for field in schema}
+
+
+def translated(asked: dict[str, Any], schema: pa.Schema, kinds: Kinds | None = None) -> Question | str:
+    """What to measure for one expectation over data of this schema; or why it runs on Great Expectations.
+
+    Args:
+        kinds: of the schema, if they were found before, as for thousands of expectations on thousands of columns.
+    """
     if why := reason(asked):
         return why
-    kinds = {field.name: kind_of(field.type) for field in schema}
+    kinds = kinds_of(schema) if kinds is None else kinds
     if "row_condition" not in asked["kwargs"] or asked["kwargs"]["row_condition"] is None:
         return _of_all_rows(asked, schema, kinds)
     condition = asked["kwargs"]["row_condition"]
@@ -93,7 +102,7 @@ def _of_all_rows(asked: dict[str, Any], schema: pa.Schema, kinds: Kinds) -> Ques
     column = kwargs.get("column")
     if column is None or not rule.kinds:
         return rule.build(kwargs, schema)
-    if column not in schema.names:
+    if schema.get_field_index(column) < 0:
         return f"the data has no column {column}"
     type_ = schema.field(column).type
     kind = kind_of(type_)

@@ -85,4 +85,4 @@ def _finding(asked: Entry, schema: pa.Schema, sensitive: Collection[str]) -> tup
     """What words the failure of an expectation, and those of its columns that do not exist."""
     columns = scope_of(asked, schema).columns
     whole = [field.name for field in schema if pa.types.is_integer(field.type)]
-    return Finding(asked, columns, sensitive, whole), [name for name in columns if name not in schema.names]
+    return Finding(asked, columns, sensitive, whole), [name for name in columns if schema.get_field_index(name) < 0]

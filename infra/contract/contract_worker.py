@@ -148,7 +148,8 @@ def _memory_bytes() -> int:
 
 def _refuse_unknown(sensitive: list[str], batch: pa.RecordBatch | None) -> None:
     """UsageError for sensitive columns that do not exist: a misspelt name would protect nothing."""
-    unknown = [name for name in sensitive if batch is not None and name not in batch.schema.names]
+    there = {*sensitive} if batch is None else {*batch.schema.names}
+    unknown = [name for name in sensitive if name not in there]
     if unknown:
         # Existing columns are not listed: without a header, their names would be the values of the first row.
         raise UsageError(

@@ -60,7 +60,8 @@ def parquet_batches(
     if coded:
         opened.seek(0)
         parquet = _parquet(opened, file, coded)
-    present = [name for name in columns if name in parquet.schema_arrow.names]
+    there = set(parquet.schema_arrow.names)
+    present = [name for name in columns if name in there]
     for index in range(*(row_groups or (0, parquet.metadata.num_row_groups))):
         group = parquet.metadata.row_group(index)
         if not present:
@@ -113,10 +114,10 @@ def _file_batch(files: list[SourceFile], place: Place, columns: list[str]) -> pa
 def _coded(parquet: pq.ParquetFile, columns: list[str]) -> list[str]:
     """Those columns of texts that take less than the plain form's four bytes for each length, so are dictionaries."""
     metadata, schema = parquet.metadata, parquet.schema_arrow
-    found = []
+    found, wanted = [], set(columns).intersection(schema.names)
     for at in range(metadata.num_columns):
         name = metadata.schema.column(at).path
-        if name in columns and name in schema.names and is_text(schema.field(name).type):
+        if name in wanted and is_text(schema.field(name).type):
             chunks = [metadata.row_group(group).column(at) for group in range(metadata.num_row_groups)]
             if sum(one.total_uncompressed_size for one in chunks) < 4 * sum(one.num_values for one in chunks):
                 found.append(name)

@@ -114,8 +114,9 @@ def read_batches(
     schema = select.schema
     if schema is None:
         schema = merged_schema(files, [read.facts(file) for file in files])
+    there = set(schema.names)
     for name in [*(select.columns or []), *([window_column] if window and window_column else [])]:
-        if name not in schema.names:
+        if name not in there:
             subject = "data.window.column: the" if name == window_column else "The"
             raise UsageError(
                 f"{subject} data has no column {name}; it has {columns_shown(schema.names)}.",
@@ -264,9 +265,9 @@ def _because(text_from: int | None) -> str:
 def _conformed(batch: pa.RecordBatch, schema: pa.Schema, encoded: bool) -> pa.RecordBatch:
     if not schema.names:
         return batch
-    arrays = []
+    arrays, there = [], set(batch.schema.names)
     for one in schema:
-        column = batch.column(one.name) if one.name in batch.schema.names else pa.nulls(batch.num_rows, one.type)
+        column = batch.column(one.name) if one.name in there else pa.nulls(batch.num_rows, one.type)
         kept = encoded and pa.types.is_dictionary(column.type) and column.type.value_type == one.type
         arrays.append(column if kept or column.type == one.type else column.cast(one.type))
     return pa.RecordBatch.from_arrays(arrays, names=schema.names) if encoded else pa.record_batch(arrays, schema)

@@ -41,7 +41,7 @@ def check_unit_and_slices(
     for name, condition in conditions.items():
         wanted += [(f"evaluate.slices.{name}", column) for column in condition.columns]
     for field, column in wanted:
-        if column not in schema.names:
+        if schema.get_field_index(column) < 0:
             hint = nearest(column, [] if sensitive else schema.names) or "."
             raise UsageError(
                 f"{field}: the dataset keeps no column {column!r}{hint}",

@@ -31,7 +31,8 @@ def decode(framed: Framed, schema: pa.Schema, wanted: pa.Schema) -> pa.Table:
     """
     keys = [name.encode() for name in schema.names]
     bounds = np.concatenate([[0], np.cumsum([len(key) for key in keys])]).astype(np.int64)
-    kinds = np.array([_kind(field) if field.name in wanted.names else 0 for field in schema], np.int64)
+    asked = set(wanted.names)
+    kinds = np.array([_kind(field) if field.name in asked else 0 for field in schema], np.int64)
     begins = np.empty((len(keys), len(framed.starts)), np.int64)
     ends = np.empty_like(begins)
     looked_for = Columns(frozen(np.frombuffer(b"".join(keys), np.uint8)), bounds, kinds)

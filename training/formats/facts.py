@@ -149,8 +149,9 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _unified(one: pa.Schema, other: pa.Schema) -> pa.Schema:
+    both = {*one.names} & {*other.names}
     for name in [*other.names, *one.names]:
-        if name not in one.names or name not in other.names:
+        if name not in both:
             raise Mismatch(f"column {column_shown(repr(name))} is not in all of them")
     try:
         return pa.unify_schemas([one, other])

@@ -101,8 +101,9 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _check(path: Path, stored: pa.Schema, wanted: pa.Schema) -> None:
+    there = set(stored.names)
     for field in wanted:
-        if field.name not in stored.names:
+        if field.name not in there:
             raise CorruptError(f"Shard {path.name} has no column {field.name!r}, which its dataset's schema names.")
         stored_type = stored.field(field.name).type
         if stored_type != field.type:

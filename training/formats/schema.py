@@ -117,7 +117,7 @@ def pick(schema: pa.Schema, columns: list[str] | None) -> pa.Schema:
     if columns is None:
         return schema
     for name in columns:
-        if name not in schema.names:
+        if schema.get_field_index(name) < 0:
             raise UsageError(f"The dataset has no column {name!r}; it has {columns_shown(schema.names)}.")
     return pa.schema([schema.field(name) for name in columns])
 

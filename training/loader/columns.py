@@ -96,12 +96,12 @@ def columns_of(schema: pa.Schema, batch: BatchSpec, pad: dict[str, Any]) -> tupl
         UsageError: there is no such column, or the column cannot be used as asked.
     """
     for name in pad:
-        if name not in pick(schema, [name]).names or not _is_ragged(schema.field(name).type):
+        if not _is_ragged(pick(schema, [name]).field(0).type):
             raise UsageError(
                 f"train.loader.pad: column {name!r} is not a list of numbers, so there is nothing to pad.",
                 remedy="Leave it out of train.loader.pad.",
             )
-        if name + LENGTH in schema.names:
+        if schema.get_field_index(name + LENGTH) >= 0:
             raise UsageError(
                 f"train.loader.pad: {name}{LENGTH} would be the lengths of {name!r}, but it is a column of its own.",
                 remedy="Rename that column in shards.transform.",

@@ -56,12 +56,11 @@ class Features:
                     request.transform.call, request.transform.args, "shards.transform", where
                 )
         self._per_batch = batch_transform(request.train, project)
-        self.no_label = sorted(
-            name for name in self.label & {*raw.absent, *self.schema.names} if name not in raw.trained
-        )
+        trained = set(raw.trained)
+        self.no_label = sorted((self.label & {*raw.absent, *self.schema.names}) - trained)
         if self._transform is None:
             for name in self.schema.names:
-                if name not in raw.trained and name not in self.label:
+                if name not in trained and name not in self.label:
                     raise no_column("train.batch", name, raw.there)
 
     def rows(self, at: int, batch: pa.RecordBatch) -> pa.Table:
@@ -78,7 +77,8 @@ class Features:
                 f"shards.transform returned {made.num_rows:,} rows for {where}; predict needs one for each.",
                 remedy="Let it keep every row, in order, and leave rows out in the input instead.",
             )
-        narrowed = narrow(made.select([name for name in self.schema.names if name in made.column_names]))
+        there = set(made.column_names)
+        narrowed = narrow(made.select([name for name in self.schema.names if name in there]))
         columns = [self._settled(where, narrowed, field, batch.num_rows) for field in self.schema]
         return pa.Table.from_arrays(columns, schema=self.schema)
 
@@ -112,10 +112,11 @@ class Features:
         if self._transform is None or not self.no_label:
             return rows
         arrays = []
-        names = [name for name in self._raw_types if name in rows.schema.names or name in self.no_label]
+        there = set(rows.schema.names)
+        names = [name for name in self._raw_types if name in there or name in self.no_label]
         for name in names:
             kind = type_from(self._raw_types[name]) or pa.null()
-            arrays.append(rows.column(name) if name in rows.schema.names else pa.nulls(rows.num_rows, kind))
+            arrays.append(rows.column(name) if name in there else pa.nulls(rows.num_rows, kind))
         return pa.RecordBatch.from_arrays(arrays, names=names) if names else rows
 
     def _transformed(self, where: str, rows: pa.RecordBatch) -> pa.Table:
@@ -135,7 +136,7 @@ class Features:
 
     def _settled(self, where: str, rows: pa.Table, want: pa.Field, count: int) -> pa.ChunkedArray:
         is_label = want.name in self.label
-        if want.name not in rows.column_names:
+        if rows.schema.get_field_index(want.name) < 0:
             if is_label:
                 return pa.chunked_array([placeholder(want, count)])
             raise UserCodeError(

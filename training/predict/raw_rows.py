@@ -7,7 +7,7 @@ sharding cuts rows for `shards.transform`. Work can be continued at any block.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -129,10 +129,11 @@ class RawRows:
 
     def _misfit(self, error: Misfit) -> UsageError:
         """Name the column: reads the files once more, for the types that their values would have."""
+        there = set(self.schema.names)
         for file in self.files:
             facts = file_facts(file, self.sources, self.root)
             for one in facts.schema:
-                wanted = self.schema.field(one.name).type if one.name in self.schema.names else None
+                wanted = self.schema.field(one.name).type if one.name in there else None
                 if wanted is not None and common(plain(one.type), wanted) != wanted:
                     row = facts.text_from.get(one.name)
                     because = "" if row is None else f" (row {row} holds text)"
@@ -157,12 +158,12 @@ def look_at(
     places = Places(sources, root)
     peeks = [peek(file, sources, root, places) for file in files]
     known = {name: kind for name, text in raw_types.items() if (kind := type_from(text)) is not None}
-    there = list(dict.fromkeys(name for one in peeks for name in one.names))
+    there = dict.fromkeys(name for one in peeks for name in one.names)
     for name in keep:
         if name not in there:
-            raise no_column("--keep", name, there)
+            raise no_column("--keep", name, list(there))
     trained = [name for name in (raw_types or there) if name in there]
-    wanted = list(dict.fromkeys([*trained, *keep]))
+    wanted = dict.fromkeys([*trained, *keep])
     _same_columns(files, peeks, wanted)
     for file, one in zip(files, peeks, strict=True):
         for name, kind in one.types.items():
@@ -182,13 +183,18 @@ def no_column(who: str, name: str, there: list[str]) -> UsageError:
     return UsageError(f"{who}: the input has no column {name}{guess}", remedy="Correct the name, or add the column.")
 
 
-def _same_columns(files: list[SourceFile], peeks: list[Peek], wanted: list[str]) -> None:
+def _same_columns(files: list[SourceFile], peeks: list[Peek], wanted: Iterable[str]) -> None:
     """UsageError if a file lacks a column that another has; in JSON Lines, any row may lack any."""
     listed = [(file, one) for file, one in zip(files, peeks, strict=True) if file.format != "jsonl"]
+    having_it: dict[str, SourceFile] = {}
     for file, one in listed:
+        for name in one.names:
+            having_it.setdefault(name, file)
+    for file, one in listed:
+        there = set(one.names)
         for name in wanted:
-            having = next((other for other, two in listed if name in two.names), None)
-            if having is not None and name not in one.names:
+            having = having_it.get(name)
+            if having is not None and name not in there:
                 raise UsageError(
                     f"{file.uri} has no column {column_shown(name)}, which {having.uri} has.",
                     remedy="Give all files the same columns.",

@@ -89,8 +89,9 @@ class Splitter:
         bounds: Sequence[int] | None = None,
         sensitive: Collection[str] = (),
     ) -> None:
+        there = set(schema.names)
         for name in columns_needed(spec):
-            if name not in schema.names:
+            if name not in there:
                 have = columns_shown(schema.names)
                 raise UsageError(
                     f"{_setting(spec, name)}: the data has no column {name!r}; it has {have}.",

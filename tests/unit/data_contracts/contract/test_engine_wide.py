@@ -1,11 +1,15 @@
-"""A table with more columns than examples are kept: what GX is shown of the table itself is never cut short."""
+"""Wide tables: what GX is shown of the table itself is never cut short, and each column is looked at few times."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pyarrow as pa
 import pytest
 
+from data_contracts.contract import translation
 from data_contracts.contract.engine import check
+from data_contracts.contract.expectation_scope import scope_of
 from data_contracts.contract.findings import EXAMPLES
 
 
@@ -23,3 +27,16 @@ def test_the_set_of_columns_is_compared_whole(columns: int) -> None:
 
     assert outcome(table)
     assert not outcome(table.drop_columns(names[-1:]))
+
+
+def test_a_column_is_looked_at_no_more_often_in_a_wider_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an expectation for each of 10,000 columns, a look at all columns for each would be 100,000,000 looks."""
+    schema = pa.schema([(f"c{number}", pa.int64()) for number in range(10_000)])
+    entries = [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": name}} for name in schema.names]
+    looks: Counter[str] = Counter()
+    real = translation.kind_of
+    monkeypatch.setattr(translation, "kind_of", lambda kind: looks.update(["kind"]) or real(kind))
+    kinds = translation.kinds_of(schema)
+    assert all(not isinstance(translation.translated(one, schema, kinds), str) for one in entries)
+    assert looks["kind"] <= 2 * len(entries)
+    assert [scope_of(one, schema).layout.columns for one in entries] == [(name,) for name in schema.names]
