@@ -18,6 +18,7 @@ from data_contracts.resolved import UNKNOWN_PRICE
 from data_contracts.resources import NOTHING
 from data_contracts.run_report import RunReport, StageStatus
 from data_contracts.usage import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
+from infra.machine.energy import EnergyMeter
 from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
 from infra.processes.resources import PROCESS
@@ -120,6 +121,7 @@ class Meter:
         self._is_away = False
         # What the process used before belongs to no run.
         PROCESS.take()
+        self._energy, self._taking = EnergyMeter(), threading.Lock()
         self._used = self._used_before = NOTHING
         self._stages: list[StageUsage] = []
         self._gangs: list[GangUsage] = []
@@ -127,7 +129,7 @@ class Meter:
     @property
     def so_far(self) -> ExecutionUsage:
         """The execution up to now."""
-        self._used += PROCESS.take()
+        self._take()
         ended = max(now_s(), self._began.began)
         known = {"ended": ended, "stages": [*self._stages], "gangs": [*self._gangs], "used": self._used}
         return self._began.model_copy(update=known)
@@ -144,10 +146,11 @@ class Meter:
             with uninterrupted():
                 self._over.set()
                 self._create("ended", self.so_far.to_json())
+                self._energy.close()
 
     def stage(self, usage: StageUsage) -> None:
         """Record a stage that ended."""
-        self._used += PROCESS.take()
+        self._take()
         usage = usage.model_copy(update={"used": self._used - self._used_before})
         if usage.status != "cancelled":  # the last record, which follows at once, has it
             self._create_part(f"stage-{len(self._stages)}", usage)
@@ -157,6 +160,11 @@ class Meter:
         """Record a generation whose nodes are released."""
         self._create_part(f"gang-{len(self._gangs)}", usage)
         self._gangs.append(usage)
+
+    def _take(self) -> None:
+        """Add what the process has used since the last call."""
+        with self._taking:
+            self._used += PROCESS.take() + self._energy.sample()
 
     def _create_part(self, what: str, usage: StageUsage | GangUsage) -> None:
         if not self._is_away:
@@ -175,7 +183,7 @@ class Meter:
         """Write a sign of life, with the stage that begins or the nodes that are to be launched."""
         with self._noting:
             stage = what if isinstance(what, str) else self._sign.stage
-            self._used += PROCESS.take()
+            self._take()
             if isinstance(what, str):
                 self._used_before = self._used
             followed = [*self._sign.follows, *([what] if isinstance(what, Followed) else [])]

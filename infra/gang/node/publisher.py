@@ -10,10 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from data_contracts.errors import Fenced, TrainwrightError
 from data_contracts.messages.gang import Heartbeat, NodeExit
 from data_contracts.messages.ranks import RankEnd
+from data_contracts.resources import Resources
 from infra.gang.node.peer_probe import PeerProbe
 from infra.gang.node.rank_logs import RankLogs
 from infra.gang.node.ranks import RankWatch
 from infra.gang.rank_files import RankFiles
+from infra.machine.energy import EnergyMeter
 from infra.processes.clock import now_s
 from infra.processes.resources import PROCESS
 from infra.store import Store, layout
@@ -46,6 +48,7 @@ class Publisher:
         self.probe: PeerProbe | None = None
         self._store, self._place, self._conductor, self._interval_s = store, place, conductor, interval_s
         self._logs = RankLogs(store, place)
+        self._energy = EnergyMeter()
         self._beats = 0
         self._next = 0.0
 
@@ -91,10 +94,16 @@ class Publisher:
             started=started,
             released=now_s(),
             ranks=ends,
-            used=PROCESS.total(),
+            used=self._used(),
         )
+        self._energy.close()
         if not isinstance(error, Fenced):
             patiently(lambda: self._store.create_once(layout.node_exit(*self._place), record.to_json()))
+
+    def _used(self) -> Resources:
+        """What this process has used so far, with the machine's energy."""
+        PROCESS.add(self._energy.sample())
+        return PROCESS.total()
 
     def _beat(self) -> None:
         path = layout.beat(*self._place, self._beats)
@@ -102,7 +111,7 @@ class Publisher:
             time=now_s(),
             ranks=[] if self.watch is None else self.watch.reports(),
             unreachable=[] if self.probe is None else self.probe.unreachable,
-            used=PROCESS.total(),
+            used=self._used(),
         ).to_json()
         # A store that is unreachable does not end training: the same number is tried again with the next beat.
         if self._conductor.tolerantly(lambda: self._store.create_once(path, beat)):

@@ -1,0 +1,148 @@
+"""Measures a machine's energy where the kernel (RAPL) or the GPUs' driver (NVML) counts it; by one process at a time.
+
+The counters are those of the whole machine, so a lock on them decides who measures: every joule has one payer. RAPL
+counts processors and memory, and on most machines only root may read it. NVML needs `nvidia-ml-py`, which Trainwright
+uses if it is installed. Fans, disks and power supplies are in neither.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from data_contracts.resources import Resources
+
+POWERCAP = Path("/sys/class/powercap")
+NVIDIA = Path("/dev/nvidiactl")
+
+
+def installed_nvml() -> Any:
+    """The module of `nvidia-ml-py`, ready for use; None if there is none, or no driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # not installed, no driver, or one that it does not know: nothing can be measured
+        return None
+    return pynvml
+
+
+class Rapl:
+    """The energy counters of processors and memory.
+
+    Args:
+        root: the folder of the kernel's power zones.
+    """
+
+    def __init__(self, root: Path = POWERCAP) -> None:
+        self._zones: dict[Path, int] = {}
+        self._range: dict[Path, int] = {}
+        for zone in sorted(root.glob("intel-rapl:*")):
+            with contextlib.suppress(OSError, ValueError):
+                if _counts_apart(zone):
+                    self._range[zone] = int((zone / "max_energy_range_uj").read_text())
+                    self._zones[zone] = int((zone / "energy_uj").read_text())
+        self.found = bool(self._zones)
+
+    def microjoules(self) -> int:
+        """The energy since the last call; a counter that began anew has passed its range once."""
+        spent = 0
+        for zone, before in self._zones.items():
+            with contextlib.suppress(OSError, ValueError):
+                now = int((zone / "energy_uj").read_text())
+                spent += now - before if now >= before else now + self._range[zone] - before
+                self._zones[zone] = now
+        return spent
+
+
+def _counts_apart(zone: Path) -> bool:
+    """Whether a zone's energy is in no other zone's: a processor's (not the whole platform's), and memory's."""
+    name = (zone / "name").read_text().strip()
+    inner = re.fullmatch(r"intel-rapl:\d+:\d+", zone.name) is not None
+    return name == "dram" if inner else name.startswith("package")
+
+
+class Gpus:
+    """The energy counters of NVIDIA GPUs, and how much of the time they compute.
+
+    Args:
+        nvml: the module; None if there is none.
+    """
+
+    def __init__(self, nvml: Any, clock: Callable[[], float] = time.monotonic) -> None:
+        self._nvml, self._clock = nvml, clock
+        self._devices: dict[Any, int] = {}
+        self._at = clock()
+        for number in range(nvml.nvmlDeviceGetCount()) if nvml is not None else ():
+            with contextlib.suppress(Exception):  # GPUs before Volta count no energy
+                device = nvml.nvmlDeviceGetHandleByIndex(number)
+                self._devices[device] = nvml.nvmlDeviceGetTotalEnergyConsumption(device)
+        self.found = bool(self._devices)
+
+    def sample(self) -> tuple[int, int]:
+        """Microjoules since the last call, and the milliseconds in which GPUs computed, summed over them."""
+        now, spent, busy_ms = self._clock(), 0, 0.0
+        for device, before in self._devices.items():
+            with contextlib.suppress(Exception):  # a GPU that fell off the bus counts nothing more
+                count = self._nvml.nvmlDeviceGetTotalEnergyConsumption(device)
+                # The driver counts millijoules since it was loaded.
+                spent += max(count - before, 0) * 1000
+                self._devices[device] = count
+                busy_ms += self._nvml.nvmlDeviceGetUtilizationRates(device).gpu * 10 * (now - self._at)
+        self._at = now
+        return spent, round(busy_ms)
+
+
+class EnergyMeter:
+    """This machine's energy, in parts; nothing while another process measures it.
+
+    Args:
+        lock: what of the machine's is locked while this process measures; None: as the counters need.
+    """
+
+    def __init__(self, rapl: Rapl | None = None, gpus: Gpus | None = None, lock: Path | None = None) -> None:
+        self._rapl = Rapl() if rapl is None else rapl
+        self._gpus = Gpus(installed_nvml()) if gpus is None else gpus
+        self._microjoules = self._told = 0
+        self._lock: int | None = None
+        self._elsewhere, self._sampling = False, threading.Lock()
+        if self._rapl.found or self._gpus.found:
+            self._take_lock(lock or (NVIDIA if self._gpus.found else POWERCAP))
+
+    def _take_lock(self, path: Path) -> None:
+        try:
+            self._lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            self._elsewhere = True
+        except OSError:
+            self.close()
+
+    def sample(self) -> Resources:
+        """The energy since the last call; without a figure if it cannot be measured here."""
+        with self._sampling:
+            return self._sample()
+
+    def _sample(self) -> Resources:
+        if self._lock is None:
+            return Resources(elsewhere=self._elsewhere)
+        spent, busy_ms = self._gpus.sample()
+        self._microjoules += spent + self._rapl.microjoules()
+        # Whole millijoules: what is left over is told with the next part.
+        new = self._microjoules // 1000 - self._told
+        self._told += new
+        return Resources(millijoules=new, gpu_busy_ms=busy_ms if self._gpus.found else None)
+
+    def close(self) -> None:
+        """Let another process measure."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
