@@ -6,6 +6,7 @@ It neither imports code nor reads data.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from data_contracts.yaml_text import read_document
 from infra.project import code_bundle
 from infra.project.class_lookup import is_in_project, require_class
 from infra.sources import Window, parse_window
+from tasks.run.canary_check import why_no_fresh_rows
 from tasks.run.environments import read_spec_requirements
 
 # A class or a function that the spec names: its field, and its dotted path.
@@ -28,9 +30,14 @@ NamedCode = tuple[FieldPath, str]
 FEATURES, PREDICTIONS = "contract.features.suite", "contract.predictions.suite"
 _LIGHTNING: FieldPath = ("train", "lightning")
 
+log = logging.getLogger("trainwright")
+
 
 def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None:
-    """Raise UsageError for what is wrong in a spec, its Lightning config, its suite, its classes or the window."""
+    """Raise UsageError for what is wrong in a spec, its Lightning config, its suite, its classes or the window.
+
+    What is only unlikely to be meant is a warning.
+    """
     spec, root = load_spec(path, overrides), path.parent
     run_window(spec, path, window, datetime.now(UTC))
     lightning = inline_lightning(spec, root)
@@ -39,6 +46,8 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     project = code_bundle.project_root(root)
     refuse_unknown_code(spec, path, lightning, project)
     refuse_unknown_expectations(spec, root, project)
+    if (why := why_no_fresh_rows(spec)) is not None:
+        log.warning("%s", why)
 
 
 def data_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:

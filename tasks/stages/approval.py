@@ -6,6 +6,7 @@ gates find something else, then the answer was about something else, and a new q
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -19,10 +20,12 @@ from data_contracts.times import readable
 from infra.approvals import approvals
 from infra.approvals.approval_signatures import Approvers
 from infra.audit import now
+from infra.models import canaries
 from infra.store import layout
 from tasks.run.run import Run
 from tasks.stages.approvers import approvers_of, named_approvers, standing_protection
 
+log = logging.getLogger("trainwright")
 # A run that no person began: nobody is asked again what was refused in the same state of the alias.
 UNATTENDED = ("schedule", "ci", "automation")
 
@@ -90,7 +93,7 @@ def _ask(run: Run, question: Question) -> Question:
     """Ask, unless a person refused the same already and no person began this run."""
     refused = approvals.refused_before(run.store, question) if run.resolved.trigger in UNATTENDED else None
     if refused is None:
-        return approvals.ask(run.store, question)
+        return approvals.ask(run.store, question, _asks_for_canary(run, question))
     earlier, answer = refused
     why = meaning(earlier, answer, now()).reason
     raise _refused(
@@ -98,6 +101,31 @@ def _ask(run: Run, question: Question) -> Question:
         f"{why}, in the run {earlier.run_id}, which had the same checkpoint, champion and gates",
         remedy="Nobody is asked again by a run that no person began. Begin one by hand to ask: `trainwright run SPEC`.",
     )
+
+
+def _asks_for_canary(run: Run, question: Question) -> str | None:
+    """The run that asks whether a standing canary may replace the same champion; None if none does.
+
+    Superseding that question would withdraw the canary. Its fresh rows have shown that it is better, so a candidate of
+    a run without `promote.canary` must not end it by asking. Whichever is answered first moves the alias; the other is
+    asked about again, because the champion is another one then.
+    """
+    if question.champion_version is None:
+        return None
+    try:
+        canary = canaries.standing_canary(run.store, question.model)
+        if canary is None or canary.terms.alias != question.alias:
+            return None
+        asks = canaries.ask_of(run.store, canary, question.champion_version)
+    except (UsageError, CorruptError):  # what is wrong with the canary does not concern this candidate
+        return None
+    if asks is None or asks.run_id == question.run_id:
+        return None
+    log.warning(
+        "Version %d of %s stands as canary for %s, and the run %s asks about it, too; both questions stay open.",
+        canary.version.version, question.model, question.name, asks.run_id,
+    )  # fmt: skip
+    return asks.run_id
 
 
 def _is_the_same(asked: Question, now_asked: Question) -> bool:

@@ -16,6 +16,7 @@ from infra.audit import now
 from infra.models import canaries, registry
 from infra.records.receipts import chain, has_ended, read_receipt, without_hold
 from infra.store import PointerMoved, layout
+from tasks.run.canary_check import why_no_fresh_rows
 from tasks.run.run import Run
 from tasks.stages.requirements import signing_key
 from tasks.stages.stage import Done
@@ -150,7 +151,8 @@ def outlook(run: Run) -> str:
     wanted, model = run.spec.promote.canary, run.spec.model_name
     if wanted is None or registry.read_alias(run.store, model, run.spec.promote.alias) is None:
         return ""
-    canary = canaries.standing_canary(run.store, model)
+    canary, why = canaries.standing_canary(run.store, model), why_no_fresh_rows(run.spec)
+    more = "" if why is None else f". {why.removesuffix('.')}"
     if canary is not None:
-        return f"; first the fresh rows are scored for version {canary.version.version}, which stands as canary"
-    return f"; then the candidate stands as canary, for {wanted.within} at most"
+        return f"; first the fresh rows are scored for version {canary.version.version}, which stands as canary{more}"
+    return f"; then the candidate stands as canary, for {wanted.within} at most{more}"

@@ -118,6 +118,7 @@ class CanaryPlace:
         section = PromoteSpec(gates=list(gates), canary=terms, alias=alias).model_copy(update=self.more)
         evaluate = SimpleNamespace(metrics={"a": METRIC}, sets={}, unit=None if self.units is None else "customer")
         spec = SimpleNamespace(name="tiny", model_name="tiny", promote=section, contract=None, evaluate=evaluate)
+        spec.data = "external"  # nothing is said of where fresh rows would come from
         resolved = SimpleNamespace(started=self.now(), actor="bob", commit="c", dirty=False, trigger="cli")
 
         def provenance(*parents: Ref | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from data_contracts.canaries import ALIAS, CanaryEnd
 from data_contracts.errors import ApprovalPending, ApprovalRefused, GateNotMet, OnHold, StorageUnavailable, UsageError
 from data_contracts.gate_results import GateResult
 from data_contracts.pipeline_spec import GateSpec
+from infra.approvals import approvals
 from infra.models import canaries, registry, versions
 from infra.store import layout
 from tasks.queries.canaries import canary_of
@@ -313,6 +314,29 @@ def test_an_approval_is_asked_for_when_the_canary_is_to_be_promoted(place: Canar
     place.passes(days=30)
     receipt = place.night(410, 10, run_id="asks")
     assert (receipt.decision, receipt.version, receipt.approval.by) == ("promoted", 2, "ada")
+
+
+@pytest.mark.parametrize("first", ["canary", "candidate"])
+def test_a_candidate_without_a_canary_leaves_the_canary_s_question_open(place: CanaryPlace, first: str) -> None:
+    place.promoted(1, canary=False)
+    place.more = {"approval": "manual"}
+    assert place.promoted(2).decision == "canary"
+    with pytest.raises(ApprovalPending):
+        place.night(0, 400, run_id="asks")
+    for run_id in ("plain-1", "plain-2"):  # the second supersedes the first, as ever
+        with pytest.raises(ApprovalPending):
+            place.promoted(5, run_id, canary=False)
+    assert approvals.superseded_by(place.store, place.question("plain-2")) == ["plain-1"]
+    if first == "canary":
+        answer(place.store, place.question("asks"), "approved", "ada", "seen")
+        assert place.night(400, 10, run_id="asks").version == 2
+        with pytest.raises(ApprovalPending):  # the champion is another one now
+            place.promoted(5, "plain-2", canary=False)
+        assert (place.question("plain-2").champion_version, place.named()) == (2, 2)
+    else:
+        answer(place.store, place.question("plain-2"), "approved", "ada", "urgent")
+        assert place.promoted(5, "plain-2", canary=False).decision == "promoted"
+        assert place.night(400, 10, run_id="asks").decision == "canary", "it stands on, beside the new champion"
 
 
 @pytest.mark.parametrize("by", ["the run that asked", "another run"])
