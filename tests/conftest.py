@@ -130,6 +130,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line("TRAINWRIGHT_CI is set, so a deselected test is a failure.", red=True)
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """What a `warm` test starts, and its fixtures, may be forked from a process that has imported it."""
+    if item.get_closest_marker("warm") is None:
+        yield
+        return
+    from tests.support.warm_children import warm_children
+
+    with warm_children():
+        yield
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu"):
         import torch

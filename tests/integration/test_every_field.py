@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.tiny import SPEC, answer, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 ROWS = 800  # one an hour: 33 days and 8 hours
 

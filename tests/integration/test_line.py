@@ -12,6 +12,8 @@ from tests.support.damage import overwrite
 from tests.support.pool import Site, model_events, password_in, server_url, until
 from tests.support.tiny import answer, trainwright, write_project, write_rows
 
+pytestmark = pytest.mark.warm
+
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import warm_cli
+from tests.support import warm_children, warm_cli
 
 _passed = 0
 
@@ -33,7 +33,7 @@ def pytest_assertion_pass() -> None:
 
 
 def _processor_s() -> float:
-    return sum(os.times()[:4]) + warm_cli.spent_s[0]
+    return sum(os.times()[:4]) + warm_cli.spent_s[0] + warm_children.spent_s()
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.support import warm_cli
+from tests.support import warm_children, warm_cli
 from tests.support.prefect_database import put_new_database
 
 MODEL = """\
@@ -134,7 +134,7 @@ def trainwright(
             looks at the process from outside, such as at its command line or its memory.
     """
     words = [str(argument) for argument in arguments]
-    environment = {**os.environ, "PYTHONPATH": str(warm_cli.ROOT), **(env or {})}
+    environment = {**os.environ, "PYTHONPATH": warm_children.import_path(), **(env or {})}
     if forked and words[0] not in ("up", "down") and warm_cli.can_fork(environment):
         return warm_cli.run(words, cwd, environment, timeout_s)
     command = [sys.executable, "-m", "flows.cli", *words]

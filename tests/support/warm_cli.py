@@ -24,6 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.support import warm_children
+
 ROOT = Path(__file__).resolve().parents[2]
 # Read when the interpreter starts, or on the import of what is imported already.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
@@ -36,7 +38,9 @@ spent_s = [0.0]
 def can_fork(environment: Mapping[str, str]) -> bool:
     """Whether a fork behaves as a new process in that environment would."""
     read = {name for name in {*environment, *os.environ} if name.startswith(READ_AT_START)} - {"PYTHONPATH"}
-    return environment.get("PYTHONPATH") == str(ROOT) and all(environment.get(n) == os.environ.get(n) for n in read)
+    return environment.get("PYTHONPATH") == warm_children.import_path() and all(
+        environment.get(n) == os.environ.get(n) for n in read
+    )
 
 
 def run(

@@ -33,6 +33,8 @@ from tests.support.raw_rows import raw, write, write_line
 from tests.support.tiny import answer, home_with_server, trainwright, work_on_a_copy
 from training.predict import batches, draft, part_writer, worker
 
+pytestmark = pytest.mark.warm
+
 
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:

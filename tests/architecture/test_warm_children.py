@@ -1,0 +1,76 @@
+"""A child that is forked from a warm process (`tests/support/warm_children.py`) looks and ends as a new one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.processes.processes import find_marked, is_alive, marked_env, module_command, new_mark
+from tests.support.warm_children import ADDRESS, warm_children
+
+
+def _start(way: str, folder: Path, mark: str, **changes: str) -> subprocess.Popen[bytes]:
+    command = module_command("infra.processes.light_imports", "tests.support.mirrored", way)
+    env = marked_env(mark, changes)
+    return subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+
+def _seen(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    assert process.stdout is not None
+    seen: dict[str, Any] = json.loads(process.stdout.readline())
+    return seen
+
+
+@pytest.mark.parametrize("way", ["exit", "raise", "die"])
+def test_what_it_sees_and_how_it_ends_are_the_same(way: str, tmp_path: Path) -> None:
+    with warm_children():
+        marks = new_mark(), new_mark()
+        warm, fresh = _start(way, tmp_path, marks[0]), _start(way, tmp_path, marks[1], **{ADDRESS: ""})
+    seen, expected = _seen(warm), _seen(fresh)
+    for process in (warm, fresh):
+        process.communicate(timeout=60)
+    assert warm.returncode == fresh.returncode == {"exit": 7, "raise": 1, "die": -signal.SIGKILL}[way]
+    assert (seen.pop("torch"), expected.pop("torch")) == (True, False)  # one was forked, the other was not
+    assert seen.pop("pid") != warm.pid
+    assert expected.pop("pid") == fresh.pid
+    for one, mark in ((seen, marks[0]), (expected, marks[1])):
+        one["environ"] = [entry.replace(mark, "MARK") for entry in one["environ"] if not entry.startswith(ADDRESS)]
+    assert seen == expected
+
+
+def test_signals_reach_it_and_it_is_found_by_its_mark_and_dies_with_the_process_that_stands_for_it(
+    tmp_path: Path,
+) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        mark = new_mark()
+        with warm_children():
+            process = _start("wait", tmp_path, mark)
+        pid = _seen(process)["pid"]
+        assert set(find_marked(mark)) == {process.pid, pid}
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        assert process.returncode == -number
+        until = time.monotonic() + 60
+        while is_alive(pid) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert not find_marked(mark)
+
+
+@pytest.mark.parametrize("changes", [{"PYTHONPATH": "/elsewhere"}, {"PYTHONWARNINGS": "error"}, {"LANG": "de_DE"}])
+def test_what_is_read_on_import_needs_a_process_of_its_own(changes: dict[str, str], tmp_path: Path) -> None:
+    command = module_command("infra.processes.light_imports", "tests.support.mirrored", "exit")
+    with warm_children():
+        paths = os.pathsep.join(filter(None, [os.environ["PYTHONPATH"], changes.get("PYTHONPATH")]))
+        env = {**os.environ, **changes, "PYTHONPATH": paths}
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert done.returncode == 7
+    assert not json.loads(done.stdout)["torch"]

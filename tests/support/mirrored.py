@@ -1,0 +1,41 @@
+"""A process that says what it sees of itself, and then does what its argument asks for: `MODULE WAY`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from infra.processes.light_imports import end_light_imports
+
+
+def main(way: str) -> None:
+    """Print what this process sees, then end in the way that is asked for."""
+    end_light_imports()
+    environ = Path("/proc/self/environ").read_bytes().rstrip(b"\0").split(b"\0")
+    seen = {
+        "environ": sorted(entry.decode() for entry in environ),
+        "command": Path("/proc/self/cmdline").read_bytes().rstrip(b"\0").decode().split("\0"),
+        "path": sys.path,
+        "arguments": sys.argv[1:],
+        "folder": os.getcwd(),
+        "umask": os.umask(0),
+        "parent": os.getppid(),
+        "torch": "torch" in sys.modules,
+        "pid": os.getpid(),
+    }
+    print(json.dumps(seen))
+    if way == "raise":
+        raise ValueError("it was asked for")
+    if way == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if way == "wait":
+        time.sleep(600)
+    sys.exit(7)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,308 @@
+"""Children, supervisors and ranks forked from a process that has imported what they import: 1 to 4 s less for each.
+
+`python -P -u -m MODULE …`, as the code starts its processes, still starts a process, with its own pid, parent, session,
+streams and environment. While Python starts there, `warm_site/sitecustomize.py` asks a warm process to carry MODULE out
+in a fork, and stands between: it passes signals and the exit code on, and takes the fork with it when it is killed. The
+fork has the environment and the command line of the process that it stands for, in /proc, too, where the code looks for
+marks. Where the environment holds something that is read on import, or another interpreter was meant, Python starts as
+usual.
+
+The marker `warm` switches it on. It is not for tests that stop a process by its pid (SIGSTOP), measure one's memory or
+look at what it imports. `python -P -u -m tests.support.warm_children SOCKET PADDING` serves until its stdin ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parents[2]
+SITE = ROOT / "tests" / "support" / "warm_site"
+# The name of the variable is that of `warm_site/sitecustomize.py`.
+ADDRESS = "WARM_CHILDREN"
+PADDING = "WARM_PADDING"
+ROOM_BYTES = 60_000
+# Read when Python starts, or on the import of what the warm process has imported.
+READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
+READ_AT_START += ("TORCH_LOGS", "TORCH_COMPILE", "PYTORCH_", "GX_", "DO_NOT_TRACK")
+_SEPARATELY = {"PYTHONPATH", "OMP_NUM_THREADS", "PYTHONUNBUFFERED"}
+IMPORTS = (
+    "tests.support.warm_imports",
+    "infra.gang.node.rank_bootstrap",
+    "infra.gang.node.supervisor",
+    "infra.processes.tied_to_parent",
+    "torch.distributed.run",
+    "training.fit.torchrun_agent",
+    "training.shard.worker",
+    "great_expectations",
+)
+_started: list[tuple[subprocess.Popen[bytes], str]] = []
+
+
+def import_path() -> str:
+    """PYTHONPATH of this test's processes: with the folder that lets them be forked, if they may be."""
+    return os.pathsep.join([str(ROOT), *([str(SITE)] if ADDRESS in os.environ else [])])
+
+
+@contextlib.contextmanager
+def warm_children() -> Iterator[None]:
+    """The processes that this one starts, and theirs, are forked from a warm one where they can be."""
+    before = {name: os.environ.get(name) for name in (ADDRESS, "PYTHONPATH")}
+    os.environ[ADDRESS] = _server()
+    os.environ["PYTHONPATH"] = import_path()
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def spent_s() -> float:
+    """Processor time of the forks that ended; they are children of no process that a test waits for."""
+    if not _started:
+        return 0.0
+    try:
+        return float(Path(f"{_started[0][1]}.spent").read_text() or 0)
+    except OSError:
+        return 0.0
+
+
+def _server() -> str:
+    if not _started or _started[0][0].poll() is not None:
+        folder = tempfile.mkdtemp(prefix="warm-children-")
+        address = f"{folder}/socket"
+        command = [sys.executable, "-P", "-u", "-m", "tests.support.warm_children", address, "x" * ROOM_BYTES]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), PADDING: "x" * ROOM_BYTES, "OMP_NUM_THREADS": "1"}
+        environment.pop(ADDRESS, None)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n", "the server of forked children did not start"
+        _started[:] = [(process, address)]
+    return _started[0][1]
+
+
+class _Server:
+    """Forks what is asked for, and tells each one's end; a fork whose process is gone is killed."""
+
+    def __init__(self, address: str, at_start: dict[str, str], set_by_imports: dict[str, str]) -> None:
+        self.address, self.at_start, self.set_by_imports = address, at_start, set_by_imports
+        self.places = _places()
+        self.spent_s = 0.0
+        self.selector = selectors.DefaultSelector()
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(address)
+        self.listener.listen(64)
+        self.selector.register(self.listener, selectors.EVENT_READ, ("listener", None))
+        self.selector.register(sys.stdin, selectors.EVENT_READ, ("stdin", None))
+
+    def serve(self) -> dict[str, Any] | None:
+        """None at the end; in a fork, what it is to become."""
+        while True:
+            for key, _ in self.selector.select():
+                kind, of = key.data
+                if kind == "stdin":
+                    return None
+                if kind == "listener":
+                    if (request := self._begin()) is not None:
+                        return request
+                elif key.fileobj in self.selector.get_map():
+                    self._ended(*of) if kind == "ended" else self._left(*of)
+
+    def _begin(self) -> dict[str, Any] | None:
+        channel, _ = self.listener.accept()
+        try:
+            _, received, _, _ = socket.recv_fds(channel, 1, 64)
+            request: dict[str, Any] = json.loads(channel.makefile("r").readline())
+        except (OSError, ValueError):
+            channel.close()
+            return None
+        if not self._can_fork(request):
+            channel.sendall(b"no\n")
+        elif (pid := os.fork()) == 0:
+            self.selector.close()
+            self.listener.close()
+            channel.close()
+            return {**request, "received": received, "places": self.places}
+        else:
+            channel.sendall(f"{pid}\n".encode())
+            ended = os.pidfd_open(pid)
+            one = (pid, ended, channel)
+            self.selector.register(ended, selectors.EVENT_READ, ("ended", one))
+            self.selector.register(channel, selectors.EVENT_READ, ("left", one))
+            channel = socket.socket()  # that of the fork stays open
+        channel.close()
+        for number in received:
+            os.close(number)
+        return None
+
+    def _can_fork(self, request: dict[str, Any]) -> bool:
+        environment = request["environment"]
+        read = {name for name in {*environment, *self.at_start} if name.startswith(READ_AT_START)} - _SEPARATELY
+        paths = set(environment.get("PYTHONPATH", "").split(os.pathsep))
+        needs = [len(_zeroed(f"{name}={value}" for name, value in environment.items())), len(_zeroed(request["line"]))]
+        return (
+            request["executable"] == sys.executable
+            and paths <= {str(ROOT), str(SITE)}
+            and all(environment.get(name) in (self.at_start.get(name), self.set_by_imports.get(name)) for name in read)
+            and all(need < end - start for need, (start, end) in zip(needs, self.places, strict=True))
+        )
+
+    def _ended(self, pid: int, ended: int, channel: socket.socket) -> None:
+        _, status, used = os.wait4(pid, 0)
+        self.spent_s += used.ru_utime + used.ru_stime
+        Path(f"{self.address}.spent").write_text(str(self.spent_s))
+        self.selector.unregister(ended)
+        os.close(ended)
+        if channel in self.selector.get_map():
+            self.selector.unregister(channel)
+            with contextlib.suppress(OSError):
+                channel.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        channel.close()
+
+    def _left(self, pid: int, ended: int, channel: socket.socket) -> None:
+        self.selector.unregister(channel)
+        os.kill(pid, signal.SIGKILL)  # its end is noticed as another's is
+
+
+def _places() -> list[tuple[int, int]]:
+    """Where in memory the kernel looks for this process's environment and command line."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    arguments, environment = (int(fields[45]), int(fields[46])), (int(fields[47]), int(fields[48]))
+    return [environment, arguments]
+
+
+def _name() -> str:
+    return Path("/proc/self/comm").read_text().strip()
+
+
+def _zeroed(texts: Any) -> bytes:
+    return b"".join(os.fsencode(text) + b"\0" for text in texts)
+
+
+def _become(request: dict[str, Any], set_by_imports: dict[str, str]) -> None:
+    os.setsid()
+    os.chdir(request["cwd"])
+    os.umask(request["umask"])
+    _take(request["received"], request["numbers"])
+    environment = request["environment"]
+    os.environ.clear()
+    os.environ.update({**set_by_imports, **environment})
+    shown = [_zeroed(f"{name}={value}" for name, value in environment.items()), _zeroed(request["line"])]
+    for text, (start, end) in zip(shown, request["places"], strict=True):
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, text, len(text))
+    time.tzset()
+    tempfile.tempdir = None
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - open until the process ends
+    sys.stdout = sys.__stdout__ = open(1, "w", 1, closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    signal.signal(signal.SIGINT, signal.default_int_handler if request["interruptible"] else signal.SIG_IGN)
+    parent = request["parent"]
+    os.getppid = lambda: parent
+    random.seed()
+    numpy = sys.modules["numpy"]
+    numpy.random.seed(int.from_bytes(os.urandom(4), "big"))
+    threads = environment.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))
+    sys.modules["torch"].set_num_threads(int(threads))
+    paths = environment["PYTHONPATH"].split(os.pathsep)
+    sys.path[:] = [*paths, *(folder for folder in sys.path if folder not in (str(ROOT), str(SITE)))]
+    command = request["command"]
+    sys.orig_argv[:] = request["line"]
+    sys.argv = command
+    for module in command:  # as in a process that has not imported what it is to run
+        sys.modules.pop(module, None) if module in RUN else None
+    runpy.run_module(command[0], run_name="__main__", alter_sys=True)
+
+
+RUN = {
+    "infra.processes.tied_to_parent",
+    "infra.gang.node.rank_bootstrap",
+    "infra.gang.node.supervisor",
+    "training.fit.torchrun_agent",
+    "training.score.verify_worker",
+    "training.score.evaluate_worker",
+    "training.shard.worker",
+}
+
+
+def _exit_code(request: dict[str, Any], set_by_imports: dict[str, str]) -> int:
+    try:
+        _become(request, set_by_imports)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _end(code: int) -> NoReturn:
+    """End as Python does, without taking apart what was imported: that takes 2 s, most of it for copied pages."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code & 0xFF)
+
+
+def _take(received: Sequence[int], numbers: Sequence[int]) -> None:
+    """Give the files that came with a request the numbers that they had in the process that asked."""
+    high = [os.dup2(number, 500 + place, inheritable=False) for place, number in enumerate(received)]
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) < 500:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+    for source, number in zip(high, numbers, strict=True):
+        os.dup2(source, number, inheritable=True)
+        os.close(source)
+
+
+def _serve(address: str) -> None:
+    from infra.processes.light_imports import light_imports
+
+    at_start = dict(os.environ)
+    with light_imports():
+        for name in IMPORTS:
+            importlib.import_module(name)
+    threads = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")} - {_name()}
+    # jemalloc begins its thread anew after a fork.
+    assert threads <= {"jemalloc_bg_thd"}, f"a fork has none of the threads that imports started: {threads}"
+    set_by_imports = {name: value for name, value in os.environ.items() if name not in at_start}
+    gc.collect()
+    gc.freeze()
+    server = _Server(address, at_start, set_by_imports)
+    print("ready", flush=True)
+    request = server.serve()
+    if request is not None:
+        _end(_exit_code(request, set_by_imports))
+    else:
+        Path(address).unlink()
+
+
+if __name__ == "__main__":
+    _serve(sys.argv[1])
