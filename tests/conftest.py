@@ -132,8 +132,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """What a `warm` test starts, and its fixtures, may be forked from a process that has imported it."""
-    if item.get_closest_marker("warm") is None:
+    """What a test marked `warm`, and not `warm(False)`, starts may be forked from a process that has imported it."""
+    mark = item.get_closest_marker("warm")
+    if mark is None or mark.args == (False,):
         yield
         return
     from tests.support.warm_children import warm_children

@@ -58,7 +58,7 @@ def reproduced(name: str, store: Path, folder: Path) -> dict:
     return answer(done)
 
 
-@pytest.mark.slow
+@pytest.mark.sweep  # `tests/unit/tasks/reproduction` makes a model with a history again, and the GPT is made below
 def test_the_digits_are_reproduced(digits: Path, tmp_path: Path) -> None:
     told = reproduced("digits", digits, tmp_path / "again")
     assert told["equal"]
@@ -88,7 +88,9 @@ def rows_for(record: dict, file: Path, rows: int = 5) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "values"), [("digits", 10), ("gpt", 256)])
+@pytest.mark.parametrize(
+    ("name", "values"), [pytest.param("digits", 10, marks=pytest.mark.sweep), pytest.param("gpt", 256)]
+)
 def test_an_example_leaves_the_store(
     name: str, values: int, request: pytest.FixtureRequest, tmp_path: Path, repository: Path
 ) -> None:

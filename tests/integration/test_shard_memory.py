@@ -62,7 +62,8 @@ def generate(folder: Path, total_bytes: int) -> int:
 @pytest.mark.parametrize(
     ("total_bytes", "limit_bytes", "memory_bytes"),
     [
-        pytest.param(2 * 10**9, 512 * MIB, 192 * MIB, id="2 GB", marks=pytest.mark.slow),
+        pytest.param(10**9, 512 * MIB, 192 * MIB, id="1 GB", marks=pytest.mark.slow),
+        pytest.param(2 * 10**9, 512 * MIB, 192 * MIB, id="2 GB", marks=pytest.mark.sweep),
         pytest.param(20 * 10**9, 1024 * MIB, 384 * MIB, id="20 GB", marks=pytest.mark.huge),
     ],
 )

@@ -32,6 +32,7 @@ from infra.gang.environment import STORE as STORE_NAME
 from infra.gang.environment import store_options
 from infra.gang.rank_files import RankFiles, read_launch, stop_file
 from infra.store import layout, open_store
+from tests.support.warm_children import SUPERVISOR
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 SCRATCH = Path(os.environ[SCRATCH_NAME])
@@ -156,7 +157,7 @@ def fail(kind: str, after: int | None = None) -> None:
             os.kill(os.getppid(), signal.SIGTERM)
         case "kill node" | "terminate node" | "stop node":
             number = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP}[kind.split()[0]]
-            os.kill(parent_of(os.getppid()), number)
+            os.kill(int(os.environ.get(SUPERVISOR) or parent_of(os.getppid())), number)
         case "hang":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             subprocess.Popen([sys.executable, "-c", "import os, time; os.setsid(); time.sleep(600)"])

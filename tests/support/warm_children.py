@@ -40,6 +40,8 @@ SITE = ROOT / "tests" / "support" / "warm_site"
 # The name of the variable is that of `warm_site/sitecustomize.py`.
 ADDRESS = "WARM_CHILDREN"
 PADDING = "WARM_PADDING"
+# The supervisor's pid, for its ranks: a fork's parent is the warm process.
+SUPERVISOR = "WARM_SUPERVISOR"
 ROOM_BYTES = 60_000
 # Read when Python starts, or on the import of what the warm process has imported.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "MKL_", "KMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
@@ -126,8 +128,10 @@ class _Server:
                 if kind == "listener":
                     if (request := self._begin()) is not None:
                         return request
-                elif key.fileobj in self.selector.get_map():
-                    self._ended(*of) if kind == "ended" else self._left(*of)
+                elif kind == "ended":
+                    self._ended(*of)
+                elif kind == "left" and of[2].fileno() != -1:  # it may have ended just before
+                    self._left(*of)
 
     def _begin(self) -> dict[str, Any] | None:
         channel, _ = self.listener.accept()
@@ -228,6 +232,8 @@ def _become(request: dict[str, Any], set_by_imports: dict[str, str]) -> None:
     paths = environment["PYTHONPATH"].split(os.pathsep)
     sys.path[:] = [*paths, *(folder for folder in sys.path if folder not in (str(ROOT), str(SITE)))]
     command = request["command"]
+    if command[0] == "infra.gang.node.supervisor":
+        os.environ[SUPERVISOR] = str(os.getpid())
     sys.orig_argv[:] = request["line"]
     sys.argv = command
     for module in command:  # as in a process that has not imported what it is to run

@@ -29,7 +29,12 @@ from tests.support import warm_children
 ROOT = Path(__file__).resolve().parents[2]
 # Read when the interpreter starts, or on the import of what is imported already.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
-MESSAGE_BYTES = 1 << 20
+# Two fifths of what importing Prefect takes are other packages, which do not look at the environment.
+OF_PREFECT = (
+    *("anyio", "asgi_lifespan", "coolname", "dateutil", "dotenv", "fsspec", "griffe", "httpx", "jsonschema", "orjson"),
+    *("opentelemetry.trace", "pendulum", "prometheus_client", "pydantic_extra_types", "pydantic_settings"),
+    *("rich.console", "slugify", "starlette.status", "toml", "websockets.asyncio.client"),
+)
 _started: list[tuple[subprocess.Popen[bytes], str]] = []
 # Processor time of the commands that ended, which are not children of this process: see `tests.support.costs`.
 spent_s = [0.0]
@@ -94,6 +99,8 @@ def _serve(address: str) -> None:
 
     for module in pkgutil.iter_modules(flows.commands.__path__, "flows.commands."):
         importlib.import_module(module.name)
+    for name in OF_PREFECT:
+        importlib.import_module(name)
     bad = {"prefect", "great_expectations", "torch"} & sys.modules.keys()
     assert not bad, f"{bad} would look at the environment of another command"
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what it forks

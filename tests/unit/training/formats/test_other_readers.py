@@ -78,6 +78,7 @@ print(json.dumps(rows))
 """
 
 
+@pytest.mark.sweep  # its environment is 2 GB; `reference.py` reads what TensorFlow reads
 def test_tensorflow_reads_ours_and_we_read_tensorflows(ask, tmp_path):
     table = normalise(kinds.every_kind())
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"

@@ -34,6 +34,8 @@ from infra.store import Lease, Store, layout, open_store
 from tests.support.conducting import TRAINING, run, steps
 from tests.support.damage import overwrite
 
+pytestmark = pytest.mark.warm
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
@@ -128,6 +130,7 @@ def test_a_node_that_is_lost_takes_the_others_with_it(store: Store) -> None:
     assert re.search(r"The supervisor of node 1 \(\S+\) was ended by SIGKILL\.", said)
 
 
+@pytest.mark.warm(False)  # what is stopped is found by its pid
 def test_a_supervisor_that_stands_still_is_lost(store: Store) -> None:
     fake = {"faults": [fault("stop node")], "steps": 12, "step_s": 0.05}
     with pytest.raises(NodeLost, match=r"^Node 0 \(\S+\) has published no heartbeat for 1\.5 s\."):
