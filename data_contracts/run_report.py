@@ -76,6 +76,7 @@ class RunReport(HandOff):
 
     Attributes:
         error: the error that ended it, as `TrainwrightError.to_json` writes it; None if the line reached its end.
+        budgets: the warnings about budgets that the run was the first to give, in words.
     """
 
     run_id: str
@@ -97,3 +98,4 @@ class RunReport(HandOff):
     dirty: bool = False
     started: str = ""
     finished: str = ""
+    budgets: list[str] = Field(default_factory=list, exclude_if=operator.not_)

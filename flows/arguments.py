@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from flows.cost_arguments import of_cost
+from flows.cost_arguments import of_budget, of_cost, of_policy
 from flows.operating_arguments import OPERATING
 from flows.predict_arguments import of_predict
 
@@ -289,6 +289,8 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "key": _key,
     "store": _making,
     "cost": of_cost,
+    "budget": of_budget,
+    "policy": of_policy,
     **OPERATING,
     "contract": _contract,
 }

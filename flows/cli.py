@@ -41,6 +41,8 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "checkpoints": ("queries", "list the checkpoints of a run's training"),
         "diff": ("diff", "compare two runs or versions: data, spec, code, metrics, weights"),
         "cost": ("cost", "show what runs cost, by tag, pipeline, stage or cause"),
+        "budget": ("budget", "show what is left of each budget; `budget apply FILE` sets them"),
+        "policy": ("budget", "show which tags specs must have; `policy apply FILE` sets them"),
     },
     "decide about models": {
         "show": ("queries", "show a model version, an alias or a run"),

@@ -1,4 +1,4 @@
-"""The arguments of the command `cost`."""
+"""The arguments of the commands `cost`, `budget` and `policy`."""
 
 from __future__ import annotations
 
@@ -21,3 +21,22 @@ def of_cost(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", choices=("table", "csv", "json", "focus"), default="table", help=help_)
     help_ = "version of FOCUS; 1.4 removes columns that 1.3 demands; default 1.2"
     command.add_argument("--focus-version", choices=("1.2", "1.3", "1.4"), default="1.2", help=help_)
+
+
+def of_budget(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `budget`."""
+    _applied(command, "budgets")
+    command.add_argument("--month", metavar="YYYY-MM", help="month (UTC) to show; default: this one")
+
+
+def of_policy(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `policy`."""
+    _applied(command, "policy")
+
+
+def _applied(command: argparse.ArgumentParser, what: str) -> None:
+    help_ = f"apply: make FILE the next version of the {what}; default: show what holds"
+    command.add_argument("action", nargs="?", choices=("apply",), help=help_)
+    command.add_argument("file", nargs="?", metavar="FILE", help="the file to apply (YAML)")
+    help_ = "the store; default: .trainwright in this folder, and the stores used from this machine"
+    command.add_argument("--store", help=help_)

@@ -14,6 +14,7 @@ from flows.flow_runs import as_error, cost_tagged, end_of, flow_name, name_flow_
 from flows.stages import stages
 from flows.turns import first_turn, in_turn, work_in_turn
 from infra.orchestrator.cancelling import cancellable
+from tasks.budgets.spending import admit, refuse_over, within_budgets
 from tasks.pages.run_report_page import keep_page
 from tasks.run.attach import attach
 from tasks.run.meter import metered
@@ -81,14 +82,17 @@ def resume(run_id: str, store: str | None = None, from_step: int | None = None) 
 
 
 @attach
+@within_budgets
 @metered
 def line(run: Run) -> RunReport:
     """The stages in order, then the report."""
     made: dict[str, Any] = {}
     try:
         with cost_tagged(run), cancellable():
+            admit(run)
             refuse_early(run)
             for stage in stages(LINE):
+                refuse_over(run)
                 made[stage.name] = as_task(stage)(run, *(made[one.name] for one in stage.takes))
         parts = {part: made[name] for part, name in REPORTED.items()}
         return keep_page(run, report(run, **parts), parts)

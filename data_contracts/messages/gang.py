@@ -273,7 +273,9 @@ class CancelMarker(Message, extra="ignore"):
 
     Attributes:
         stacks: whether the nodes save their ranks' stacks before they kill them.
+        saves: whether the ranks save one consistent checkpoint and end by themselves, as after SIGTERM.
     """
 
     cause: str = ""
     stacks: bool = Field(default=False, exclude_if=operator.not_)
+    saves: bool = Field(default=False, exclude_if=operator.not_)

@@ -13,8 +13,9 @@ from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
 from flows.commands.run import connect
+from infra.budgets.policy import refuse_by_policy
 from infra.orchestrator.local_pool import POOL, ensure_pool
-from infra.store import absolute_address
+from infra.store import absolute_address, open_store
 from tasks.run.spec_check import check_spec
 
 # Instead of a model: none any more.
@@ -34,7 +35,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     path = Path(arguments.spec).resolve()
     _refuse_without_effect(arguments)
     check_spec(path, arguments.set, arguments.window)
-    spec = load_spec(path, arguments.set)
+    spec = _load(path, arguments)
     _refuse_never(spec)
     name = _name(arguments.name or spec.name)
     after = _after(arguments.after, spec)
@@ -86,6 +87,19 @@ def _answer(arguments: argparse.Namespace, wanted: PipelineDeployment, when: str
     else:
         lines.append(f"To start a run: trainwright deploy {shlex.quote(arguments.spec)} --start")
     return Answer("\n".join(lines), value, line=lines[-1] if arguments.start else lines[0])
+
+
+def _load(path: Path, arguments: argparse.Namespace) -> PipelineSpec:
+    """The spec; SpecError for a tag that the policy of its store forbids. A store that is not there yet has none."""
+    spec, named = load_spec(path, arguments.set), arguments.store
+    uri = absolute_address(spec.store.uri, path.parent) if named is None else absolute_address(named)
+    pointers = spec.store.pointers if named is None else None
+    try:
+        store = open_store(uri, spec.store.storage_options, pointers=pointers, create=False)
+    except UsageError:
+        return spec
+    refuse_by_policy(spec, path, store)
+    return spec
 
 
 def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks: Mapping[str, UUID]) -> None:

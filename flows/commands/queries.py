@@ -22,6 +22,7 @@ from infra.gang.checkpoints.listing import Found
 from infra.models import registry
 from infra.records.receipts import holds_after
 from infra.store import Store, layout
+from tasks.budgets.standing import left
 from tasks.mirrors.outbox import NEWEST, due
 from tasks.queries.checkpoints import checkpoints_of
 from tasks.queries.kept_seal import checked_seal
@@ -76,6 +77,8 @@ def plan(arguments: argparse.Namespace) -> Answer:
     lines = [step.line for step in steps]
     if spacing.is_measured or run.resolved.checkpoint is not None:
         lines += ["", f"interval  {spacing.line}"]
+    budgets = left(run.store, run.spec)
+    lines += ["", *(f"budget    {one.sentence}" for one in budgets)] if budgets else []
     lines += ["", f"code      packs {len(packed)} files, {in_words(sum(packed.values()), _BYTES)}"]
     # Of the spec and the files that it is made of, each stage counts the fields that it uses.
     of_spec = {Path(arguments.spec).resolve(), *((run.root / name).resolve() for name in _parts_of(run.spec))}
@@ -90,8 +93,9 @@ def plan(arguments: argparse.Namespace) -> Answer:
     lines += _first([f"  left out  {in_words(one.bytes, _BYTES):>8}  {one.path}: {one.why}" for one in chosen.left_out])
     listed = [{"path": name, "bytes": size, "counted": name not in uncounted} for name, size in packed.items()]
     code = {"packed": listed, "left_out": left_out}
-    stages_ = [vars(step) for step in steps]
-    return Answer("\n".join(lines), {"stages": stages_, "code": code, "checkpoint": asdict(spacing)})
+    value = {"stages": [vars(step) for step in steps], "code": code, "checkpoint": asdict(spacing)}
+    about = {"budgets": [one.to_json() for one in budgets]} if budgets else {}
+    return Answer("\n".join(lines), {**value, **about})
 
 
 def _first(lines: list[str]) -> list[str]:

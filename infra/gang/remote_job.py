@@ -27,6 +27,7 @@ from infra import stopping
 from infra.child import run_module
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.participants import generations
+from infra.gang.conductor.allowance import UNLIMITED, Allowance, refuse_over
 from infra.gang.conductor.bad_nodes import without_drained
 from infra.gang.conductor.conductor import WAIT_S
 from infra.gang.conductor.generation import Generation
@@ -76,6 +77,7 @@ class ErrandRequest:
         on_progress: called with each progress report.
         on_spent: called when a node is released, with the seconds since its launch; on_usage: with what the nodes of
             a generation used.
+        allowance: what the nodes may use.
         local: whether the nodes are processes on this machine.
         withhold: see `infra.child.run_module`.
         hang_s: how long the job may make no progress; see `infra.processes.idle`.
@@ -93,6 +95,7 @@ class ErrandRequest:
     on_progress: Callable[[Progress], None]
     on_spent: Callable[[float], None]
     on_usage: Callable[[GangUsage], None] = lambda usage: None
+    allowance: Allowance = UNLIMITED
     local: bool = False
     withhold: bool = False
     hang_s: float = 45.0
@@ -149,15 +152,24 @@ def _generations(store: Store, errand: ErrandRequest, ledger: Ledger, keeper: Le
     while True:
         number = 1 + max(patiently(lambda: generations(store, errand.uri)), default=-1)
         _admit(errand, keeper, number)
+        errand.allowance.admit(errand.nodes)
         launch = without_drained(store, errand.launch(), here=False).for_generation(number, ledger.token)
         patiently(partial(store.create_once, layout.launch(errand.uri, number), launch.to_json()))
         generation = Generation(
-            store, launch, errand.start, commit=lambda _: None, check=keeper.check, on_progress=errand.on_progress
+            store,
+            launch,
+            errand.start,
+            commit=lambda _: None,
+            check=keeper.check,
+            on_progress=errand.on_progress,
+            over=errand.allowance.over,
         )
+        errand.allowance.launched(partial(generation.activity.usage, errand.local))
         try:
             answer = generation.run(errand.rollcall_timeout_s).plan
         except TrainwrightError as error:
             keeper.confirm()
+            refuse_over(errand.allowance, error)
             key = error.retry_key or ""
             used[key] += 1
             # Only interruptions come from outside. Other failures, such as running out of memory, would happen again.
@@ -173,6 +185,7 @@ def _generations(store: Store, errand: ErrandRequest, ledger: Ledger, keeper: Le
         finally:
             errand.on_spent(generation.node_seconds)
             errand.on_usage(generation.activity.usage(errand.local))
+            errand.allowance.released()
 
 
 def spent(error: TrainwrightError, budget: int) -> TrainwrightError:

@@ -87,6 +87,8 @@ class ConductorWatch:
         self._next = 0.0
         self._beat: Any = None
         self._heard = time.monotonic()
+        # Whether the conductor asks the ranks to save a checkpoint and end.
+        self.wants_end = False
 
     def tolerantly(self, work: Callable[[], object]) -> bool:
         """Whether `work()` reached the store."""
@@ -112,8 +114,10 @@ class ConductorWatch:
         path = layout.cancel(self.training, self.generation)
         if self.store.exists(path):
             marker = self.store.read_as(path, CancelMarker.from_json)
-            details = {"stacks": marker.stacks}
-            raise Cancelled(f"Generation {self.generation} of {self.training} was cancelled.", details=details)
+            self.wants_end = marker.saves
+            if not marker.saves:
+                details = {"stacks": marker.stacks}
+                raise Cancelled(f"Generation {self.generation} of {self.training} was cancelled.", details=details)
         lease = self.store.pointer(layout.lease(self.training)).read()
         beat = None if lease is None else lease.value
         if beat is not None and beat["token"] > self.token:

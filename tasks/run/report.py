@@ -57,6 +57,7 @@ def report(
         dirty=told.dirty,
         started=told.started,
         finished=now(),
+        budgets=[sentence for one in run.budgets for sentence in one.sentences],
     )
     # A person may release the checkpoint; then the same run continues.
     final = verdict in FINAL and not isinstance(error, OnHold)

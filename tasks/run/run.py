@@ -22,6 +22,7 @@ from data_contracts.resolved import Resolved
 from data_contracts.run_report import Cost, StageResult
 from infra import scratch
 from infra.audit import now
+from infra.budgets.policy import refuse_by_policy
 from infra.gang.conductor.replaying import Replay
 from infra.machine import settings
 from infra.models.recipes import seal_recipe
@@ -43,6 +44,7 @@ class Run:
         replay: the training that `train` makes again, generation by generation; None: it trains as the spec says.
         results: how the stages ended so far, by name.
         spent: the cost of nodes so far; meters: record what this process and its nodes use (`tasks.run.meter`).
+        budgets: what it uses of its budgets (`tasks.budgets.spending`); empty outside of a flow.
     """
 
     resolved: Resolved
@@ -53,6 +55,7 @@ class Run:
     results: dict[str, StageResult] = field(default_factory=dict)
     spent: list[Cost] = field(default_factory=list)
     meters: list[Any] = field(default_factory=list)
+    budgets: list[Any] = field(default_factory=list)
 
     @property
     def run_id(self) -> str:
@@ -156,12 +159,14 @@ def open_run(
         recorded: False for a stage command, which leaves nothing under `runs/`.
 
     Raises:
-        UsageError: the spec, a source or the store cannot be used as given, or the key is of another pipeline's run.
+        UsageError: the spec, a source or the store cannot be used as given, the policy forbids its tags, or the key is
+            of another pipeline's run.
     """
     path = Path(spec_path).resolve()
     spec = load_spec(path, overrides)
     signer = configured_key(spec.promote.sign, path.parent) if recorded else None
     store = open_spec_store(spec, path.parent, store_uri)
+    refuse_by_policy(spec, path, store)
     if recorded and (known := _resolved_before(store, options.key)) is not None:
         _own_pages(store, spec.name)
         return Run(_of_pipeline(spec.name, options, known), store)

@@ -19,6 +19,7 @@ from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SuiteSpec
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
+from infra.budgets.policy import refuse_by_policy
 from infra.project import code_bundle
 from infra.project.class_lookup import is_in_project, require_class
 from infra.sources import Window, parse_window
@@ -39,6 +40,7 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     What is only unlikely to be meant is a warning.
     """
     spec, root = load_spec(path, overrides), path.parent
+    refuse_by_policy(spec, path)
     run_window(spec, path, window, datetime.now(UTC))
     lightning = inline_lightning(spec, root)
     named_suites(spec, root)

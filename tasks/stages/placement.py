@@ -16,6 +16,7 @@ from infra.gang.node.local import local
 from infra.gang.remote_job import ErrandRequest, idle_limit, lay_out, run_errand, spent
 from infra.store import layout
 from infra.usage.cost import cost
+from tasks.budgets.spending import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run, slug
 from tasks.stages.scoring_layout import ScoringLayout
@@ -77,6 +78,7 @@ def done_by_child(
         on_progress=_once(show),
         on_spent=lambda seconds: run.spent.append(cost(seconds, _price(run, section))),
         on_usage=lambda usage: used_by_gang(run, section, usage),
+        allowance=allowance(run, section, local=not elsewhere),
         local=not elsewhere,
         **(elsewhere or _here(run, uri)),
         **({} if gang is None or not shares else gang.errand()),

@@ -20,6 +20,7 @@ from data_contracts.errors import (
     CorruptError,
     GateNotMet,
     OnHold,
+    OverBudget,
     TrainwrightError,
     UsageError,
 )
@@ -40,6 +41,7 @@ T = TypeVar("T")
 _STATUSES: dict[type[TrainwrightError], StageStatus] = {
     ContractRejected: "rejected",
     Cancelled: "cancelled",
+    OverBudget: "cancelled",
     ApprovalPending: "waiting",
 }
 # What a stage will do, and why: the last two columns of a plan.

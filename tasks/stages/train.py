@@ -14,6 +14,7 @@ from infra.gang.conductor.conductor import finished as is_finished
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.store import layout
 from infra.usage.cost import cost
+from tasks.budgets.spending import allowance
 from tasks.run.meter import follow, used_by_gang
 from tasks.run.run import Run
 from tasks.run.training_reports import Reporter, notify_of_gang
@@ -73,6 +74,7 @@ def run_training(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpoint
             replay=run.replay,
             on_progress=Reporter(run, training, dataset),
             on_usage=partial(used_by_gang, run, "train"),
+            allowance=allowance(run, "train", local=spec.pool is None),
             **placed(run, "train", training),
         )
         outcome = conduct(run.store, request)

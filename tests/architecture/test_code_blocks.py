@@ -20,6 +20,7 @@ import pytest
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from data_contracts.budgets import Budgets, Policy
 from data_contracts.pipeline_spec import EvaluateSpec, PipelineSpec, PromoteSpec, ShardsSpec, TrainSpec
 from data_contracts.price_book import PriceBook
 from data_contracts.yaml_text import parse
@@ -52,8 +53,10 @@ def unknown_keys(text: str, page: str) -> list[str]:
     """Keys of a part of a spec that no field has; ValidationError for a whole spec that cannot be loaded."""
     value = yaml.safe_load(text)
     if "version" in value:
-        if page == "cost" and "machines" in value:
-            PriceBook.model_validate(parse(text, page).value)
+        others = {"machines": PriceBook} if page == "cost" else {"budgets": Budgets, "tags": Policy}
+        other = next((model for key, model in others.items() if key in value), None)
+        if page in ("cost", "budgets") and other is not None:
+            other.model_validate(parse(text, page).value)
         else:
             PipelineSpec.model_validate(value)
         return []

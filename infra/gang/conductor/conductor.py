@@ -26,6 +26,7 @@ from infra import stopping
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.listing import adoptable, why_from
 from infra.gang.checkpoints.participants import begun
+from infra.gang.conductor.allowance import refuse_over
 from infra.gang.conductor.bad_nodes import remember, without_drained
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
@@ -173,7 +174,7 @@ class _Conductor:
 
     def _generations(self, ledger: Ledger, keeper: LeaseKeeper) -> RankAnswer:
         """Launch generations until one is done; returns rank 0's answer. Raises a cause whose retry budget is spent."""
-        replay, retry = self.request.replay, self.request.retry
+        replay, retry, allowance = self.request.replay, self.request.retry, self.request.allowance
         retry = retry if replay is None else replay.with_stops(retry)
         recovery = Recovery(retry, self.launch, ledger.skipped, ledger.retries)
         self.happened = recovery.happened
@@ -189,6 +190,7 @@ class _Conductor:
             failed: TrainwrightError | None = None
             try:
                 self._admit(recovery.nodes, keeper)
+                allowance.admit(recovery.nodes)
                 generation = Generation(
                     self.store,
                     self._launch_next(ledger, recovery),
@@ -196,7 +198,9 @@ class _Conductor:
                     commit=commit,
                     check=keeper.check,
                     on_progress=self.on_progress,
+                    over=allowance.over,
                 )
+                allowance.launched(partial(generation.activity.usage, self.request.start is None))
                 return generation.run(self.request.rollcall_timeout_s, patient=patient)
             except TrainwrightError as error:
                 # Nodes may have noticed first that another conductor has taken over, and ended.
@@ -210,6 +214,7 @@ class _Conductor:
                 if generation is not None:
                     self.node_seconds += generation.node_seconds
                     self.request.on_usage(generation.activity.usage(self.request.start is None))
+                    allowance.released()
                     remember(self.store, generation, failed)
 
     def _recover(
@@ -219,6 +224,7 @@ class _Conductor:
         nodes, micro_batch = ({}, 0) if generation is None else (generation.nodes, generation.reports.micro_batch)
         is_quarantined = self._quarantines(ledger, error)
         try:
+            refuse_over(self.request.allowance, error)
             how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
         except TrainwrightError:
             restore_budgets(ledger, error)

@@ -9,19 +9,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from data_contracts.errors import (
-    Cancelled,
-    Hung,
-    NodeLost,
-    Preempted,
-    StorageUnavailable,
-    TrainwrightError,
-)
+from data_contracts.errors import Cancelled, Hung, NodeLost, Preempted, StorageUnavailable, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import CancelMarker, Launch, Meeting, reports_of
 from data_contracts.messages.ranks import RankAnswer
 from infra import stopping
 from infra.gang.conductor.activity import Activity
+from infra.gang.conductor.allowance import EndEarly, Over
 from infra.gang.conductor.members import Members, Node
 from infra.gang.conductor.node_records import NodeRecords
 from infra.gang.conductor.rank_reports import Progress, RankReports
@@ -51,12 +45,14 @@ class Generation:
         commit: Callable[[Checkpoint], None],
         check: Callable[[], None],
         on_progress: Callable[[Progress], None],
+        over: Over = lambda: None,
     ) -> None:
         self.store, self.launch, self._start = store, launch, start
         self.training, self.number = launch.training, launch.generation
         # A bucket is polled less often, because each request costs money.
         self.poll_s = launch.poll_s * (1 if store.is_local else 5)
         self._check, self._on_progress = check, on_progress
+        self._end_early = EndEarly(store, launch, over)
         self.members = Members(launch)
         # The gang grows after the first checkpoint past this step, once a node that missed the roll-call has joined.
         self._grows_after: int | None = None
@@ -164,9 +160,8 @@ class Generation:
                 raise self.members.cause()
             fits = self.members.fitting(len(self.members.joined()))
             enough = (enough or time.monotonic()) if fits else None
-            if enough is not None and time.monotonic() >= min(enough + brief_s, began + timeout_s):
-                break
-            if len(self.members.joined()) == self.launch.nodes:
+            is_waited = enough is not None and time.monotonic() >= min(enough + brief_s, began + timeout_s)
+            if is_waited or len(self.members.joined()) == self.launch.nodes:
                 break
             if time.monotonic() > began + timeout_s:
                 if self._outage.error is not None:
@@ -250,6 +245,7 @@ class Generation:
 
     def _hear(self) -> None:
         """Read what the nodes have published since, and commit the checkpoints that they report."""
+        self._end_early.ask_if_over()
         for number, node in self.members.active().items():
             if node.over:
                 continue

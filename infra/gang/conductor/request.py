@@ -11,6 +11,7 @@ from data_contracts.messages.ranks import TrainingSummary
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
 from data_contracts.usage import GangUsage
+from infra.gang.conductor.allowance import UNLIMITED, Allowance
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.replaying import Replay
 from infra.gang.node.local import Room, Start
@@ -60,6 +61,7 @@ class TrainingRequest:
         on_usage: called with what a generation's nodes used, once they are released.
         start: launches a node; None: as a process on this machine.
         room: admits all nodes of a generation, or none; held until the end. None: there is always room.
+        allowance: what the nodes may use; a gang that may use no more ends with a checkpoint.
         patience_s: how long another conductor's lease must stand still before it is taken over.
     """
 
@@ -75,6 +77,7 @@ class TrainingRequest:
     on_usage: Callable[[GangUsage], None] = lambda usage: None
     start: Start | None = None
     room: Room | None = None
+    allowance: Allowance = UNLIMITED
     patience_s: float = PATIENCE_S
 
     @property

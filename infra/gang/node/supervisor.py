@@ -53,8 +53,8 @@ def run_node(
 ) -> int:
     """Supervise node `node` of a generation until it ends; returns the error's exit code, 0 when done.
 
-    SIGTERM asks the ranks for a checkpoint and ends with Preempted. A cancel marker, a newer fencing token or a lease
-    that stood still for `lease_silence_s` ends everything at once. The result is written to the node's `exit.json`.
+    SIGTERM, or a marker that says so, asks the ranks for a checkpoint and ends with Preempted. A cancel marker, a newer
+    token or a lease that stood still for `lease_silence_s` ends everything at once. The result is in `exit.json`.
     """
     store = patiently(lambda: open_store(store_uri, options, create=False))
     supervisor = _Supervisor(store, training, generation, node, address)
@@ -283,6 +283,8 @@ class _Supervisor:
     def _tick(self) -> None:
         """One round: check whether the conductor still wants this node to run, and publish a due heartbeat."""
         self.conductor.look()
+        if self.conductor.wants_end:
+            self.ask_to_stop()
         self.publisher.beat_if_due()
 
 

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from data_contracts import handoffs
 from data_contracts.approvals import Answer, Protection, Question
+from data_contracts.budgets import BudgetWarning, Edition, SpendingEntry
 from data_contracts.canaries import CanaryAsk, CanaryEnd, Night
 from data_contracts.deliveries import Delivery
 from data_contracts.errors import UsageError
@@ -31,7 +32,8 @@ from data_contracts.usage import ExecutionUsage
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
-           Execution, Crash, BackfilledWindow, ScheduledTime, ExecutionUsage]  # fmt: skip
+           Execution, Crash, BackfilledWindow, ScheduledTime, ExecutionUsage,
+           Edition, SpendingEntry, BudgetWarning]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

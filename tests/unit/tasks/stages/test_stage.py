@@ -66,6 +66,7 @@ def run() -> Any:
         external=False,
         results={},
         meters=[],
+        budgets=[],
         store=Store(Memory(), {}),
     )
 

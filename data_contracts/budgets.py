@@ -1,0 +1,223 @@
+"""Budgets and the policy on tags: what people write, and what the store keeps of it.
+
+A budget is a limit in money, node-hours or GPU-hours, for each run or for each calendar month (UTC), of all runs or of
+those with certain tags. A policy says which tags a spec must have, and with which values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from data_contracts.canonical import Name, canonical, digest
+from data_contracts.pipeline_spec.base import FieldError, Section
+from data_contracts.price_book import Currency
+from data_contracts.records import HandOff, Record
+
+VERSION = 1
+# The type of the bytes that a signed edition signs, in the envelope around them.
+EDITION_TYPE = "application/vnd.trainwright.edition+json"
+EVERY_S = 60.0
+_MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Kind = Literal["budgets", "policy"]
+
+
+class Limit(Section):
+    """The limit of a budget: one of `amount`, `hours` and `gpu_hours`."""
+
+    amount: Positive | None = None
+    """In money; needs `currency`."""
+    currency: Currency | None = None
+    """ISO 4217 code of `amount`, such as USD."""
+    hours: Positive | None = None
+    """In hours of nodes: two nodes for an hour are 2."""
+    gpu_hours: Positive | None = None
+    """In hours of accelerators: two nodes with eight each for an hour are 16."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Limit:
+        given = [name for name in ("amount", "hours", "gpu_hours") if getattr(self, name) is not None]
+        if len(given) != 1:
+            which = " and ".join(given) or "none of them"
+            raise FieldError((), f"a limit is one of amount, hours and gpu_hours, but this has {which}")
+        if (self.amount is None) != (self.currency is None):
+            raise FieldError("currency", "an amount needs its currency, such as USD, and nothing else has one")
+        return self
+
+    @property
+    def value(self) -> float:
+        """The limit as a number, in its unit."""
+        return self.amount or self.hours or self.gpu_hours or 0.0
+
+    @property
+    def unit(self) -> str:
+        """Its unit: a currency, `node-hours` or `GPU-hours`."""
+        return self.currency or ("node-hours" if self.hours is not None else "GPU-hours")
+
+
+class Budget(Section):
+    """A limit, the runs that it is for, and what happens when it is reached."""
+
+    where: dict[str, str] = Field(default_factory=dict)
+    """Tags that a run must have, with these values; default: all runs."""
+    pipeline: str | None = None
+    """The pipeline whose runs it is for; default: every pipeline's."""
+    per: Literal["run", "month"]
+    """`run`: each run has the limit for itself; `month`: all share it in a calendar month (UTC)."""
+    limit: Limit
+    """How much may be used."""
+    warn_at: list[Share] = Field(default_factory=list)
+    """Shares of the limit, such as 0.8, at each of which a warning is given once in a period."""
+    at_limit: Literal["stop", "refuse", "warn"] = "stop"
+    """`stop`: runs end with a sealed checkpoint, and no other begins; `refuse`: no other begins; `warn`: neither."""
+
+    def is_for(self, pipeline: str, tags: Mapping[str, str]) -> bool:
+        """Whether a run of a pipeline with these tags uses it."""
+        return self.pipeline in (None, pipeline) and all(tags.get(name) == value for name, value in self.where.items())
+
+    @property
+    def scope(self) -> str:
+        """A digest of what is counted. What was used of a budget stays when its limit is raised, and not when this
+        changes.
+        """
+        return digest([self.where, self.pipeline, self.per, self.limit.unit])[:16]
+
+    @property
+    def runs(self) -> str:
+        """The runs that it is for, in words."""
+        parts = [f"{name}={value}" for name, value in sorted(self.where.items())]
+        parts += [f"pipeline {self.pipeline}"] if self.pipeline is not None else []
+        return ", ".join(parts) or "all runs"
+
+
+class Budgets(Section):
+    """A file of budgets."""
+
+    called: ClassVar[str] = "a file of budgets"
+
+    version: Literal[1]
+    """Version of this format: 1."""
+    every_s: float = Field(default=EVERY_S, ge=0.1, le=3600, allow_inf_nan=False)
+    """Seconds of all its nodes that a run reserves ahead; default 60."""
+    budgets: dict[Name, Budget]
+    """The budgets, by name."""
+
+
+class Policy(Section):
+    """A file that says which tags a spec must have."""
+
+    called: ClassVar[str] = "a policy"
+
+    version: Literal[1]
+    """Version of this format: 1."""
+    tags: dict[str, list[str] | Literal["any"]]
+    """Tags that each spec must have, with the values that are allowed, or `any`."""
+
+    def fault(self, tags: Mapping[str, str]) -> tuple[str, str] | None:
+        """The first tag that is missing or forbidden, and why; None if there is none."""
+        for name, allowed in self.tags.items():
+            value = tags.get(name)
+            if value is None:
+                wanted = "any value" if allowed == "any" else f"one of {', '.join(allowed)}"
+                return name, f"is missing, and the policy demands it, with {wanted}"
+            if allowed != "any" and value not in allowed:
+                return name, f"{value!r} is not allowed by the policy, which has {', '.join(allowed) or 'no value'}"
+        return None
+
+
+class Edition(HandOff):
+    """One version of the budgets or of the policy of a store, created once; the newest holds.
+
+    Attributes:
+        n: its number, from 0.
+        content: of the file, checked.
+        by, at: who applied it, as stated, and when (UTC, ISO 8601).
+        signature: a DSSE envelope whose payload is `signed_bytes`; None if nobody vouches for it.
+    """
+
+    kind: Kind
+    n: int = Field(ge=0)
+    content: dict[str, Any]
+    by: str
+    at: str
+    signature: dict[str, Any] | None = Field(default=None, exclude_if=lambda one: one is None)
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What a signature covers: everything but itself, as canonical JSON."""
+        value = self.to_json()
+        value.pop("signature", None)
+        return canonical(value)
+
+
+class Hold(Record):
+    """What an execution of a run may have used of a budget in a period: what it used, and what it reserved ahead."""
+
+    run_id: Name
+    execution: Name
+    amount: float = Field(ge=0, allow_inf_nan=False)
+
+
+class Balance(Record):
+    """A budget in a period: what ended executions used, and what the others hold."""
+
+    spent: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    holds: dict[str, Hold] = Field(default_factory=dict)
+
+    @property
+    def held(self) -> float:
+        """The sum of what is held."""
+        return sum(hold.amount for hold in self.holds.values())
+
+
+class SpendingEntry(HandOff):
+    """What one execution of a run used of a budget in a period, from its records of use; created once."""
+
+    budget: Name
+    period: Name
+    run_id: Name
+    execution: Name
+    amount: float = Field(ge=0, allow_inf_nan=False)
+    unit: str
+    at: str
+
+
+class BudgetWarning(HandOff):
+    """A share of a budget was reached in a period; created once. Share 1 means that the limit is reached."""
+
+    budget: Name
+    period: Name
+    share: float
+    used: float
+    limit: float
+    unit: str
+    run_id: Name
+    at: str
+
+    @property
+    def sentence(self) -> str:
+        """The warning in words."""
+        share = "its limit is reached" if self.share >= 1 else f"{self.share:.0%} are reached"
+        used = f"{shown(self.used)} of {shown(self.limit)} {self.unit}"
+        return f"budget {self.budget} of {self.period}: {share}: {used} are used or reserved"
+
+
+def month(text: str) -> str:
+    """`text`, if it is a month such as 2026-11; else ValueError."""
+    if not _MONTH.fullmatch(text):
+        raise ValueError(f"{text!r} is not a month; write it as 2026-11")
+    return text
+
+
+Month = Annotated[str, AfterValidator(month)]
+
+
+def shown(amount: float) -> str:
+    """An amount with the digits that a person needs."""
+    return f"{amount:,.2f}" if amount >= 1 or amount == 0 else f"{amount:.4g}"

@@ -1,0 +1,116 @@
+"""`budget`, `policy`: what is left of each budget, and which tags a spec must have; `apply` makes a new version."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from data_contracts.budgets import Budgets, Edition, Kind, Policy, month, shown
+from data_contracts.errors import UsageError
+from flows.commands.guard import Answer
+from flows.commands.tables import table
+from infra.budgets.editions import apply_edition, newest_edition
+from infra.budgets.files import read_rules
+from infra.store import Store
+from tasks.budgets.settling import settle_all
+from tasks.budgets.standing import Standing, prepare, standings
+from tasks.run.run import known_store_list
+
+_HEAD = ["budget", "runs", "period", "spent", "reserved", "left", "limit", "unit", "at limit"]
+
+
+def budget(arguments: argparse.Namespace) -> Answer:
+    """The `budget` command."""
+    if arguments.action == "apply":
+        return _apply_budgets(arguments)
+    wanted = _month(arguments.month)
+    lines: list[str] = []
+    value: list[dict[str, Any]] = []
+    for store in known_store_list(arguments.store):
+        edition = newest_edition(store, "budgets")
+        found = standings(store, wanted)
+        if edition is not None:
+            lines += [f"{store.uri}: {_of(edition)}", table(_HEAD, [_row(one) for one in found], _HEAD[3:7]), ""]
+        about = None if edition is None else _json(edition)
+        value.append({"store": store.uri, "edition": about, "budgets": [one.to_json() for one in found]})
+    nothing = "No budget is set; `trainwright budget apply FILE` sets them."
+    return Answer("\n".join(lines).rstrip() or nothing, {"month": wanted, "stores": value})
+
+
+def policy(arguments: argparse.Namespace) -> Answer:
+    """The `policy` command."""
+    if arguments.action == "apply":
+        store = _store(arguments)
+        content = read_rules(_file(arguments), Policy)
+        made = apply_edition(store, "policy", content.model_dump(mode="json"))
+        return Answer(f"{store.uri}: {_of(made)}; it holds for every spec from now on", _json(made))
+    lines: list[str] = []
+    value: list[dict[str, Any]] = []
+    for store in known_store_list(arguments.store):
+        edition = newest_edition(store, "policy")
+        if edition is not None:
+            tags = Policy.model_validate(edition.content).tags
+            rows = [[name, allowed if allowed == "any" else ", ".join(allowed)] for name, allowed in tags.items()]
+            lines += [f"{store.uri}: {_of(edition)}", table(["tag", "values"], rows), ""]
+        value.append({"store": store.uri, "edition": None if edition is None else _json(edition)})
+    nothing = "No policy is set; `trainwright policy apply FILE` sets one."
+    return Answer("\n".join(lines).rstrip() or nothing, {"stores": value})
+
+
+def _apply_budgets(arguments: argparse.Namespace) -> Answer:
+    store = _store(arguments)
+    content = read_rules(_file(arguments), Budgets)
+    prepare(store, content)
+    made = apply_edition(store, "budgets", content.model_dump(mode="json", exclude_none=True))
+    # Executions that ended meanwhile did not know of it.
+    settle_all(store, content)
+    return Answer(f"{store.uri}: {_of(made)}; it holds from now on, for running runs, too", _json(made))
+
+
+def _file(arguments: argparse.Namespace) -> Path:
+    if arguments.file is None:
+        raise UsageError(
+            f"{arguments.command} apply: no file is named.", remedy=f"trainwright {arguments.command} apply FILE"
+        )
+    return Path(arguments.file)
+
+
+def _store(arguments: argparse.Namespace) -> Store:
+    """The named store, or the only known one."""
+    stores = known_store_list(arguments.store)
+    if len(stores) == 1:
+        return stores[0]
+    known = ", ".join(store.uri for store in stores) or "none"
+    raise UsageError(f"{arguments.command} apply: which store? Known are: {known}.", remedy="Name it with --store.")
+
+
+def _month(text: str | None) -> str:
+    now = datetime.now(UTC).strftime("%Y-%m")
+    if text is None:
+        return now
+    try:
+        wanted = month(text)
+    except ValueError as error:
+        raise UsageError(f"--month: {error}.") from error
+    if wanted > now:
+        raise UsageError(f"--month: {text} lies in the future.", remedy="Nothing is spent there yet.")
+    return wanted
+
+
+def _of(edition: Edition) -> str:
+    kind: Kind = edition.kind
+    signed = ", signed" if edition.signature is not None else ""
+    return f"version {edition.n} of the {kind}, applied by {edition.by} at {edition.at[:16]} UTC{signed}"
+
+
+def _json(edition: Edition) -> dict[str, Any]:
+    value = edition.to_json()
+    return {**value, "signature": None if edition.signature is None else edition.signature["signatures"][0]["keyid"]}
+
+
+def _row(one: Standing) -> list[str]:
+    limit = one.budget.limit
+    figures = [shown(amount) for amount in (one.spent, one.reserved, one.left, limit.value)]
+    return [one.name, one.budget.runs, one.period, *figures, limit.unit, one.budget.at_limit]

@@ -1,0 +1,104 @@
+"""Versions of a store's budgets and of its policy: each created once and kept; the newest holds.
+
+They lie in the store, so a spec cannot leave them out. With a release key they are signed, and a process that has the
+key takes no version that the key did not sign.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from data_contracts.budgets import EDITION_TYPE, Budgets, Edition, Kind
+from data_contracts.canonical import canonical
+from data_contracts.errors import CorruptError, UsageError
+from infra.audit import actor, now
+from infra.processes.environment import SIGNING_KEY
+from infra.signing.configured import configured_key
+from infra.store import Store, budget_paths
+from infra.store.records import parsed
+
+if TYPE_CHECKING:
+    from infra.signing.keys import PublicKey, SigningKey
+
+
+def newest_edition(store: Store, kind: Kind) -> Edition | None:
+    """The version that holds; None if there is none.
+
+    CorruptError if it is damaged, an earlier one is missing, or this process has a key that did not sign it.
+    """
+    numbers = _numbers(store, kind)
+    if not numbers:
+        return None
+    path = budget_paths.edition(kind, numbers[-1])
+    if numbers != list(range(len(numbers))):
+        raise CorruptError(f"A version before {path} is missing.", details={"file": path})
+    found = store.read_as(path, Edition.from_json)
+    if (found.kind, found.n) != (kind, numbers[-1]):
+        raise CorruptError(f"{path} is version {found.n} of the {found.kind}.", details={"file": path})
+    key = configured_key()
+    if key is not None and (why := _fault(found, key.public)):
+        raise CorruptError(
+            f"The release key does not vouch for {path}: {why}.",
+            remedy=f"Apply it again with the key: `trainwright {command_of(kind)} apply FILE`.",
+            details={"file": path},
+        )
+    return found
+
+
+def current_budgets(store: Store) -> Budgets | None:
+    """The budgets that hold; None if there are none. CorruptError as `newest_edition`."""
+    newest = newest_edition(store, "budgets")
+    if newest is None:
+        return None
+    return parsed(budget_paths.edition("budgets", newest.n), Budgets.model_validate, newest.content)
+
+
+def apply_edition(store: Store, kind: Kind, content: dict[str, Any]) -> Edition:
+    """Store a version as the newest, signed if this process has a release key.
+
+    UsageError if there is no key and the newest version is signed.
+    """
+    key = configured_key()
+    while True:
+        numbers = _numbers(store, kind)
+        n = numbers[-1] + 1 if numbers else 0
+        if key is None and n and store.read_as(budget_paths.edition(kind, n - 1), Edition.from_json).signature:
+            raise UsageError(
+                f"The {kind} of this store are signed, and no key is configured to sign the next version.",
+                remedy=f"Name the release key: {SIGNING_KEY}=FILE.",
+            )
+        made = Edition(kind=kind, n=n, content=content, by=actor(), at=now())
+        made = made if key is None else _signed(made, key)
+        if store.create_once(budget_paths.edition(kind, n), made.to_json()):
+            return made
+
+
+def command_of(kind: Kind) -> str:
+    """The command that applies it."""
+    return "budget" if kind == "budgets" else "policy"
+
+
+def _signed(edition: Edition, key: SigningKey) -> Edition:
+    from infra.signing.envelopes import sign_bytes
+
+    signature = json.loads(sign_bytes(edition.signed_bytes, EDITION_TYPE, key))
+    return edition.model_copy(update={"signature": signature})
+
+
+def _fault(edition: Edition, key: PublicKey) -> str:
+    """Why a version does not count for a process with this key, as the end of a sentence; "" if it does."""
+    if edition.signature is None:
+        return "it is not signed"
+    from infra.signing.envelopes import verify
+
+    try:
+        found = verify(canonical(edition.signature), EDITION_TYPE, [key], "the version")
+    except CorruptError as error:
+        return error.message.rstrip(".")
+    return "" if found.payload == edition.signed_bytes else "it is not what was signed"
+
+
+def _numbers(store: Store, kind: Kind) -> list[int]:
+    names = [name.removesuffix(".json") for name in store.list(budget_paths.editions(kind))]
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())

@@ -1,0 +1,104 @@
+"""How much of a budget an execution used, in which period, and how fast nodes use it up: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from data_contracts.budgets import Budget, Budgets, Limit
+from data_contracts.resolved import Price
+from data_contracts.usage import ExecutionUsage
+from infra.budgets.ledger import Ledger
+from infra.store import Store
+from tasks.costs.sums import charged
+
+# Before and after all moments that a record may have.
+ALWAYS = (-6e10, 2e11)
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Share:
+    """A budget in one of its periods."""
+
+    name: str
+    budget: Budget
+    period: str
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Start and end of the period, in seconds since the epoch."""
+        return ALWAYS if self.budget.per == "run" else month_bounds(self.period)
+
+    def ledger(self, store: Store) -> Ledger:
+        """Its ledger in a store."""
+        return Ledger(store, self.name, self.budget.scope, self.period, self.budget.limit.unit)
+
+    def used(self, execution: ExecutionUsage) -> float:
+        """How much an execution used of it."""
+        return used(self.budget.limit, execution, self.bounds)
+
+
+def month_of(moment: float) -> str:
+    """The calendar month (UTC) of a time in seconds since the epoch, such as `2026-11`."""
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m}"
+
+
+def month_bounds(month: str) -> tuple[float, float]:
+    """Its start, and the start of the next month, in seconds since the epoch."""
+    start = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
+    end = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
+    return start.timestamp(), end.timestamp()
+
+
+def months(began: float, ended: float) -> list[str]:
+    """Every month of a span of time, in order; of an empty one the month of its start."""
+    found = [month_of(began)]
+    while (following := month_bounds(found[-1])[1]) < ended:
+        found.append(month_of(following))
+    return found
+
+
+def shares(
+    budgets: Budgets, pipeline: str, tags: Mapping[str, str], run_id: str, span: tuple[float, float]
+) -> Iterator[Share]:
+    """The budgets of which a run uses something in a span of time, in each period that the span touches."""
+    for name, budget in budgets.budgets.items():
+        if budget.is_for(pipeline, tags):
+            periods = [run_id] if budget.per == "run" else months(*span)
+            yield from (Share(name, budget, period) for period in periods)
+
+
+def used(limit: Limit, execution: ExecutionUsage, bounds: tuple[float, float] = ALWAYS) -> float:
+    """What an execution used between two times, in the limit's unit: the sum of its charges.
+
+    Charges whose price is unknown, or in another currency, count as nothing: `price_fault` refuses them beforehand.
+    """
+    total = 0.0
+    for _, charge in charged([execution], *bounds):
+        if limit.currency is not None:
+            total += (charge.amount or 0.0) if charge.price.currency == limit.currency else 0.0
+        else:
+            total += (charge.node_seconds if limit.hours is not None else charge.gpu_seconds) / HOUR_S
+    return total
+
+
+def per_second(limit: Limit, price: Price) -> float:
+    """How much of a limit a node with this price uses in a second."""
+    if limit.currency is not None:
+        return (price.per_hour or 0.0) / HOUR_S
+    return (1.0 if limit.hours is not None else price.devices) / HOUR_S
+
+
+def price_fault(share: Share, prices: Iterable[Price]) -> str:
+    """Why a budget in money cannot be counted at these prices, as a sentence; "" if it can."""
+    currency = share.budget.limit.currency
+    if currency is None:
+        return ""
+    for price in prices:
+        if price.per_hour is None:
+            return f"The budget {share.name} is in {currency}, and a price is unknown: of {price.place}."
+        if price.currency != currency:
+            return f"The budget {share.name} is in {currency}, and the price of {price.place} is in {price.currency}."
+    return ""

@@ -1,0 +1,76 @@
+"""Settles executions: what they used, by their records, takes the place of what they held.
+
+Whoever needs room in a budget settles the executions of others that are over, so the hold of a killed process is
+neither lost nor charged beside its use.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from data_contracts.budgets import Budgets
+from data_contracts.canonical import is_name
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.usage import ExecutionUsage
+from infra.budgets.ledger import Executed, Ledger
+from infra.processes.process_id import has_ended
+from infra.store import Store, layout
+from infra.store.lease import held_lease, process_of
+from infra.usage.executions import executions_of
+from tasks.budgets.amounts import Share, shares
+
+log = logging.getLogger("trainwright")
+
+
+def is_carried_out(store: Store, run_id: str) -> bool:
+    """Whether a process holds the run's lease, as far as this machine can tell."""
+    held = held_lease(store, layout.lease(layout.run(run_id)))
+    if held is None:
+        return False
+    process = process_of(held.value["holder"])
+    return process is None or not has_ended(process)
+
+
+def settle_run(store: Store, run_id: str, budgets: Budgets, *, ended: bool = False) -> None:
+    """Settle the executions of a run that are over, in every budget that they used.
+
+    Args:
+        ended: whether executions without an end are over, too, because no process carries the run out.
+    """
+    for one in _over(store, run_id, ended=ended):
+        span = (one.began, one.began if one.ended is None else one.ended)
+        for share in shares(budgets, one.pipeline, one.tags, run_id, span):
+            share.ledger(store).settle(Executed(run_id, one.execution), share.used(one))
+
+
+def settle_others(store: Store, share: Share, ledger: Ledger, mine: Executed | None = None) -> bool:
+    """Settle the holders of a budget that no process carries out any more; returns whether there were any."""
+    settled = False
+    for hold in ledger.balance().holds.values():
+        who = Executed(hold.run_id, hold.execution)
+        try:
+            if who == mine or is_carried_out(store, who.run_id):
+                continue
+            known = next((one for one in _over(store, who.run_id, ended=True) if one.execution == who.execution), None)
+        except (CorruptError, UsageError) as error:  # what another run's damaged records hold stays held
+            log.warning("budget %s: %s is not settled: %s", share.name, who.run_id, error.message)
+            continue
+        # Without a record of its use, which gc deletes with the run, what it held is all that is known.
+        ledger.settle(who, hold.amount if known is None else share.used(known))
+        settled = True
+    return settled
+
+
+def settle_all(store: Store, budgets: Budgets) -> None:
+    """Settle every execution that is over in every budget that it used, also those that began before the budget."""
+    for run_id in filter(is_name, store.list(layout.runs())):
+        try:
+            settle_run(store, run_id, budgets, ended=not is_carried_out(store, run_id))
+        except (CorruptError, UsageError) as error:
+            log.warning("%s is not counted: %s", run_id, error.message)
+
+
+def _over(store: Store, run_id: str, *, ended: bool) -> list[ExecutionUsage]:
+    """A run's executions that are over: with a record of their end, or all."""
+    found = executions_of(store, run_id)[0]
+    return [one for one in found if ended or store.exists(layout.usage(run_id, one.execution, "ended"))]

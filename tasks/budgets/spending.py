@@ -1,0 +1,281 @@
+"""What a run uses of its budgets while it is carried out: reserved ahead, renewed in a thread, settled at the end.
+
+The run reserves `every_s` seconds of all its nodes at their prices. If it cannot reserve further, it ends while half of
+that is still reserved, so that its last checkpoint is paid from the reservation.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from data_contracts.budgets import EVERY_S, Budgets, BudgetWarning, shown
+from data_contracts.errors import OverBudget, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.resolved import UNKNOWN_PRICE, Price
+from data_contracts.run_report import RunReport
+from data_contracts.usage import ExecutionUsage, GangUsage
+from infra.audit import now
+from infra.budgets.editions import current_budgets
+from infra.budgets.ledger import Executed
+from infra.gang.conductor.allowance import UNLIMITED, Allowance
+from infra.processes.processes import uninterrupted
+from tasks.budgets.amounts import Share, month_of, per_second, price_fault, shares
+from tasks.budgets.settling import settle_others, settle_run
+from tasks.run.run import Run
+
+log = logging.getLogger("trainwright")
+REMEDY = "Raise it with `trainwright budget apply FILE`, then `trainwright resume {run}`."
+
+
+def within_budgets(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
+    """Wrap the function that carries a metered run out: at its end, what it used of its budgets is settled."""
+
+    @functools.wraps(work)
+    def carry_out(run: Run) -> RunReport:
+        spending = Spending(run)
+        run.budgets.append(spending)
+        try:
+            return work(run)
+        finally:
+            run.budgets.remove(spending)
+            with uninterrupted():
+                spending.close()
+
+    return carry_out
+
+
+def admit(run: Run) -> None:
+    """Begin to reserve for a run, before anything of it is booked.
+
+    Raises:
+        OverBudget: a budget of the run has nothing left for it.
+        UsageError: a budget is in money, and a price is unknown or in another currency.
+        CorruptError: a record of a budget is damaged.
+    """
+    for spending in run.budgets:
+        spending.admit()
+
+
+def refuse_over(run: Run) -> None:
+    """OverBudget if a budget of the run was used up meanwhile."""
+    for spending in run.budgets:
+        if (error := spending.over()) is not None:
+            raise error
+
+
+def allowance(run: Run, section: str, *, local: bool) -> Allowance:
+    """What a gang that works for a section may use; `local`: its nodes are processes on this machine."""
+    return _Gang(run.budgets[0], section, local) if run.budgets else UNLIMITED
+
+
+@dataclass(frozen=True)
+class _Gang:
+    """The allowance of one section's gang."""
+
+    spending: Spending
+    section: str
+    local: bool
+
+    def admit(self, nodes: int) -> None:
+        self.spending.begin(self.section, nodes, local=self.local)
+
+    def launched(self, usage: Callable[[], GangUsage]) -> None:
+        self.spending.live = lambda: usage().model_copy(update={"stage": self.section, "local": self.local})
+
+    def released(self) -> None:
+        self.spending.released()
+
+    def over(self) -> TrainwrightError | None:
+        return self.spending.over()
+
+
+class Spending:
+    """What one execution of a run uses of its budgets.
+
+    Attributes:
+        live: the usage so far of the gang that works now; None if there is none.
+        sentences: of the warnings that this execution was the first to give.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.live: Callable[[], GangUsage] | None = None
+        self.sentences: list[str] = []
+        # The section and the number of the nodes that use something now, beside this machine.
+        self._nodes: tuple[str, int, bool] | None = None
+        self._over: TrainwrightError | None = None
+        self._reserving = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._warned: set[tuple[str, str, float, float]] = set()
+
+    def admit(self) -> None:
+        """See the function `admit`."""
+        run = self._run
+        if not run.recorded or not run.meters:
+            return
+        budgets = current_budgets(run.store)
+        mine = self._shares(budgets, self._execution())
+        for share in mine:
+            if fault := price_fault(share, self._prices()):
+                raise UsageError(
+                    fault, remedy="Add the price to a price book (docs/cost.md), or give the budget in hours."
+                )
+        if budgets is not None:
+            settle_run(run.store, run.run_id, budgets)
+        for share in mine:
+            self._refuse_empty(share)
+        self._renew(budgets)
+        if self._over is not None:
+            raise self._over
+        # The thread also finds budgets that are applied later.
+        every_s = EVERY_S if budgets is None else budgets.every_s
+        context = contextvars.copy_context()
+        self._thread = threading.Thread(target=context.run, args=(self._keep, every_s / 4), name="budgets", daemon=True)
+        self._thread.start()
+
+    def begin(self, section: str, nodes: int, *, local: bool) -> None:
+        """Reserve for nodes that are about to be launched; OverBudget if they cannot be paid."""
+        if self._thread is None:
+            return
+        self._nodes = (section, nodes, local)
+        self._renew()
+        if self._over is not None:
+            raise self._over
+
+    def released(self) -> None:
+        """Note that no nodes work now."""
+        self.live = self._nodes = None
+
+    def over(self) -> TrainwrightError | None:
+        """Why the run must end now; None if it may continue."""
+        return self._over
+
+    def close(self) -> None:
+        """Stop renewing, and replace what is held by what was used."""
+        if self._thread is None:
+            return
+        self._closed.set()
+        self._thread.join()
+        try:
+            if (budgets := current_budgets(self._run.store)) is not None:
+                settle_run(self._run.store, self._run.run_id, budgets)
+        except TrainwrightError as error:
+            log.warning("what the run used of its budgets is settled later: %s", error.message)
+
+    def _keep(self, every_s: float) -> None:
+        while not self._closed.wait(every_s) and self._over is None:
+            try:
+                self._renew()
+            except StorageUnavailable as error:  # nobody else can reserve meanwhile, either
+                log.debug("budgets are not renewed: %s", error.message)
+            except TrainwrightError as error:
+                self._over = error
+            except Exception as error:
+                self._over = TrainwrightError(f"Internal error: budgets: {type(error).__name__}: {error}.")
+
+    def _renew(self, budgets: Budgets | None = None) -> None:
+        """Reserve ahead in every budget; `_over` says why the run must end."""
+        warnings: list[BudgetWarning] = []
+        with self._reserving:
+            budgets = budgets or current_budgets(self._run.store)
+            execution = self._execution()
+            for share in self._shares(budgets, execution):
+                assert budgets is not None
+                warnings += self._reserve(share, execution, budgets.every_s)
+        for warning in warnings:
+            self._tell(warning)
+
+    def _reserve(self, share: Share, execution: ExecutionUsage, every_s: float) -> list[BudgetWarning]:
+        """Reserve in one budget; returns the warnings that are due."""
+        run, limit, ledger = self._run, share.budget.limit, share.ledger(self._run.store)
+        who, stops = Executed(run.run_id, execution.execution), share.budget.at_limit == "stop"
+        is_now = share.budget.per == "run" or share.period == month_of(time.time())
+        ahead = self._per_second(share) * every_s if is_now else 0.0
+        used, cap = share.used(execution), limit.value if stops else None
+        held, balance = ledger.reserve(who, used, ahead, cap)
+        if held < ahead and settle_others(run.store, share, ledger, who):
+            held, balance = ledger.reserve(who, used, ahead, cap)
+        reached = balance.spent + balance.held
+        due = [one for one in share.budget.warn_at if one < 1 and reached >= one * limit.value]
+        if stops and ahead and held < ahead / 2:
+            self._over = self._over or self._nothing_left(share, balance.spent, balance.held)
+            due.append(1.0)
+        elif reached >= limit.value:
+            due.append(1.0)
+        about = {"budget": share.name, "period": share.period, "limit": limit.value, "unit": limit.unit}
+        found = [BudgetWarning(share=one, used=reached, run_id=run.run_id, at=now(), **about) for one in due]
+        new = [one for one in found if (one.budget, one.period, one.share, one.limit) not in self._warned]
+        self._warned |= {(one.budget, one.period, one.share, one.limit) for one in new}
+        return [one for one in new if ledger.warn_once(one)]
+
+    def _refuse_empty(self, share: Share) -> None:
+        """OverBudget if a budget that refuses runs is used up, and this run could use anything of it."""
+        if share.budget.at_limit == "warn" or not any(per_second(share.budget.limit, one) for one in self._prices()):
+            return
+        ledger = share.ledger(self._run.store)
+        for _ in range(2):
+            balance = ledger.balance()
+            if balance.spent + balance.held < share.budget.limit.value:
+                return
+            settle_others(self._run.store, share, ledger)
+        raise self._nothing_left(share, balance.spent, balance.held)
+
+    def _nothing_left(self, share: Share, spent: float, held: float) -> OverBudget:
+        limit = share.budget.limit
+        running = f" and {shown(held)} reserved by running runs" if held else ""
+        return OverBudget(
+            f"The budget {share.name} ({share.budget.runs}, {share.period}) has too little left for this run: "
+            f"{shown(spent)} of {shown(limit.value)} {limit.unit} are spent{running}.",
+            remedy=REMEDY.format(run=self._run.run_id),
+            details={
+                "budget": share.name,
+                "period": share.period,
+                "spent": spent,
+                "reserved": held,
+                "limit": limit.value,
+                "unit": limit.unit,
+            },
+        )
+
+    def _tell(self, warning: BudgetWarning) -> None:
+        log.warning("%s", warning.sentence)
+        self.sentences.append(warning.sentence)
+        # Prefect is imported only where a run has a warning.
+        from infra.orchestrator.budget_events import announce_budget
+
+        announce_budget(warning, self._run.spec.name)
+
+    def _execution(self) -> ExecutionUsage:
+        """What this process has used so far, with the gang that works now."""
+        so_far: ExecutionUsage = self._run.meters[-1].so_far
+        live = self.live
+        return so_far if live is None else so_far.model_copy(update={"gangs": [*so_far.gangs, live()]})
+
+    def _shares(self, budgets: Budgets | None, execution: ExecutionUsage) -> list[Share]:
+        if budgets is None:
+            return []
+        run, span = self._run, (execution.began, time.time())
+        return list(shares(budgets, run.spec.name, run.spec.tags, run.run_id, span))
+
+    def _per_second(self, share: Share) -> float:
+        """How much of a budget the run uses in a second now."""
+        limit, here = share.budget.limit, self._price("here")
+        if self._nodes is None:
+            return per_second(limit, here)
+        section, nodes, local = self._nodes
+        # This machine is not charged beside nodes that are its own processes.
+        return nodes * per_second(limit, self._price(section)) + (0.0 if local else per_second(limit, here))
+
+    def _price(self, section: str) -> Price:
+        prices = self._run.meters[-1].so_far.prices
+        return prices.get(section) or prices.get("here") or UNKNOWN_PRICE
+
+    def _prices(self) -> Sequence[Price]:
+        """The prices of all places where the run may work."""
+        return [self._price(one) for one in ("here", "train", "verify", "evaluate")]

@@ -1,0 +1,122 @@
+"""Where budgets stand: what is spent, reserved and left of each, in a month, for a spec, and before new limits hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from data_contracts.budgets import Budget, Budgets, shown
+from data_contracts.canonical import is_name
+from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec import PipelineSpec
+from infra.budgets.editions import current_budgets
+from infra.machine.machines import prices
+from infra.store import Store, budget_paths
+from tasks.budgets.amounts import Share, month_of
+from tasks.budgets.settling import settle_all, settle_others
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A budget in one period; `period` is a month, a run's id, or `each run`."""
+
+    name: str
+    budget: Budget
+    period: str
+    spent: float
+    reserved: float
+
+    @property
+    def left(self) -> float:
+        """What may still be reserved."""
+        return max(self.budget.limit.value - self.spent - self.reserved, 0.0)
+
+    @property
+    def sentence(self) -> str:
+        """One line for a person."""
+        limit = self.budget.limit
+        return f"{self.name}: {shown(self.left)} of {shown(limit.value)} {limit.unit} left ({self.period})"
+
+    def to_json(self) -> dict[str, Any]:
+        """The standing for a program."""
+        return {
+            "budget": self.name,
+            "runs": self.budget.runs,
+            "per": self.budget.per,
+            "period": self.period,
+            "spent": self.spent,
+            "reserved": self.reserved,
+            "left": self.left,
+            "limit": self.budget.limit.value,
+            "unit": self.budget.limit.unit,
+            "at_limit": self.budget.at_limit,
+        }
+
+
+def left(store: Store, spec: PipelineSpec) -> list[Standing]:
+    """The budgets that a run of a spec would use now, and what is left of each; nothing is written."""
+    budgets = current_budgets(store)
+    found = {} if budgets is None else budgets.budgets
+    return [
+        _standing(store, Share(name, budget, month_of(time.time())))
+        if budget.per == "month"
+        else Standing(name, budget, "each run", 0.0, 0.0)
+        for name, budget in found.items()
+        if budget.is_for(spec.name, spec.tags)
+    ]
+
+
+def standings(store: Store, month: str) -> list[Standing]:
+    """Every budget in a month; of a budget per run, each run that was started in it. Settles what is over."""
+    budgets = current_budgets(store)
+    found: list[Standing] = []
+    for name, budget in ({} if budgets is None else budgets.budgets).items():
+        periods = [month] if budget.per == "month" else list(_runs_of(store, name, budget, month))
+        for period in periods:
+            share = Share(name, budget, period)
+            settle_others(store, share, share.ledger(store))
+            found.append(_standing(store, share))
+        if not periods:
+            found.append(Standing(name, budget, "each run", 0.0, 0.0))
+    return found
+
+
+def prepare(store: Store, budgets: Budgets) -> None:
+    """Count what was used so far of new budgets; UsageError if one could not hold.
+
+    A limit below what is spent in this month is refused, and a currency in which no price is.
+    """
+    currencies = {price.currency for machine in prices().machines.values() for price in machine.prices}
+    for name, budget in budgets.budgets.items():
+        wanted = budget.limit.currency
+        if wanted is not None and wanted not in currencies:
+            raise UsageError(
+                f"budgets.{name}.limit.currency: no price of the price book is in {wanted}; it has "
+                f"{', '.join(sorted(currencies)) or 'no price'}.",
+                remedy="Add prices in this currency (docs/cost.md), or give the budget in hours.",
+            )
+    settle_all(store, budgets)
+    for name, budget in budgets.budgets.items():
+        if budget.per == "month":
+            now = _standing(store, Share(name, budget, month_of(time.time())))
+            if now.spent > budget.limit.value:
+                limit = budget.limit
+                raise UsageError(
+                    f"budgets.{name}.limit: {shown(limit.value)} {limit.unit} is below the {shown(now.spent)} "
+                    f"{limit.unit} that are spent in {now.period} already.",
+                    remedy="Give a limit above it; `trainwright budget` shows what is spent.",
+                )
+
+
+def _runs_of(store: Store, name: str, budget: Budget, month: str) -> Iterable[str]:
+    """The runs that were started in a month, by their ids, and used a budget."""
+    of_month = month.replace("-", "")
+    names = store.list(budget_paths.periods(name, budget.scope))
+    return (one for one in names if is_name(one) and one.startswith(of_month))
+
+
+def _standing(store: Store, share: Share) -> Standing:
+    balance = share.ledger(store).balance()
+    return Standing(share.name, share.budget, share.period, balance.spent, balance.held)

@@ -1,0 +1,129 @@
+"""Runs that use one budget at the same time, as processes that are killed at random and begin again.
+
+`python -m tests.support.budget_spenders STORE KILLS SEED` applies a budget, lets 8 runs use it up while they are killed
+KILLS times, and prints what was charged and what the ledger says. The processes and their races are real; the seconds
+that they use are counted, not waited for.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+from data_contracts.budgets import Budgets
+from data_contracts.errors import OverBudget
+from data_contracts.resolved import Price
+from infra.budgets.editions import apply_edition
+from infra.store import Lease, Store, layout, open_store
+from infra.store.lease import with_process
+from infra.usage.executions import executions_of
+from tasks.budgets import spending
+from tasks.budgets.amounts import Share
+from tasks.budgets.settling import settle_all
+from tasks.run import meter
+
+RUNS, EVERY_S, CHECKPOINT_S, LIMIT_H = 8, 60.0, 25.0, 0.75
+# 2026-03-02, so that all that is used is of one month.
+MONTH, START = "2026-03", 1_772_409_600.0
+BUDGETS = {
+    "version": 1,
+    "every_s": EVERY_S,
+    "budgets": {"all": {"per": "month", "limit": {"hours": LIMIT_H}, "warn_at": [0.5]}},
+}
+FREE = Price(machine="m", per_hour=0.0, price_date="2026-01-01")
+
+
+def run_in(store: Store, run_id: str) -> Any:
+    """What `tasks.budgets` and the meter read of a run."""
+    spec = SimpleNamespace(name="p", model_name="p", tags={}, train=SimpleNamespace(pool=None))
+    resolved = SimpleNamespace(price=FREE, prices={"here": FREE})
+    lists: dict[str, Any] = {"meters": [], "budgets": [], "spent": []}
+    return SimpleNamespace(run_id=run_id, store=store, resolved=resolved, spec=spec, recorded=True, **lists)
+
+
+def use(store: Store, run_id: str, began: float) -> bool:
+    """Carry a run out until its budget is used up; returns whether it was refused at once. Time is counted."""
+    clock = SimpleNamespace(at=began)
+    counted = SimpleNamespace(time=lambda: clock.at, monotonic=time.monotonic)
+    meter.time = spending.time = counted  # type: ignore[assignment]
+    spending.Spending._tell = lambda *_: None  # type: ignore[method-assign]
+    run = run_in(store, run_id)
+
+    def work(run: Any) -> Any:
+        [mine] = run.budgets
+        spending.admit(run)
+        while mine.over() is None:
+            clock.at += EVERY_S / 4
+            run.meters[-1].note()  # the beat, up to which a killed process is charged
+            mine._renew()
+        clock.at += CHECKPOINT_S
+        raise mine.over()
+
+    lease = Lease.take(store, layout.lease(layout.run(run_id)), with_process(run_id))
+    try:
+        spending.within_budgets(meter.metered(work))(run)
+    except OverBudget:
+        return clock.at == began
+    finally:
+        lease.release()
+    raise AssertionError("the budget is never used up")
+
+
+def start(store_uri: str, number: int, began: float) -> int:
+    """A process that carries run `number` out."""
+    if pid := os.fork():
+        return pid
+    try:
+        use(open_store(store_uri), f"run-{number}", began)
+        os._exit(0)
+    except BaseException as error:
+        print(repr(error), file=sys.stderr, flush=True)
+        os._exit(1)
+
+
+def spend(store_uri: str, kills: int, seed: int) -> dict[str, Any]:
+    """Let the runs use the budget up, some of them killed in between; returns what was charged and counted."""
+    store, draw = open_store(store_uri), random.Random(seed)
+    apply_edition(store, "budgets", BUDGETS)
+    running = {start(store_uri, number, START): number for number in range(RUNS)}
+    killed = failed = 0
+    while running:
+        time.sleep(draw.uniform(0.001, 0.04))
+        victim = draw.choice(sorted(running))
+        if killed < kills:
+            os.kill(victim, signal.SIGKILL)
+        pid, status = os.waitpid(victim, 0 if killed < kills else os.WNOHANG)
+        if not pid:
+            continue
+        number = running.pop(pid)
+        if os.WIFSIGNALED(status):
+            killed += 1
+            # Each execution begins after all that the ones before have counted.
+            running[start(store_uri, number, START + 20_000 * killed)] = number
+        failed += os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
+    budgets = Budgets.model_validate(BUDGETS)
+    settle_all(store, budgets)
+    share = Share("all", budgets.budgets["all"], MONTH)
+    found = [one for n in range(RUNS) for one in executions_of(store, f"run-{n}")[0]]
+    balance = share.ledger(store).balance()
+    return {
+        "charged": sum(share.used(one) for one in found),
+        "entries": sum(one.amount for one in share.ledger(store).entries()),
+        "spent": balance.spent,
+        "held": balance.held,
+        "executions": len(found),
+        "killed": killed,
+        "failed": failed,
+    }
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    print(json.dumps(spend(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))))

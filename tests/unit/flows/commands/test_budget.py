@@ -1,0 +1,237 @@
+"""`budget`, `policy`: what people set and see, and one sentence for each mistake."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.budgets import Budgets, Policy
+from data_contracts.errors import CorruptError, SpecError, UsageError
+from data_contracts.load import load_spec
+from data_contracts.resolved import Price
+from data_contracts.usage import ExecutionUsage
+from flows.cli import main
+from flows.commands.deploy import _load
+from infra.budgets.editions import apply_edition, current_budgets, newest_edition
+from infra.budgets.files import read_rules
+from infra.budgets.ledger import Executed
+from infra.budgets.policy import POLICY, refuse_by_policy
+from infra.processes.environment import SIGNING_KEY
+from infra.store import Store, budget_paths, layout, open_store
+from tasks.budgets.amounts import Share, month_of
+from tasks.budgets.standing import left
+from tests.support.tiny import write_project
+
+NOW = month_of(time.time())
+MONEY = "{per: month, limit: {amount: 500, currency: USD}, where: {team: tests}}"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("TRAINWRIGHT_ACTOR", "ada")
+    for variable in (SIGNING_KEY, POLICY, "TRAINWRIGHT_MACHINES"):
+        monkeypatch.delenv(variable, raising=False)
+    return open_store(str(tmp_path / "store"))
+
+
+def written(tmp_path: Path, *budgets: str, name: str = "budgets.yaml") -> str:
+    path = tmp_path / name
+    path.write_text("\n".join(["version: 1", "budgets:", *(f"  {one}" for one in budgets)]) + "\n")
+    return str(path)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main(list(words)) == code
+    printed = capsys.readouterr()
+    return printed.err if code else printed.out
+
+
+def used(store: Store, run_id: str, hours: float) -> None:
+    """A run of the team `tests` that used hours of a node for 10 USD each, this month."""
+    began = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
+    one = ExecutionUsage(
+        run_id=run_id,
+        execution="1-a",
+        pipeline="tiny",
+        model="tiny",
+        tags={"team": "tests"},
+        prices={"here": Price(machine="m", per_hour=10.0, price_date="2026-01-01")},
+        began=began,
+        ended=began + 3600 * hours,
+    )
+    for what in ("began", "ended"):
+        store.create_once(layout.usage(run_id, "1-a", what), one.to_json())
+
+
+def test_nothing_is_set(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "No budget is set" in said(capsys, "budget", "--store", store.uri)
+    assert "No policy is set" in said(capsys, "policy", "--store", store.uri)
+
+
+def test_budgets_are_applied_shown_and_raised(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    used(store, "20261101-000000-abcdef", 1.5)
+    file = written(tmp_path, f"sales: {MONEY}", "each: {per: run, limit: {gpu_hours: 40}}")
+    assert f"version 0 of the budgets, applied by ada at {NOW}" in said(
+        capsys, "budget", "apply", file, "--store", store.uri
+    )
+    lines = said(capsys, "budget", "--store", store.uri).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["sales", "each"]
+    sales = next(line for line in lines if line.startswith("sales"))
+    assert sales.split() == ["sales", "team=tests", NOW, "15.00", "0.00", "485.00", "500.00", "USD", "stop"]
+    budget = read_rules(Path(file), Budgets).budgets["sales"]
+    Share("sales", budget, NOW).ledger(store).reserve(Executed("r", "1-b"), 5, 5, 500)
+    written(tmp_path, f"sales: {MONEY.replace('500', '600')}")
+    said(capsys, "budget", "apply", file, "--store", store.uri)
+    value = json.loads(said(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
+    assert (value["edition"]["n"], value["edition"]["by"]) == (1, "ada")
+    [sales_now] = value["budgets"]
+    # Nobody carries out the run that reserved, so it is settled, with what it held.
+    assert (sales_now["spent"], sales_now["reserved"], sales_now["left"]) == (25.0, 0.0, 575.0)
+
+
+@pytest.mark.parametrize(
+    ("budgets", "sentence"),
+    [
+        (["a: {per: month, limit: {amount: .nan, currency: USD}}"], "budgets.a.limit.amount: must be a finite number"),
+        (["a: {per: month, limit: {hours: -1}}"], "budgets.a.limit.hours: must be more than 0"),
+        (["a: {per: month, limit: {hours: 1, gpu_hours: 1}}"], "a limit is one of amount, hours and gpu_hours"),
+        (["a: {per: month, limit: {}}"], "has none of them"),
+        (["a: {per: month, limit: {amount: 1}}"], "budgets.a.limit.currency: an amount needs its currency"),
+        (["a: {per: month, limit: {amount: 1, currency: XYZ}}"], "no price of the price book is in XYZ"),
+        (["a: {per: day, limit: {hours: 1}}"], "budgets.a.per: "),
+        (["a: {per: run, limit: {hours: 1}, warn_at: [1.5]}"], "budgets.a.warn_at.0: must be at most 1"),
+        (["a: {per: run, limit: {hours: 1}, warn_at: [0]}"], "budgets.a.warn_at.0: must be more than 0"),
+        (["a: {per: run, limit: {hours: 1}, most: 3}"], "budgets.a.most: "),
+        (["a: {per: run, limit: {hours: 1}}", "a: {per: run, limit: {hours: 2}}"], "stands twice"),
+        (["A: {per: run, limit: {hours: 1}}"], "cannot be a name"),
+        ([f"sales: {MONEY.replace('500', '14')}"], "14.00 USD is below the 15.00 USD that are spent in"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence_and_nothing_is_applied(
+    budgets: list[str], sentence: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    used(store, "20261101-000000-abcdef", 1.5)
+    error = said(capsys, "budget", "apply", written(tmp_path, *budgets), "--store", store.uri, code=2)
+    assert sentence in error
+    assert newest_edition(store, "budgets") is None
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["budget", "--month", "2999-01"], "--month: 2999-01 lies in the future"),
+        (["budget", "--month", "2026"], "'2026' is not a month"),
+        (["budget", "apply"], "budget apply: no file is named"),
+        (["policy", "apply", "/nowhere.yaml"], "/nowhere.yaml"),
+    ],
+)
+def test_a_wrong_command_is_one_sentence(
+    words: list[str], sentence: str, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert sentence in said(capsys, *words, "--store", store.uri, code=2)
+
+
+def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:
+    spec = load_spec(write_project(tmp_path / "tiny"))
+    assert left(store, spec) == []
+    content = {
+        "version": 1,
+        "budgets": {
+            "mine": {"per": "month", "limit": {"hours": 4.0}, "where": {"team": "tests"}},
+            "other": {"per": "month", "limit": {"hours": 4.0}, "where": {"team": "vision"}},
+            "each": {"per": "run", "limit": {"hours": 2.0}},
+        },
+    }
+    apply_edition(store, "budgets", content)
+    budget = Budgets.model_validate(content).budgets["mine"]
+    Share("mine", budget, NOW).ledger(store).settle(Executed("r", "1-a"), 1.0)
+    assert [one.sentence for one in left(store, spec)] == [
+        f"mine: 3.00 of 4.00 node-hours left ({NOW})",
+        "each: 2.00 of 2.00 node-hours left (each run)",
+    ]
+
+
+def test_versions_are_signed_with_a_release_key_and_no_other_counts(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content: dict[str, Any] = {"version": 1, "budgets": {}}
+    apply_edition(store, "budgets", content)
+    for name in ("ours", "theirs"):
+        said(capsys, "key", "new", str(tmp_path / name))
+    key = next((tmp_path / "ours").glob("*.key*"), None) or next(
+        path for path in (tmp_path / "ours").iterdir() if "PRIVATE" in path.read_text()
+    )
+    monkeypatch.setenv(SIGNING_KEY, str(key))
+    with pytest.raises(CorruptError, match="it is not signed"):
+        current_budgets(store)
+    made = apply_edition(store, "budgets", content)
+    assert (made.n, made.signature is not None) == (1, True)
+    assert current_budgets(store) is not None
+    forged = made.model_copy(update={"n": 2, "content": {"version": 1, "budgets": {}}})
+    store.create_once(budget_paths.edition("budgets", 2), forged.to_json())
+    with pytest.raises(CorruptError, match="it is not what was signed"):
+        current_budgets(store)
+    monkeypatch.delenv(SIGNING_KEY)
+    with pytest.raises(UsageError, match="are signed, and no key is configured"):
+        apply_edition(store, "budgets", content)
+
+
+def test_a_version_that_is_missing_is_told(store: Store) -> None:
+    for _ in range(2):
+        apply_edition(store, "budgets", {"version": 1, "budgets": {}})
+    store.forget(budget_paths.edition("budgets", 0))
+    with pytest.raises(CorruptError, match=r"A version before editions/budgets/1\.json is missing"):
+        current_budgets(store)
+
+
+NOT_ALLOWED = "'slaes' is not allowed by the policy, which has tests, sales"
+TAGS: dict[str, Any] = {"team": ["tests", "sales"], "cost-centre": "any"}
+
+
+@pytest.mark.parametrize(
+    ("tags", "fault"),
+    [
+        ({"team": "tests", "cost-centre": "7"}, None),
+        ({"team": "tests", "cost-centre": "7", "other": "x"}, None),
+        (
+            {"team": "slaes", "cost-centre": "7"},
+            ("team", NOT_ALLOWED),
+        ),
+        ({"cost-centre": "7"}, ("team", "is missing, and the policy demands it, with one of tests, sales")),
+        ({"team": "sales"}, ("cost-centre", "is missing, and the policy demands it, with any value")),
+    ],
+)
+def test_a_policy(tags: dict[str, str], fault: tuple[str, str] | None) -> None:
+    assert Policy.model_validate({"version": 1, "tags": TAGS}).fault(tags) == fault
+
+
+def test_the_store_s_policy_and_the_environment_s_are_both_met(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_project(tmp_path / "tiny")
+    spec = load_spec(path)
+    refuse_by_policy(spec, path, store)
+    file = tmp_path / "policy.yaml"
+    file.write_text("version: 1\ntags: {team: [sales]}\n")
+    said(capsys, "policy", "apply", str(file), "--store", store.uri)
+    assert "sales" in said(capsys, "policy", "--store", store.uri)
+    with pytest.raises(SpecError, match=r"pipeline.yaml: tags.team: 'tests' is not allowed by the policy"):
+        refuse_by_policy(spec, path, store)
+    arguments = argparse.Namespace(set=[], store=store.uri)
+    with pytest.raises(SpecError, match=r"tags\.team"):
+        _load(path, arguments)
+    arguments.store = str(tmp_path / "none yet")
+    assert _load(path, arguments).name == "tiny"
+    assert not (tmp_path / "none yet").exists()
+    refuse_by_policy(spec, path)
+    monkeypatch.setenv(POLICY, str(file))
+    error = said(capsys, "plan", str(path), code=2)
+    assert f"{path}: tags.team: 'tests' is not allowed by the policy, which has sales." in error
+    assert "TRAINWRIGHT_POLICY" in error

@@ -1,0 +1,112 @@
+"""The ledger of a budget: what is reserved is never more than the limit, and what was used counts once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.budgets import BudgetWarning
+from data_contracts.errors import CorruptError
+from infra.budgets.ledger import Executed, Ledger
+from infra.store import Store, budget_paths, open_store
+
+A, B = Executed("run-a", "1-a"), Executed("run-b", "1-b")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def ledger(store: Store) -> Ledger:
+    return Ledger(store, "sales", "s", "2026-11", "USD")
+
+
+def test_two_executions_share_what_is_left(ledger: Ledger) -> None:
+    assert ledger.reserve(A, used=0, ahead=6, limit=10)[0] == 6
+    assert ledger.reserve(B, used=0, ahead=6, limit=10)[0] == 4
+    held, balance = ledger.reserve(A, used=5, ahead=6, limit=10)
+    assert (held, balance.held) == (1, 10), "what it used stays, and no more than the limit is held"
+
+
+def test_what_was_used_beyond_the_limit_is_held_too(ledger: Ledger) -> None:
+    assert ledger.reserve(A, used=12, ahead=6, limit=10) == (0, ledger.balance())
+    assert ledger.balance().held == 12
+    assert ledger.reserve(B, used=0, ahead=1, limit=10)[0] == 0
+
+
+def test_a_budget_that_only_warns_has_no_cap(ledger: Ledger) -> None:
+    assert ledger.reserve(A, used=12, ahead=6, limit=None)[0] == 6
+
+
+def test_an_execution_is_settled_once(ledger: Ledger) -> None:
+    ledger.reserve(A, used=1, ahead=6, limit=10)
+    for amount in (3, 4):  # the first that settles it decides
+        ledger.settle(A, amount)
+    assert (ledger.balance().spent, ledger.balance().holds) == (3, {})
+    assert [one.amount for one in ledger.entries()] == [3]
+    assert ledger.reserve(A, used=3, ahead=6, limit=10)[0] == 0, "it is over"
+
+
+def test_an_execution_that_reserved_nothing_is_settled_too(ledger: Ledger) -> None:
+    ledger.settle(A, 2)
+    assert (ledger.balance().spent, ledger.balance().holds) == (2, {})
+
+
+def test_a_process_that_dies_between_entry_and_balance_is_finished_by_the_next(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.reserve(A, used=1, ahead=6, limit=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(ledger, "_fold", lambda who: None)
+        ledger.settle(A, 3)
+    assert (ledger.balance().spent, ledger.balance().held) == (0, 7)
+    ledger.settle(A, 99)
+    assert (ledger.balance().spent, ledger.balance().holds) == (3, {})
+
+
+def test_a_balance_that_was_deleted_is_made_of_the_entries(store: Store, ledger: Ledger) -> None:
+    ledger.settle(A, 2)
+    store.forget(budget_paths.balance("sales", "s", "2026-11"))
+    assert ledger.balance().spent == 2
+
+
+def test_a_damaged_balance_is_one_sentence(store: Store, ledger: Ledger) -> None:
+    store.pointer(budget_paths.balance("sales", "s", "2026-11")).create({"spent": -1, "holds": {}})
+    with pytest.raises(CorruptError, match="balance"):
+        ledger.balance()
+
+
+def test_a_share_is_reached_once_and_a_raised_limit_has_shares_of_its_own(ledger: Ledger) -> None:
+    def warning(limit: float) -> BudgetWarning:
+        about: dict[str, Any] = {"budget": "sales", "period": "2026-11", "share": 0.8, "used": 8, "unit": "USD"}
+        return BudgetWarning(limit=limit, run_id="run-a", at="2026-11-25T10:00:00+00:00", **about)
+
+    assert [ledger.warn_once(warning(limit)) for limit in (10, 10, 20)] == [True, False, True]
+    assert warning(10).sentence == ("budget sales of 2026-11: 80% are reached: 8.00 of 10.00 USD are used or reserved")
+
+
+@pytest.mark.parametrize(
+    ("kills", "seed"), [(8, 1), *(pytest.param(40, seed, marks=pytest.mark.sweep) for seed in range(2, 12))]
+)
+def test_eight_runs_that_are_killed_never_use_more_than_an_interval_and_a_checkpoint_too_much(
+    kills: int, seed: int, tmp_path: Path, repository: Path
+) -> None:
+    command = [sys.executable, "-m", "tests.support.budget_spenders", str(tmp_path / "s"), str(kills), str(seed)]
+    done = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    from tests.support.budget_spenders import CHECKPOINT_S, EVERY_S, LIMIT_H
+
+    assert (found["killed"], found["failed"]) == (kills, 0), done.stderr
+    assert found["charged"] <= LIMIT_H + (EVERY_S + CHECKPOINT_S) / 3600
+    assert found["charged"] > LIMIT_H - 8 * EVERY_S / 3600, "nor is the budget left unused"
+    assert found["spent"] == pytest.approx(found["charged"]), "the ledger says what the charges say"
+    assert found["entries"] == pytest.approx(found["charged"])
+    assert found["held"] == 0

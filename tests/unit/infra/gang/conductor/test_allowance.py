@@ -1,0 +1,86 @@
+"""A gang whose allowance is used up ends with one checkpoint on all ranks, and continues from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import Cancelled, Diverged, Fenced, NodeLost, OverBudget, Preempted, TrainwrightError
+from data_contracts.usage import GangUsage
+from infra.gang.checkpoints.listing import committed
+from infra.gang.conductor.allowance import refuse_over
+from infra.store import Store, open_store
+from tests.support.conducting import TRAINING, run, steps
+
+
+class Spent:
+    """An allowance that is used up once the nodes have worked until `until`."""
+
+    def __init__(self, until: Callable[[], bool] = lambda: False, *, refuses: bool = False) -> None:
+        self.until, self.refuses = until, refuses
+        self.heard: list[object] = []
+        self.usage: Callable[[], GangUsage] | None = None
+
+    def admit(self, nodes: int) -> None:
+        self.heard.append(("admit", nodes))
+        if self.refuses:
+            raise OverBudget("Nothing is left.")
+
+    def launched(self, usage: Callable[[], GangUsage]) -> None:
+        self.usage = usage
+        self.heard.append("launched")
+
+    def released(self) -> None:
+        self.heard.append("released")
+
+    def over(self) -> TrainwrightError | None:
+        return OverBudget("Nothing is left.") if self.usage is not None and self.until() else None
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def test_it_ends_with_a_checkpoint_and_continues_from_it(store: Store) -> None:
+    allowance = Spent(until=lambda: bool(steps(store)))
+    with pytest.raises(OverBudget) as caught:
+        run(store, {"step_s": 0.05, "steps": 200, "every": 100}, nodes=2, devices=1, allowance=allowance)
+    assert caught.value.details["node_seconds"] > 0
+    assert allowance.heard == [("admit", 2), "launched", "released"], "no other generation was launched"
+    [checkpoint] = committed(store, TRAINING)[0]
+    assert 0 < checkpoint.step < 100, "not one that was due"
+    outcome = run(store, {"step_s": 0, "steps": checkpoint.step + 1, "every": 100}, nodes=2, devices=1)
+    assert outcome.checkpoint.step == checkpoint.step + 1
+    assert steps(store)[1, 0] == [checkpoint.step + 1], "it began where it had ended"
+
+
+def test_nodes_that_cannot_be_paid_are_not_launched(store: Store) -> None:
+    with pytest.raises(OverBudget):
+        run(store, {}, allowance=Spent(refuses=True))
+    assert steps(store) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (Preempted("A node was asked to stop."), OverBudget),
+        (NodeLost("It is gone."), OverBudget),
+        (Fenced("Another run owns it."), None),
+        (Diverged("The loss is NaN."), None),
+        (Cancelled("Ctrl-C."), None),
+    ],
+)
+def test_what_follows_from_the_end_is_the_budget_and_nothing_else_is(
+    error: TrainwrightError, becomes: type[TrainwrightError] | None
+) -> None:
+    spent = Spent(until=lambda: True)
+    spent.launched(lambda: None)  # type: ignore[arg-type, return-value]
+    if becomes is None:
+        refuse_over(spent, error)
+        return
+    with pytest.raises(becomes):
+        refuse_over(spent, error)
+    refuse_over(Spent(), error)

@@ -1,0 +1,276 @@
+"""A run and its budgets: refused before anything is booked, warned once, ended in time, settled from its records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.budgets import Budgets, BudgetWarning
+from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, UsageError
+from data_contracts.resolved import Price
+from data_contracts.usage import GangUsage, NodeUsage
+from infra.budgets.editions import apply_edition
+from infra.budgets.ledger import Executed, Ledger
+from infra.orchestrator import budget_events
+from infra.store import Store, layout, open_store
+from tasks.budgets import spending
+from tasks.budgets.amounts import Share, month_of
+from tasks.budgets.settling import settle_all, settle_others
+from tasks.costs.histories import usage_of
+from tasks.run.meter import Meter, metered, used_by_gang
+
+# A node for a dollar a second.
+DEAR = Price(machine="gpu", per_hour=3600.0, price_date="2026-01-01", devices=4)
+FREE = Price(machine="cpu", per_hour=0.0, price_date="2026-01-01")
+NOW = month_of(time.time())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def limited(store: Store, limit: dict[str, Any], **more: Any) -> Share:
+    content = {"version": 1, "budgets": {"all": {"per": "month", "limit": limit, **more}}}
+    apply_edition(store, "budgets", content)
+    budget = Budgets.model_validate(content).budgets["all"]
+    return Share("all", budget, NOW if budget.per == "month" else "r1")
+
+
+def run_in(store: Store, run_id: str = "r1", here: Price = FREE) -> Any:
+    spec = SimpleNamespace(name="p", model_name="p", tags={"team": "a"}, train=SimpleNamespace(pool="gpu"))
+    lists: dict[str, Any] = {"meters": [], "budgets": [], "spent": []}
+    resolved = SimpleNamespace(price=DEAR, prices={"here": here})
+    return SimpleNamespace(run_id=run_id, store=store, resolved=resolved, spec=spec, recorded=True, **lists)
+
+
+def gang(began: float, seconds: float, generation: int = 0) -> GangUsage:
+    node = NodeUsage(number=0, started=began, released=began + seconds)
+    about = {"stage": "train", "where": "trainings/k-0", "generation": generation, "local": False}
+    return GangUsage(nodes=[node], ended="", **about)
+
+
+def carry_out(run: Any, work: Callable[[Any], Any]) -> Any:
+    return spending.within_budgets(metered(work))(run)
+
+
+def training(run: Any, seconds: float, nodes: int = 1) -> None:
+    """Train for `seconds` that are counted, not waited for."""
+    spending.admit(run)
+    allowed = spending.allowance(run, "train", local=False)
+    allowed.admit(nodes)
+    began = time.time()
+    allowed.launched(lambda: gang(began, seconds))
+    run.budgets[0]._renew()
+    used_by_gang(run, "train", gang(began, seconds))
+    allowed.released()
+
+
+def test_without_budgets_nothing_is_written(store: Store) -> None:
+    carry_out(run_in(store), lambda run: training(run, 10))
+    assert store.list("budgets") == []
+
+
+def test_what_a_run_used_is_settled_and_is_what_the_charges_say(store: Store) -> None:
+    share = limited(store, {"amount": 500.0, "currency": "USD"})
+    carry_out(run_in(store), lambda run: training(run, 10))
+    balance = share.ledger(store).balance()
+    assert balance.holds == {}
+    assert balance.spent == pytest.approx(10)
+    [execution] = usage_of(store, "r1").executions
+    assert balance.spent == pytest.approx(share.used(execution), abs=1e-9)
+
+
+def test_a_run_is_refused_before_anything_is_booked(store: Store) -> None:
+    share = limited(store, {"amount": 100.0, "currency": "USD"})
+    share.ledger(store).settle(Executed("r0", "1-a"), 100)
+    with pytest.raises(OverBudget) as caught:
+        carry_out(run_in(store), spending.admit)
+    assert str(caught.value) == (
+        f"The budget all (all runs, {NOW}) has too little left for this run: 100.00 of 100.00 USD are spent. "
+        "Raise it with `trainwright budget apply FILE`, then `trainwright resume r1`."
+    )
+    limited(store, {"amount": 200.0, "currency": "USD"})
+    carry_out(run_in(store), lambda run: training(run, 10))
+    assert share.ledger(store).balance().spent == pytest.approx(110)
+
+
+def test_nodes_that_cannot_be_paid_for_half_an_interval_are_not_launched(store: Store) -> None:
+    limited(store, {"amount": 50.0, "currency": "USD"})
+    carry_out(run_in(store), lambda run: training(run, 1))
+    with pytest.raises(OverBudget, match="has too little left"):
+        carry_out(run_in(store, "r2"), lambda run: training(run, 1, nodes=2))
+
+
+def test_a_training_ends_while_half_an_interval_is_reserved(store: Store) -> None:
+    limited(store, {"amount": 100.0, "currency": "USD"})
+    run = run_in(store)
+
+    def work(run: Any) -> Any:
+        training(run, 60)
+        assert run.budgets[0].over() is None
+        spending.refuse_over(run)
+        allowed, began = spending.allowance(run, "train", local=False), time.time()
+        allowed.admit(1)
+        allowed.launched(lambda: gang(began, 15, generation=1))
+        run.budgets[0]._renew()
+        assert isinstance(allowed.over(), OverBudget), "25 are left of 100, less than half of 60"
+        spending.refuse_over(run)
+
+    with pytest.raises(OverBudget):
+        carry_out(run, work)
+
+
+@pytest.mark.parametrize(("at_limit", "begins"), [("stop", False), ("refuse", False), ("warn", True)])
+def test_what_happens_at_the_limit(at_limit: str, begins: bool, store: Store) -> None:
+    limited(store, {"amount": 50.0, "currency": "USD"}, at_limit=at_limit)
+    if at_limit == "stop":
+        with pytest.raises(OverBudget):
+            carry_out(run_in(store, "r0"), lambda run: (training(run, 60), spending.refuse_over(run)))
+    else:
+        carry_out(run_in(store, "r0"), lambda run: (training(run, 60), spending.refuse_over(run)))
+    if begins:
+        carry_out(run_in(store), spending.admit)
+        return
+    with pytest.raises(OverBudget):
+        carry_out(run_in(store), spending.admit)
+
+
+def test_a_budget_for_each_run_is_for_all_its_executions(store: Store) -> None:
+    limited(store, {"gpu_hours": 100 * 4 / 3600}, per="run")
+    carry_out(run_in(store), lambda run: training(run, 90))
+    carry_out(run_in(store, "r2"), lambda run: training(run, 1))
+    with pytest.raises(OverBudget):
+        carry_out(run_in(store), lambda run: training(run, 1))
+
+
+def test_shares_are_warned_of_once_in_a_period(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[str, str, BudgetWarning]] = []
+    monkeypatch.setattr(
+        budget_events, "announce_budget", lambda warning, pipeline: told.append(("event", pipeline, warning))
+    )
+    limited(store, {"amount": 100.0, "currency": "USD"}, warn_at=[0.2, 0.9], at_limit="warn")
+    seen: list[str] = []
+
+    def work(run: Any) -> None:
+        training(run, 1)
+        seen.extend(run.budgets[0].sentences)
+
+    for run_id in ("r1", "r2"):
+        carry_out(run_in(store, run_id), work)
+    assert seen == [f"budget all of {NOW}: 20% are reached: 60.00 of 100.00 USD are used or reserved"]
+    assert [(pipeline, warning.share) for _, pipeline, warning in told] == [("p", 0.2)]
+    assert caplog.text.count("budget all of") == 1
+
+
+@pytest.mark.parametrize(("share", "event"), [(0.8, "trainwright.budget.warned"), (1.0, "trainwright.budget.exceeded")])
+def test_the_events_have_stable_names(share: float, event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.context import FlowRunContext
+
+    sent: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(budget_events, "send", lambda *what: sent.append(what))
+    about: dict[str, Any] = {"budget": "sales", "period": "2026-11", "unit": "USD", "run_id": "r", "at": "x"}
+    warning = BudgetWarning(share=share, used=8, limit=10, **about)
+    budget_events.announce_budget(warning, "p")
+    assert sent == [], "outside of a flow there is no server"
+    monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: object()))
+    budget_events.announce_budget(warning, "p")
+    [(name, resource, payload, _, pipeline)] = sent
+    assert (name, resource["prefect.resource.id"], pipeline) == (event, "trainwright.budget.sales", "p")
+    assert (payload["share"], payload["used"], payload["limit"], payload["unit"]) == (share, 8, 10, "USD")
+
+
+def test_an_unknown_price_is_told_and_not_counted_as_nothing(store: Store) -> None:
+    limited(store, {"amount": 100.0, "currency": "USD"})
+    unknown = Price(machine="", per_hour=None, price_date="")
+    with pytest.raises(UsageError, match="a price is unknown: of an unknown machine. Add the price"):
+        carry_out(run_in(store, here=unknown), spending.admit)
+
+
+def killed(store: Store, run_id: str, seconds: float) -> None:
+    """A run whose process was killed: it reserved, and its last record is missing."""
+    run = run_in(store, run_id)
+    run.budgets.append(spending.Spending(run))
+    meter = Meter(run)
+    run.meters.append(meter)
+    with meter.running():
+        training(run, seconds)
+        meter._create = lambda what, record: None  # type: ignore[method-assign]
+    run.budgets[0]._closed.set()
+
+
+def test_a_killed_run_is_settled_from_its_records_by_whoever_needs_the_room(store: Store) -> None:
+    share = limited(store, {"amount": 100.0, "currency": "USD"})
+    killed(store, "r0", seconds=10)
+    ledger = share.ledger(store)
+    assert ledger.balance().held == pytest.approx(70, abs=1)
+    carry_out(run_in(store), lambda run: training(run, 20))
+    assert (ledger.balance().spent, ledger.balance().holds) == (pytest.approx(30), {})
+    settle_others(store, share, ledger)
+    settle_all(store, Budgets.model_validate({"version": 1, "budgets": {"all": share.budget.model_dump()}}))
+    assert ledger.balance().spent == pytest.approx(30), "once"
+
+
+def test_who_holds_and_has_no_records_any_more_used_what_was_held(store: Store) -> None:
+    share = limited(store, {"hours": 1.0})
+    ledger = share.ledger(store)
+    ledger.reserve(Executed("gone", "1-a"), 0.25, 0, 1)
+    assert settle_others(store, share, ledger)
+    assert (ledger.balance().spent, ledger.balance().holds) == (0.25, {})
+
+
+def test_a_run_that_is_carried_out_is_not_settled(store: Store) -> None:
+    from infra.store import Lease
+    from infra.store.lease import with_process
+
+    share = limited(store, {"hours": 1.0})
+    ledger = share.ledger(store)
+    ledger.reserve(Executed("r0", "1-a"), 0.25, 0, 1)
+    Lease.take(store, layout.lease(layout.run("r0")), with_process("r0"))
+    assert not settle_others(store, share, ledger)
+    assert ledger.balance().held == 0.25
+
+
+def test_a_store_that_is_away_ends_no_run_and_a_damaged_ledger_does(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited(store, {"amount": 100.0, "currency": "USD"})
+    run = run_in(store)
+    mine = spending.Spending(run)
+    for error, ends in ((StorageUnavailable("away"), False), (CorruptError("damaged"), True)):
+        calls: list[float] = []
+
+        def fails(error: Exception = error, calls: list[float] = calls) -> None:
+            calls.append(1)
+            if len(calls) > 1:
+                mine._closed.set()
+            raise error
+
+        monkeypatch.setattr(mine, "_renew", fails)
+        mine._closed.clear()
+        mine._keep(0.001)
+        assert (mine.over() is error) == ends
+
+
+def test_a_budget_that_is_applied_while_a_run_works_holds_for_it(store: Store) -> None:
+    def work(run: Any) -> Any:
+        spending.admit(run)
+        limited(store, {"amount": 10.0, "currency": "USD"})
+        with pytest.raises(OverBudget):
+            spending.allowance(run, "train", local=False).admit(1)
+
+    carry_out(run_in(store), work)
+
+
+def test_ledgers_of_other_budgets_stay_apart(store: Store) -> None:
+    first = limited(store, {"hours": 1.0})
+    other = Ledger(store, "other", first.budget.scope, NOW, "node-hours")
+    first.ledger(store).settle(Executed("r0", "1-a"), 0.5)
+    assert other.balance().spent == 0
