@@ -10,7 +10,6 @@ import contextvars
 import functools
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +22,7 @@ from infra.audit import now
 from infra.budgets.editions import current_budgets
 from infra.budgets.ledger import Executed
 from infra.gang.conductor.allowance import UNLIMITED, Allowance
+from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
 from tasks.budgets.amounts import Share, month_of, per_second, price_fault, shares
 from tasks.budgets.settling import settle_others, settle_run
@@ -195,7 +195,7 @@ class Spending:
         """Reserve in one budget; returns the warnings that are due."""
         run, limit, ledger = self._run, share.budget.limit, share.ledger(self._run.store)
         who, stops = Executed(run.run_id, execution.execution), share.budget.at_limit == "stop"
-        is_now = share.budget.per == "run" or share.period == month_of(time.time())
+        is_now = share.budget.per == "run" or share.period == month_of(now_s())
         ahead = self._per_second(share) * every_s if is_now else 0.0
         used, cap = share.used(execution), limit.value if stops else None
         held, balance = ledger.reserve(who, used, ahead, cap)
@@ -260,7 +260,7 @@ class Spending:
     def _shares(self, budgets: Budgets | None, execution: ExecutionUsage) -> list[Share]:
         if budgets is None:
             return []
-        run, span = self._run, (execution.began, time.time())
+        run, span = self._run, (execution.began, now_s())
         return list(shares(budgets, run.spec.name, run.spec.tags, run.run_id, span))
 
     def _per_second(self, share: Share) -> float:

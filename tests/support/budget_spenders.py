@@ -51,8 +51,7 @@ def run_in(store: Store, run_id: str) -> Any:
 def use(store: Store, run_id: str, began: float) -> bool:
     """Carry a run out until its budget is used up; returns whether it was refused at once. Time is counted."""
     clock = SimpleNamespace(at=began)
-    counted = SimpleNamespace(time=lambda: clock.at, monotonic=time.monotonic)
-    meter.time = spending.time = counted  # type: ignore[assignment]
+    meter.now_s = spending.now_s = lambda: clock.at  # type: ignore[assignment]
     spending.Spending._tell = lambda *_: None  # type: ignore[method-assign]
     run = run_in(store, run_id)
 
