@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from data_contracts.arrow_types import is_text
-from data_contracts.contract import questions
+from data_contracts.contract import order_statistics, questions
 from data_contracts.contract.conditions import Kinds, condition_sql, is_translatable
 from data_contracts.contract.distinct_values import distinct_values
 from data_contracts.contract.measures import Question
@@ -151,6 +151,8 @@ _ARGUMENTS: dict[str, Callable[[Any], bool]] = {
     "regex_list": lambda value: type(value) is list and bool(value) and all(map(is_for_re2, value)),
     "match_on": lambda value: value in ("any", "all"),
     "type_list": lambda value: type(value) is list and all(map(questions.is_text, value)),
+    "quantile_ranges": order_statistics.is_bounded,
+    "allow_relative_error": order_statistics.is_interpolation,
     "ignore_row_if": lambda value: isinstance(value, str) and value in IGNORED,
 }
 
@@ -190,6 +192,9 @@ def _rules() -> Iterator[tuple[str, _Rule]]:
     yield "column_min_to_be_between", _Rule(_RANGE, _DOUBLES, questions.extreme("min"))
     yield "column_max_to_be_between", _Rule(_RANGE, _DOUBLES, questions.extreme("max"))
     yield "column_mean_to_be_between", _Rule(_RANGE, _DOUBLES, questions.mean)
+    yield "column_median_to_be_between", _Rule(_RANGE, _DOUBLES, order_statistics.median)
+    of_quantiles = ("column", "quantile_ranges", "allow_relative_error")
+    yield "column_quantile_values_to_be_between", _Rule(of_quantiles, _DOUBLES, order_statistics.quantiles)
     yield "column_sum_to_be_between", _Rule(_RANGE, _DOUBLES, questions.sum_of)
     yield "column_stdev_to_be_between", _Rule(_RANGE, _DOUBLES, questions.deviation)
     yield "column_unique_value_count_to_be_between", _Rule(_RANGE, _VALUES, questions.distinct_count, counts=True)

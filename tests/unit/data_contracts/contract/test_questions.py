@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from data_contracts.contract.measures import Question
+from data_contracts.contract.order_statistics import INTERPOLATIONS
 from data_contracts.contract.rows import Data
 from data_contracts.contract.translation import _RULES, translated
 from data_contracts.contract.verdicts import decided
@@ -158,6 +159,20 @@ TEXTUAL = st.sampled_from(
      "letter not in ['a', 'b']", "few != 1", "few > 1 & few < 3", "few.isnull()"]
 ).map(lambda text: {"row_condition": text, "condition_parser": "pandas"})  # fmt: skip
 CONDITIONS = st.one_of((LEAVES | GROUPS).map(lambda tree: {"row_condition": tree}), TEXTUAL)
+SHARES = st.sampled_from([0, 0.1, 0.25, 1 / 3, 0.5, 0.9, 1, 1.0]) | st.floats(0, 1)
+ENDS = (
+    st.tuples(NUMBERS, NUMBERS).map(sorted)
+    | st.tuples(st.none(), NUMBERS).map(list)
+    | st.tuples(NUMBERS, st.none()).map(list)
+)
+QUANTILES = st.builds(
+    lambda pairs, more: {
+        "quantile_ranges": {"quantiles": [share for share, _ in pairs], "value_ranges": [ends for _, ends in pairs]},
+        **more,
+    },
+    st.lists(st.tuples(SHARES, ENDS), min_size=1, max_size=3, unique_by=lambda pair: pair[0]),
+    st.fixed_dictionaries({}, optional={"allow_relative_error": st.sampled_from([False, *INTERPOLATIONS])}),
+)
 COUNTS = _range(st.integers(0, 15))
 EXACTLY = st.fixed_dictionaries({"value": st.integers(0, 15)})
 ARGUMENTS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
@@ -170,8 +185,9 @@ ARGUMENTS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "column_values_to_not_be_in_set": SETS.map(lambda values: {"value_set": values}),
     "column_values_to_be_unique": MOSTLY,
     **dict.fromkeys(
-        [f"column_{what}_to_be_between" for what in ("min", "max", "mean", "sum", "stdev")], _range(NUMBERS)
+        [f"column_{what}_to_be_between" for what in ("min", "max", "mean", "sum", "stdev", "median")], _range(NUMBERS)
     ),
+    "column_quantile_values_to_be_between": QUANTILES,
     "column_unique_value_count_to_be_between": _range(st.integers(0, 9)),
     "column_proportion_of_unique_values_to_be_between": _range(st.sampled_from([0, 0.25, 1 / 3, 0.5, 2 / 3, 1, 1.0])),
     "column_values_to_be_of_type": st.sampled_from(["int64", "float64", "int32", "int"]).map(
@@ -234,20 +250,8 @@ def test_every_translated_expectation_is_compared() -> None:
 
 
 # These decide nothing near a bound, above 2**53, for most types, or with `mostly`; the others always do.
-LEFT_OPEN = (
-    "pair",
-    "record",
-    "multicolumn",
-    "distinct_values",
-    "type_list",
-    "sum",
-    "mean",
-    "stdev",
-    "min_to",
-    "max_to",
-    "of_type",
-    "be_null",
-)
+LEFT_OPEN = ("pair", "record", "multicolumn", "distinct_values", "type_list", "sum", "mean", "stdev", "median",
+             "quantile", "min_to", "max_to", "of_type", "be_null")  # fmt: skip
 
 
 def unread(columns: list[str] | None) -> Iterator[pa.RecordBatch]:
