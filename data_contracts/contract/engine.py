@@ -19,7 +19,7 @@ from data_contracts.contract.measures import Question
 from data_contracts.contract.own_expectations import Classes
 from data_contracts.contract.rows import Data, Files, Read, no_files
 from data_contracts.contract.suites import load_suite, suite_digest
-from data_contracts.contract.translation import kinds_of, translated
+from data_contracts.contract.translation import every_translated
 from data_contracts.contract.verdicts import Verdicts, decided
 
 __all__ = ["Outcome", "Resources", "check", "load_suite", "suite_digest"]
@@ -64,8 +64,7 @@ def check(
         classes = load() if some else {}
         return {index: Check(index, entries[index], schema, sensitive, classes) for index in some}
 
-    kinds = kinds_of(schema) if resources else {}
-    plans = {index: translated(entry, schema, kinds) for index, entry in entries.items()} if resources else {}
+    plans = every_translated(entries, schema) if resources else {}
     questions = {index: plan for index, plan in plans.items() if isinstance(plan, Question)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # GX warns about its own future, and pandas about values, once per block

@@ -5,7 +5,7 @@ What is not translated runs on Great Expectations; `reason` and `translated` say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -70,8 +70,13 @@ def reason(asked: dict[str, Any]) -> str:
     return "" if counts or not rule.counts else "its bounds are not whole numbers"
 
 
-def kinds_of(schema: pa.Schema) -> Kinds:
-    """How DuckDB sees each column."""
+def every_translated(entries: Mapping[int, dict[str, Any]], schema: pa.Schema) -> dict[int, Question | str]:
+    """`translated` of each; the columns, of which there may be thousands, are looked at once."""
+    kinds = _kinds(schema)
+    return {index: translated(entry, schema, kinds) for index, entry in entries.items()}
+
+
+def _kinds(schema: pa.Schema) -> Kinds:
     return {field.name: kind_of(field.type) for field in schema}
 
 
@@ -79,11 +84,11 @@ def translated(asked: dict[str, Any], schema: pa.Schema, kinds: Kinds | None = N
     """What to measure for one expectation over data of this schema; or why it runs on Great Expectations.
 
     Args:
-        kinds: of the schema, if they were found before, as for thousands of expectations on thousands of columns.
+        kinds: of the schema, if they were found before.
     """
     if why := reason(asked):
         return why
-    kinds = kinds_of(schema) if kinds is None else kinds
+    kinds = _kinds(schema) if kinds is None else kinds
     if "row_condition" not in asked["kwargs"] or asked["kwargs"]["row_condition"] is None:
         return _of_all_rows(asked, schema, kinds)
     condition = asked["kwargs"]["row_condition"]
