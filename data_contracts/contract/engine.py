@@ -53,8 +53,7 @@ def check(
         SpecError: Great Expectations refuses the value of an expectation's argument.
     """
     entries: Entries = dict(enumerate(suite["expectations"]))
-    count = len(entries)
-    if not count:
+    if not (count := len(entries)):
         return rejected(0, 0, "suite", f"the suite {suite['name']} has no expectations, so it vouches for nothing")
     schema = next((batch.schema for batch in read(None) if batch.num_rows), None)
     if schema is None:

@@ -28,6 +28,8 @@ from tests.distributed.conftest import PROJECT
 from tests.support.gang import TRAINING, Gang, answer, seal_dataset
 from training.order.permutation import epoch_order
 
+pytestmark = pytest.mark.warm
+
 BATCH, STEPS = 16, 6  # rows of a step, steps of an epoch of 100 rows
 
 

@@ -16,6 +16,8 @@ from infra.records.evaluations import OUTCOMES, pairs_of
 from tests.support.scoring import LAYOUTS, ROWS, Scoring, case_of
 from training.score import evaluate_worker, verify_worker
 
+pytestmark = pytest.mark.warm
+
 # Case: split, rows of a batch, strategy. 53 rows in batches of 8 are 7 batches: the last round lacks some.
 CASES = [
     ("many", 8, "ddp"), ("many", 8, "fsdp"), ("many", 8, "hsdp"), ("few", 2, "ddp"), ("few", 8, "fsdp"),

@@ -27,6 +27,8 @@ from infra.gang.conductor.request import TrainingRequest
 from infra.store import Store, folder, layout, lease_keeper, open_store, retry
 from tests.support.damage import overwrite
 
+pytestmark = pytest.mark.warm
+
 TRAINING = "trainings/k-0"
 WRITES = ("create", "create_from", "create_file", "replace", "delete")
 

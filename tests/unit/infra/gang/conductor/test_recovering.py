@@ -21,6 +21,8 @@ from infra.store import Store, layout, open_store
 from tests.support.conducting import TRAINING, run, steps
 from tests.support.damage import overwrite
 
+pytestmark = pytest.mark.warm
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:

@@ -21,6 +21,8 @@ from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.store import Store, folder, layout, lease_keeper, open_store, retry
 
+pytestmark = pytest.mark.warm
+
 TRAINING = "trainings/k-0"
 METHODS = ("create", "read", "replace", "names", "walk", "exists", "delete", "digest")
 

@@ -17,6 +17,8 @@ from infra.processes.processes import find_marked, kill_marked, new_mark
 from infra.store import Lease, Store, layout, open_store
 from tests.support.conducting import TRAINING, run
 
+pytestmark = pytest.mark.warm
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
