@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import date
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from data_contracts.pipeline_spec.base import FieldError, Section, Shorthand
+from data_contracts.start_hours import HoursEntry, check_hours
+from data_contracts.times import Day
 
 VERSION = 1
 Term = Literal["on-demand", "spot"]
 
 
-def iso_day(text: str) -> str:
-    """`text`, if it is a day such as 2026-11-09; else ValueError."""
-    try:
-        return date.fromisoformat(text).isoformat()
-    except ValueError:
-        raise ValueError(f"{text!r} is not a day; write it as 2026-11-09") from None
-
-
-Day = Annotated[str, AfterValidator(iso_day)]
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -145,6 +137,13 @@ class PriceBook(Section):
     """What stores cost: by the beginning of their address, such as `s3://models`, or by kind: `s3`, `folder`."""
     carbon: dict[str, list[Intensity]] = Field(default_factory=dict)
     """The carbon intensity of electricity, by region."""
+    hours: list[HoursEntry] = Field(default_factory=list)
+    """What hours of the day cost beside others, for `schedule.within`; default: all hours cost the same."""
+
+    @model_validator(mode="after")
+    def _one_figure_an_hour(self) -> PriceBook:
+        check_hours(self.hours)
+        return self
 
     @model_validator(mode="after")
     def _one_intensity_a_day(self) -> PriceBook:

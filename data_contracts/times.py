@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+
+def iso_day(text: str) -> str:
+    """`text`, if it is a day such as 2026-11-09; else ValueError."""
+    try:
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise ValueError(f"{text!r} is not a day; write it as 2026-11-09") from None
+
+
+Day = Annotated[str, AfterValidator(iso_day)]
 
 
 def readable(moment: str, *, seconds: bool = False) -> str:

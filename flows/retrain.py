@@ -12,6 +12,7 @@ from data_contracts.errors import TrainwrightError
 from data_contracts.run_report import RunReport
 from flows.flow_runs import as_error, cost_tagged, end_of, flow_name, name_flow_run, overrides, started_by
 from flows.stages import stages
+from flows.start_hour import wait_for_hour
 from flows.turns import first_turn, in_turn, work_in_turn
 from infra.orchestrator.cancelling import cancellable
 from tasks.budgets.spending import admit, refuse_over, within_budgets
@@ -64,6 +65,7 @@ def retrain(
         run = open_run(spec, overrides=overrides(set), store_uri=store, options=options)
         return name_flow_run(run, window, set)
 
+    wait_for_hour(spec, set, store, key)
     return in_turn(first_turn(spec, set, store, key), lambda: end_of(opened, line))
 
 

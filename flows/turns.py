@@ -18,7 +18,7 @@ from tasks.run.run import Run, open_spec_store
 from tasks.run.turns import Skipped, Turn
 
 # Nobody watches these: a person or CI that starts a run means now.
-_BY_ITSELF = ("schedule", "automation")
+BY_ITSELF = ("schedule", "automation")
 _GAVE_WAY = "A newer run took its place (schedule.overlap: cancel_old)."
 
 
@@ -28,7 +28,7 @@ def first_turn(spec: str, set: str, store: str | None, key: str | None) -> Turn 
     An error is left to the flow itself, which reports it.
     """
     started = started_by(key)
-    if started["trigger"] not in _BY_ITSELF:
+    if started["trigger"] not in BY_ITSELF:
         return None
     try:
         path = Path(spec).resolve()
@@ -53,7 +53,7 @@ def first_turn(spec: str, set: str, store: str | None, key: str | None) -> Turn 
 def work_in_turn(work: Callable[[Run], RunReport], run: Run) -> RunReport:
     """Continue a run that nobody continues by hand: it waits for its turn, if the pipeline's runs take turns."""
     overlap = run.spec.schedule.overlap
-    if overlap is None or run.resolved.trigger not in _BY_ITSELF or started_by(None)["trigger"] in ("cli", "ci"):
+    if overlap is None or run.resolved.trigger not in BY_ITSELF or started_by(None)["trigger"] in ("cli", "ci"):
         return work(run)
     with Turn(run.store, run.spec.name, overlap, f"resume:{run.run_id}", waits=True).held(stop_this_process):
         return work(run)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from datetime import timedelta
+from typing import Annotated, Literal
 
+from pydantic import AfterValidator, Field
+
+from data_contracts.pipeline_spec.arrival import length_of
 from data_contracts.pipeline_spec.base import Section
 
 Overlap = Literal["skip", "queue", "cancel_old"]
+_WEEK = timedelta(weeks=1)
+
+
+def _up_to_a_week(text: str) -> str:
+    if not timedelta(0) < length_of(text) <= _WEEK:
+        raise ValueError(f"{text!r} is not between 1m and 1w")
+    return text
 
 
 class ScheduleSpec(Section):
@@ -16,3 +27,8 @@ class ScheduleSpec(Section):
     """What such a run does while an earlier run of the pipeline is unfinished: `skip` (it ends as Skipped), `queue`
     (it waits) or `cancel_old` (the earlier run is cancelled first, unless a person or CI started it); default: runs
     may overlap."""
+    within: Annotated[str, AfterValidator(_up_to_a_week)] | None = Field(
+        default=None, exclude_if=lambda within: within is None
+    )
+    """How long after its time such a run may start, such as `6h`: it starts at the hour of the lowest price, else of
+    the lowest carbon intensity, that the price book's `hours` have in that span. At most a week; default: at once."""

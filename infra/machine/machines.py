@@ -27,6 +27,7 @@ from data_contracts.price_book import (
     store_entry,
 )
 from data_contracts.resolved import Price, StoreRates
+from data_contracts.start_hours import HoursEntry
 from infra.machine.price_files import read_book
 
 VARIABLE = "TRAINWRIGHT_MACHINES"
@@ -81,6 +82,7 @@ class Prices(Record):
     pools: dict[str, PoolEntry]
     stores: dict[str, StoreEntry]
     carbon: dict[str, list[Intensity]]
+    hours: tuple[HoursEntry, ...] = ()
 
     def with_carbon(self, price: Price, day: str) -> Price:
         """A price with the carbon intensity of its region; a place without a region takes that of the only one."""
@@ -131,7 +133,7 @@ def prices() -> Prices:
                 f"{named}: pools.{pool}: the price book has no machine {place.machine!r}.",
                 remedy=_near(place.machine, machines),
             )
-    return Prices(machines=machines, pools=own.pools, stores=own.stores, carbon=own.carbon)
+    return Prices(machines=machines, pools=own.pools, stores=own.stores, carbon=own.carbon, hours=tuple(own.hours))
 
 
 def catalogue() -> dict[str, Machine]:

@@ -9,7 +9,8 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec.base import Section
-from data_contracts.price_book import VERSION, Amount, MachineEntry, MachinePrice, PriceBook, iso_day
+from data_contracts.price_book import VERSION, Amount, MachineEntry, MachinePrice, PriceBook
+from data_contracts.times import iso_day
 from data_contracts.validation_errors import problems
 from data_contracts.yaml_document import Document, Problem
 from data_contracts.yaml_text import read_document

@@ -21,7 +21,7 @@ STORE = "version: 1\nstores:\n  s3:\n    region: eu\n    prices: "
         ("- a", "1: a price book is a mapping"),
         ("version: 2", "1: version: 2 is newer than the 1"),
         ("version: 1\nmachine: {}", "2: machine: unknown key; did you mean machines?"),
-        ("version: 1\nzz: {}", "2: zz: unknown key; a price book has carbon, machines"),
+        ("version: 1\nzz: {}", "2: zz: unknown key; a price book has carbon, hours"),
         (BOOK + "    - {currency: USD, per_hour: 1}", "5: machines.a.prices.0.date: is missing"),
         (BOOK + "    - {date: 2026-01-01, per_hour: 1}", "5: machines.a.prices.0.currency: is missing"),
         (BOOK + "    - {date: 2026-13-01, currency: USD, per_hour: 1}", "'2026-13-01' is not a day"),
