@@ -10,7 +10,7 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from flows.commands.guard import Answer
 from infra.mirrors.endpoint import Deadline
 from tasks.mirrors.deliver import accept_mirrors, tell
-from tasks.mirrors.outbox import Due, due, due_of_run
+from tasks.mirrors.outbox import PREFECT, Due, due, due_of_run
 from tasks.run.run import known_store_list, reopen_run
 
 
@@ -41,9 +41,12 @@ def _answer(told: Sequence[Due], left: Sequence[Due]) -> Answer:
     """What was sent where, and what is left and why."""
     done = [f"{one.mirror}: {one.last.sentence}" for one in told if one.last is not None]
     value = {"told": len(told), "done": done, "left": [one.sentence for one in left]}
-    if not left:
-        return Answer("\n".join(done) or "Every mirror was told everything.", value)
+    mirrors = [one for one in left if one.mirror != PREFECT]
+    if not mirrors:
+        # Nobody asked for a server, and none may ever run here: what waits for one is no failure.
+        waits = [f"{one.sentence} The next run or `trainwright mirror` beside a server tells it." for one in left]
+        return Answer("\n".join([*done, *waits]) or "Every mirror was told everything.", value)
     count = f"{len(left)} of {len(told) + len(left)}"
-    error = StorageUnavailable(f"Mirrors were not told everything ({count} left): {left[0].sentence}", remedy="")
+    error = StorageUnavailable(f"Mirrors were not told everything ({count} left): {mirrors[0].sentence}", remedy="")
     head = f"{count} left. The next run with mirrors in this store tells what is left, as does `trainwright mirror`."
     return Answer("\n".join([*done, head, *(f"  {one.sentence}" for one in left)]), value, 5, error)
