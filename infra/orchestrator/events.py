@@ -55,7 +55,7 @@ def post(
     """Post the event and wait, briefly, until the server has it: the process may end right after.
 
     An event that the server has already is not posted again. By itself it forgets after five minutes which events it
-    took, and an automation would act a second time. So a process that was killed in between is repeated, and one that
+    took, and an automation may act a second time. So a process that was killed in between is repeated, and one that
     was not is not.
 
     Args:
