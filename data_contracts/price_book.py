@@ -34,6 +34,14 @@ class MachinePrice(Section):
     """`on-demand` or `spot`."""
     source: str = ""
     """Where the price was read."""
+    interruptions_per_hour: Amount | None = None
+    """For `spot`: how often such a node is taken away, on average; default: unknown."""
+
+    @model_validator(mode="after")
+    def _only_spot_is_interrupted(self) -> MachinePrice:
+        if self.interruptions_per_hour is not None and self.term != "spot":
+            raise FieldError("interruptions_per_hour", "has a meaning only with term: spot; leave it out")
+        return self
 
 
 class MachineEntry(Section):
@@ -45,6 +53,9 @@ class MachineEntry(Section):
     """Memory of one accelerator in bytes; 0 if unknown. Default: as the shipped book says, else 0."""
     watts: Amount | None = None
     """Power of the whole node at work, for estimates of energy where nothing is measured; default: unknown."""
+    relative_speed: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Speed of one accelerator in training, beside others with this figure; default: as the shipped book says, else
+    unknown."""
     prices: list[MachinePrice] = Field(default_factory=list)
     """Its prices. Without one, its cost is unknown."""
 

@@ -37,6 +37,11 @@ def _spec(command: argparse.ArgumentParser, window: str = f"{TIMES}, or a length
     )
 
 
+def _planning(command: argparse.ArgumentParser) -> None:
+    _spec(command)
+    command.add_argument("--no-estimate", action="store_true", help="leave out memory, time, cost and machines")
+
+
 def _stage(command: argparse.ArgumentParser) -> None:
     _spec(command, f"{TIMES}; the same for each stage command")
     command.add_argument("--out", metavar="FILE", help="also write the stage's hand-off as JSON")
@@ -267,7 +272,7 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "logs": _logs,
     "mirror": _mirror,
     "status": _store,
-    "plan": _spec,
+    "plan": _planning,
     "train": _training,
     "evaluate": _evaluating,
     "promote": _promoting,

@@ -23,7 +23,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "schema": ("project", "print the spec's JSON Schema"),
     },
     "run pipelines": {
-        "plan": ("queries", "show which stages a run would reuse, and why others would run"),
+        "plan": ("plan", "show what a run would reuse, and what it would need and cost"),
         "run": ("run", "run a pipeline from raw data to promotion"),
         "resume": ("run", "continue a run that was stopped or failed"),
         "backfill": ("backfill", "run a pipeline once for each window of a span of time"),

@@ -1,4 +1,4 @@
-"""What children that work for a model are asked and answer: importing, measuring, verifying and evaluating it.
+"""What children that work for a model are asked and answer: importing, verifying and evaluating it.
 
 Children that read raw rows have theirs in `data_contracts.messages.raw_data`, which imports the pipeline spec.
 """
@@ -116,37 +116,6 @@ class ImportTrialAnswer(Message):
 
     missing: MissingFile | None
     lacks: MissingModule | None = Field(default=None, exclude_if=lambda lacks: lacks is None)
-
-
-class SizeRequest(Message):
-    """Measure a module's memory.
-
-    Attributes:
-        train: the training's settings with the Lightning config inlined.
-        project: folder of the user's code.
-    """
-
-    train: dict[str, Any]
-    project: str
-
-
-class ModuleSizes(Message):
-    """A module's memory in bytes.
-
-    Attributes:
-        state: of the optimizers; 0 where it cannot be known without training.
-        unit: parameters of the largest unit of `shard_modules`.
-        layer: parameters of the largest layer.
-        unknown: why the module cannot be measured; then all sizes are 0.
-    """
-
-    parameters: int = 0
-    gradients: int = 0
-    state: int = 0
-    buffers: int = 0
-    unit: int = 0
-    layer: int = 0
-    unknown: str = ""
 
 
 class VerifyRequest(LaidOut, Message):
@@ -277,6 +246,5 @@ class RemoteJob(Message):
 
 
 IMPORT_TRIAL: Final = Child("training.user.import_trial", ImportTrialRequest, ImportTrialAnswer)
-MODULE_MEMORY: Final = Child("training.fit.module_memory", SizeRequest, ModuleSizes)
 VERIFY: Final = Child("training.score.verify_worker", VerifyRequest, Verified)
 EVALUATE: Final = Child("training.score.evaluate_worker", EvaluateRequest, Evaluation)

@@ -1,4 +1,4 @@
-"""`status`, `plan`, `checkpoints`, `logs`, `show`, `prove`: show what exists, and prove it."""
+"""`status`, `checkpoints`, `logs`, `show`, `prove`: show what exists, and prove it."""
 
 from __future__ import annotations
 
@@ -6,102 +6,36 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.canaries import ALIAS
 from data_contracts.canonical import is_name
 from data_contracts.handoffs import passed_over
-from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, log
+from flows.commands.quantities import BYTES, SECONDS, in_words
 from flows.commands.run import answer as report_answer
 from flows.commands.tables import table
-from flows.stages import stages
 from infra.gang.checkpoints.listing import Found
 from infra.models import registry
 from infra.records.receipts import holds_after
 from infra.store import Store, layout
-from tasks.budgets.standing import left
 from tasks.mirrors.outbox import NEWEST, due
 from tasks.queries.checkpoints import checkpoints_of
 from tasks.queries.kept_seal import checked_seal
 from tasks.queries.logs import logs_of
-from tasks.queries.plan import plan as plan_run
 from tasks.queries.proof import Link, Proof
 from tasks.queries.proof import prove as prove_version
 from tasks.queries.waiting import standing_of
-from tasks.run.checkpointing import look
-from tasks.run.options import RunOptions
 from tasks.run.report import latest_report
-from tasks.run.resolve import chosen_code
-from tasks.run.run import known_store_list, not_found, open_run, reopen_run
+from tasks.run.run import known_store_list, not_found, reopen_run
 from tasks.run.versions import find_version
 
 if TYPE_CHECKING:
     from infra.signing.keys import PublicKey
 
-_BYTES = [("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1)]
 # For each rank, if no rank is named.
 LOG_LINES = 20
-# For the packed files, and for the files that are left out.
-PLAN_LINES = 30
-_SECONDS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
-
-
-def _parts_of(spec: PipelineSpec) -> list[str]:
-    """The files from which a spec takes its Lightning config, its suite and its packages."""
-    parts = [spec.train.lightning, spec.contract.suite if spec.contract else None]
-    parts += [one.contract.suite for one in spec.evaluate.sets.values() if not isinstance(one.contract, str)]
-    later = [spec.contract.features, spec.contract.predictions] if spec.contract else []
-    parts += [one.suite for one in later if one is not None]
-    if spec.environment is not None:  # what it resolves to is counted
-        parts += [f"{spec.environment.file}{name}" for name in ("", "/uv.lock", "/pyproject.toml")]
-    return [part for part in parts if isinstance(part, str)]
-
-
-def plan(arguments: argparse.Namespace) -> Answer:
-    """The `plan` command."""
-    run = open_run(
-        arguments.spec,
-        overrides=arguments.set,
-        store_uri=arguments.store,
-        options=RunOptions(window=arguments.window, rehash=arguments.rehash),
-        recorded=False,
-    )
-    steps = plan_run(run, stages())
-    chosen = chosen_code(run.resolved, run.store)
-    packed = {name: path.stat().st_size for name, path in sorted(chosen.packed.items())}
-    left_out = [asdict(one) for one in chosen.left_out]
-    spacing = look(run.spec, run.store)
-    lines = [step.line for step in steps]
-    if spacing.is_measured or run.resolved.checkpoint is not None:
-        lines += ["", f"interval  {spacing.line}"]
-    budgets = left(run.store, run.spec)
-    lines += ["", *(f"budget    {one.sentence}" for one in budgets)] if budgets else []
-    lines += ["", f"code      packs {len(packed)} files, {in_words(sum(packed.values()), _BYTES)}"]
-    # Of the spec and the files that it is made of, each stage counts the fields that it uses.
-    of_spec = {Path(arguments.spec).resolve(), *((run.root / name).resolve() for name in _parts_of(run.spec))}
-    uncounted = {name for name in packed.keys() - chosen.counted if chosen.packed[name].resolve() not in of_spec}
-    note = ": if your code reads it, name it in code.include, otherwise its changes do not lead to a new training"
-    lines += _first(
-        [
-            f"  packed    {in_words(size, _BYTES):>8}  {name}{note * (name in uncounted)}"
-            for name, size in packed.items()
-        ]
-    )
-    lines += _first([f"  left out  {in_words(one.bytes, _BYTES):>8}  {one.path}: {one.why}" for one in chosen.left_out])
-    listed = [{"path": name, "bytes": size, "counted": name not in uncounted} for name, size in packed.items()]
-    code = {"packed": listed, "left_out": left_out}
-    value = {"stages": [vars(step) for step in steps], "code": code, "checkpoint": asdict(spacing)}
-    about = {"budgets": [one.to_json() for one in budgets]} if budgets else {}
-    return Answer("\n".join(lines), {**value, **about})
-
-
-def _first(lines: list[str]) -> list[str]:
-    """The first lines of a list, and a line with the number of further lines in `--json`."""
-    more = len(lines) - PLAN_LINES
-    return [*lines[:PLAN_LINES], *([f"  … and {more} more (all of them with --json)"] if more > 0 else [])]
 
 
 def status(arguments: argparse.Namespace) -> Answer:
@@ -146,8 +80,8 @@ def checkpoints(arguments: argparse.Namespace) -> Answer:
 
 def _checkpoint(one: Found, age_s: float | None) -> tuple[str, ...]:
     metrics = [f"{name} {value:.4g}" for name, value in sorted(one.metrics.items())]
-    size = "" if one.bytes is None else in_words(one.bytes, _BYTES)
-    age = "" if age_s is None else in_words(age_s, _SECONDS)
+    size = "" if one.bytes is None else in_words(one.bytes, BYTES)
+    age = "" if age_s is None else in_words(age_s, SECONDS)
     state = f"{one.state}{', handed over' if one.handed_over else ''}"
     return f"{one.step:,}", size, age, state, ", ".join([*([one.reason] if one.reason else []), *metrics])
 
@@ -168,12 +102,6 @@ def logs(arguments: argparse.Namespace) -> Answer:
             lines.append("(nothing of its log is kept yet)")
     ranks = [{**asdict(one.seat), "log": one.text} for one in rank_logs]
     return Answer("\n".join(lines), {"run_id": run.run_id, "training": training, "ranks": ranks})
-
-
-def in_words(value: float, units: Sequence[tuple[str, float]]) -> str:
-    """A figure in the largest unit that gives at least 1, such as `3.4 MB`."""
-    unit, size = next(((unit, size) for unit, size in units if value >= size), units[-1])
-    return f"{value / size:.3g} {unit}" if size > 1 else f"{value:.0f} {unit}"
 
 
 def show(arguments: argparse.Namespace) -> Answer:

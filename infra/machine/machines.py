@@ -44,6 +44,7 @@ class Machine(Record):
         devices: number of accelerators; 0 for CPU only.
         memory_bytes: memory of one accelerator; 0 if unknown.
         watts: power of the whole node at work; None if unknown.
+        relative_speed: of one accelerator beside others with this figure; None if unknown.
         prices: of the whole node; empty: what it costs is unknown.
     """
 
@@ -51,6 +52,7 @@ class Machine(Record):
     devices: int = 0
     memory_bytes: int = 0
     watts: float | None = None
+    relative_speed: float | None = None
     prices: tuple[MachinePrice, ...] = ()
 
     def price(self, day: str, region: str = "", term: Term = "on-demand", pool: str = "") -> Price:
@@ -125,6 +127,7 @@ def prices() -> Prices:
             devices=known.devices if entry.devices is None else entry.devices,
             memory_bytes=known.memory_bytes if entry.memory_bytes is None else entry.memory_bytes,
             watts=known.watts if entry.watts is None else entry.watts,
+            relative_speed=entry.relative_speed or known.relative_speed,
             prices=tuple(entry.prices),
         )
     for pool, place in own.pools.items():
@@ -179,6 +182,7 @@ def _shipped() -> dict[str, Machine]:
             devices=entry.devices or 0,
             memory_bytes=entry.memory_bytes or 0,
             watts=entry.watts,
+            relative_speed=entry.relative_speed,
             prices=tuple(entry.prices),
         )
         for name, entry in book.machines.items()

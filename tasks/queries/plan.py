@@ -12,6 +12,7 @@ from infra.project import code_bundle
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.stages.earlier_handoffs import EarlierHandoffs
+from tasks.stages.requirements import refuse_early
 from tasks.stages.stage import PlannedAction, Stage
 from tasks.stages.trainings import recorded
 
@@ -37,8 +38,10 @@ def plan(run: Run, line: Line) -> list[Step]:
     """What each stage of the line would do, in order. A stage whose inputs are not made yet must run.
 
     UsageError if a training that would run cannot fit its machine or names columns that its dataset does not have, or
-    if the ranks that would verify or score the checkpoint cannot load it.
+    if the ranks that would verify or score the checkpoint cannot load it, or if a requirement for promotion cannot be
+    met; so does a run.
     """
+    refuse_early(run)
     steps: list[Step] = []
     earlier, changes, ended = EarlierHandoffs(run), _changes(run), ""
     for stage in line:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.children import MODULE_MEMORY, ModuleSizes, SizeRequest
+from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
 from data_contracts.pipeline_spec import TrainSpec
 from infra.child import run_child
 from infra.machine import machines

@@ -53,9 +53,9 @@ def unknown_keys(text: str, page: str) -> list[str]:
     """Keys of a part of a spec that no field has; ValidationError for a whole spec that cannot be loaded."""
     value = yaml.safe_load(text)
     if "version" in value:
-        others = {"machines": PriceBook} if page == "cost" else {"budgets": Budgets, "tags": Policy}
+        others = {"machines": PriceBook} if page in ("cost", "plan") else {"budgets": Budgets, "tags": Policy}
         other = next((model for key, model in others.items() if key in value), None)
-        if page in ("cost", "budgets") and other is not None:
+        if page in ("cost", "plan", "budgets") and other is not None:
             other.model_validate(parse(text, page).value)
         else:
             PipelineSpec.model_validate(value)

@@ -14,7 +14,12 @@ from tests.support.tiny import trainwright, write_project
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [(["schema"], 0), (["plan", "none.yaml"], 2), (["nothing"], 2), (["plan", "pipeline.yaml", "--json"], 0)],
+    [
+        (["schema"], 0),
+        (["plan", "none.yaml"], 2),
+        (["nothing"], 2),
+        (["plan", "pipeline.yaml", "--no-estimate", "--json"], 0),
+    ],
 )
 def test_what_it_prints_and_its_exit_code_are_the_same(words: list[str], code: int, tmp_path: Path) -> None:
     write_project(tmp_path)

@@ -50,7 +50,7 @@ def entries(project: Path) -> list[str]:
 
 def planned(project: Path, *settings: str) -> str:
     arguments = [f"--set={one}" for one in settings]
-    stages = answer(trainwright("plan", project / "pipeline.yaml", *arguments, "--json"))["stages"]
+    stages = answer(trainwright("plan", project / "pipeline.yaml", *arguments, "--no-estimate", "--json"))["stages"]
     return str(next(step["why"] for step in stages if step["name"] == "promote"))
 
 

@@ -98,10 +98,18 @@ def test_broken_data_is_rejected_with_column_count_and_examples(project: Path) -
 def test_plan_says_what_would_be_reused_and_why_not(project: Path) -> None:
     same = answer(trainwright("plan", project / "pipeline.yaml", "--json"))["stages"]
     assert {step["name"]: step["action"] for step in same} == dict.fromkeys(STAGES, "reuse")
-    changed = answer(trainwright("plan", project / "pipeline.yaml", "--set", "train.seed=8", "--json"))["stages"]
+    plan = answer(trainwright("plan", project / "pipeline.yaml", "--set", "train.seed=8", "--json"))
+    changed, estimate = plan["stages"], plan["estimate"]
     actions = {step["name"]: step["action"] for step in changed}
     assert actions == {**dict.fromkeys(STAGES, "run"), "validate": "reuse", "shard": "reuse"}
     assert "train.seed" in next(step["why"] for step in changed if step["name"] == "train")
+    [need] = estimate["memory"]["strategies"]
+    # 82 parameters with gradients and Adam's state, and the activations of 32 rows.
+    assert 82 * 16 < need["per_device_bytes"] < 82 * 16 + 32 * 100 * 4
+    times = {one["stage"]: one["time_s"] for one in estimate["stages"]}
+    assert list(times) == ["train", "verify", "evaluate", "promote", ""]
+    assert all(time is not None for time in times.values()), "the first run of the project is a past run"
+    assert estimate["time"]["run_least_s"] <= estimate["time"]["run_s"] <= estimate["time"]["run_most_s"]
 
 
 def test_show_status_and_prove_agree(project: Path) -> None:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from torch import nn
 
 from data_contracts.errors import UserCodeError
-from data_contracts.messages.children import MODULE_MEMORY, ModuleSizes, SizeRequest
+from data_contracts.messages.sizes import MODULE_MEMORY, ModuleSizes, SizeRequest
 from infra.processes.child_main import Report, child_main
+from training.fit.module_state import optimizers_of, with_trainer
+from training.fit.step_memory import probe
 from training.fit.strategies import units
 from training.user.assemble import build_module
 
@@ -39,17 +41,20 @@ def main(request: SizeRequest, report: Report) -> ModuleSizes:
         # Not an error of the user's: code that reads its weights' values cannot run here, but may run elsewhere.
         return ModuleSizes(unknown=error.message)
     learns = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    state = 0
+    kept, state = _bytes(module.parameters()) + _bytes(learns), 0
     # An optimizer that needs what only a training has: its state stays unknown.
     with contextlib.suppress(Exception):
         state = _state_bytes(module, train["lightning"].get("trainer") or {})
+    steps, unprobed = probe(request, kept + state) if request.rows else ([], "")
     return ModuleSizes(
-        parameters=_bytes(module.parameters()),
+        parameters=kept - _bytes(learns),
         gradients=_bytes(learns),
         state=state,
         buffers=_bytes(module.buffers()),
         unit=max(_unit_bytes(module, train["shard_modules"])),
         layer=max(_bytes(part.parameters(recurse=False)) for part in module.modules()),
+        steps=steps,
+        unprobed=unprobed,
     )
 
 
@@ -69,27 +74,15 @@ def _without_memory(train: dict[str, Any]) -> Iterator[None]:
 
 def _state_bytes(module: LightningModule, config: dict[str, Any]) -> int:
     """Bytes of the state that the module's optimizers keep between steps."""
-    lasts = {name: config[name] for name in ("max_steps", "max_epochs") if config.get(name) is not None}
-    module.trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, **lasts)
+    with_trainer(module, config)
     total = 0
-    for optimizer in _optimizers(module.configure_optimizers()):
+    for optimizer in optimizers_of(module.configure_optimizers()):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = torch.empty_like(parameter)
         optimizer.step()
         total += sum(_bytes(each.values()) for each in optimizer.state.values())
     return total
-
-
-def _optimizers(made: Any) -> Iterator[torch.optim.Optimizer]:
-    """The optimizers in whatever `configure_optimizers` may return."""
-    if isinstance(made, torch.optim.Optimizer):
-        yield made
-    elif isinstance(made, dict):
-        yield from _optimizers(made.get("optimizer"))
-    elif isinstance(made, list | tuple):
-        for one in made:
-            yield from _optimizers(one)
 
 
 def _unit_bytes(module: nn.Module, shard_modules: list[str] | int | None) -> Iterator[int]:

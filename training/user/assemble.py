@@ -75,7 +75,13 @@ def build_module(
     module.configure_model = lambda: None
     # A Trainer would convert it only when it runs, and weights of another type do not fit.
     dtype = _TRUE.get(str((train["lightning"].get("trainer") or {}).get("precision")))
-    return module if dtype is None else module.to(dtype)
+    return module if dtype is None or _has_type(module, dtype) else module.to(dtype)
+
+
+def _has_type(module: LightningModule, dtype: torch.dtype) -> bool:
+    """Whether all floats of a module have a type already."""
+    floats = (one for one in [*module.parameters(), *module.buffers()] if one.is_floating_point())
+    return all(one.dtype == dtype for one in floats)
 
 
 def build_datamodule(train: Mapping[str, Any], project: Path, dataset_path: str = "") -> LightningDataModule | None:

@@ -11,7 +11,8 @@ import pytest
 
 from data_contracts.handoffs import Ref
 from data_contracts.messages import children, raw_data
-from data_contracts.messages.children import Child, SizeRequest
+from data_contracts.messages.children import Child
+from data_contracts.messages.sizes import SizeRequest
 from tests.support.child_module import Ask
 
 CHILDREN = [found for module in (children, raw_data) for found in vars(module).values() if isinstance(found, Child)]

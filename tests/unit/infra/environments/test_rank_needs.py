@@ -12,8 +12,9 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from data_contracts.messages.children import EVALUATE, IMPORT_TRIAL, MODULE_MEMORY, VERIFY
+from data_contracts.messages.children import EVALUATE, IMPORT_TRIAL, VERIFY
 from data_contracts.messages.raw_data import PIECE, SHARD
+from data_contracts.messages.sizes import MODULE_MEMORY
 from infra.environments import cache
 from infra.environments.installed import closure, packages_folder
 

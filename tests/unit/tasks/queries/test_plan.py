@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import ContractRejected
+from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import Checkpoint
 from flows.stages import stages, verbs
 from tasks.queries.plan import plan
@@ -103,3 +103,9 @@ def test_the_champion_is_still_to_be_scored_where_it_has_no_evaluation(
         "evaluate run the champion has no evaluation on these sets",
         "promote run it depends on the result of evaluate",
     ]
+
+
+def test_a_key_that_is_missing_is_refused_as_by_a_run(golden: Path) -> None:
+    run = opened(golden, "promote.approvers=['file:nobody.pub']", "promote.approval=manual")
+    with pytest.raises(UsageError, match="promote.approvers"):
+        plan(run, stages())

@@ -93,7 +93,7 @@ def test_a_plan_lists_what_is_packed_and_what_is_left_out(tmp_path: Path) -> Non
     for name in ("secrets/db.json", "words/a.npy", "words/key.json"):
         (spec.parent / name).parent.mkdir(exist_ok=True)
         (spec.parent / name).write_text("12345")
-    done = trainwright("plan", spec, "--json")
+    done = trainwright("plan", spec, "--no-estimate", "--json")
     assert done.returncode == 0, done.stderr
     code = answer(done)["code"]
     names = ["net.py", "pipeline.yaml", "pyproject.toml", "suite.json", "words/a.npy"]
@@ -103,6 +103,6 @@ def test_a_plan_lists_what_is_packed_and_what_is_left_out(tmp_path: Path) -> Non
     rows = {"path": "rows.csv", "bytes": (spec.parent / "rows.csv").stat().st_size, "why": "it is a source of data"}
     left_out = [rows, {"path": "secrets/db.json", **secret}, {"path": "words/key.json", **secret}]
     assert code["left_out"] == left_out
-    text = trainwright("plan", spec).stdout
+    text = trainwright("plan", spec, "--no-estimate").stdout
     assert "\ncode      packs 5 files, " in text
     assert "\n  left out       5 B  secrets/db.json: its name looks like a secret's\n" in text

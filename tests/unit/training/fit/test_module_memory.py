@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from data_contracts.errors import UsageError
-from data_contracts.messages.children import ModuleSizes, SizeRequest
+from data_contracts.messages.sizes import ModuleSizes, SizeRequest
 from training.fit.module_memory import main
 
 MODULES = """

@@ -1,0 +1,314 @@
+"""What `trainwright plan` estimates beside what then happens, for six models: memory of a step, and a training's time.
+
+    python benchmarks/plan.py [--quick] [--only mlp,gpt]
+
+Each model is trained once, so that there is an earlier run. Then a longer training is estimated, and carried out.
+Memory is compared with torch's own allocator: a process takes real steps of Lightning's Trainer on the dataset's rows
+while the profiler records every allocation (`max_memory_allocated` where there is a CUDA device). The errors in the
+last line are the largest of the six; `interval_loss` is that of `interval.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from common import machine  # noqa: E402
+
+from flows.stages import stages  # noqa: E402
+from tasks.estimates.estimate import Estimate, estimate  # noqa: E402
+from tasks.run.meter import metered  # noqa: E402
+from tasks.run.run import Run, open_run  # noqa: E402
+
+BATCH = 64
+# Epochs of the earlier training and of the one that is estimated.
+EPOCHS = (3, 6)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model: its class, its arguments, its columns of the digits, or the example of its own."""
+
+    name: str
+    model: str
+    init_args: dict[str, Any]
+
+
+CASES = [
+    Case("mlp", "zoo.MLP", {"optimizer": "Adam", "width": 1024}),
+    Case("cnn", "zoo.CNN", {"optimizer": "SGD"}),
+    Case("gpt", "gpt.ByteGPT", {"context": 64, "width": 128, "depth": 3, "heads": 4, "lr": 0.001}),
+    Case("lstm", "zoo.LSTM", {"optimizer": "AdamW"}),
+    Case("batch norm", "zoo.Norm", {"optimizer": "SGD"}),
+    Case("embedding", "zoo.Embedding", {"optimizer": "Adam"}),
+]
+ZOO = """
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Kind(L.LightningModule):
+    def __init__(self, optimizer: str = "Adam"):
+        super().__init__()
+        self.optimizer = optimizer
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        self.log("loss", loss)
+        return loss
+
+    def test_step(self, batch, batch_idx):
+        self.log("test_loss", F.cross_entropy(self.net(batch[0]), batch[1]))
+
+    def configure_optimizers(self):
+        more = {"momentum": 0.9} if self.optimizer == "SGD" else {}
+        return getattr(torch.optim, self.optimizer)(self.parameters(), lr=0.001, **more)
+
+
+class MLP(Kind):
+    def __init__(self, optimizer: str = "Adam", width: int = 512):
+        super().__init__(optimizer)
+        self.net = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
+                                 nn.Linear(width, 10))
+
+
+class CNN(Kind):
+    def __init__(self, optimizer: str = "SGD"):
+        super().__init__(optimizer)
+        self.net = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(),
+                                 nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+                                 nn.Linear(1024, 10))
+
+
+class Norm(Kind):
+    def __init__(self, optimizer: str = "SGD"):
+        super().__init__(optimizer)
+        self.net = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 64, 3, padding=1), nn.BatchNorm2d(64),
+                                 nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
+                                 nn.Flatten(), nn.Linear(4096, 10))
+
+
+class LSTM(Kind):
+    def __init__(self, optimizer: str = "AdamW"):
+        super().__init__(optimizer)
+        self.lstm, self.out = nn.LSTM(8, 256, 2, batch_first=True), nn.Linear(256, 10)
+
+    def net(self, x):
+        return self.out(self.lstm(x.view(-1, 8, 8))[0][:, -1])
+
+
+class Embedding(Kind):
+    def __init__(self, optimizer: str = "Adam"):
+        super().__init__(optimizer)
+        self.table, self.out = nn.Embedding(50_000, 64), nn.Linear(4096, 10)
+
+    def net(self, x):
+        return self.out(self.table(x.long()).flatten(1))
+"""
+
+
+def write_project(folder: Path, case: Case) -> Path:
+    """A project of the model on 1,797 digits, or on as many windows of 65 bytes; returns its spec."""
+    folder.mkdir(parents=True)
+    (folder / "pyproject.toml").write_text('[project]\nname = "plan"\nversion = "0"\n')
+    (folder / "zoo.py").write_text(ZOO)
+    shutil.copy(ROOT / "examples/stdlib_gpt/gpt.py", folder / "gpt.py")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    draw, rows = np.random.default_rng(7), 1797
+    gpt = case.name == "gpt"
+    shape, dtype = ((65,), "uint8") if gpt else ((64,), "float32")
+    values = draw.integers(0, 17, (rows, *shape)).astype(dtype)
+    name = "tokens" if gpt else "x"
+    cells = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), shape[0])
+    columns = {"id": pa.array(range(rows)), name: cells, "label": pa.array(draw.integers(0, 10, rows))}
+    pq.write_table(pa.table(columns), folder / "rows.parquet")
+    bounds = {"column": "label", "min_value": 0, "max_value": 9}
+    expectation = {"type": "expect_column_values_to_be_between", "kwargs": bounds}
+    (folder / "suite.json").write_text(json.dumps({"name": "plan", "expectations": [expectation]}))
+    model = {"class_path": case.model, "init_args": case.init_args}
+    spec = {
+        "version": 1,
+        "name": "plan",
+        "data": {"source": "rows.parquet"},
+        "contract": {"suite": "suite.json"},
+        "shards": {"split": {"key": "id", "fractions": {"train": 0.8, "val": 0.1, "test": 0.1}}},
+        "train": {
+            "lightning": {"model": model, "trainer": {"accelerator": "cpu", "limit_val_batches": 0}},
+            "strategy": "single",
+            "global_batch_size": BATCH,
+            "batch": {"tokens": "tokens"} if gpt else ["x", "label"],
+        },
+        "evaluate": {"metrics": {"loss": {"logged": "bits_per_byte" if gpt else "test_loss", "mode": "min"}}},
+    }
+    path = folder / "pipeline.yaml"
+    path.write_text(yaml.safe_dump(spec, sort_keys=False))
+    return path
+
+
+def train(spec: Path, epochs: int) -> float:
+    """Train for so many epochs, recorded as a run; the seconds of the train stage."""
+    run = open_run(spec, overrides=[f"train.lightning.trainer.max_epochs={epochs}"])
+
+    @metered
+    def work(run: Run) -> Any:
+        made: dict[str, Any] = {}
+        for stage in stages()[:3]:
+            made[stage.name] = stage(run, *(made[one.name] for one in stage.takes))
+
+    work(run)
+    return run.results["train"].seconds
+
+
+def planned(spec: Path, epochs: int) -> Estimate:
+    """The estimate of a training of so many epochs."""
+    run = open_run(spec, overrides=[f"train.lightning.trainer.max_epochs={epochs}"], recorded=False)
+    found = estimate(run, ["train"])
+    assert found is not None
+    return found
+
+
+def allocated(spec: Path) -> int:
+    """The most bytes of tensors that real steps of Lightning's Trainer have at once, in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, __file__, "--measure", str(spec)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return int(done.stdout.splitlines()[-1])
+
+
+def measure(spec: Path) -> int:
+    """`allocated`, in this process."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from tasks.stages.earlier_handoffs import EarlierHandoffs
+    from tasks.stages.shard import shard
+    from training.loader import Shards, Split
+    from training.user.assemble import build_module, plain_trainer
+
+    run = open_run(spec, overrides=["train.lightning.trainer.max_epochs=1"], recorded=False)
+    dataset = EarlierHandoffs(run).handoff(shard)
+    settings = run.train_settings()
+    folder = run.store.local(dataset.ref, cache=run.workspace / "data")
+    split = Split(Shards(folder, dataset, "train"), batch=settings["batch"])
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        settings["lightning"]["trainer"]["accelerator"] = "gpu"
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        batches = [split.take(slice(0, BATCH))]  # one, as a loader's batches live one after another
+        module = build_module(settings, run.project(), optimizer=True)
+        trainer = plain_trainer({"lightning": {"trainer": settings["lightning"]["trainer"]}}, [])
+        trainer.fit_loop.max_epochs = 4
+        trainer.fit(module, train_dataloaders=Again(batches))
+    return torch.cuda.max_memory_allocated() if on_gpu else peak(profiled)
+
+
+class Again:
+    """A loader that yields the same batches."""
+
+    def __init__(self, batches: list[Any]) -> None:
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
+
+
+def peak(profiled: Any) -> int:
+    """The most bytes that a CPU's allocator had given out at once, by the profiler's events."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiled.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    found = [one for one in events if one.get("name") == "[memory]" and one["args"]["Device Type"] == 0]
+    alive = most = 0
+    for one in sorted(found, key=lambda one: one["ts"]):
+        alive += one["args"]["Bytes"]
+        most = max(most, alive)
+    return most
+
+
+def compare(case: Case, folder: Path, epochs: tuple[int, int]) -> tuple[float, float]:
+    """Print a row of the table; the errors of memory and time."""
+    spec = write_project(folder / case.name.replace(" ", "-"), case)
+    train(spec, epochs[0])
+    found = planned(spec, epochs[1])
+    [need] = found.needs
+    began = time.monotonic()
+    planned(spec, epochs[1])
+    plan_s = time.monotonic() - began
+    time_s = train(spec, epochs[1])
+    taken = allocated(spec)
+    assert found.stages[0].time is not None, found.stages[0].why
+    expected = found.stages[0].time.expected
+    errors = need.bytes / taken - 1, expected / time_s - 1
+    print(
+        f"{case.name:11} {case.init_args.get('optimizer', 'AdamW'):6} {need.bytes / 1e6:9.2f} {taken / 1e6:9.2f} "
+        f"{errors[0]:+7.1%} {expected:8.2f} {time_s:8.2f} {errors[1]:+7.1%} {plan_s:7.1f}  {found.unmeasured}",
+        flush=True,
+    )
+    return abs(errors[0]), abs(errors[1])
+
+
+def interval_loss(quick: bool) -> float | None:
+    """The last line of `interval.py`."""
+    command = [sys.executable, str(ROOT / "benchmarks/interval.py"), *(["--quick"] if quick else [])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    return None if done.returncode else json.loads(done.stdout.splitlines()[-1])["interval_loss"]
+
+
+def main() -> None:
+    """Print the table and the errors."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="half as many epochs")
+    parser.add_argument("--only", default="", help="names of models")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(measure(Path(options.measure)))
+        return
+    os.environ.setdefault("TRAINWRIGHT_MACHINE", "local")
+    epochs = (EPOCHS[0] // 2, EPOCHS[1] // 2) if options.quick else EPOCHS
+    wanted = [case for case in CASES if not options.only or case.name in options.only.split(",")]
+    print(machine())
+    print(f"{BATCH} rows a step; an earlier run of {epochs[0]} epochs, then one of {epochs[1]}")
+    print("model       opt    planned MB  peak MB   error  planned s    took s   error  plan s")
+    with tempfile.TemporaryDirectory() as name, contextlib.suppress(KeyboardInterrupt):
+        os.environ["TRAINWRIGHT_HOME"] = f"{name}/home"
+        errors = [compare(case, Path(name), epochs) for case in wanted]
+    found: dict[str, float | None] = {
+        "memory_error": round(max(one[0] for one in errors), 4),
+        "time_error": round(max(one[1] for one in errors), 4),
+        "interval_loss": interval_loss(options.quick),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

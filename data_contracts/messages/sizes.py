@@ -1,0 +1,71 @@
+"""What the child that measures a module's memory is asked, and answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from data_contracts.handoffs import Record
+from data_contracts.messages.children import Child
+from data_contracts.messages.message import Message
+
+
+class SizeRequest(Message):
+    """Measure a module's memory.
+
+    Attributes:
+        train: the training's settings with the Lightning config inlined.
+        project: folder of the user's code.
+        columns: of the dataset, name → type; with `rows`, to measure a step as well.
+        rows: numbers of rows with which a step is measured; none: it is not.
+        accelerated: whether the step is to be measured as it is taken on an accelerator.
+    """
+
+    train: dict[str, Any]
+    project: str
+    columns: dict[str, str] = Field(default_factory=dict)
+    rows: list[int] = Field(default_factory=list)
+    accelerated: bool = False
+
+
+class StepMemory(Record):
+    """The memory of a training step of one rank, in bytes of tensors.
+
+    Attributes:
+        rows: of its batch.
+        peak: the most that is alive at once.
+        step: of what is neither parameters, gradients, optimizer state nor buffers, before the update.
+        update: the same during the optimizer's update.
+    """
+
+    rows: int
+    peak: int
+    step: int
+    update: int
+
+
+class ModuleSizes(Message):
+    """A module's memory in bytes.
+
+    Attributes:
+        state: of the optimizers; 0 where it cannot be known without training.
+        unit: parameters of the largest unit of `shard_modules`.
+        layer: parameters of the largest layer.
+        unknown: why the module cannot be measured; then all sizes are 0.
+        steps: of training, with each number of rows that was asked for.
+        unprobed: why a step cannot be measured, as the end of a sentence.
+    """
+
+    parameters: int = 0
+    gradients: int = 0
+    state: int = 0
+    buffers: int = 0
+    unit: int = 0
+    layer: int = 0
+    unknown: str = ""
+    steps: list[StepMemory] = Field(default_factory=list)
+    unprobed: str = ""
+
+
+MODULE_MEMORY: Final = Child("training.fit.module_memory", SizeRequest, ModuleSizes)

@@ -1,0 +1,112 @@
+"""What `plan` says of an estimate: memory, time and cost, and machines, each under its heading."""
+
+from __future__ import annotations
+
+from flows.commands.quantities import SECONDS, in_words
+from flows.commands.tables import table
+from infra.quantities import size
+from tasks.estimates.estimate import Estimate, StageEstimate
+from tasks.estimates.offers import Offer
+from tasks.estimates.times import Span
+
+
+def estimate_lines(found: Estimate) -> list[str]:
+    """The estimate for a person."""
+    return [*_memory(found), *_time(found), *_machines(found)]
+
+
+def _memory(found: Estimate) -> list[str]:
+    if not found.needs and not found.unmeasured:
+        return []
+    lines = ["", "memory of a device, in tensors"]
+    rows = [
+        (one.strategy, f"{one.nodes} × {one.devices}", f"{one.micro_batch:,}", size(one.bytes)) for one in found.needs
+    ]
+    said = table(("strategy", "nodes × devices", "rows at once", "memory"), rows, ("rows at once", "memory"))
+    lines += [f"  {line}" for line in said.splitlines()]
+    if found.unmeasured:
+        what = "activations are not counted" if found.needs else "it is unknown"
+        lines.append(f"  {what}: {found.unmeasured.rstrip('.')}")
+    return [*lines, *([f"  {found.recommendation}"] if found.recommendation else [])]
+
+
+def _time(found: Estimate) -> list[str]:
+    lines = ["", "time and cost"]
+    rows = [(one.stage or "between", *_figures(one), one.why) for one in found.stages]
+    said = table(("stage", "time", "range", "cost", "from"), rows, ("time", "cost"))
+    lines += [f"  {line}" for line in said.splitlines()]
+    if found.whole is None or found.ready_at is None:
+        missing = ", ".join(one.stage for one in found.stages if one.time is None)
+        lines.append(f"  The whole is unknown, because that of {missing} is.")
+    else:
+        lines.append(
+            f"  In all {in_words(found.whole.expected, SECONDS)}{_in_brackets(_range(found.whole))}: ready at "
+            f"{found.ready_at:%Y-%m-%d %H:%M} UTC if it starts now. Cost: {_whole_cost(found)}."
+        )
+    if found.unreadable:
+        lines.append(f"  {found.unreadable} earlier run(s) are left out: their records are damaged.")
+    return lines
+
+
+def _figures(one: StageEstimate) -> tuple[str, str, str]:
+    if one.time is None:
+        return "unknown", "", "unknown"
+    amounts = one.amounts
+    cost = "unknown" if amounts is None else " + ".join(_money(value, name) for name, value in sorted(amounts.items()))
+    return in_words(one.time.expected, SECONDS), _range(one.time), cost
+
+
+def _range(span: Span) -> str:
+    """The least and the most; "" if nothing tells them apart, as after one run."""
+    least, most = (in_words(value, SECONDS) for value in (span.least, span.most))
+    return "" if least == most else f"{least} to {most}"
+
+
+def _in_brackets(text: str) -> str:
+    return f" ({text})" if text else ""
+
+
+def _whole_cost(found: Estimate) -> str:
+    amounts = found.amounts
+    if not amounts:
+        return "unknown, because a price is"
+    said = []
+    for currency, (expected, least, most) in sorted(amounts.items()):
+        first, last = _figure(least), _figure(most)
+        said.append(f"{_money(expected, currency)}{'' if first == last else f' ({first} to {last})'}")
+    return " + ".join(said)
+
+
+def _figure(amount: float) -> str:
+    return f"{amount:,.4f}" if amount < 1 else f"{amount:,.2f}"
+
+
+def _money(amount: float, currency: str) -> str:
+    return f"{_figure(amount)} {currency}"
+
+
+def _machines(found: Estimate) -> list[str]:
+    if not found.verdict:
+        return []
+    lines = ["", "machines of the price book on which the training fits"]
+    head = ("machine", "nodes × devices", "strategy", "memory", "an hour", "training", "cost")
+    said = table(head, [_offer(one) for one in found.offers], ("memory", "an hour", "training", "cost"))
+    lines += [f"  {line}" for line in said.splitlines()]
+    lines.append(f"  {found.verdict}")
+    return [*lines, *([f"  Interruptions of spot nodes: {found.spot_source}."] if found.spot_source else [])]
+
+
+def _offer(one: Offer) -> tuple[str, ...]:
+    name = f"{one.machine}{' (spot)' if one.term == 'spot' else ''}"
+    time = "unknown" if one.time_s is None else in_words(one.time_s, SECONDS)
+    if one.term == "spot" and one.interruptions is not None:
+        time += f", {one.interruptions:.2g} interruptions"
+    return (
+        name,
+        f"{one.nodes} × {one.devices}",
+        one.strategy,
+        f"{size(one.per_device_bytes)} of {size(one.memory_bytes)}",
+        _money(one.per_hour, one.currency),
+        time,
+        "unknown" if one.amount is None else _money(one.amount, one.currency),
+    )

@@ -1,0 +1,295 @@
+"""The estimate of a run: memory by strategy, time and cost by stage, and the cheapest machines on which it fits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from data_contracts.errors import UsageError
+from data_contracts.handoffs import Dataset
+from data_contracts.messages.sizes import ModuleSizes
+from data_contracts.resolved import Price
+from data_contracts.usage import HERE
+from infra.machine import machines
+from infra.machine.machines import Machine
+from infra.records.datasets import find_dataset_by_id
+from tasks.estimates.measure import measure
+from tasks.estimates.memory import Need, layout_plan, needs, recommendation
+from tasks.estimates.offers import Interruptions, Offer, offers, relative, shortlist, verdict
+from tasks.estimates.past import Past, past_of, settings_of
+from tasks.estimates.times import Span, TrainingTime, samples_ahead, stage_time, training_time
+from tasks.run.resolve import resolved_runs
+from tasks.run.run import Run
+from tasks.stages.earlier_handoffs import EarlierHandoffs
+from tasks.stages.shard import shard
+from tasks.stages.trainings import recorded
+
+# Numbers of nodes that the table of machines looks at.
+NODES = (1, 2, 4, 8)
+TRAIN = "train"
+# Where a pipeline does not say how many steps lie between two checkpoints.
+CHECKPOINT_S = 600.0
+
+
+@dataclass(frozen=True)
+class StageEstimate:
+    """A stage that will run: its time, what that rests on, and its cost by currency, in an amount per expected second.
+
+    Attributes:
+        time: None if it is unknown.
+        rates: price per second by currency; None if a price is unknown.
+    """
+
+    stage: str
+    time: Span | None
+    why: str
+    rates: dict[str, float] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """For a program."""
+        times = {"time_s": None} if self.time is None else self.time.to_json("time_s")
+        return {"stage": self.stage, "why": self.why, **times, "amounts": self.amounts}
+
+    @property
+    def amounts(self) -> dict[str, float] | None:
+        """The expected cost by currency; None if it is unknown."""
+        if self.time is None or self.rates is None:
+            return None
+        return {currency: round(rate * self.time.expected, 6) for currency, rate in self.rates.items()}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will need.
+
+    Attributes:
+        needs: memory by strategy, at the spec's nodes and devices; unmeasured: why activations, or all, are missing.
+        now: when the estimate was made, UTC.
+    """
+
+    now: datetime
+    machine: str
+    memory_bytes: int
+    needs: list[Need] = field(default_factory=list)
+    unmeasured: str = ""
+    recommendation: str = ""
+    stages: list[StageEstimate] = field(default_factory=list)
+    offers: list[Offer] = field(default_factory=list)
+    verdict: str = ""
+    spot_source: str = ""
+    unreadable: int = 0
+
+    @property
+    def whole(self) -> Span | None:
+        """The time of the run; None if that of a stage is unknown."""
+        times = [one.time for one in self.stages if one.time is not None]
+        return None if len(times) < len(self.stages) or not times else sum(times[1:], times[0])
+
+    @property
+    def amounts(self) -> dict[str, tuple[float, float, float]] | None:
+        """The cost by currency: expected, least and most; None if that of a stage is unknown."""
+        found: dict[str, Span] = {}
+        for one in self.stages:
+            if one.time is None or one.rates is None:
+                return None
+            for currency, rate in one.rates.items():
+                found[currency] = found.get(currency, Span(0.0, 0.0, 0.0)) + one.time.times(rate)
+        return {currency: (span.expected, span.least, span.most) for currency, span in found.items()}
+
+    @property
+    def ready_at(self) -> datetime | None:
+        """When the result would be there if the run began now."""
+        return None if self.whole is None else self.now + timedelta(seconds=self.whole.expected)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a program; what is unknown is null."""
+        amounts = self.amounts
+        return {
+            "memory": {
+                "machine": self.machine,
+                "device_bytes": self.memory_bytes or None,
+                "strategies": [one.to_json() for one in self.needs],
+                "recommendation": self.recommendation,
+                "unmeasured": self.unmeasured,
+            },
+            "stages": [one.to_json() for one in self.stages],
+            "time": None if self.whole is None else self.whole.to_json("run_s"),
+            "ready_at": None if self.ready_at is None else self.ready_at.isoformat(timespec="seconds"),
+            "amounts": None
+            if amounts is None
+            else {
+                currency: dict(zip(("expected", "least", "most"), (round(each, 6) for each in span), strict=True))
+                for currency, span in amounts.items()
+            },
+            "offers": [one.to_json() for one in self.offers],
+            "cheapest": self.verdict,
+            "spot_source": self.spot_source,
+            "unreadable_runs": self.unreadable,
+        }
+
+
+def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
+    """The estimate of the stages that will run; None if all are reused.
+
+    Args:
+        ahead: names of the stages that will run, in order.
+    """
+    if not ahead:
+        return None
+    train, past, now = run.spec.train, past_of(run.store, run.spec.name), datetime.now(UTC)
+    machine = machines.catalogue().get(run.resolved.price.machine, Machine(name=run.resolved.price.place))
+    # A training that ignores its machine's devices does not have their memory.
+    on_cpu = machines.on_cpu(run.resolved.lightning)
+    memory_bytes = 0 if on_cpu else machine.memory_bytes
+    if TRAIN not in ahead:
+        return Estimate(
+            now, machine.name, memory_bytes, stages=_stages(run, past, ahead, None), unreadable=past.unreadable
+        )
+    dataset = _dataset(run)
+    layouts = sorted({train.world_size, *_ranks_of_offers()})
+    rows = [plan.micro_batch for ranks in layouts if (plan := layout_plan(train, ranks)) is not None]
+    sizes, unmeasured = measure(run, dataset, rows)
+    found = [] if sizes is None else needs(train, sizes, train.nodes, train.devices)
+    samples = _samples(run, dataset, past)
+    time = training_time(
+        past.trainings, samples, train.world_size, run.resolved.price.place, _settings(run), train.strategy
+    )
+    # Nothing is known of how a training on the CPU would do on accelerators.
+    compared = None if on_cpu else sizes
+    offered, source = ([], "") if compared is None else _offers(run, compared, past, samples)
+    whole = sizes is not None and bool(sizes.steps)
+    said = recommendation(found, memory_bytes, machine.name, whole=whole, on_cpu=on_cpu) if found else ""
+    return Estimate(
+        now=now,
+        machine=machine.name,
+        memory_bytes=memory_bytes,
+        needs=found,
+        unmeasured=unmeasured,
+        recommendation=said,
+        stages=_stages(run, past, ahead, time),
+        offers=shortlist(offered),
+        verdict="" if compared is None else verdict(offered),
+        spot_source=source,
+        unreadable=past.unreadable,
+    )
+
+
+def _settings(run: Run) -> str:
+    return settings_of(run.resolved.spec["train"], run.resolved.lightning)
+
+
+def _ranks_of_offers() -> list[int]:
+    devices = {one.devices for one in machines.catalogue().values() if one.devices}
+    return [1, *(nodes * each for nodes in NODES for each in devices)]
+
+
+def _dataset(run: Run) -> Dataset | None:
+    """The dataset that the training will read, or the one of the pipeline's last run; None if there is neither."""
+    if run.external:
+        return None
+    try:
+        found: Dataset | None = EarlierHandoffs(run).handoff(shard)
+        return found
+    except UsageError:
+        pass
+    for resolved in itertools.islice(resolved_runs(run.store, run.spec.name), 1):
+        made = recorded(Run(resolved, run.store), "shard")
+        if made is not None and made.id is not None:
+            return find_dataset_by_id(run.store, made.id)
+    return None
+
+
+def _samples(run: Run, dataset: Dataset | None, past: Past) -> int | None:
+    """Samples that the training will consume, by its config and the rows of the dataset or of the last run."""
+    train = run.spec.train
+    rows = dataset.rows("train") if dataset is not None and not run.resolved.mixture else 0
+    rows = rows or next((one.epoch_samples for one in past.trainings if one.epoch_samples), 0)
+    trainer = run.resolved.lightning.get("trainer") or {}
+    return samples_ahead(trainer, rows // train.global_batch_size, train.global_batch_size)
+
+
+def _stages(run: Run, past: Past, ahead: Sequence[str], training: TrainingTime | None) -> list[StageEstimate]:
+    """The stages that will run, and what lies between them, which has no name."""
+    raw_bytes = sum(one.bytes for one in run.resolved.files)
+    found = []
+    for name in ahead:
+        if name == TRAIN and training is not None:
+            found.append(StageEstimate(name, training.span, training.why, _rates(run, name)))
+            continue
+        span = stage_time(past.stages, name, raw_bytes)
+        runs = len({one.run_id for one in past.stages if one.stage == name})
+        why = f"{runs} earlier run{'' if runs == 1 else 's'}" if span is not None else "no earlier run"
+        found.append(StageEstimate(name, span, why, _rates(run, name)))
+    between = stage_time(past.stages, "", 0)
+    if between is not None:
+        found.append(StageEstimate("", between, "what lies between stages", _rates(run, "")))
+    return found
+
+
+def _rates(run: Run, stage: str) -> dict[str, float] | None:
+    """What a second of a stage costs, by currency: of its nodes, and of the machine that carries the run out."""
+    resolved, own = run.resolved, run.spec.train if stage == TRAIN else getattr(run.spec, stage or "-", None)
+    here, pool = resolved.price_of(HERE), getattr(own, "pool", None)
+    parts: list[tuple[Price | None, int]] = []
+    if stage == TRAIN:
+        parts.append((resolved.price, run.spec.train.nodes))
+    elif pool is not None:
+        parts.append((resolved.price_of(stage) or here, getattr(own, "nodes", None) or 1))
+    if not parts or pool is not None:
+        parts.append((here, 1))
+    rates: dict[str, float] = {}
+    for price, count in parts:
+        if price is None or price.per_hour is None:
+            return None
+        rates[price.currency] = rates.get(price.currency, 0.0) + price.per_hour * count / 3600
+    return rates
+
+
+def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tuple[list[Offer], str]:
+    """The machines on which the training fits, and where the rate of interruptions is from."""
+    known, train = machines.catalogue(), run.spec.train
+    speeds = {name: one.relative_speed for name, one in known.items() if one.relative_speed}
+    sources: set[str] = set()
+
+    def time_s(machine: str, ranks: int) -> float | None:
+        spans = {
+            name: training_time(past.trainings, samples, ranks, name, _settings(run)).span
+            for name in {one.machine for one in past.trainings}
+        }
+        times = {name: span.expected for name, span in spans.items() if span is not None}
+        return relative(times, speeds, machine)
+
+    def spot(machine: Machine, seconds: float) -> Interruptions:
+        found = _interruptions(run, past, machine, seconds, samples)
+        sources.add(found.source)
+        return found
+
+    listed = offers(
+        known.values(),
+        run.resolved.started[:10],
+        lambda devices: dict.fromkeys([(1, 1), *((nodes, devices) for nodes in NODES)]),
+        lambda nodes, devices: needs(train, sizes, nodes, devices),
+        time_s,
+        spot,
+    )
+    return listed, "; ".join(sorted(sources))
+
+
+def _interruptions(run: Run, past: Past, machine: Machine, time_s: float, samples: int | None) -> Interruptions:
+    """How often a spot node is taken away: as the store's runs on spot nodes saw it, else as the book says."""
+    every = run.spec.train.checkpoint.every_steps
+    between_s = CHECKPOINT_S
+    if every is not None and samples:
+        between_s = time_s * every * run.spec.train.global_batch_size / samples
+    lost_s = between_s / 2 + (max(past.start_s) if past.start_s else 0.0)
+    if past.spot_s > 0:
+        hours = past.spot_s / 3600
+        source = f"{past.interruptions} interruptions in {hours:.3g} hours of spot nodes of this pipeline"
+        return Interruptions(past.interruptions / hours, lost_s, source)
+    stated = [one for one in machine.prices if one.term == "spot" and one.interruptions_per_hour is not None]
+    if stated:
+        return Interruptions(max(stated, key=lambda one: one.date).interruptions_per_hour, lost_s, "the price book")
+    return Interruptions(None, lost_s, "unknown: no run on spot nodes, and the price book does not say")

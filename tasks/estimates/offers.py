@@ -1,0 +1,183 @@
+"""The machines of the price book that a training fits on, with what it would cost there and how long it would take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from data_contracts.price_book import Term
+from infra.machine.machines import Machine
+from tasks.estimates.memory import Need
+
+MOST_OFFERS = 8
+_TERMS: tuple[Term, ...] = ("on-demand", "spot")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A machine and a number of nodes on which the training fits.
+
+    Attributes:
+        devices: used on each node.
+        per_hour: of all nodes, in `currency`.
+        time_s: of the training; None if it is unknown. With interruptions, if they are known.
+        interruptions: expected during the training; None if unknown, and 0 on demand.
+    """
+
+    machine: str
+    nodes: int
+    devices: int
+    term: Term
+    strategy: str
+    per_device_bytes: int
+    memory_bytes: int
+    per_hour: float
+    currency: str
+    time_s: float | None = None
+    interruptions: float | None = 0.0
+
+    @property
+    def amount(self) -> float | None:
+        """What the training costs; None if its time is unknown."""
+        return None if self.time_s is None else self.per_hour * self.time_s / 3600
+
+    def to_json(self) -> dict[str, Any]:
+        """For a program."""
+        return {**vars(self), "amount": self.amount}
+
+
+@dataclass(frozen=True)
+class Interruptions:
+    """How often a spot node is taken away, and what that costs the training.
+
+    Attributes:
+        per_hour: of one node; None if unknown. lost_s: of each interruption: steps done again and a new start.
+    """
+
+    per_hour: float | None
+    lost_s: float
+    source: str
+
+
+def with_interruptions(time_s: float, nodes: int, known: Interruptions) -> tuple[float, float | None]:
+    """The expected time on spot nodes, and the expected number of interruptions, of which each stops all nodes."""
+    if known.per_hour is None:
+        return time_s, None
+    rate = known.per_hour * nodes / 3600
+    # During what is lost, nodes are taken away, too: time = work + rate × time × lost.
+    share = rate * known.lost_s
+    if share >= 1:
+        return float("inf"), float("inf")
+    whole = time_s / (1 - share)
+    return whole, rate * whole
+
+
+def offers(
+    machines: Iterable[Machine],
+    day: str,
+    layouts: Callable[[int], Iterable[tuple[int, int]]],
+    needs: Callable[[int, int], Sequence[Need]],
+    time_s: Callable[[str, int], float | None],
+    spot: Callable[[Machine, float], Interruptions],
+) -> list[Offer]:
+    """Every offer of machines whose memory and price the book knows, the cheapest first; unknown costs come last.
+
+    Args:
+        layouts: devices of a node → the nodes and devices to look at.
+        needs: nodes and devices → what strategies need there.
+        time_s: machine and ranks → how long the training takes, without interruptions.
+        spot: machine and that time → how often its spot nodes are taken away.
+    """
+    found: list[Offer] = []
+    for machine in machines:
+        if not machine.memory_bytes or not machine.devices:
+            continue
+        for term in _TERMS:
+            price = machine.price(day, term=term)
+            if price.per_hour is None:
+                continue
+            for nodes, devices in layouts(machine.devices):
+                need = next((one for one in needs(nodes, devices) if one.fits(machine.memory_bytes)), None)
+                if need is None:
+                    continue
+                seconds, breaks = time_s(machine.name, nodes * devices), 0.0 if term == "on-demand" else None
+                if term == "spot" and seconds is not None:
+                    seconds, breaks = with_interruptions(seconds, nodes, spot(machine, seconds))
+                found.append(
+                    Offer(
+                        machine=machine.name,
+                        nodes=nodes,
+                        devices=devices,
+                        term=term,
+                        strategy=need.strategy,
+                        per_device_bytes=need.bytes,
+                        memory_bytes=machine.memory_bytes,
+                        per_hour=price.per_hour * nodes,
+                        currency=price.currency,
+                        time_s=seconds,
+                        interruptions=breaks,
+                    )
+                )
+    return sorted(found, key=_order)
+
+
+def shortlist(found: Sequence[Offer]) -> list[Offer]:
+    """The offers worth showing: those with known cost that nothing beats in cost and time, and of each other machine
+    the cheapest; at most MOST_OFFERS.
+    """
+    kept: list[Offer] = []
+    for one in found:
+        if one.time_s is None:
+            beaten = any(other.machine == one.machine and other.term == one.term for other in kept)
+        else:
+            # The cheapest come first, so one that follows must be faster; one device is always worth a look.
+            same = [other for other in kept if other.time_s is not None and other.currency == one.currency]
+            faster = all(one.time_s < other.time_s for other in same if other.time_s is not None)
+            single = one.nodes * one.devices == 1
+            beaten = not faster and not (single and all(other.nodes * other.devices > 1 for other in same))
+        if not beaten:
+            kept.append(one)
+    return kept[:MOST_OFFERS]
+
+
+def verdict(found: Sequence[Offer]) -> str:
+    """One sentence: the cheapest, and whether it is worth distributing at all; "" without offers."""
+    if not found:
+        return "No machine whose memory and price the book knows has room for this training."
+    cheapest = found[0]
+    place = f"{cheapest.nodes} × {cheapest.machine}{' (spot)' if cheapest.term == 'spot' else ''}"
+    alone = next((one for one in found if one.nodes * one.devices == 1), None)
+    if cheapest.amount is None:
+        sentence = (
+            f"The cheapest that fits is {place} at {cheapest.per_hour:.4g} {cheapest.currency} an hour; how long it "
+            "takes there is unknown, because this pipeline never trained there."
+        )
+        return sentence + (" One device is enough: distributing can only save time." if alone is not None else "")
+    sentence = f"The cheapest is {place} with {cheapest.strategy}: {_money(cheapest)} in {_hours(cheapest)}."
+    if alone is None or alone.amount is None or alone.currency != cheapest.currency:
+        return sentence
+    if alone is cheapest:
+        return f"{sentence} Do not distribute: one device is the cheapest."
+    return f"{sentence} One device ({alone.machine}) would take {_hours(alone)} and cost {_money(alone)}."
+
+
+def relative(times: Mapping[str, float], speeds: Mapping[str, float], machine: str) -> float | None:
+    """A time on `machine`: of a run there, else of one elsewhere if the book knows how fast both machines are."""
+    if machine in times:
+        return times[machine]
+    known = sorted(name for name in times if speeds.get(name))
+    return times[known[0]] * speeds[known[0]] / speeds[machine] if known and speeds.get(machine) else None
+
+
+def _order(one: Offer) -> tuple[bool, float, int]:
+    amount = one.amount
+    return amount is None, one.per_hour if amount is None else amount, one.nodes * one.devices
+
+
+def _money(one: Offer) -> str:
+    return f"{one.amount or 0.0:,.2f} {one.currency}"
+
+
+def _hours(one: Offer) -> str:
+    return f"{(one.time_s or 0.0) / 3600:.3g} h"

@@ -1,0 +1,77 @@
+"""What plan says of an estimate: a section each for memory, time and machines, and what is unknown in words."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from flows.commands.plan_page import estimate_lines
+from tasks.estimates.estimate import Estimate, StageEstimate
+from tasks.estimates.memory import Need
+from tasks.estimates.offers import Offer
+from tasks.estimates.times import Span
+
+NOW = datetime(2026, 11, 25, 22, 0, tzinfo=UTC)
+NEEDS = [Need("ddp", 2, 4, 16, 2**30), Need("fsdp", 2, 4, 16, 2**29)]
+OFFER = Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0, 0.0)
+SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, 0.25)
+
+KNOWN = Estimate(
+    now=NOW,
+    machine="gpu",
+    memory_bytes=2**34,
+    needs=NEEDS,
+    recommendation="ddp fits.",
+    stages=[
+        StageEstimate("train", Span(3600, 3000, 4200), "2 earlier runs", {"USD": 0.01}),
+        StageEstimate("verify", Span(60, 60, 60), "1 earlier run", {"USD": 0.001}),
+    ],
+    offers=[SPOT, OFFER],
+    verdict="The cheapest is …",
+    spot_source="the price book",
+)
+
+
+def test_the_sections_of_an_estimate() -> None:
+    assert (
+        "\n".join(estimate_lines(KNOWN))
+        == """
+memory of a device, in tensors
+  strategy  nodes × devices  rows at once     memory
+  ddp       2 × 4                      16    1.0 GiB
+  fsdp      2 × 4                      16  512.0 MiB
+  ddp fits.
+
+time and cost
+  stage    time  range                   cost  from
+  train     1 h  50 min to 1.17 h   36.00 USD  2 earlier runs
+  verify  1 min                    0.0600 USD  1 earlier run
+  In all 1.02 h (51 min to 1.18 h): ready at 2026-11-25 23:01 UTC if it starts now. Cost: 36.06 USD (30.06 to 42.06).
+
+machines of the price book on which the training fits
+  machine     nodes × devices  strategy               memory    an hour                   training       cost
+  gpu (spot)  1 × 4            ddp       1.0 GiB of 16.0 GiB   9.00 USD  1.1 h, 0.25 interruptions   9.90 USD
+  gpu         1 × 4            ddp       1.0 GiB of 16.0 GiB  36.00 USD                        1 h  36.00 USD
+  The cheapest is …
+  Interruptions of spot nodes: the price book."""
+    )
+
+
+def test_what_is_unknown_is_said() -> None:
+    unknown = Estimate(
+        now=NOW,
+        machine="m",
+        memory_bytes=0,
+        unmeasured="the module cannot be built.",
+        stages=[StageEstimate("train", None, "no earlier run", None)],
+        unreadable=1,
+    )
+    lines = estimate_lines(unknown)
+    assert "  it is unknown: the module cannot be built" in lines
+    assert "  The whole is unknown, because that of train is." in lines
+    assert lines[-1] == "  1 earlier run(s) are left out: their records are damaged."
+
+
+def test_a_price_that_is_unknown() -> None:
+    stages = [StageEstimate("train", Span(60, 60, 60), "1 earlier run", None)]
+    [line] = [one for one in estimate_lines(Estimate(NOW, "m", 0, stages=stages)) if "In all" in one]
+    assert line.endswith("Cost: unknown, because a price is.")

@@ -1,0 +1,73 @@
+"""What the child is asked, and what is said when it cannot answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import Hung, UserCodeError
+from data_contracts.messages.sizes import ModuleSizes, SizeRequest, StepMemory
+from tasks.estimates import measure as module
+from tasks.estimates.measure import MOST_ROWS, MOST_S, measure
+
+STEP = StepMemory(rows=2, peak=1, step=1, update=1)
+DATASET: Any = SimpleNamespace(columns={"x": "int64"})
+
+
+def run(**lightning: Any) -> Any:
+    resolved = SimpleNamespace(lightning=lightning)
+    return SimpleNamespace(resolved=resolved, withholds=True, project=lambda: Path("p"), train_settings=lambda: {})
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """`gives`: what the child answers or raises; `asked`, `limits`: what it was started with."""
+    state: dict[str, Any] = {"gives": ModuleSizes(parameters=1, steps=[STEP])}
+
+    def child(_: Any, request: SizeRequest, **limits: Any) -> ModuleSizes:
+        state.update(asked=request, limits=limits)
+        if isinstance(state["gives"], Exception):
+            raise state["gives"]
+        given: ModuleSizes = state["gives"]
+        return given
+
+    monkeypatch.setattr(module, "run_child", child)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("rows", "asked"), [([32], [32, 64]), ([8, 32, 8], [8, 32]), ([1], [2, 4]), ([10**6, 4], [4, MOST_ROWS])]
+)
+def test_rows_of_the_steps(rows: list[int], asked: list[int], answer: dict[str, Any]) -> None:
+    assert measure(run(), DATASET, rows) == (answer["gives"], "")
+    assert (answer["asked"].rows, answer["asked"].columns) == (asked, {"x": "int64"})
+    assert (answer["limits"]["limit"], answer["limits"]["withhold"]) == (MOST_S, True)
+
+
+@pytest.mark.parametrize(("accelerator", "accelerated"), [("cpu", False), ("gpu", True), (None, True)])
+def test_a_step_as_on_its_device(accelerator: str | None, accelerated: bool, answer: dict[str, Any]) -> None:
+    measure(run(trainer={"accelerator": accelerator}), DATASET, [2])
+    assert answer["asked"].accelerated is accelerated
+
+
+WHY: dict[str, tuple[Any, Any, dict[str, Any], bool, str]] = {
+    "no dataset": (ModuleSizes(), None, {}, True, "no dataset of this pipeline is made yet (`trainwright shard SPEC` "),
+    "their data": (ModuleSizes(), DATASET, {"data": {}}, True, "the config brings its own data module"),
+    "not measured": (ModuleSizes(unprobed="it has no loss"), DATASET, {}, True, "it has no loss"),
+    "not built": (ModuleSizes(unknown="it reads weights"), DATASET, {}, False, "it reads weights"),
+    "hung": (Hung("The child hung."), DATASET, {}, False, "The child hung."),
+    "raised": (UserCodeError("It raised."), DATASET, {}, False, "It raised."),
+}
+
+
+@pytest.mark.parametrize("case", WHY)
+def test_what_is_unknown_says_why(case: str, answer: dict[str, Any]) -> None:
+    gives, dataset, lightning, has_sizes, why = WHY[case]
+    answer["gives"] = gives
+    sizes, said = measure(run(**lightning), dataset, [2])
+    assert ((sizes is not None), said.startswith(why)) == (has_sizes, True)
+    if dataset is None or lightning:
+        assert answer["asked"].rows == []

@@ -1,0 +1,147 @@
+"""Which machines of the book a training fits on, what it costs there, and whether to distribute at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from data_contracts.price_book import MachinePrice
+from infra.machine.machines import Machine
+from tasks.estimates.memory import USABLE, Need
+from tasks.estimates.offers import MOST_OFFERS, Interruptions, Offer, offers, relative, shortlist, verdict
+from tasks.estimates.offers import with_interruptions as expected_time
+
+DAY = "2026-11-25"
+
+
+def price(per_hour: float, **changes: Any) -> MachinePrice:
+    return MachinePrice(**{"date": "2026-01-01", "currency": "USD", "per_hour": per_hour, **changes})
+
+
+def machine(name: str, devices: int, memory_bytes: int, *prices: MachinePrice) -> Machine:
+    return Machine(name=name, devices=devices, memory_bytes=memory_bytes, prices=prices)
+
+
+SMALL = machine("small", 1, 100, price(1.0))
+LARGE = machine("large", 4, 1000, price(8.0), price(3.0, term="spot"))
+
+
+def ten_hours(machine: str, ranks: int) -> float | None:
+    return 36_000 / ranks if machine == "large" else None
+
+
+def made(
+    *machines: Machine,
+    bytes: int = 50,
+    time_s: Callable[[str, int], float | None] = ten_hours,
+    spot: Interruptions | None = None,
+) -> list[Offer]:
+    def needs(nodes: int, devices: int) -> list[Need]:
+        return [Need("single" if nodes * devices == 1 else "ddp", nodes, devices, 8, bytes)]
+
+    known = spot or Interruptions(None, 60.0, "unknown")
+    return offers(machines, DAY, lambda devices: [(1, 1), (1, devices), (2, devices)], needs, time_s, lambda *_: known)
+
+
+def rows(found: list[Offer]) -> list[tuple[Any, ...]]:
+    return [(one.machine, one.term, one.nodes, one.devices, one.amount) for one in found]
+
+
+def test_the_cheapest_come_first_and_unknown_costs_last() -> None:
+    found = made(SMALL, LARGE)
+    assert rows(found)[:3] == [
+        ("large", "spot", 1, 4, 7.5),
+        ("large", "spot", 2, 4, 7.5),
+        ("large", "on-demand", 1, 4, 20.0),
+    ]
+    assert rows(found)[-1] == ("small", "on-demand", 2, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("one", "bytes"),
+    [
+        (machine("m", 0, 100, price(1.0)), 50),  # a CPU
+        (machine("m", 1, 0, price(1.0)), 50),  # unknown memory
+        (machine("m", 1, 100), 50),  # unknown price
+        (machine("m", 1, 100, price(1.0, date="2026-12-01")), 50),  # a price of later
+        (machine("m", 1, 100, price(1.0)), round(100 * USABLE) + 1),  # too little memory
+    ],
+)
+def test_what_is_not_offered(one: Machine, bytes: int) -> None:
+    assert made(one, bytes=bytes) == []
+
+
+def test_the_table_is_short_and_shows_what_nothing_beats() -> None:
+    short = shortlist(made(SMALL, LARGE))
+    # One device costs four times as much and takes four times as long, and is shown all the same.
+    assert [(one.machine, one.term, one.nodes * one.devices) for one in short] == [
+        ("large", "spot", 4),
+        ("large", "spot", 8),
+        ("large", "spot", 1),
+        ("small", "on-demand", 1),
+    ]
+    many = [machine(f"m{number:02}", 1, 100, price(1.0 + number)) for number in range(20)]
+    assert len(shortlist(made(*many))) == MOST_OFFERS
+
+
+def test_amounts_of_two_currencies_do_not_beat_each_other() -> None:
+    euro = machine("large", 4, 1000, price(1.0, currency="EUR"))
+    assert {one.currency for one in shortlist(made(LARGE, euro))} == {"USD", "EUR"}
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        (Interruptions(None, 60, ""), (3600, None)),
+        (Interruptions(0.0, 60, ""), (3600, 0)),
+        (Interruptions(1.0, 360, ""), (4000, pytest.approx(4000 / 3600))),  # a tenth of the time is lost
+        (Interruptions(10.0, 360, ""), (float("inf"), float("inf"))),  # it would never end
+    ],
+)
+def test_interruptions_lengthen_the_time(known: Interruptions, expected: tuple[float, Any]) -> None:
+    assert expected_time(3600, 1, known) == (pytest.approx(expected[0]), expected[1])
+
+
+def test_each_node_may_be_taken_away() -> None:
+    assert expected_time(3600, 5, Interruptions(1.0, 360, ""))[0] == pytest.approx(7200)
+
+
+SENTENCES: dict[str, tuple[list[Offer], str]] = {
+    "none": ([], "No machine whose memory and price the book knows has room for this training."),
+    "time unknown": (
+        made(SMALL),
+        "The cheapest that fits is 1 × small at 1 USD an hour; how long it takes there is unknown, because this "
+        "pipeline never trained there. One device is enough: distributing can only save time.",
+    ),
+    "distributed": (
+        made(LARGE),
+        "The cheapest is 1 × large (spot) with ddp: 7.50 USD in 2.5 h. One device (large) would take 10 h and cost "
+        "30.00 USD.",
+    ),
+    "one device": (
+        made(machine("large", 1, 1000, price(8.0)), time_s=lambda name, ranks: 3600.0),
+        "The cheapest is 1 × large with single: 8.00 USD in 1 h. Do not distribute: one device is the cheapest.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_one_sentence_names_the_cheapest(case: str) -> None:
+    found, sentence = SENTENCES[case]
+    assert verdict(found) == sentence
+
+
+@pytest.mark.parametrize(
+    ("machine", "speeds", "time_s"),
+    [
+        ("a", {}, 100),
+        ("b", {}, None),
+        ("b", {"a": 1.0}, None),
+        ("b", {"b": 2.0}, None),
+        ("b", {"a": 1.0, "b": 2.0}, 50),
+    ],
+)
+def test_a_time_elsewhere_needs_both_speeds(machine: str, speeds: dict[str, float], time_s: float | None) -> None:
+    assert relative({"a": 100.0}, speeds, machine) == time_s

@@ -1,0 +1,74 @@
+"""What records of earlier runs say: how fast they trained, how long stages took, how often spot nodes were lost."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.resolved import Price
+from data_contracts.usage import StageUsage
+from tasks.estimates.past import Past, add
+from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
+
+TRAIN = {"strategy": "ddp", "devices": 2, "global_batch_size": 8}
+POOL = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=2)
+SPOT = POOL.model_copy(update={"term": "spot"})
+
+
+def resolved(price: Price = POOL, **changes: Any) -> Any:
+    known = {"run_id": "r1", "price": price, "spec": {"train": TRAIN}, "lightning": {}}
+    return SimpleNamespace(**{**known, "files": [SimpleNamespace(bytes=100), SimpleNamespace(bytes=50)], **changes})
+
+
+def stage(name: str, began: float, ended: float, status: Any = "ran") -> StageUsage:
+    return StageUsage(name=name, began=BEGAN + began, ended=BEGAN + ended, status=status)
+
+
+STAGES = [stage("shard", 1, 11), stage("train", 11, 71)]
+# Eleven steps, of which ten lie between the first that was seen and the last, in 40 seconds.
+STEPS = {"met": BEGAN + 15, "last_step": 10, "samples": 80, "steps_per_epoch": 5}
+
+
+def read(one: Any, price: Price = POOL) -> Past:
+    past = Past()
+    add(past, resolved(price), [one])
+    return past
+
+
+def test_a_training_and_the_stages_of_a_run() -> None:
+    past = read(execution(gangs=[gang(0, node(0, 12, 13, 20, 60, 63), **STEPS)], stages=STAGES))
+    [training] = past.trainings
+    assert (training.rate, training.around_s, training.epoch_samples) == (pytest.approx(2.0), pytest.approx(20.0), 40)
+    assert (training.machine, training.nodes, training.devices) == ("gpu", 1, 2)
+    took = {one.stage: one.seconds for one in past.stages}
+    assert took == {"shard": pytest.approx(10), "train": pytest.approx(60), "": pytest.approx(30)}
+    assert {one.raw_bytes for one in past.stages} == {150}
+    assert (past.start_s, past.spot_s) == ([pytest.approx(8)], 0)
+
+
+NONE = {
+    "a generation that failed": {"ended": "node_lost"},
+    "fewer than two steps": {"last_step": 1},
+    "no step was seen": {"nodes": [node(0, 12, 13, 20, 60, 63, working=None, stopped=None)]},
+}
+
+
+@pytest.mark.parametrize("case", NONE)
+def test_what_gives_no_rate(case: str) -> None:
+    launched = gang(0, node(0, 12, 13, 20, 60, 63), **STEPS).model_copy(update=NONE[case])
+    assert read(execution(gangs=[launched], stages=STAGES)).trainings == []
+
+
+def test_a_stage_that_failed_or_was_reused_says_nothing() -> None:
+    stages = [stage("shard", 1, 2, "reused"), stage("train", 2, 3, "failed")]
+    assert [one.stage for one in read(execution(stages=stages)).stages] == [""]
+
+
+def test_spot_nodes_and_their_interruptions() -> None:
+    first = gang(0, node(0, 0, 1, 2, 12, 13), node(1, 0, 1, 2, 12, 13), ended="preempted", kept_step=4)
+    again = gang(1, node(0, 15, 16, 20, 26, 26))
+    past = read(execution(gangs=[first, again]), SPOT)
+    assert (past.interruptions, past.spot_s) == (1, pytest.approx(37))
+    assert past.trainings == [], "two generations say little of an uninterrupted one"

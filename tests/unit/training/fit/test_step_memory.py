@@ -1,0 +1,220 @@
+"""A step is measured without its values: the same bytes as in a step that is taken, for each kind of module."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.messages.sizes import SizeRequest, StepMemory
+from training.fit.step_memory import REAL_ROWS, _step, probe
+
+KINDS = """
+import lightning as L
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Kind(L.LightningModule):
+    def __init__(self, optimizer: str = "Adam"):
+        super().__init__()
+        self.optimizer = optimizer
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        more = {"momentum": 0.9} if self.optimizer == "SGD" else {}
+        return getattr(torch.optim, self.optimizer)(self.parameters(), lr=0.01, **more)
+
+
+class Linear(Kind):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.net = nn.Linear(16, 4, bias=False)
+
+
+class MLP(Kind):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+
+
+class CNN(Kind):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.net = nn.Sequential(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(),
+                                 nn.Linear(128, 4))
+
+
+class Norm(Kind):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.net = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, 4))
+
+
+class Recurrent(Kind):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.lstm, self.out = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 4)
+
+    def net(self, x):
+        return self.out(self.lstm(x.view(-1, 4, 4))[0][:, -1])
+
+
+class Embedding(Kind):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.embedding, self.out = nn.Embedding(500, 8), nn.Linear(128, 4)
+
+    def net(self, x):
+        return self.out(self.embedding(x.long()).flatten(1))
+
+
+class Attention(Kind):
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.layer, self.out = nn.TransformerEncoderLayer(4, 2, 16, 0.0, batch_first=True), nn.Linear(16, 4)
+
+    def net(self, x):
+        return self.out(self.layer(x.view(-1, 4, 4)).flatten(1))
+
+
+class Looks(MLP):
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        return loss * (2 if loss.item() > 100 else 1)
+
+
+class ByHand(MLP):
+    def __init__(self):
+        super().__init__()
+        self.automatic_optimization = False
+
+
+class Two(MLP):
+    def configure_optimizers(self):
+        return [super().configure_optimizers(), super().configure_optimizers()]
+
+
+class Nothing(MLP):
+    def training_step(self, batch, batch_idx):
+        return None
+
+
+class Raises(MLP):
+    def training_step(self, batch, batch_idx):
+        raise KeyError("a value that nobody needs to read")
+
+
+def doubled(batch):
+    return [torch.cat([part, part]) for part in batch]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    (tmp_path / "kinds.py").write_text(KINDS)
+    before = list(sys.path)
+    yield tmp_path
+    sys.path[:] = before
+    sys.modules.pop("kinds", None)
+
+
+COLUMNS = {"x": "tensor<float32>[16]", "y": "int64"}
+
+
+def asked(project: Path, name: str, *, columns: dict[str, str] | None = None, **settings: Any) -> SizeRequest:
+    model = {"class_path": f"kinds.{name}", "init_args": settings.pop("init_args", {})}
+    lightning = {"model": model, "trainer": settings.pop("trainer", {})}
+    train = {"lightning": lightning, "seed": 0, "shard_modules": None, "batch": ["x", "y"], **settings}
+    return SizeRequest(train=train, project=str(project), columns=columns or COLUMNS, rows=[8, 16])
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer"),
+    [
+        ("MLP", "Adam"),
+        ("CNN", "SGD"),
+        ("Norm", "SGD"),
+        ("Recurrent", "AdamW"),
+        ("Embedding", "Adam"),
+        ("Attention", "AdamW"),
+    ],
+)
+def test_the_same_bytes_as_in_a_real_step(kind: str, optimizer: str, project: Path) -> None:
+    request = asked(project, kind, init_args={"optimizer": optimizer})
+    (first, second), why = probe(request, 0)
+    assert why == ""
+    taken = _step(request, 8, real=True)
+    if kind == "Recurrent":  # a CPU's own layer makes a copy of its weights, which weighs here, in so small a module
+        assert taken.peak - 2**16 < first.peak <= taken.peak
+    else:
+        assert first == taken
+    assert (second.rows, second.step > first.step) == (16, True)
+
+
+def test_what_is_counted(project: Path) -> None:
+    [found, _], _ = probe(asked(project, "Linear", init_args={"optimizer": "SGD"}), 0)
+    weight, batch, answers = 16 * 4 * 4, 8 * 16 * 4 + 8 * 8, 8 * 4 * 4
+    # At the end of the forward pass: the weight with gradient and momentum, the batch, the loss and its share of rows.
+    assert found.peak >= 3 * weight + batch + 2 * answers
+    assert found.peak <= 3 * weight + batch + 4 * answers
+    assert found.update == batch
+
+
+def test_memory_is_not_needed_for_it(project: Path) -> None:
+    columns = {"x": "tensor<float32>[16]", "y": "int64"}
+    request = asked(project, "MLP", columns=columns).model_copy(update={"rows": [2, 10**6]})
+    assert probe(request, 0)[0][1].peak > 10**6 * 32 * 4
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true"])
+def test_lower_precision_takes_less(precision: str, project: Path) -> None:
+    [whole, _], _ = probe(asked(project, "CNN"), 0)
+    [low, _], why = probe(asked(project, "CNN", trainer={"precision": precision}), 0)
+    assert why == ""
+    assert low.step < whole.step
+    assert (low.peak < 0.7 * whole.peak) == precision.endswith("true")
+
+
+def test_a_module_that_looks_at_values_takes_real_steps_if_it_is_small(project: Path) -> None:
+    steps, why = probe(asked(project, "Looks"), 0)
+    assert ([one.rows for one in steps], why) == (list(REAL_ROWS), "")
+    assert probe(asked(project, "Looks"), 10**12) == ([], "DataDependentOutputException in a step on zeros")
+
+
+def test_the_users_transform_makes_the_batch(project: Path) -> None:
+    [plain, _], _ = probe(asked(project, "MLP"), 0)
+    [twice, _], _ = probe(asked(project, "MLP", transform={"call": "kinds.doubled"}), 0)
+    assert twice.step > plain.step
+
+
+UNPROBED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "by hand": ("ByHand", {}, "the module optimises by hand (automatic_optimization is False)"),
+    "two optimizers": ("Two", {}, "the module has 2 optimizers"),
+    "no loss": ("Nothing", {}, "training_step returns no loss"),
+    "it raises": ("Raises", {}, "KeyError in a step on zeros"),
+    "texts": ("MLP", {"columns": {"x": "string", "y": "int64"}}, "the rows of column 'x' differ in length"),
+    "no such column": ("MLP", {"columns": {"y": "int64"}}, "The dataset has no column 'x'; it has y"),
+}
+
+
+@pytest.mark.parametrize("case", UNPROBED)
+def test_what_cannot_be_measured_says_why(case: str, project: Path) -> None:
+    name, settings, why = UNPROBED[case]
+    steps, said = probe(asked(project, name, **settings), 0)
+    assert steps == []
+    assert said.startswith(why)
+
+
+def test_an_accelerator_updates_all_parameters_at_once(project: Path) -> None:
+    request = asked(project, "MLP")
+    assert isinstance(_step(request.model_copy(update={"accelerated": True}), 8), StepMemory)
