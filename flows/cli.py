@@ -67,6 +67,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "ui": ("server", "print a link that opens the Prefect pages and signs you in"),
         "down": ("server", "stop the local Prefect server and its worker"),
         "reap": ("reap", "find runs whose process died, and have them resumed"),
+        "sensor": ("sensor", "look whether data has arrived, or set the cursor of such looks"),
         "nodes": ("nodes", "list what went wrong on nodes, and which of them are drained"),
         "drain": ("nodes", "keep a node out of trainings, from their next generation on"),
         "restore": ("nodes", "let trainings use a node again"),

@@ -32,7 +32,7 @@ from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
 from tasks.mirrors.deliver import tell_after_run
 from tasks.policies import run_tags
-from tasks.run.options import FLOW_RUN_KEY, scheduled_key
+from tasks.run.options import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.report import FINAL, latest_report
 from tasks.run.run import Run
 from tasks.stages import artifact_pages
@@ -101,6 +101,8 @@ def started_by(key: str | None) -> dict[str, Any]:
     context = FlowRunContext.get()
     run = context.flow_run if context else None
     trigger = _trigger(run)
+    if trigger == "ui" and key is not None and key.startswith(SENSOR_KEY):
+        trigger = "automation"
     scheduled = run.expected_start_time if run else None
     if key is None and run is not None and trigger != "ci":
         key = scheduled_key(run.deployment_id, scheduled) if trigger == "schedule" else f"{FLOW_RUN_KEY}{run.id}"

@@ -59,10 +59,19 @@ def _backfill(command: argparse.ArgumentParser) -> None:
     command.add_argument("--rehash", action="store_true", help="read every raw file again to take its digest")
 
 
+def _sensor(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", metavar="SPEC", help="the pipeline spec (YAML), with schedule.sensor")
+    help_ = "set the cursor: `now` takes all files that are there as seen, `beginning` none"
+    command.add_argument("--reset", choices=["now", "beginning"], help=help_)
+    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")
+    command.add_argument("--store", help="store to use instead of the store in the spec")
+
+
 OPERATING: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "backfill": _backfill,
     "gc": _gc,
     "reap": _reap,
+    "sensor": _sensor,
     "nodes": _nodes,
     "drain": _standing,
     "restore": _standing,

@@ -8,6 +8,7 @@ from prefect import flow
 from prefect.states import Completed, Failed, State
 
 from data_contracts.errors import Interrupted
+from infra.orchestrator.pending_flow_runs import start_pending_again
 from infra.orchestrator.resuming import PrefectResumer
 from tasks.run.reaping import Reaped, reap_stores
 from tasks.run.run import known_store_list
@@ -24,15 +25,15 @@ def reap(store: str | None = None, pool: str = "trainwright") -> State:
         pool: its workers resume runs that cannot be executed again where they were.
     """
     reaped, away = reap_stores(known_store_list(store), PrefectResumer(pool))
-    sentence = summary(reaped, away)
+    sentence = summary(reaped, away, start_pending_again())
     if away or any(one.what in ("left", "lost") for one in reaped):
         return Failed(message=sentence)
     return Completed(message=sentence)
 
 
-def summary(reaped: list[Reaped], away: list[Interrupted]) -> str:
-    """What a look found, in one line."""
-    sentences = [one.sentence for one in reaped] + [str(error) for error in away]
+def summary(reaped: list[Reaped], away: list[Interrupted], begun: list[str]) -> str:
+    """What a look found, in one line; `begun`: flow runs that were given to workers again."""
+    sentences = [one.sentence for one in reaped] + begun + [str(error) for error in away]
     return " ".join(_ended(sentence) for sentence in sentences) or "Every run has a verdict, or a process that lives."
 
 

@@ -14,6 +14,7 @@ from data_contracts.run_report import RunReport
 from flows.flow_runs import overrides, started_by
 from infra.orchestrator.cancelling import stop_this_process
 from infra.store import layout
+from tasks.run.options import SENSOR_KEY
 from tasks.run.run import Run, open_spec_store
 from tasks.run.turns import Skipped, Turn
 
@@ -39,11 +40,13 @@ def first_turn(spec: str, set: str, store: str | None, key: str | None) -> Turn 
         known = opened.exists(layout.trigger(started["key"]))
     except TrainwrightError:
         return None
-    scheduled = started["scheduled"]
+    scheduled, overlap = started["scheduled"], loaded.schedule.overlap
+    if overlap == "skip" and started["key"].startswith(SENSOR_KEY):
+        overlap = "queue"  # the sensor has moved on: nobody would train on what arrived
     return Turn(
         opened,
         loaded.name,
-        loaded.schedule.overlap,
+        overlap,
         started["key"],
         waits=known,
         scheduled_s=0 if scheduled is None else int(scheduled.timestamp()),

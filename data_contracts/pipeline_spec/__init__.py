@@ -193,6 +193,8 @@ class PipelineSpec(Section):
         check_gates(self.promote.gates, self.evaluate)
         check_canary(self.promote, self.evaluate, external=self.data == "external")
         check_mirrors(self.mirrors, self.model_name, self.promote.alias)
+        if self.data == "external" and self.schedule.sensor is not None:
+            raise FieldError(("schedule", "sensor"), "needs data.source, and data is external; leave it out")
         for name in ("unit", "slices"):
             if self.data == "external" and getattr(self.evaluate, name):
                 sentence = "needs the columns of a dataset, and with data: external there are none; leave it out"

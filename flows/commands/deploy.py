@@ -66,6 +66,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         ensure_reaper(wanted.pool)
         _automate(client, wanted.title, spec, blocks)
         _automate_after(client, wanted.title, after)
+        _look_for_data(client, wanted, spec)
         nobody = why_nobody_conducts(client, wanted.pool)
         if nobody is not None and arguments.start:
             raise nobody
@@ -113,6 +114,17 @@ def _automate(client: SyncPrefectClient, title: str, spec: PipelineSpec, blocks:
         log.info("automation deleted, because contract.drift.retrain is no longer set: %s", deleted)
     for automation in tell_people(client, spec.name, f"{spec.model_name}@{spec.promote.alias}", spec.notify, blocks):
         log.info("automation: %s", automation)
+
+
+def _look_for_data(client: SyncPrefectClient, wanted: PipelineDeployment, spec: PipelineSpec) -> None:
+    """Make the deployment that `schedule.sensor` asks for, or delete it if the spec no longer asks."""
+    from infra.orchestrator.sensor_deployments import ensure_sensor, stop_sensor
+
+    if spec.schedule.sensor is not None:
+        given = {name: value for name, value in wanted.parameters.items() if name in ("set", "store")}
+        log.info("sensor: %s", ensure_sensor(client, wanted.name, wanted.pool, {"spec": wanted.spec, **given}))
+    elif deleted := stop_sensor(client, wanted.name):
+        log.info("sensor deleted, because schedule.sensor is no longer set: %s", deleted)
 
 
 def _automate_after(client: SyncPrefectClient, title: str, after: list[str] | None) -> None:

@@ -21,12 +21,15 @@ def reap(arguments: argparse.Namespace) -> Answer:
     stores = known_store_list(arguments.store)
     connect("cli")
     from flows.reap import summary
+    from infra.orchestrator.pending_flow_runs import start_pending_again
     from infra.orchestrator.resuming import PrefectResumer
     from tasks.run.reaping import reap_stores
 
     reaped, away = reap_stores(stores, PrefectResumer(arguments.pool, here=True))
+    begun = start_pending_again()
     value: dict[str, Any] = {"runs": [asdict(one) for one in reaped], "away": [error.message for error in away]}
-    said, worst = summary(reaped, list(away)), max((error.exit_code for error in away), default=0)
+    value["begun"] = begun
+    said, worst = summary(reaped, list(away), begun), max((error.exit_code for error in away), default=0)
     for one in reaped:
         if one.what == "here":
             worst = max(worst, _resume(one))

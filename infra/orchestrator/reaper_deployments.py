@@ -51,38 +51,71 @@ def ensure_resume_deployment(client: SyncPrefectClient, pool: str, kind: str) ->
         entrypoint=RESUME,
         pull_steps=checkout_steps(kind),
         tags=["trainwright"],
-        parameter_openapi_schema=_schema(_RESUME_PARAMETERS, ["run_id"]),
+        parameter_openapi_schema=parameter_schema(_RESUME_PARAMETERS, ["run_id"]),
         enforce_parameter_schema=True,
     )
 
 
 def _make(client: SyncPrefectClient, pool: str, kind: str, known: Any) -> None:
+    make_periodic(
+        client,
+        f"reap/{pool}",
+        known,
+        pool=pool,
+        kind=kind,
+        description="Finds runs whose process died without a report, and has them resumed (retry.crashed).",
+        entrypoint=REAP,
+        every=EVERY,
+        parameters={"pool": pool} if known is None else known.parameters,
+        schema=parameter_schema(_REAP_PARAMETERS, []),
+    )
+
+
+def make_periodic(
+    client: SyncPrefectClient,
+    title: str,
+    known: Any,
+    *,
+    pool: str,
+    kind: str,
+    every: str,
+    **what: Any,
+) -> None:
+    """Make the deployment `FLOW/NAME` that looks at something now and then, or change it: its schedule and pause stay.
+
+    Args:
+        known: the deployment as it is; None: it is new.
+        every: cron line of a new deployment, in UTC.
+        what: `description`, `entrypoint`, `parameters` and `schema`.
+    """
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.client.schemas.schedules import CronSchedule
 
+    flow, _, name = title.partition("/")
     if known is not None:
         schedules = kept_schedules(known)
     else:
-        schedules = [DeploymentScheduleCreate(schedule=CronSchedule(cron=EVERY, timezone="UTC"), active=True)]
+        schedules = [DeploymentScheduleCreate(schedule=CronSchedule(cron=every, timezone="UTC"), active=True)]
     client.create_deployment(
-        client.create_flow_from_name("reap"),
-        pool,
-        description="Finds runs whose process died without a report, and has them resumed (retry.crashed).",
+        client.create_flow_from_name(flow),
+        name,
+        description=what["description"],
         work_pool_name=pool,
-        entrypoint=REAP,
+        entrypoint=what["entrypoint"],
         pull_steps=checkout_steps(kind),
-        parameters={"pool": pool} if known is None else known.parameters,
+        parameters=what["parameters"],
         schedules=schedules,
         paused=None if known is None else known.paused,
         # A worker that was away for a night must not begin with a hundred looks.
         concurrency_limit=1,
         concurrency_options=ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW),
         tags=["trainwright"],
-        parameter_openapi_schema=_schema(_REAP_PARAMETERS, []),
+        parameter_openapi_schema=what["schema"],
         enforce_parameter_schema=True,
     )
 
 
-def _schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+def parameter_schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    """A flow's parameters as JSON Schema."""
     return {"title": "Parameters", "type": "object", "properties": properties, "required": required}

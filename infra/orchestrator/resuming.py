@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
+from data_contracts.errors import Fenced
 from data_contracts.executions import Crash, FlowRunStanding
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
@@ -65,10 +66,17 @@ class PrefectResumer:
         return _asked(look)
 
     def resume(self, crash: Crash, store: str, pipeline: str, key: str) -> str | None:
-        """Ask for the run to be resumed; returns how, or None if the caller must do it itself. StorageUnavailable."""
+        """Ask for the run to be resumed; returns how, or None if the caller must do it itself.
+
+        Raises:
+            Fenced: a person cancelled or suspended its flow run since the caller looked.
+            StorageUnavailable: the server does not answer.
+        """
 
         def ask(client: SyncPrefectClient) -> str | None:
             same = _own_flow_run(client, crash.flow_run, crash.run_id)
+            if _standing(same).state == "stopped":
+                raise Fenced(f"The flow run of {crash.run_id} was cancelled or suspended meanwhile.")
             if same is not None and same.deployment_id is not None and self._is_served(client, same):
                 return _execute_again(client, same, crash)
             if same is not None and _standing(same).state == "running":

@@ -99,6 +99,14 @@ def local_files(uris: Iterable[str], root: Path) -> list[Path]:
     return found
 
 
+def listed_sources(sources: Iterable[SourceSpec], root: Path) -> list[SourceEntry]:
+    """The files that the sources name, in any window, as their places list them; StorageUnavailable.
+
+    FileNotFoundError if a file vanishes while it is listed.
+    """
+    return [file for one in sources for file in place_of(one, root).find(_PLACEHOLDER.sub("*", one.uri))]
+
+
 def base_name(uri: str) -> tuple[str, str]:
     """A file's extension without its compression, and the compression's (`""` if it has none), both in lower case."""
     name, ending = os.path.splitext(uri.lower())

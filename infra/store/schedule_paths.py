@@ -20,3 +20,18 @@ def wanted_turn(pipeline_name: str, token: int) -> str:
 def scheduled(pipeline_name: str, key: str) -> str:
     """Record, created once: a scheduled time, known by its run's key, has its run."""
     return f"schedules/{_name(pipeline_name)}/times/{digest(key)}.json"
+
+
+def sensor_cursor(pipeline_name: str) -> str:
+    """Pointer: the newest step of the pipeline's sensor whose run has been started."""
+    return f"schedules/{_name(pipeline_name)}/sensor/cursor"
+
+
+def sensor_steps(pipeline_name: str) -> str:
+    """Folder of the steps of the pipeline's sensor."""
+    return f"schedules/{_name(pipeline_name)}/sensor/steps"
+
+
+def sensor_step(pipeline_name: str, n: int) -> str:
+    """Record of step `n` from 0, created once: the files that it was about."""
+    return f"{sensor_steps(pipeline_name)}/{_number(n)}.json"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from data_contracts.run_report import Trigger
 
 # How the keys begin that a flow run gets if nobody chose one.
-SCHEDULE_KEY, FLOW_RUN_KEY = "schedule:", "flow-run:"
+SCHEDULE_KEY, FLOW_RUN_KEY, SENSOR_KEY = "schedule:", "flow-run:", "sensor:"
 
 
 def scheduled_key(deployment: object, time: datetime | None) -> str:
@@ -39,7 +39,7 @@ class RunOptions:
     @property
     def has_own_key(self) -> bool:
         """Whether the key was made for this flow run; no other flow run has it."""
-        return self.key is not None and self.key.startswith((SCHEDULE_KEY, FLOW_RUN_KEY))
+        return self.key is not None and self.key.startswith((SCHEDULE_KEY, FLOW_RUN_KEY, SENSOR_KEY))
 
 
 DEFAULTS = RunOptions()

@@ -27,12 +27,13 @@ from data_contracts.profile.record import Profile
 from data_contracts.recipe import Recipe
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
+from data_contracts.sensor_steps import SensorStep
 from data_contracts.usage import ExecutionUsage
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
-           Execution, Crash, BackfilledWindow, ScheduledTime, ExecutionUsage,
+           Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
            Edition, SpendingEntry, BudgetWarning]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from data_contracts.errors import Fenced
 from data_contracts.executions import Crash
 from infra.orchestrator import resuming
 from infra.orchestrator.resuming import PrefectResumer
@@ -97,3 +98,12 @@ def test_a_flow_run_that_only_the_store_calls_the_runs_is_never_touched(serves: 
     assert server.set == []
     assert how == "the flow run resume on the work pool nights resumes it"
     assert [made["parameters"]["run_id"] for made in server.made] == [run_id]
+
+
+@pytest.mark.parametrize("state", ["CANCELLED", "CANCELLING", "PAUSED"])
+def test_a_flow_run_that_is_stopped_while_a_reaper_looks_is_left_alone(serves: Any, state: str) -> None:
+    server = serves(Server(f"tiny {RUN}"))
+    server.flow_run.state.type.value = state
+    with pytest.raises(Fenced, match="was cancelled or suspended meanwhile"):
+        PrefectResumer("nights").resume(crash(), "/s", "tiny", "key")
+    assert (server.set, server.made) == ([], [])

@@ -1,0 +1,197 @@
+"""The sensor: new data starts one run, whatever is killed, and nothing is run again without being asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import UsageError
+from infra.store import Store, open_store, schedule_paths
+from tasks.run import sensing
+from tasks.run.sensing import Look, Sensor, StillArriving
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL."""
+
+
+class Site:
+    """A source's files, and Prefect, which makes one flow run for each key."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: dict[str, str] = {"/in/a": "1"}
+        self.done = {"/in/a"}
+        self.started: dict[str, int] = {}
+        self.while_it_settles: Callable[[], object] = lambda: None
+        self.settle_s: list[float] = []
+
+    @property
+    def store(self) -> Store:
+        return open_store(str(self.folder))
+
+    def sensor(self, complete: bool = True) -> Sensor:
+        def sleep(seconds: float) -> None:
+            self.settle_s.append(seconds)
+            self.while_it_settles()
+
+        listed = lambda: dict(self.files)  # noqa: E731
+        return Sensor(self.store, "tiny", listed, lambda new: set(new) if complete else set(), 30.0, sleep)
+
+    def start(self, key: str) -> str:
+        self.started[key] = self.started.get(key, 0) + 1
+        return f"run-{len(self.started)}"
+
+    def look(self) -> Look:
+        return self.sensor().look(self.start)
+
+    def steps(self) -> list[str]:
+        return list(self.store.list(schedule_paths.sensor_steps("tiny")))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path / "store")
+
+
+@pytest.fixture
+def begun(site: Site) -> Site:
+    assert site.look().what == "first"
+    return site
+
+
+def test_the_first_look_takes_all_files_as_seen(site: Site) -> None:
+    assert site.sensor().look().sentence.endswith("the 1 files that are there count as seen.")
+    assert site.steps() == [], "looking by hand changes nothing"
+    assert site.look().what == "first"
+    assert (site.look().what, site.started, site.steps()) == ("nothing", {}, ["0.json"])
+
+
+@pytest.mark.parametrize(("name", "stamp"), [("/in/b", "1"), ("/in/a", "2")], ids=["new", "changed"])
+def test_new_and_changed_files_start_one_run(begun: Site, name: str, stamp: str) -> None:
+    begun.files[name] = stamp
+    by_hand = begun.sensor().look()
+    assert (by_hand.what, by_hand.new, begun.started) == ("new", 1, {})
+    look = begun.look()
+    assert (look.what, look.new) == ("started", 1)
+    assert look.sentence == f"1 files are new or changed, such as {name}. Started run-1."
+    assert [begun.look().what for _ in range(3)] == ["nothing"] * 3
+    del begun.files[name]
+    assert begun.look().what == "nothing", "a file that is gone"
+    begun.files[name] = stamp
+    assert (begun.look().what, list(begun.started.values())) == ("nothing", [1]), "it was seen"
+
+
+@pytest.mark.parametrize("change", [("/in/b", "2"), ("/in/c", "1"), ("/in/b", None)], ids=["grows", "more", "vanishes"])
+def test_a_file_that_is_still_written_starts_nothing(begun: Site, change: tuple[str, str | None]) -> None:
+    begun.files["/in/b"] = "1"
+
+    def write() -> None:
+        begun.files = {name: stamp for name, stamp in {**begun.files, change[0]: change[1]}.items() if stamp}
+
+    begun.while_it_settles = write  # type: ignore[assignment]
+    look = begun.look()
+    assert (look.what, begun.started, begun.settle_s) == ("arriving", {}, [30.0])
+    assert "is not complete yet" in look.sentence
+    begun.while_it_settles = lambda: None
+    assert begun.look().what == ("nothing" if change[1] is None else "started")
+
+
+def test_files_wait_for_what_marks_their_folder_as_complete(begun: Site) -> None:
+    begun.files["/in/b"] = "1"
+    assert begun.sensor(complete=False).look(begun.start).what == "arriving"
+    assert begun.settle_s == [], "no time is spent"
+
+
+def test_a_file_that_vanishes_while_it_is_listed_is_no_error(begun: Site) -> None:
+    def listed() -> dict[str, str]:
+        raise StillArriving
+
+    assert Sensor(begun.store, "tiny", listed, set, 0).look(begun.start).what == "arriving"
+    assert Sensor(open_store(str(begun.folder) + "-new"), "tiny", listed, set, 0).look(begun.start).what == "arriving"
+
+
+@pytest.mark.parametrize("at", ["before the start", "after the start"])
+def test_a_sensor_that_is_killed_starts_the_run_of_its_step_once(begun: Site, at: str) -> None:
+    begun.files["/in/b"] = "1"
+
+    def killed(key: str) -> str:
+        if at == "after the start":
+            begun.start(key)
+        raise Killed
+
+    with pytest.raises(Killed):
+        begun.sensor().look(killed)
+    assert begun.sensor().look().sentence == "Step 1 of the sensor waits for its run to be started."
+    assert "which an earlier look left" in begun.look().sentence
+    assert len(begun.started) == 1, "Prefect makes one flow run for a key"
+    assert (begun.look().what, len(begun.started)) == ("nothing", 1)
+
+
+def test_two_sensors_at_once_start_one_run(begun: Site) -> None:
+    begun.files["/in/b"] = "1"
+    looks: list[Look] = []
+    begun.while_it_settles = lambda: (setattr(begun, "while_it_settles", lambda: None), looks.append(begun.look()))
+    looks.append(begun.look())
+    assert [one.sentence.partition(" ")[0] for one in looks] == ["1", "Another"]
+    assert (list(begun.started.values()), begun.look().what) == ([1], "nothing")
+
+
+def test_a_cursor_that_was_deleted_reruns_nothing_until_a_person_decides(begun: Site) -> None:
+    begun.files["/in/b"] = "1"
+    begun.look()
+    cursor = begun.folder / schedule_paths.sensor_cursor("tiny")
+    cursor.unlink()
+    for start in (None, begun.start):
+        with pytest.raises(UsageError, match="cursor of the sensor of tiny was deleted, so it is unknown which files"):
+            begun.sensor().look(start)
+    assert begun.sensor().reset("now") == "The 2 files of tiny that are there count as seen."
+    assert (begun.look().what, len(begun.started)) == ("nothing", 1)
+    cursor.unlink()
+    assert "No file of tiny counts as seen" in begun.sensor().reset("beginning")
+    look = begun.look()
+    assert (look.what, look.new, len(begun.started)) == ("started", 2, 2)
+    assert begun.look().what == "nothing"
+
+
+def test_a_sensor_that_was_killed_in_its_first_look_goes_on(begun: Site) -> None:
+    (begun.folder / schedule_paths.sensor_cursor("tiny")).unlink()
+    begun.files["/in/b"] = "1"
+    assert begun.look().what == "started"
+
+
+def test_a_step_that_is_gone_is_one_sentence(begun: Site) -> None:
+    begun.files["/in/b"] = "1"
+    begun.look()
+    (begun.folder / schedule_paths.sensor_step("tiny", 0)).unlink()
+    with pytest.raises(UsageError, match="Step 0 of the sensor of tiny is gone"):
+        begun.look()
+
+
+def test_many_steps_are_read_from_the_last_whole_one(begun: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensing, "WHOLE_EVERY", 4)
+    for n in range(1, 11):
+        begun.files[f"/in/{n}"] = "1"
+        assert begun.look().new == 1
+    for n in range(8):
+        (begun.folder / schedule_paths.sensor_step("tiny", n)).unlink()
+    assert begun.look().what == "nothing"
+    assert len(begun.started) == 10
+
+
+def test_another_store_has_other_keys(begun: Site, tmp_path: Path) -> None:
+    other = Site(tmp_path / "other")
+    other.look()
+    for one in (begun, other):
+        one.files["/in/b"] = "1"
+        one.look()
+    assert not begun.started.keys() & other.started.keys()
+
+
+def test_a_hundred_thousand_files_are_listed_twice_and_stored_in_two_megabytes(begun: Site) -> None:
+    begun.files = {f"/in/part-{n:06d}.csv": f"{n}:1:2:3" for n in range(100_000)}
+    assert begun.look().new == 100_000
+    assert begun.look().what == "nothing"
+    assert (begun.folder / schedule_paths.sensor_step("tiny", 1)).stat().st_size < 2_100_000

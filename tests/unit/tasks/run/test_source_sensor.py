@@ -1,0 +1,115 @@
+"""What a spec's sensor lists, and the `sensor` command, with files in a folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import UsageError
+from data_contracts.load import load_spec
+from flows.cli import main
+from infra.store import Store, open_store
+from tasks.run.sensing import Sensor
+from tasks.run.source_sensor import sensor_of
+from tests.support.tiny import write_project
+
+SENSED = {"data": {"source": ["in/*/rows-{{ start }}.csv", "more.csv"], "window": {"path": "%Y-%m-%d"}}}
+
+
+def project(folder: Path, **sensor: Any) -> tuple[Path, Sensor, Store]:
+    path = write_project(folder / "tiny", {**SENSED, "schedule": {"sensor": {"settle_s": 0, **sensor}}})
+    store = open_store(str(folder / "store"))
+    return path.parent, sensor_of(load_spec(path, []), path.parent, store), store
+
+
+def write(root: Path, name: str, text: str = "id\n1\n") -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+
+
+def test_files_of_every_source_and_window_count(tmp_path: Path) -> None:
+    root, sensor, _ = project(tmp_path)
+    started: list[str] = []
+    start = lambda key: started.append(key) or "run"  # type: ignore[func-returns-value]  # noqa: E731
+    assert sensor.look(start).sentence.endswith("the 0 files that are there count as seen.")
+    for name, counts in [
+        ("in/a/rows-2026-01-01.csv", True), ("in/b/rows-2026-01-02.csv", True), ("more.csv", True),
+        ("in/a/other.csv", False), ("in/a/rows-2026-01-03.csv.tmp", False),
+    ]:  # fmt: skip
+        write(root, name)
+        assert (sensor.look(start).what == "started") == counts, name
+    write(root, "more.csv", "id\n2\n")
+    assert sensor.look(start).new == 1, "the same size"
+    before = (root / "more.csv").stat()
+    write(root, "more.csv", "id\n3\n")
+    os.utime(root / "more.csv", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert sensor.look(start).new == 1, "the time was set back"
+    (root / "more.csv").unlink()
+    assert sensor.look(start).what == "nothing"
+    assert len(set(started)) == len(started) == 5
+
+
+def test_a_folder_is_complete_when_its_done_file_is_there(tmp_path: Path) -> None:
+    root, sensor, _ = project(tmp_path, done_file="_SUCCESS")
+    sensor.look(str)
+    write(root, "in/a/rows-2026-01-01.csv")
+    write(root, "in/b/_SUCCESS", "")
+    assert sensor.look(str).what == "arriving"
+    write(root, "in/a/_SUCCESS", "")
+    assert sensor.look(str).what == "started"
+
+
+def test_the_command_says_what_it_sees_and_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    root, sensor, store = project(tmp_path)
+    words = ["sensor", str(root / "pipeline.yaml"), "--store", store.uri, "--json"]
+    sensor.look(str)
+    write(root, "more.csv")
+    for _ in range(2):
+        assert main(words) == 0
+        said = json.loads(capsys.readouterr().out)
+        assert (said["what"], said["new"]) == ("new", 1)
+    assert main([*words, "--reset", "now"]) == 0
+    capsys.readouterr()
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["what"] == "nothing"
+    (tmp_path / "store/schedules/tiny/sensor/cursor").unlink()
+    assert main(words) == 2
+    assert "was deleted" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
+def test_a_spec_without_a_sensor_is_one_sentence(tmp_path: Path) -> None:
+    path = write_project(tmp_path / "tiny")
+    with pytest.raises(UsageError, match="schedule.sensor: the spec of tiny has no sensor"):
+        sensor_of(load_spec(path, []), path.parent, open_store(str(tmp_path / "store")))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "said"),
+    [
+        ({"sensor": {"done_file": "a/b"}}, "schedule.sensor.done_file"),
+        ({"sensor": {"done_file": ""}}, "schedule.sensor.done_file"),
+        ({"sensor": {"done_file": "*"}}, "schedule.sensor.done_file"),
+        ({"sensor": {"settle_s": -1}}, "schedule.sensor.settle_s"),
+        ({"overlap": "wait"}, "schedule.overlap"),
+    ],
+)
+def test_bad_settings_are_refused_with_the_fields_name(tmp_path: Path, schedule: dict[str, Any], said: str) -> None:
+    path = write_project(tmp_path / "tiny", {"schedule": schedule})
+    with pytest.raises(UsageError, match=said):
+        load_spec(path, [])
+
+
+def test_external_data_has_no_sensor(tmp_path: Path) -> None:
+    path = write_project(tmp_path / "tiny", {"data": "external", "schedule": {"sensor": {}}})
+    text = path.read_text()
+    path.write_text(
+        text.replace("contract:\n  suite: suite.json\n", "").replace("shards:\n  split:\n    key: id\n", "")
+    )
+    with pytest.raises(UsageError, match="schedule.sensor: needs data.source, and data is external"):
+        load_spec(path, [])
