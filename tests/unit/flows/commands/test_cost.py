@@ -19,6 +19,8 @@ from infra.store import Store, layout, open_store
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
 from tests.unit.tasks.costs.test_charges import BEGAN, execution
 
+pytestmark = pytest.mark.warm
+
 BOOK = "version: 1\nmachines: {desk: {prices: [{date: 2026-01-01, currency: USD, per_hour: 3600}]}}\n"
 RUN = "20251124-160000-abcdef"  # began at BEGAN
 

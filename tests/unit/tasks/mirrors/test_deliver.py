@@ -32,6 +32,8 @@ from tests.support.pool import Site, model_events, password_in, server_url, unti
 from tests.support.stub_server import FakeMlflow, serving
 from tests.support.tiny import answer, home_with_server, trainwright
 
+pytestmark = pytest.mark.warm
+
 PORT_OF_NOBODY = "http://127.0.0.1:9"
 
 

@@ -23,6 +23,8 @@ from tests.support.real_mlflow import WHO, environment, served
 from tests.support.stub_server import FakeMlflow, serving
 from tests.unit.tasks.mirrors.test_deliver import facts_in, promote_again, store_in
 
+pytestmark = pytest.mark.warm
+
 OURS, ELSEWHERE = Kept("r0", "mlflow-artifacts:/1/r0/artifacts"), Kept("r0", "s3://bucket/r0")
 
 
