@@ -22,6 +22,8 @@ def announce_budget(warning: BudgetWarning, pipeline: str) -> None:
         return
     event = EXCEEDED if warning.share >= 1 else WARNED
     resource = {"prefect.resource.id": budget_resource(warning.budget), "prefect.resource.name": warning.budget}
-    payload = {**warning.to_json(), "sentence": warning.sentence}
+    used = "is used up" if event == EXCEEDED else f"is used up to {warning.share:.0%}"
+    subject = f"{pipeline}: the budget {warning.budget} {used}"  # for people, whom `notify` names
+    payload = {**warning.to_json(), "sentence": warning.sentence, "subject": subject}
     key = f"{warning.budget}/{warning.period}/{warning.share}/{warning.limit}"
     send(event, resource, payload, key, pipeline)

@@ -12,14 +12,13 @@ from uuid import UUID
 
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec.notify import Cause, NotifyRule
-from infra.orchestrator import drift_events, model_events
+from infra.orchestrator import budget_events, drift_events, model_events
 from infra.orchestrator.events import pipeline_resource
 from infra.orchestrator.run_events import ENDED, FAILED, NOT_RESUMED, RESUMED
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-BUDGET_EVENTS = ("trainwright.budget.warned", "trainwright.budget.exceeded")
 # By the cause that they tell of. Other causes are of a kind of event with one cause alone.
 _RUN_EVENTS: Mapping[Cause, tuple[str, ...]] = {
     "failed": (FAILED, NOT_RESUMED),
@@ -120,7 +119,7 @@ def triggers(pipeline: str, model: str, causes: frozenset[Cause]) -> list[Trigge
         found.append(Trigger("drift", frozenset({drift_events.EVENT}), {**of_pipeline, **alone}, {}))
     if "budget" in causes:
         related = {**of_pipeline, "prefect.resource.role": "pipeline"}
-        found.append(Trigger("budget", frozenset(BUDGET_EVENTS), {}, related))
+        found.append(Trigger("budget", frozenset({budget_events.WARNED, budget_events.EXCEEDED}), {}, related))
     if "rolled_back" in causes:
         found.append(Trigger("rollbacks", frozenset({model_events.ROLLED_BACK}), {model_events.NAME: model}, {}))
     return found
