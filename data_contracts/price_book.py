@@ -128,6 +128,8 @@ class PoolEntry(Shorthand):
     """The region whose prices hold."""
     term: Term = "on-demand"
     """`on-demand` or `spot`."""
+    kept: int = Field(default=0, ge=0)
+    """Nodes of the pool that are kept running, also without a run; `cost` tells what they cost idle; default 0."""
 
 
 D = TypeVar("D", StorePrice, Intensity)

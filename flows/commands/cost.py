@@ -15,6 +15,7 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.usage import ExecutionUsage
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
+from infra.machine import machines
 from infra.quantities import size
 from infra.sources.window import Window, parse_window
 from infra.store import Store, layout
@@ -22,6 +23,7 @@ from tasks.costs.beside_time import BesideTime
 from tasks.costs.charges import Charge
 from tasks.costs.focus import columns, left_out_s, rows
 from tasks.costs.histories import Usage, usage_of
+from tasks.costs.idle_pools import IdlePool, idle_pool
 from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
@@ -52,6 +54,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
     check_words(by, executions)
     found = charged(executions, window.start.timestamp(), window.end.timestamp())
     groups, total = sums(found, by, so_far)
+    idle = _idle_pools(found, window)
     value = {
         "since": window.start.isoformat(timespec="seconds"),
         "until": window.end.isoformat(timespec="seconds"),
@@ -60,9 +63,24 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "by": by,
         "groups": [one.to_json(by) for one in groups],
         "total": total.to_json(()),
+        "idle_pools": [pool.to_json() for pool in idle],
         "unreadable": damaged,
     }
-    return Answer(_text(arguments, by, (groups, total), found, so_far, window), value)
+    text = _text(arguments, by, (groups, total), found, so_far, window)
+    if arguments.format == "table" and idle:
+        text = "\n".join([text, "", *(pool.line for pool in idle)])
+    return Answer(text, value)
+
+
+def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
+    """The pools of the price book that keep nodes running, with what no run used, at the price of the last day."""
+    book, day = machines.prices(), f"{window.end:%Y-%m-%d}"
+    span = window.start.timestamp(), min(window.end, datetime.now(UTC)).timestamp()
+    return [
+        idle_pool(name, pool.kept, book.of_pool(name, day), (charge for _, charge in found), span)
+        for name, pool in sorted(book.pools.items())
+        if pool.kept
+    ]
 
 
 def _window(since: str) -> Window:
