@@ -16,6 +16,8 @@ import pytest
 
 from tests.support.tiny import answer, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 TRACEBACK = "Traceback (most recent call last)"
 Spoil = Callable[[Path], Any]
 
