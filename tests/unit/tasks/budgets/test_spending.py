@@ -45,7 +45,7 @@ def limited(store: Store, limit: dict[str, Any], **more: Any) -> Share:
 def run_in(store: Store, run_id: str = "r1", here: Price = FREE) -> Any:
     spec = SimpleNamespace(name="p", model_name="p", tags={"team": "a"}, train=SimpleNamespace(pool="gpu"))
     lists: dict[str, Any] = {"meters": [], "budgets": [], "spent": []}
-    resolved = SimpleNamespace(price=DEAR, prices={"here": here})
+    resolved = SimpleNamespace(price=DEAR, prices={"here": here}, store_rates=None)
     return SimpleNamespace(run_id=run_id, store=store, resolved=resolved, spec=spec, recorded=True, **lists)
 
 
