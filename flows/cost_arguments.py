@@ -17,6 +17,10 @@ def of_cost(command: argparse.ArgumentParser) -> None:
     command.add_argument("--by", default="pipeline", metavar="WORDS", help=help_)
     help_ = "since when: a length such as 30d or 12h, a day, or START..END; default 30d"
     command.add_argument("--since", default="30d", metavar="WHEN", help=help_)
+    help_ = "a calendar month such as 2026-10, also if gc has deleted its runs; instead of --since"
+    command.add_argument("--month", metavar="MONTH", help=help_)
+    help_ = "with --month: write its page, which loads nothing, to this file"
+    command.add_argument("--html", metavar="FILE", help=help_)
     help_ = "how to print it; focus: rows of the FinOps Open Cost and Usage Specification as CSV; default table"
     command.add_argument("--format", choices=("table", "csv", "json", "focus"), default="table", help=help_)
     help_ = "version of FOCUS; 1.4 removes columns that 1.3 demands; default 1.2"

@@ -13,6 +13,7 @@ from typing import Any
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.usage import ExecutionUsage
+from flows.commands.cost_month import cost_month
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
 from infra.machine import machines
@@ -24,6 +25,7 @@ from tasks.costs.charges import Charge
 from tasks.costs.focus import columns, left_out_s, rows
 from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_pool
+from tasks.costs.months import deleted_runs
 from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
@@ -48,7 +50,10 @@ def cost(arguments: argparse.Namespace) -> Answer:
         raise UsageError(
             "No store is known on this machine.", remedy="Name one, or run a pipeline: `trainwright run SPEC`."
         )
+    if arguments.month is not None:
+        return cost_month(arguments, stores)
     used, damaged = _used(stores, window)
+    deleted = _deleted(stores, window)
     executions = [one for usage in used for one in usage.executions]
     so_far = {usage.run_id for usage in used if usage.so_far}
     check_words(by, executions)
@@ -65,6 +70,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "total": total.to_json(()),
         "idle_pools": [pool.to_json() for pool in idle],
         "unreadable": damaged,
+        "deleted": deleted,
     }
     text = _text(arguments, by, (groups, total), found, so_far, window)
     if arguments.format == "table" and idle:
@@ -99,6 +105,18 @@ def _window(since: str) -> Window:
         return Window(window.start.astimezone(UTC), window.end.astimezone(UTC))
     except OverflowError as error:
         raise UsageError(f"--since: {since} lies too far away.", remedy="Name a later time, such as 30d.") from error
+
+
+def _deleted(stores: Sequence[Store], window: Window) -> dict[str, int]:
+    """Runs of the window that `gc` has deleted, by month, each with a warning that says where their figures are."""
+    counts: dict[str, int] = {}
+    for store in stores:
+        for month, count in deleted_runs(store, window.start, window.end).items():
+            counts[month] = counts.get(month, 0) + count
+    for month, count in sorted(counts.items()):
+        said = "%d runs of %s were deleted by gc and are not counted; `trainwright cost --month %s` counts them"
+        log.warning(said, count, month, month)
+    return counts
 
 
 def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 from data_contracts.errors import UsageError
@@ -13,6 +14,7 @@ from infra.gc import Collected, Deletion, Limits, collect
 from infra.gc.retention import DAY_S
 from infra.quantities import size
 from infra.store import Store
+from tasks.costs.months import keep_months
 from tasks.run.run import known_store_list
 
 
@@ -26,6 +28,9 @@ def gc(arguments: argparse.Namespace) -> Answer:
         log.info("deleted %s", one.item.uri)
 
     store = _store(arguments.store)
+    if not arguments.dry_run:
+        # What the deleted runs cost stays known.
+        keep_months(store, datetime.now(UTC))
     done = collect(store, by=audit.actor(), limits=limits, dry_run=arguments.dry_run, on_gone=say)
     text = _table(store, done, arguments.dry_run)
     value = {"store": store.uri, "dry_run": arguments.dry_run} | done.to_json()

@@ -17,6 +17,16 @@ def execution(run_id: str, token: int) -> str:
     return f"{executions(run_id)}/{_number(token)}.json"
 
 
+def month_folder() -> str:
+    """Folder of the figures of months, which stay when their runs are deleted."""
+    return "costs"
+
+
+def month_costs(month: str) -> str:
+    """What the runs of a calendar month such as 2026-10 used, created once when it was over."""
+    return f"{month_folder()}/{_name(month)}.json"
+
+
 def crashes(run_id: str) -> str:
     """Folder of a run's crashes that were answered by resuming it."""
     return f"runs/{_name(run_id)}/crashes"

@@ -21,6 +21,7 @@ from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SCHEMA, Dataset, HandOff, Receipt, Record, Ref
 from data_contracts.messages.contamination import ContaminationReport
 from data_contracts.messages.message import Message
+from data_contracts.month_costs import MonthCosts
 from data_contracts.node_standing import NodeMishap, NodeStanding
 from data_contracts.part_group import PartGroup
 from data_contracts.profile.record import Profile
@@ -34,7 +35,7 @@ WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, hando
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
            Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
-           Edition, SpendingEntry, BudgetWarning]  # fmt: skip
+           Edition, SpendingEntry, BudgetWarning, MonthCosts]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

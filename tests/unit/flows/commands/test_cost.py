@@ -192,6 +192,29 @@ def test_a_window_in_another_zone_has_the_same_runs(used: Store, capsys: pytest.
     assert "lies too far away" in said(capsys, used.uri, "--since", "0001-01-01T00:00+14:00..2020-01-01", code=2)
 
 
+def test_a_months_figures_stay_and_the_flow_writes_its_page(
+    used: Store, tmp_path: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows.cost_report import cost_report
+
+    state = cost_report.fn(used.uri, "2025-11")
+    assert state.message is not None
+    assert state.is_completed(), state.message
+    page = Path(state.message.partition(" shows ")[0])
+    assert "2025-11" in page.read_text()
+    used.forget(layout.usage(RUN, "e1", "ended"))
+    out = tmp_path / "page.html"
+    value = json.loads(said(capsys, used.uri, "--month", "2025-11", "--html", str(out), "--json"))
+    assert sum(line["node_seconds"] for line in value["costs"][0]["lines"]) == pytest.approx(100)
+    assert out.read_text() == page.read_text()
+    assert "exists already" in said(capsys, used.uri, "--month", "2025-11", "--html", str(out), code=2)
+    assert json.loads(said(capsys, used.uri, "--since", "2025-11-01..2025-12-01", "--json"))["deleted"] == {
+        "2025-11": 1
+    }
+    assert "'2025-13' is not a month" in said(capsys, used.uri, "--month", "2025-13", code=2)
+    assert "lies in the future" in said(capsys, used.uri, "--month", "2999-01", code=2)
+
+
 def test_a_time_that_no_calendar_has_is_a_damaged_record(used: Store, capsys: pytest.CaptureFixture[str]) -> None:
     strange = {**execution(run_id=RUN, execution="strange").to_json(), "ended": 1e18}
     used.create_once(layout.usage(RUN, "strange", "ended"), strange)

@@ -1,0 +1,54 @@
+"""What the runs of one store used in a calendar month, kept when `gc` has deleted the runs themselves."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from data_contracts.records import HandOff, Record
+from data_contracts.resources import NOTHING, Resources
+
+Known = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class MonthLine(Record):
+    """What one run used in a month for one stage and cause, on one kind of machine.
+
+    Attributes:
+        amount: the known part of its cost, in `currency`; unpriced_s: node-seconds without a known price.
+        joules: measured and estimated energy; grams: of CO2 equivalent, as far as known.
+    """
+
+    run_id: str
+    pipeline: str
+    model: str
+    tags: dict[str, str]
+    stage: str
+    cause: str
+    machine: str
+    node_seconds: Known
+    gpu_seconds: Known
+    unpriced_s: Known = 0.0
+    currency: str = "USD"
+    amount: Known = 0.0
+    joules: Known = 0.0
+    grams: Known = 0.0
+    used: Resources = NOTHING
+
+
+class MonthCosts(HandOff):
+    """A month's figures of a store, created once.
+
+    Attributes:
+        month: such as 2026-10, in UTC.
+        made: when, in ISO.
+        unreadable: runs whose records were damaged, and that no line counts.
+        so_far: runs that had not ended, and were counted up to then.
+    """
+
+    month: Annotated[str, Field(pattern=r"^\d{4}-\d{2}$")]
+    made: str
+    lines: list[MonthLine]
+    unreadable: list[str] = Field(default_factory=list)
+    so_far: list[str] = Field(default_factory=list)

@@ -1,0 +1,35 @@
+"""`cost --month`: what a calendar month cost, from the kept figures if there are any; as a page with `--html`."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from pathlib import Path
+
+from data_contracts.errors import UsageError
+from flows.commands.guard import Answer
+from flows.commands.report import write_page
+from flows.commands.tables import table
+from infra.store import Store
+from tasks.costs.months import month_costs, month_named
+from tasks.pages.cost_page import cost_markdown, cost_page
+
+
+def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
+    """The figures of the month by pipeline, and the page."""
+    month, now = month_named(arguments.month), datetime.now(UTC)
+    if month.start > now:
+        raise UsageError(f"--month: {month.name} lies in the future.", remedy="Name a month that has begun.")
+    out = None if arguments.html is None else Path(arguments.html)
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise UsageError(f"{out} exists already.", remedy="Name another file with --html.")
+    found = [month_costs(store, month, now) for store in stores]
+    value = {"month": month.name, "stores": [one.uri for one in stores], "costs": [one.to_json() for one in found]}
+    head = ("pipeline", "runs", "node-hours", "cost")
+    rows = cost_markdown(found)
+    text = table(head, rows, head[1:3]) if rows else f"No run used anything in {month.name}"
+    if out is not None:
+        path = write_page(cost_page(found).encode(), out, f"cost-{month.name}")
+        text += f"\n\n{path} shows what {month.name} cost."
+        value["page"] = str(path)
+    return Answer(text, value)

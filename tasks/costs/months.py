@@ -1,0 +1,150 @@
+"""A calendar month's figures: summed from the runs' records while they exist, and kept in the store once it is over.
+
+The record of a month is created once, so it stays when `gc` deletes the runs. It is not made while a run of the month
+may still add to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from data_contracts.canonical import is_name
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.month_costs import MonthCosts, MonthLine
+from data_contracts.resources import NOTHING
+from data_contracts.usage import ExecutionUsage
+from infra.store import Store, layout
+from tasks.costs.charges import Charge
+from tasks.costs.histories import usage_of
+from tasks.costs.sums import charged
+
+# A run that never ends, because nobody resumes it, holds its month's record up for so long; gc waits for 30 days.
+WAIT = timedelta(days=20)
+
+
+@dataclass(frozen=True)
+class Month:
+    """A calendar month in UTC."""
+
+    start: datetime
+    end: datetime
+
+    @property
+    def name(self) -> str:
+        """Such as 2026-10."""
+        return f"{self.start:%Y-%m}"
+
+
+def month_named(name: str) -> Month:
+    """The month such as 2026-10; UsageError if it is none."""
+    if not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", name) or name.startswith("0000"):
+        raise UsageError(f"--month: {name!r} is not a month.", remedy="Write it as 2026-10.")
+    start = datetime(int(name[:4]), int(name[5:]), 1, tzinfo=UTC)
+    if start.year == datetime.max.year:
+        raise UsageError(f"--month: {name} lies too far away.", remedy="Name a month that has begun.")
+    return Month(start, (start + timedelta(days=31)).replace(day=1))
+
+
+def month_before(now: datetime) -> Month:
+    """The last month that is over."""
+    return month_named(f"{now.astimezone(UTC).replace(day=1) - timedelta(days=1):%Y-%m}")
+
+
+def month_costs(store: Store, month: Month, now: datetime) -> MonthCosts:
+    """The kept figures of a month; without them, those of the records that exist."""
+    return kept_costs(store, month) or _counted(store, month, now)
+
+
+def kept_costs(store: Store, month: Month) -> MonthCosts | None:
+    """The kept figures of a month; None if there are none. CorruptError if they are damaged."""
+    return store.find_as(layout.month_costs(month.name), MonthCosts.from_json)
+
+
+def keep_months(store: Store, now: datetime) -> list[str]:
+    """Keep the figures of every month that is over and has runs but no record yet; returns those that were kept."""
+    kept = []
+    current = f"{now.astimezone(UTC):%Y-%m}"
+    known = set(store.list(layout.month_folder()))
+    # A run's id begins with the time of its start (UTC).
+    begun = {f"{run_id[:4]}-{run_id[4:6]}" for run_id in store.list(layout.runs()) if re.match(r"\d{8}-", run_id)}
+    for name in sorted(one for one in begun if one < current and f"{one}.json" not in known):
+        try:
+            month = month_named(name)
+        except UsageError:  # what is no month was not made by Trainwright
+            continue
+        figures = _counted(store, month, now)
+        if figures.so_far and now - month.end < WAIT:
+            continue
+        if store.create_once(layout.month_costs(name), figures.to_json()):
+            kept.append(name)
+    return kept
+
+
+def deleted_runs(store: Store, start: datetime, end: datetime) -> dict[str, int]:
+    """How many runs of the months between two times are no longer in the store, but in the kept figures, by month."""
+    there, found = set(store.list(layout.runs())), {}
+    for name in (one.removesuffix(".json") for one in store.list(layout.month_folder())):
+        try:
+            month = month_named(name)
+        except UsageError:
+            continue
+        kept = kept_costs(store, month) if month.start < end and month.end > start else None
+        gone = {line.run_id for line in kept.lines} - there if kept is not None else set()
+        if gone:
+            found[name] = len(gone)
+    return found
+
+
+def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
+    lines: list[MonthLine] = []
+    unreadable, so_far = [], []
+    last = f"{month.end:%Y%m%d-%H%M%S}"
+    for run_id in filter(is_name, store.list(layout.runs())):
+        if run_id >= last:
+            continue
+        try:
+            usage = usage_of(store, run_id)
+        except (CorruptError, UsageError):
+            unreadable.append(run_id)
+            continue
+        mine = lines_of(charged(usage.executions, month.start.timestamp(), month.end.timestamp()))
+        lines += mine
+        if usage.so_far and mine:
+            so_far.append(run_id)
+    made = now.isoformat(timespec="seconds")
+    return MonthCosts(month=month.name, made=made, lines=lines, unreadable=unreadable, so_far=so_far)
+
+
+def lines_of(found: Iterable[tuple[ExecutionUsage, Charge]]) -> list[MonthLine]:
+    """Charges of one run as lines of a month, one for each stage, cause and price."""
+    groups: dict[tuple[str, ...], list[tuple[ExecutionUsage, Charge]]] = {}
+    for one, charge in found:
+        same = (one.pipeline, one.model, charge.stage, charge.cause, charge.price.place, charge.price.currency)
+        groups.setdefault(same, []).append((one, charge))
+    return [_line(group) for group in groups.values()]
+
+
+def _line(group: list[tuple[ExecutionUsage, Charge]]) -> MonthLine:
+    one, first = group[0]
+    known = [charge.amount for _, charge in group if charge.amount is not None]
+    joules = [(charge.joules or 0.0, charge.price.g_per_kwh or 0.0) for _, charge in group]
+    return MonthLine(
+        run_id=one.run_id,
+        pipeline=one.pipeline,
+        model=one.model,
+        tags=one.tags,
+        stage=first.stage,
+        cause=first.cause,
+        machine=first.price.place,
+        node_seconds=sum(charge.node_seconds for _, charge in group),
+        gpu_seconds=sum(charge.gpu_seconds for _, charge in group),
+        unpriced_s=sum(charge.node_seconds for _, charge in group if charge.amount is None),
+        currency=first.price.currency,
+        amount=sum(known),
+        joules=sum(energy for energy, _ in joules),
+        grams=sum(energy / 3.6e6 * grams for energy, grams in joules),
+        used=sum((charge.used for _, charge in group), NOTHING),
+    )

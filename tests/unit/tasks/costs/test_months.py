@@ -1,0 +1,95 @@
+"""A month's figures stay when gc deletes its runs, are made once, and wait for runs that may still add to them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import UsageError
+from infra.store import Store, layout, open_store
+from tasks.costs.months import deleted_runs, keep_months, kept_costs, month_before, month_costs, month_named
+from tasks.pages.cost_page import cost_markdown, cost_page
+from tests.unit.tasks.costs.test_charges import BEGAN, execution
+
+RUN = "20251124-160000-abcdef"  # began at BEGAN
+NOVEMBER = month_named("2025-11")
+LATER = datetime(2025, 12, 2, 6, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def use(store: Store, run_id: str = RUN, what: str = "ended", **changes: object) -> None:
+    one = execution(run_id=run_id, **changes)
+    store.create_once(layout.usage(run_id, one.execution, what), one.to_json())
+
+
+def test_a_month_is_kept_once_it_is_over_and_stays(store: Store) -> None:
+    use(store)
+    assert keep_months(store, NOVEMBER.end - timedelta(seconds=1)) == []
+    assert keep_months(store, LATER) == ["2025-11"]
+    assert keep_months(store, LATER) == []
+    kept = kept_costs(store, NOVEMBER)
+    assert kept is not None
+    assert sum(line.node_seconds for line in kept.lines) == pytest.approx(100)
+    assert deleted_runs(store, NOVEMBER.start, NOVEMBER.end) == {}
+    store.forget(layout.usage(RUN, "e1", "ended"))
+    assert month_costs(store, NOVEMBER, LATER) == kept
+    assert deleted_runs(store, NOVEMBER.start, NOVEMBER.end) == {"2025-11": 1}
+    assert deleted_runs(store, LATER, LATER + timedelta(days=1)) == {}
+
+
+def test_a_run_that_has_not_ended_holds_its_month_up_for_a_while(store: Store) -> None:
+    use(store)
+    use(store, "20251125-160000-abcdef", what="began", ended=None)
+    store.pointer(layout.usage_beat("20251125-160000-abcdef", "e1")).swap(None, {"at": BEGAN + 50, "stage": "train"})
+    assert keep_months(store, LATER) == []
+    figures = month_costs(store, NOVEMBER, LATER)
+    assert figures.so_far == ["20251125-160000-abcdef"]
+    assert keep_months(store, LATER + timedelta(days=20)) == ["2025-11"]
+
+
+def test_a_charge_that_crosses_the_month_is_cut_at_its_end(store: Store) -> None:
+    end = NOVEMBER.end.timestamp()
+    use(store, "20251130-235900-abcdef", began=end - 60, ended=end + 40)
+    seconds = [
+        sum(line.node_seconds for line in month_costs(store, month, LATER).lines)
+        for month in (NOVEMBER, month_named("2025-12"))
+    ]
+    assert seconds == [pytest.approx(60), pytest.approx(40)]
+
+
+def test_damaged_runs_are_named(store: Store) -> None:
+    use(store)
+    (Path(store.uri) / layout.usage(RUN, "e1", "ended")).chmod(0o600)
+    (Path(store.uri) / layout.usage(RUN, "e1", "ended")).write_text("{")
+    assert month_costs(store, NOVEMBER, LATER).unreadable == [RUN]
+
+
+@pytest.mark.parametrize("name", ["2026-13", "2026-1", "26-01", "2026-10-01", "0000-01", "9999-12", "../2026"])
+def test_what_is_no_month_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="--month: "):
+        month_named(name)
+
+
+def test_the_month_before() -> None:
+    assert month_before(datetime(2026, 1, 2, tzinfo=UTC)).name == "2025-12"
+    assert month_before(datetime(2026, 3, 31, 23, tzinfo=UTC)).name == "2026-02"
+
+
+def test_the_page_has_bars_and_figures_and_loads_nothing(store: Store) -> None:
+    use(store, tags={"team": "<b>a</b>"}, pipeline="tiny")
+    found = [month_costs(store, NOVEMBER, LATER)]
+    text = cost_page(found)
+    assert "2025-11" in text
+    assert "&lt;b&gt;a" in text
+    assert "<b>a" not in text
+    assert text.count("<svg") == 3
+    assert "://" not in text.replace("http://www.w3.org", "")
+    [row] = cost_markdown(found)
+    assert row == ("tiny", "1", "0.03", "0.1000 USD")
+    assert "No run used anything." in cost_page([])
