@@ -30,6 +30,7 @@ class NodeUsage(Record):
         waited_s: of the time between them, waiting for data; saved_s: waiting for
             checkpoints to be copied.
         used: by the node and its ranks beside time; None if they did not say.
+        gpus: how many the node has; None if it did not say.
     """
 
     number: int
@@ -41,6 +42,7 @@ class NodeUsage(Record):
     waited_s: float = 0.0
     saved_s: float = 0.0
     used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
+    gpus: int | None = Field(default=None, ge=0, exclude_if=lambda number: number is None)
 
 
 class GangUsage(Record):

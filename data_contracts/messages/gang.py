@@ -183,6 +183,7 @@ class NodeExit(Message, extra="ignore"):
         error: what ended it, as `TrainwrightError.to_json` writes it; None if it is done.
         started, released: seconds since the epoch.
         used: by the node, without what its ranks' reports say.
+        gpus: how many the node has; None if it does not know.
     """
 
     status: Literal["done", "failed"]
@@ -191,6 +192,7 @@ class NodeExit(Message, extra="ignore"):
     released: float = 0.0
     ranks: list[RankEnd] = []
     used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
+    gpus: int | None = Field(default=None, ge=0, exclude_if=lambda number: number is None)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

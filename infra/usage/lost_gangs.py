@@ -61,6 +61,7 @@ def _node(store: Store, place: tuple[str, int, int], first: int) -> tuple[NodeUs
         working=answered if step > first else None,
         stopped=released if step > first else None,
         used=used_by_node(message),
+        gpus=None if ended is None else ended.gpus,
     )
     how = "killed" if ended is None else "done" if ended.error is None else str(ended.error["cause"])
     return node, step, how

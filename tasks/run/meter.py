@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 from data_contracts.errors import TrainwrightError
-from data_contracts.resolved import UNKNOWN_PRICE
+from data_contracts.resolved import UNKNOWN_PRICE, Price
 from data_contracts.resources import NOTHING
 from data_contracts.run_report import RunReport, StageStatus
 from data_contracts.usage import HERE, ExecutionUsage, Followed, GangUsage, SignOfLife, StageUsage
@@ -79,6 +79,29 @@ def used_by_gang(run: Run, section: str, usage: GangUsage) -> None:
     """Record what the nodes of a generation used for a section of the run."""
     for meter in run.meters:
         meter.gang(usage.model_copy(update={"stage": section}))
+    if run.meters and not run.meters[0].told_other_machine:
+        sentence = other_machine(run.resolved.price_of(section), usage)
+        run.meters[0].told_other_machine = bool(sentence)
+        if sentence:
+            log.warning(sentence)
+
+
+def other_machine(price: Price | None, usage: GangUsage) -> str:
+    """The sentence about a node that is not the machine that its pool has in the price book; "" if all are.
+
+    The price stays that of the pool: a node's own word must not lower it.
+    """
+    if price is None or not price.pool or not price.machine:
+        return ""
+    wrong = [node for node in usage.nodes if node.gpus is not None and node.gpus != price.devices]
+    if not wrong:
+        return ""
+    node, machine = wrong[0], price.machine
+    return (
+        f"Node {node.number} of the pool {price.pool} has {node.gpus} GPUs, but {machine}, which the pool has in the "
+        f"price book, has {price.devices}; it is charged as a {machine}. Correct pools.{price.pool} in the price book, "
+        "or the pool."
+    )
 
 
 def begin_stage(run: Run, name: str) -> None:
@@ -119,6 +142,8 @@ class Meter:
         self._noting = threading.Lock()
         # After one write failed, the rest waits for the last record, so that an outage does not delay the run's end.
         self._is_away = False
+        # Whether it was said that a node is another machine than the price book says.
+        self.told_other_machine = False
         # What the process used before belongs to no run.
         PROCESS.take()
         self._energy, self._taking = EnergyMeter(), threading.Lock()

@@ -108,6 +108,7 @@ class Activity:
             waited_s=0.0 if seen is None else seen.waited_s,
             saved_s=0.0 if seen is None else seen.saved_s,
             used=self._used.get(number),
+            gpus=None if node.exit is None else node.exit.gpus,
         )
 
     def _at(self, moment: float | None) -> float | None:

@@ -15,6 +15,7 @@ from infra.gang.node.peer_probe import PeerProbe
 from infra.gang.node.rank_logs import RankLogs
 from infra.gang.node.ranks import RankWatch
 from infra.gang.rank_files import RankFiles
+from infra.machine.accelerators import num_gpus
 from infra.machine.energy import EnergyMeter
 from infra.processes.clock import now_s
 from infra.processes.resources import PROCESS
@@ -95,6 +96,7 @@ class Publisher:
             released=now_s(),
             ranks=ends,
             used=self._used(),
+            gpus=num_gpus(),
         )
         self._energy.close()
         if not isinstance(error, Fenced):

@@ -29,6 +29,7 @@ def store(tmp_path: Path) -> Store:
 
 def run_in(store: Store) -> Any:
     resolved = SimpleNamespace(price=GPU, prices={"here": GPU}, store_rates=None)
+    resolved.price_of = lambda section: resolved.price if section == "train" else resolved.prices.get(section)
     spec = SimpleNamespace(name="tiny", model_name="tiny", tags={"team": "a"}, train=SimpleNamespace(pool=None))
     return SimpleNamespace(run_id="r1", store=store, resolved=resolved, spec=spec, meters=[], recorded=True, spent=[])
 
@@ -132,6 +133,27 @@ def test_whoever_continues_settles_what_a_killed_process_used(store: Store) -> N
     assert not usage_of(store, "r1").so_far
     metered(lambda run: "done")(third)  # type: ignore[arg-type, return-value]
     assert third.spent == [], "once"
+
+
+def test_a_node_that_is_another_machine_is_told_once_and_the_price_stays(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    def work(run: Any) -> Any:
+        for generation, gpus in enumerate([8, 0, 0, None]):
+            used = gang(generation, time.time())
+            nodes = [node.model_copy(update={"gpus": gpus}) for node in used.nodes]
+            used_by_gang(run, "train", used.model_copy(update={"nodes": nodes}))
+        return "done"
+
+    run = run_in(store)
+    run.resolved.price = run.resolved.prices["train"] = GPU.model_copy(update={"devices": 8})
+    metered(work)(run)
+    [sentence] = [one.getMessage() for one in caplog.records if "price book" in one.getMessage()]
+    assert sentence.startswith(
+        "Node 0 of the pool gpu has 0 GPUs, but gpu, which the pool has in the price book, has 8"
+    )
+    [one] = usage_of(store, "r1").executions
+    assert {each.price.per_hour for each in charges(one) if each.node == 0} == {36.0}
 
 
 def test_a_store_that_does_not_answer_ends_no_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ def test_only_the_time_that_steps_waited_is_saving(monkeypatch: pytest.MonkeyPat
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     launch: Any = SimpleNamespace(training="trainings/a-0", generation=0, resume=None, begin=None)
-    node: Any = SimpleNamespace(started=990.0, released=1100.0, joined_at=995.0)
+    node: Any = SimpleNamespace(started=990.0, released=1100.0, joined_at=995.0, exit=None)
     activity = Activity(launch, [node], SimpleNamespace(checkpoint_step=4))  # type: ignore[arg-type]
     beats = [
         [report(0, 0, 0.0), report(0, 0, 0.0, 1)],
