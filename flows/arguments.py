@@ -49,8 +49,7 @@ def _stage(command: argparse.ArgumentParser) -> None:
 
 def _training(command: argparse.ArgumentParser) -> None:
     _stage(command)
-    help_ = "also write the logged values to DIR, one JSON table per metric"
-    command.add_argument("--curves", metavar="DIR", help=help_)
+    command.add_argument("--curves", metavar="DIR", help="also write the logged values to DIR, a JSON table per metric")
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
 
 
