@@ -70,8 +70,7 @@ def run_node(
 class _Supervisor:
     def __init__(self, store: Store, training: str, generation: int, node: int, address: str) -> None:
         self.store, self.training, self.generation, self.node = store, training, generation, node
-        self.address = address
-        self.place = (training, generation, node)
+        self.address, self.place = address, (training, generation, node)
         launch = layout.launch(training, generation)
         self.launch = patiently(lambda: store.read_as(launch, Launch.from_json))
         self.poll_s, self.grace_s, self.devices = self.launch.poll_s, self.launch.grace_s, self.launch.devices
