@@ -11,9 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data_contracts.canonical import digest, is_name, valid_name
+from data_contracts.canonical import digest, is_name
 from data_contracts.errors import Interrupted, UsageError
-from data_contracts.executions import ScheduledTime
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.load import load_spec
 from data_contracts.messages.children import StoreAddress
@@ -28,10 +27,11 @@ from infra.machine import settings
 from infra.models.recipes import seal_recipe
 from infra.project import code_bundle
 from infra.signing.configured import configured_key
-from infra.store import Store, absolute_address, layout, open_store, schedule_paths
+from infra.store import Store, absolute_address, layout, open_store
 from tasks.run.inputs import read_inputs, record_inputs
-from tasks.run.options import DEFAULTS, SCHEDULE_KEY, RunOptions
+from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.resolve import ci_key, resolve
+from tasks.run.triggers import claim, note_time, of_pipeline, resolved_before
 
 
 @dataclass(frozen=True)
@@ -167,18 +167,18 @@ def open_run(
     signer = configured_key(spec.promote.sign, path.parent) if recorded else None
     store = open_spec_store(spec, path.parent, store_uri)
     refuse_by_policy(spec, path, store)
-    if recorded and (known := _resolved_before(store, options.key)) is not None:
+    if recorded and (known := resolved_before(store, options.key)) is not None:
         _own_pages(store, spec.name)
-        return Run(_of_pipeline(spec.name, options, known), store)
+        return Run(of_pipeline(spec.name, options, known), store)
     resolved = resolve(spec, path, store, run_id=new_run_id(), options=options)
     if not recorded:
         return Run(resolved, store, recorded=False)
     _own_pages(store, spec.name)
     key = ci_key(resolved) if options.key is None and options.trigger == "ci" else options.key
     if key is not None:
-        resolved = resolved.model_copy(update={"run_id": _claim(store, key, resolved.run_id)})
-        _note_time(store, spec.name, key, resolved.run_id)
-    return Run(_of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store)
+        resolved = resolved.model_copy(update={"run_id": claim(store, key, resolved.run_id)})
+        note_time(store, spec.name, key, resolved.run_id)
+    return Run(of_pipeline(spec.name, options, record_inputs(store, resolved, signer)), store)
 
 
 def reopen_run(run_id: str, store_uri: str | None = None, from_step: int | None = None) -> Run:
@@ -259,43 +259,3 @@ def _own_pages(store: Store, name: str) -> None:
             f"({slug(name)}-…).",
             remedy="Rename one of them; Prefect's pages do not distinguish '.', '_' and '-'.",
         )
-
-
-def _claim(store: Store, key: str, run_id: str) -> str:
-    """The run id that owns this idempotency key: ours, or the first one's."""
-    path = layout.trigger(key)
-    if store.create_once(path, {"schema_version": 1, "run_id": run_id}):
-        return run_id
-    return store.read_as(path, _run_named)
-
-
-def _note_time(store: Store, pipeline: str, key: str, run_id: str) -> None:
-    """Record that a scheduled time has its run, if the key is of one: `gc` deletes runs and their keys."""
-    if key.startswith(SCHEDULE_KEY):
-        record = ScheduledTime(key=key, run_id=run_id, at=now())
-        store.create_once(schedule_paths.scheduled(pipeline, key), record.to_json())
-
-
-def _resolved_before(store: Store, key: str | None) -> Resolved | None:
-    """The inputs of the run that owns this idempotency key; None if there is no such run yet."""
-    run_id = None if key is None else store.find_as(layout.trigger(key), _run_named)
-    if run_id is None or not store.claim(layout.run(run_id)):
-        return None
-    return read_inputs(store, run_id) if store.exists(layout.resolved(run_id)) else None
-
-
-def _of_pipeline(name: str, options: RunOptions, known: Resolved) -> Resolved:
-    """The inputs of the run with this key; UsageError if a person chose the key, and it is of another pipeline's run.
-
-    A flow run's own key is of one pipeline, which may have been renamed between two executions.
-    """
-    if (other := known.spec["name"]) == name or options.has_own_key:
-        return known
-    raise UsageError(
-        f"The key {options.key!r} is of the run {known.run_id} of the pipeline {other!r}, so {name!r} cannot use it.",
-        remedy="Choose another --key: one key is one run, whatever the pipeline.",
-    )
-
-
-def _run_named(trigger: dict[str, Any]) -> str:
-    return valid_name(trigger["run_id"])
