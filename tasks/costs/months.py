@@ -6,8 +6,9 @@ may still add to it.
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -64,23 +65,42 @@ def kept_costs(store: Store, month: Month) -> MonthCosts | None:
 
 
 def keep_months(store: Store, now: datetime) -> list[str]:
-    """Keep the figures of every month that is over and has runs but no record yet; returns those that were kept."""
+    """Keep the figures of every month that is over, that runs used and that has no record yet; returns their names."""
     kept = []
-    current = f"{now.astimezone(UTC):%Y-%m}"
-    known = set(store.list(layout.month_folder()))
-    # A run's id begins with the time of its start (UTC).
-    begun = {f"{run_id[:4]}-{run_id[4:6]}" for run_id in store.list(layout.runs()) if re.match(r"\d{8}-", run_id)}
-    for name in sorted(one for one in begun if one < current and f"{one}.json" not in known):
-        try:
-            month = month_named(name)
-        except UsageError:  # what is no month was not made by Trainwright
-            continue
+    for name in _used_months(store, f"{now.astimezone(UTC):%Y-%m}"):
+        month = month_named(name)
         figures = _counted(store, month, now)
         if figures.so_far and now - month.end < WAIT:
             continue
         if store.create_once(layout.month_costs(name), figures.to_json()):
             kept.append(name)
     return kept
+
+
+def _used_months(store: Store, current: str) -> list[str]:
+    """The months before the current one in which runs began or used something, and that have no record yet."""
+    known = {one.removesuffix(".json") for one in store.list(layout.month_folder())}
+    begun: dict[str, Month] = {}
+    for run_id in store.list(layout.runs()):
+        # A run's id begins with the time of its start (UTC); what names no month was not made by Trainwright.
+        if is_name(run_id) and re.match(r"[0-9]{8}-", run_id):
+            with contextlib.suppress(UsageError):
+                begun[run_id] = month_named(f"{run_id[:4]}-{run_id[4:6]}")
+    used = {month.name for month in begun.values() if month.name < current}
+    for run_id, month in begun.items():
+        # It may have worked in later months, in which no run began.
+        later = [one for one in _following(month, current) if one.name not in used | known]
+        if later:
+            with contextlib.suppress(CorruptError, UsageError):
+                done = usage_of(store, run_id).executions
+                used |= {one.name for one in later if charged(done, one.start.timestamp(), one.end.timestamp())}
+    return sorted(used - known)
+
+
+def _following(month: Month, current: str) -> Iterator[Month]:
+    """The months after one and before the current one."""
+    while (month := Month(month.end, (month.end + timedelta(days=31)).replace(day=1))).name < current:
+        yield month
 
 
 def deleted_runs(store: Store, start: datetime, end: datetime) -> dict[str, int]:

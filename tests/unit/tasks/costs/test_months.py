@@ -63,6 +63,17 @@ def test_a_charge_that_crosses_the_month_is_cut_at_its_end(store: Store) -> None
     assert seconds == [pytest.approx(60), pytest.approx(40)]
 
 
+def test_a_month_that_a_run_worked_in_and_none_began_in_is_kept(store: Store) -> None:
+    end = NOVEMBER.end.timestamp()
+    use(store, "20251130-235900-abcdef", began=end - 60, ended=end + 3 * 86_400, stages=[], gangs=[])
+    assert keep_months(store, datetime(2025, 12, 31, tzinfo=UTC)) == ["2025-11"]
+    # In January, nobody used anything.
+    assert keep_months(store, datetime(2026, 2, 2, tzinfo=UTC)) == ["2025-12"]
+    store.forget(layout.usage("20251130-235900-abcdef", "e1", "ended"))
+    kept = month_costs(store, month_named("2025-12"), LATER)
+    assert sum(line.node_seconds for line in kept.lines) == pytest.approx(3 * 86_400)
+
+
 def test_damaged_runs_are_named(store: Store) -> None:
     use(store)
     (Path(store.uri) / layout.usage(RUN, "e1", "ended")).chmod(0o600)
