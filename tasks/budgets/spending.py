@@ -112,6 +112,8 @@ class Spending:
         self._reserving = threading.Lock()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
+        self._every_s = EVERY_S
+        self._reserved = False
         self._warned: set[tuple[str, str, float, float]] = set()
 
     def admit(self) -> None:
@@ -130,13 +132,13 @@ class Spending:
             settle_run(run.store, run.run_id, budgets)
         for share in mine:
             self._refuse_empty(share)
+        self._reserved = True
         self._renew(budgets)
         if self._over is not None:
             raise self._over
         # The thread also finds budgets that are applied later.
-        every_s = EVERY_S if budgets is None else budgets.every_s
         context = contextvars.copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._keep, every_s / 4), name="budgets", daemon=True)
+        self._thread = threading.Thread(target=context.run, args=(self._keep,), name="budgets", daemon=True)
         self._thread.start()
 
     def begin(self, section: str, nodes: int, *, local: bool) -> None:
@@ -158,18 +160,19 @@ class Spending:
 
     def close(self) -> None:
         """Stop renewing, and replace what is held by what was used."""
-        if self._thread is None:
+        if not self._reserved:
             return
         self._closed.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         try:
             if (budgets := current_budgets(self._run.store)) is not None:
                 settle_run(self._run.store, self._run.run_id, budgets)
         except TrainwrightError as error:
             log.warning("what the run used of its budgets is settled later: %s", error.message)
 
-    def _keep(self, every_s: float) -> None:
-        while not self._closed.wait(every_s) and self._over is None:
+    def _keep(self) -> None:
+        while not self._closed.wait(self._every_s / 4) and self._over is None:
             try:
                 self._renew()
             except StorageUnavailable as error:  # nobody else can reserve meanwhile, either
@@ -184,9 +187,11 @@ class Spending:
         warnings: list[BudgetWarning] = []
         with self._reserving:
             budgets = budgets or current_budgets(self._run.store)
+            self._every_s = EVERY_S if budgets is None else budgets.every_s
             execution = self._execution()
             for share in self._shares(budgets, execution):
                 assert budgets is not None
+                self._tell_uncounted(share)
                 warnings += self._reserve(share, execution, budgets.every_s)
         for warning in warnings:
             self._tell(warning)
@@ -242,6 +247,14 @@ class Spending:
                 "unit": limit.unit,
             },
         )
+
+    def _tell_uncounted(self, share: Share) -> None:
+        """Warn, once, of a budget that was applied after the run began, and in which it cannot be counted."""
+        fault = price_fault(share, self._prices())
+        sentence = f"{fault} What this run uses there does not count."
+        if fault and sentence not in self.sentences:
+            log.warning("%s", sentence)
+            self.sentences.append(sentence)
 
     def _tell(self, warning: BudgetWarning) -> None:
         log.warning("%s", warning.sentence)

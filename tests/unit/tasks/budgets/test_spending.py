@@ -46,6 +46,7 @@ def run_in(store: Store, run_id: str = "r1", here: Price = FREE) -> Any:
     spec = SimpleNamespace(name="p", model_name="p", tags={"team": "a"}, train=SimpleNamespace(pool="gpu"))
     lists: dict[str, Any] = {"meters": [], "budgets": [], "spent": []}
     resolved = SimpleNamespace(price=DEAR, prices={"here": here}, store_rates=None)
+    resolved.price_of = lambda section: DEAR if section == "train" else resolved.prices.get(section)
     return SimpleNamespace(run_id=run_id, store=store, resolved=resolved, spec=spec, recorded=True, **lists)
 
 
@@ -255,7 +256,8 @@ def test_a_store_that_is_away_ends_no_run_and_a_damaged_ledger_does(
 
         monkeypatch.setattr(mine, "_renew", fails)
         mine._closed.clear()
-        mine._keep(0.001)
+        mine._every_s = 0.001
+        mine._keep()
         assert (mine.over() is error) == ends
 
 
@@ -267,6 +269,42 @@ def test_a_budget_that_is_applied_while_a_run_works_holds_for_it(store: Store) -
             spending.allowance(run, "train", local=False).admit(1)
 
     carry_out(run_in(store), work)
+
+
+def test_a_shorter_interval_that_is_applied_while_a_run_works_is_renewed_as_often(store: Store) -> None:
+    def work(run: Any) -> Any:
+        spending.admit(run)
+        content = {"all": {"per": "month", "limit": {"hours": 1.0}}}
+        apply_edition(store, "budgets", {"version": 1, "every_s": 0.2, "budgets": content})
+        renewed: list[float] = []
+        mine = run.budgets[0]
+        run.budgets[0]._renew()
+        mine._renew = lambda: renewed.append(mine._every_s) or mine._closed.set()
+        mine._keep()
+        assert renewed == [0.2]
+
+    carry_out(run_in(store), work)
+
+
+def test_a_run_at_an_unknown_price_is_told_of_a_budget_that_is_applied_later(store: Store) -> None:
+    def work(run: Any) -> Any:
+        spending.admit(run)
+        limited(store, {"amount": 10.0, "currency": "USD"})
+        for _ in range(2):
+            run.budgets[0]._renew()
+        assert run.budgets[0].sentences == [
+            "The budget all is in USD, and a price is unknown: of an unknown machine. What this run uses there does "
+            "not count."
+        ]
+
+    carry_out(run_in(store, here=Price(machine="", per_hour=None, price_date="")), work)
+
+
+def test_a_run_that_is_refused_while_it_reserves_holds_nothing_afterwards(store: Store) -> None:
+    share = limited(store, {"amount": 20.0, "currency": "USD"})
+    with pytest.raises(OverBudget):
+        carry_out(run_in(store, here=DEAR), spending.admit)
+    assert share.ledger(store).balance().holds == {}
 
 
 def test_ledgers_of_other_budgets_stay_apart(store: Store) -> None:
