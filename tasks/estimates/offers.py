@@ -104,6 +104,8 @@ def offers(
                 seconds, breaks = time_s(machine.name, nodes * devices), 0.0 if term == "on-demand" else None
                 if term == "spot" and seconds is not None:
                     seconds, breaks = with_interruptions(seconds, nodes, spot(machine, seconds))
+                    if seconds == float("inf"):  # it would never end
+                        continue
                 found.append(
                     Offer(
                         machine=machine.name,
@@ -142,9 +144,16 @@ def shortlist(found: Sequence[Offer]) -> list[Offer]:
 
 
 def verdict(found: Sequence[Offer]) -> str:
-    """One sentence: the cheapest, and whether it is worth distributing at all; "" without offers."""
+    """One sentence: the cheapest, and whether it is worth distributing at all; one for each currency."""
     if not found:
-        return "No machine whose memory and price the book knows has room for this training."
+        return "No machine whose memory and price the book knows can carry this training out."
+    currencies = sorted({one.currency for one in found})
+    if len(currencies) == 1:
+        return _of_currency(found)
+    return " ".join(f"In {name}: {_of_currency([one for one in found if one.currency == name])}" for name in currencies)
+
+
+def _of_currency(found: Sequence[Offer]) -> str:
     cheapest = found[0]
     place = f"{cheapest.nodes} × {cheapest.machine}{' (spot)' if cheapest.term == 'spot' else ''}"
     alone = next((one for one in found if one.nodes * one.devices == 1), None)
@@ -155,7 +164,7 @@ def verdict(found: Sequence[Offer]) -> str:
         )
         return sentence + (" One device is enough: distributing can only save time." if alone is not None else "")
     sentence = f"The cheapest is {place} with {cheapest.strategy}: {_money(cheapest)} in {_hours(cheapest)}."
-    if alone is None or alone.amount is None or alone.currency != cheapest.currency:
+    if alone is None or alone.amount is None:
         return sentence
     if alone is cheapest:
         return f"{sentence} Do not distribute: one device is the cheapest."

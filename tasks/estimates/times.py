@@ -55,10 +55,12 @@ def samples_ahead(trainer: Mapping[str, Any], epoch_steps: int, global_batch: in
         trainer: of the Lightning config; its batches are global batches. epoch_steps: 0 if unknown.
     """
     limit = trainer.get("limit_train_batches")
-    if isinstance(limit, int) and not isinstance(limit, bool) and limit > 1:
-        epoch_steps = min(epoch_steps, limit) if epoch_steps else 0
-    elif isinstance(limit, float) and 0 <= limit < 1:
-        epoch_steps = int(epoch_steps * limit)
+    if isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0:
+        # As Lightning reads it, 1 is one batch and 1.0 is all of them.
+        if isinstance(limit, int) or limit > 1:
+            epoch_steps = min(epoch_steps, int(limit))
+        elif limit < 1:
+            epoch_steps = int(epoch_steps * limit)
     steps, epochs = trainer.get("max_steps"), trainer.get("max_epochs")
     most = steps if isinstance(steps, int) and steps >= 0 else None
     if epochs is None and most is None:

@@ -104,12 +104,16 @@ def test_interruptions_lengthen_the_time(known: Interruptions, expected: tuple[f
     assert expected_time(3600, 1, known) == (pytest.approx(expected[0]), expected[1])
 
 
+def test_spot_nodes_on_which_it_would_never_end_are_not_offered() -> None:
+    assert {one.term for one in made(LARGE, spot=Interruptions(10.0, 36_000, ""))} == {"on-demand"}
+
+
 def test_each_node_may_be_taken_away() -> None:
     assert expected_time(3600, 5, Interruptions(1.0, 360, ""))[0] == pytest.approx(7200)
 
 
 SENTENCES: dict[str, tuple[list[Offer], str]] = {
-    "none": ([], "No machine whose memory and price the book knows has room for this training."),
+    "none": ([], "No machine whose memory and price the book knows can carry this training out."),
     "time unknown": (
         made(SMALL),
         "The cheapest that fits is 1 × small at 1 USD an hour; how long it takes there is unknown, because this "
@@ -119,6 +123,16 @@ SENTENCES: dict[str, tuple[list[Offer], str]] = {
         made(LARGE),
         "The cheapest is 1 × large (spot) with ddp: 7.50 USD in 2.5 h. One device (large) would take 10 h and cost "
         "30.00 USD.",
+    ),
+    "two currencies": (
+        made(
+            machine("large", 1, 1000, price(8.0)),
+            machine("far", 1, 1000, price(5.0, currency="EUR")),
+            time_s=lambda name, ranks: 3600.0 if name == "large" else None,
+        ),
+        "In EUR: The cheapest that fits is 1 × far at 5 EUR an hour; how long it takes there is unknown, because this "
+        "pipeline never trained there. One device is enough: distributing can only save time. In USD: The cheapest is "
+        "1 × large with single: 8.00 USD in 1 h. Do not distribute: one device is the cheapest.",
     ),
     "one device": (
         made(machine("large", 1, 1000, price(8.0)), time_s=lambda name, ranks: 3600.0),

@@ -19,6 +19,9 @@ SAMPLES: list[tuple[dict[str, Any], int, int | None]] = [
     ({"max_epochs": -1}, 10, None),  # without an end
     ({}, 10, 80_000),  # Lightning's 1,000 epochs
     ({"max_epochs": 2, "limit_train_batches": 4}, 10, 64),
+    ({"max_epochs": 2, "limit_train_batches": 1}, 10, 16),
+    ({"max_epochs": 2, "limit_train_batches": 4.0}, 10, 64),
+    ({"max_epochs": 2, "limit_train_batches": 4}, 0, None),
     ({"max_epochs": 2, "limit_train_batches": 0.5}, 10, 80),
     ({"max_epochs": 2, "limit_train_batches": 1.0}, 10, 160),
     ({"max_epochs": 0}, 10, 0),
