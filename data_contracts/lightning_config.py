@@ -16,6 +16,7 @@ from typing import Any
 
 from data_contracts.pipeline_spec import DataSpec, PipelineSpec
 from data_contracts.pipeline_spec.credentials import addresses_with_credentials
+from data_contracts.syntax_trees import syntax_tree
 from data_contracts.yaml_document import Document, FieldPath, Problem, dotted, shown
 from data_contracts.yaml_text import read_document
 
@@ -212,7 +213,7 @@ def trainer_arguments() -> tuple[str, ...]:
         return ()
     trainers = (
         node
-        for node in ast.walk(ast.parse(source.read_text("utf-8")))
+        for node in ast.walk(syntax_tree(source.read_text("utf-8")))
         if isinstance(node, ast.ClassDef) and node.name == "Trainer"
     )
     makers = (

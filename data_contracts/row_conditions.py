@@ -11,6 +11,8 @@ import ast
 import math
 from dataclasses import dataclass
 
+from data_contracts.syntax_trees import syntax_tree
+
 _LONGEST = 2000
 _DEEPEST = 40
 _MOST_LISTED = 1000
@@ -43,7 +45,7 @@ def read_condition(text: str) -> Condition:
         raise ConditionError(f"must have at most {_LONGEST:,} characters, and has {len(text):,}")
     text = text.strip()
     try:
-        tree = ast.parse(text, mode="eval").body
+        tree = syntax_tree(text, mode="eval").body
     except SyntaxError as error:
         before = sum(len(line) + 1 for line in text.splitlines()[: (error.lineno or 1) - 1])
         at = before + error.offset if error.offset else len(text) + 1  # without an offset, the end came too early

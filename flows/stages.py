@@ -12,13 +12,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data_contracts.syntax_trees import syntax_tree
+
 if TYPE_CHECKING:
     from tasks.stages.stage import Stage
 
 
 def listed() -> dict[str, str]:
     """The stages' modules in order, each with a description of its stage."""
-    tree = ast.parse(Path(__file__).with_name("retrain.py").read_text())
+    tree = syntax_tree(Path(__file__).with_name("retrain.py").read_text())
     tables = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "LINE"]
     return ast.literal_eval(tables[0].value)
 

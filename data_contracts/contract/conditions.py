@@ -18,6 +18,7 @@ from typing import Any
 from data_contracts.contract.measures import Where
 from data_contracts.contract.questions import EXACT, Kind, is_flag, is_number
 from data_contracts.contract.syntax import OF_PANDAS
+from data_contracts.syntax_trees import syntax_tree
 
 # Of each column of the data, how DuckDB sees it; None if it does not.
 Kinds = Mapping[str, Kind | None]
@@ -150,7 +151,7 @@ def _parsed(text: str) -> dict[str, Any] | None:
     if len(text.strip().splitlines()) != 1:
         return None  # pandas refuses such a text, or reads its lines as several expressions
     try:
-        return _tree(ast.parse(text.strip(), mode="eval").body)
+        return _tree(syntax_tree(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 

@@ -11,6 +11,8 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from data_contracts.syntax_trees import syntax_tree
+
 # Names that pandas' expressions define (pandas.core.computation.scope): they hide columns of these names.
 OF_PANDAS = {"Inf", "Timestamp", "datetime", "inf", "list", "tuple", "index"}
 
@@ -57,7 +59,7 @@ def _module(text: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(text.strip().replace("&", " and ").replace("|", " or "))
+            return syntax_tree(text.strip().replace("&", " and ").replace("|", " or "))
     except SyntaxError:
         raise
     except (ValueError, RecursionError, MemoryError):

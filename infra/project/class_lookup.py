@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from data_contracts.errors import UsageError
+from data_contracts.syntax_trees import syntax_tree
 
 
 def is_in_project(root: Path, dotted: str) -> bool:
@@ -89,7 +90,7 @@ def _is_package(folder: Path) -> bool:
 def _top_level_names(source: Path) -> set[str] | None:
     """Names that a module's top level binds; None if its text does not show them."""
     try:
-        tree = ast.parse(source.read_bytes())
+        tree = syntax_tree(source.read_bytes())
     except (SyntaxError, ValueError):
         return None
     names: set[str] = set()
