@@ -37,9 +37,9 @@ class Step:
 def plan(run: Run, line: Line) -> list[Step]:
     """What each stage of the line would do, in order. A stage whose inputs are not made yet must run.
 
-    UsageError if a training that would run cannot fit its machine or names columns that its dataset does not have, or
-    if the ranks that would verify or score the checkpoint cannot load it, or if a requirement for promotion cannot be
-    met; so does a run.
+    UsageError if a training that would run cannot fit its machine, has fewer rows than a global batch or names columns
+    that its dataset does not have, or if the ranks that would verify or score the checkpoint cannot load it, or if a
+    requirement for promotion cannot be met; so does a run.
     """
     refuse_early(run)
     steps: list[Step] = []

@@ -24,6 +24,7 @@ from tasks.stages.placement import placed
 from tasks.stages.shard import shard
 from tasks.stages.stage import Done, PlannedAction, Stage
 from tasks.stages.trainings import continuation, find_training, sealed_settings, training_key, training_of, usable
+from training.order.rank_plan import refuse_too_few
 
 log = logging.getLogger("trainwright")
 # Waiting for data beyond this share of a training's time gives a warning; and what to change, by cause.
@@ -88,8 +89,13 @@ def run_training(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpoint
 
 
 def refuse(run: Run, dataset: Dataset | None) -> None:
-    """UsageError if the training cannot fit its machine, or names columns that its dataset does not have."""
+    """UsageError if the training cannot fit its machine, has too few rows for a step, or names columns that its dataset
+    does not have.
+    """
     refuse_unknown(run, dataset)
+    # A mixture and the user's own data module have rows beside these.
+    if dataset is not None and not run.resolved.mixture and "data" not in run.resolved.lightning:
+        refuse_too_few(dataset.rows("train"), run.spec.train.global_batch_size)
     refuse_unfit(run)
 
 

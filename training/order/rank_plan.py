@@ -59,14 +59,20 @@ def make_plan(num_rows: int, train: TrainSpec, world_size: int) -> Plan:
             f"train.global_batch_size {size} is not divisible by {world_size} ranks.",
             remedy="Change it, or change train.nodes and train.devices.",
         )
-    if num_rows < size:
-        raise UsageError(
-            f"The train split has {num_rows} rows, fewer than train.global_batch_size {size}, so no step can be taken.",
-            remedy="Lower train.global_batch_size, or give more data.",
-        )
+    refuse_too_few(num_rows, size)
     per_rank = size // world_size
     most = min(train.micro_batch_size or per_rank, per_rank)
     # micro_batch_size is the most that one device takes: on a smaller gang it may not divide the rows of a rank.
     micro = next(rows for rows in range(most, 0, -1) if per_rank % rows == 0)
     steps = num_rows // size
     return Plan(num_rows, size, world_size, micro, per_rank // micro, steps, num_rows - steps * size)
+
+
+def refuse_too_few(num_rows: int, global_batch_size: int) -> None:
+    """UsageError if the rows do not fill one global batch."""
+    if num_rows < global_batch_size:
+        raise UsageError(
+            f"The train split has {num_rows} rows, fewer than train.global_batch_size {global_batch_size}, so no step "
+            "can be taken.",
+            remedy="Lower train.global_batch_size, or give more data.",
+        )

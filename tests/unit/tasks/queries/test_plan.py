@@ -109,3 +109,8 @@ def test_a_key_that_is_missing_is_refused_as_by_a_run(golden: Path) -> None:
     run = opened(golden, "promote.approvers=['file:nobody.pub']", "promote.approval=manual")
     with pytest.raises(UsageError, match="promote.approvers"):
         plan(run, stages())
+
+
+def test_a_batch_that_the_rows_do_not_fill_is_refused_before_nodes_are_launched(golden: Path) -> None:
+    with pytest.raises(UsageError, match=r"has 492 rows, fewer than train\.global_batch_size 512, so no step"):
+        plan(opened(golden, "train.global_batch_size=512"), stages())
