@@ -17,8 +17,8 @@ def _reap(command: argparse.ArgumentParser) -> None:
 def _gc(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", help="store to clean; default: only .trainwright in this folder")
     command.add_argument("--dry-run", action="store_true", help="list what would be deleted, and delete nothing")
-    help_ = "days to keep runs, and results that nothing refers to, after their last use; default 30"
-    command.add_argument("--keep-days", type=float, default=30.0, metavar="N", help=help_)
+    help_ = "days to keep runs, and results that nothing refers to, after their last use; default 31"
+    command.add_argument("--keep-days", type=float, default=31.0, metavar="N", help=help_)
     help_ = "hours to keep everything else, such as unfinished work; default 24"
     command.add_argument("--grace-hours", type=float, default=24.0, metavar="N", help=help_)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from data_contracts.errors import UsageError
@@ -20,7 +20,7 @@ from tasks.run.run import known_store_list
 
 def gc(arguments: argparse.Namespace) -> Answer:
     """The `gc` command."""
-    if arguments.keep_days < 0 or arguments.grace_hours < 0:
+    if not (arguments.keep_days >= 0 and arguments.grace_hours >= 0):  # NaN is neither
         raise UsageError("gc: --keep-days and --grace-hours cannot be negative.", remedy="Give 0 or more.")
     limits = Limits(keep_s=arguments.keep_days * DAY_S, grace_s=arguments.grace_hours * 3600)
 
@@ -30,7 +30,7 @@ def gc(arguments: argparse.Namespace) -> Answer:
     store = _store(arguments.store)
     if not arguments.dry_run:
         # What the deleted runs cost stays known.
-        keep_months(store, datetime.now(UTC))
+        keep_months(store, datetime.now(UTC), timedelta(days=min(arguments.keep_days, timedelta.max.days)))
     done = collect(store, by=audit.actor(), limits=limits, dry_run=arguments.dry_run, on_gone=say)
     text = _table(store, done, arguments.dry_run)
     value = {"store": store.uri, "dry_run": arguments.dry_run} | done.to_json()

@@ -28,7 +28,7 @@ class Limits:
         grace_s: for unfinished and all other items: no work in progress is this old.
     """
 
-    keep_s: float = 30 * DAY_S
+    keep_s: float = 31 * DAY_S
     grace_s: float = DAY_S
 
 

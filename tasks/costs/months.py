@@ -22,7 +22,7 @@ from tasks.costs.charges import Charge
 from tasks.costs.histories import usage_of
 from tasks.costs.sums import charged
 
-# A run that never ends, because nobody resumes it, holds its month's record up for so long; gc waits for 30 days.
+# A run that never ends, because nobody resumes it, holds its month's record up for so long, at most.
 WAIT = timedelta(days=20)
 
 
@@ -64,13 +64,17 @@ def kept_costs(store: Store, month: Month) -> MonthCosts | None:
     return store.find_as(layout.month_costs(month.name), MonthCosts.from_json)
 
 
-def keep_months(store: Store, now: datetime) -> list[str]:
-    """Keep the figures of every month that is over, that runs used and that has no record yet; returns their names."""
+def keep_months(store: Store, now: datetime, keep: timedelta = timedelta.max) -> list[str]:
+    """Keep the figures of every month that is over, that runs used and that has no record yet; returns their names.
+
+    Args:
+        keep: after which age gc deletes runs. Once the first of a month may be so old, its record waits for nobody.
+    """
     kept = []
     for name in _used_months(store, f"{now.astimezone(UTC):%Y-%m}"):
         month = month_named(name)
         figures = _counted(store, month, now)
-        if figures.so_far and now - month.end < WAIT:
+        if figures.so_far and now - month.end < WAIT and now - month.start < keep:
             continue
         if store.create_once(layout.month_costs(name), figures.to_json()):
             kept.append(name)

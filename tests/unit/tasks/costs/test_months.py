@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
+from infra.gc import Limits
 from infra.store import Store, layout, open_store
 from tasks.costs.months import deleted_runs, keep_months, kept_costs, month_before, month_costs, month_named
 from tasks.pages.cost_page import cost_markdown, cost_page
@@ -51,6 +52,17 @@ def test_a_run_that_has_not_ended_holds_its_month_up_for_a_while(store: Store) -
     figures = month_costs(store, NOVEMBER, LATER)
     assert figures.so_far == ["20251125-160000-abcdef"]
     assert keep_months(store, LATER + timedelta(days=20)) == ["2025-11"]
+
+
+def test_a_month_is_kept_before_gc_deletes_its_first_runs(store: Store) -> None:
+    """With the default of gc, no run is deleted before its month is over; then the record waits for nobody."""
+    keep = timedelta(seconds=Limits().keep_s)
+    use(store, "20251101-000000-abcdef", began=NOVEMBER.start.timestamp(), ended=NOVEMBER.start.timestamp() + 9)
+    use(store, "20251125-160000-abcdef", what="began", ended=None)
+    store.pointer(layout.usage_beat("20251125-160000-abcdef", "e1")).swap(None, {"at": BEGAN + 50, "stage": "train"})
+    assert keep >= timedelta(days=31)
+    assert keep_months(store, NOVEMBER.start + keep - timedelta(hours=1), keep) == []
+    assert keep_months(store, NOVEMBER.start + keep, keep) == ["2025-11"]
 
 
 def test_a_charge_that_crosses_the_month_is_cut_at_its_end(store: Store) -> None:
