@@ -43,7 +43,7 @@ FREE = Price(machine="m", per_hour=0.0, price_date="2026-01-01")
 def run_in(store: Store, run_id: str) -> Any:
     """What `tasks.budgets` and the meter read of a run."""
     spec = SimpleNamespace(name="p", model_name="p", tags={}, train=SimpleNamespace(pool=None))
-    resolved = SimpleNamespace(price=FREE, prices={"here": FREE})
+    resolved = SimpleNamespace(price=FREE, prices={"here": FREE}, store_rates=None)
     lists: dict[str, Any] = {"meters": [], "budgets": [], "spent": []}
     return SimpleNamespace(run_id=run_id, store=store, resolved=resolved, spec=spec, recorded=True, **lists)
 
