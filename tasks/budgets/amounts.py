@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from data_contracts.budgets import Budget, Budgets, Limit
+from data_contracts.errors import CorruptError
 from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage
 from infra.budgets.ledger import Ledger
@@ -16,6 +17,8 @@ from tasks.costs.sums import charged
 # Before and after all moments that a record may have.
 ALWAYS = (-6e10, 2e11)
 HOUR_S = 3600.0
+# An execution of more months is a damaged record, and each month of it would get a ledger.
+MOST_MONTHS = 120
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,16 @@ def month_bounds(month: str) -> tuple[float, float]:
 
 
 def months(began: float, ended: float) -> list[str]:
-    """Every month of a span of time, in order; of an empty one the month of its start."""
+    """Every month of a span of time, in order; of an empty one the month of its start.
+
+    CorruptError for one that begins before 1970, or has more than MOST_MONTHS.
+    """
+    if began < 0:
+        raise CorruptError("A record of use begins before 1970.")
     found = [month_of(began)]
     while (following := month_bounds(found[-1])[1]) < ended:
+        if len(found) == MOST_MONTHS:
+            raise CorruptError(f"A record of use spans more than {MOST_MONTHS} months, from {found[0]}.")
         found.append(month_of(following))
     return found
 
@@ -92,8 +102,12 @@ def per_second(limit: Limit, price: Price) -> float:
 
 
 def price_fault(share: Share, prices: Iterable[Price]) -> str:
-    """Why a budget in money cannot be counted at these prices, as a sentence; "" if it can."""
+    """Why a budget cannot be counted at these prices, as a sentence; "" if it can."""
     currency = share.budget.limit.currency
+    if share.budget.limit.gpu_hours is not None:
+        for price in prices:
+            if not price.machine and price.pool:  # its devices are unknown, and would count as none
+                return f"The budget {share.name} is in GPU-hours, and nobody knows the GPUs of {price.place}."
     if currency is None:
         return ""
     for price in prices:

@@ -54,7 +54,7 @@ def admit(run: Run) -> None:
 
     Raises:
         OverBudget: a budget of the run has nothing left for it.
-        UsageError: a budget is in money, and a price is unknown or in another currency.
+        UsageError: a budget cannot be counted at the prices of the run.
         CorruptError: a record of a budget is damaged.
     """
     for spending in run.budgets:
@@ -126,7 +126,7 @@ class Spending:
         for share in mine:
             if fault := price_fault(share, self._prices()):
                 raise UsageError(
-                    fault, remedy="Add the price to a price book (docs/cost.md), or give the budget in hours."
+                    fault, remedy="Add it to a price book (docs/cost.md), or give the budget in hours."
                 )
         if budgets is not None:
             settle_run(run.store, run.run_id, budgets)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.budgets import Budgets, Limit
+from data_contracts.errors import CorruptError
 from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
 from tasks.budgets.amounts import Share, month_bounds, months, per_second, price_fault, shares, used
@@ -111,9 +112,21 @@ def test_a_limit_that_is_raised_keeps_what_was_used_and_another_unit_does_not() 
             "The budget b is in USD, and a price is unknown: of the pool gpu, which the price book does not have.",
         ),
         ("other money", [GPU], "The budget b is in EUR, and the price of gpu is in USD."),
+        ("GPU-hours", [GPU, HERE, Price(machine="local", per_hour=None, price_date="")], ""),
+        (
+            "GPU-hours",
+            [Price(machine="", per_hour=None, price_date="", pool="gpu")],
+            "The budget b is in GPU-hours, and nobody knows the GPUs of the pool gpu, which the price book does not have.",
+        ),
     ],
 )
-def test_a_budget_in_money_needs_prices(limit: str, prices: list[Price], expected: str) -> None:
+def test_a_budget_needs_what_it_counts_of_each_machine(limit: str, prices: list[Price], expected: str) -> None:
     content = {"version": 1, "budgets": {"b": {"per": "month", "limit": LIMITS[limit].model_dump()}}}
     share = Share("b", Budgets.model_validate(content).budgets["b"], "2026-11")
     assert price_fault(share, prices) == expected
+
+
+@pytest.mark.parametrize("span", [(-6e10, 0.0), (0.0, 2e11), (-1.0, 1.0)])
+def test_a_span_that_no_run_has_is_damage_and_makes_no_ledgers(span: tuple[float, float]) -> None:
+    with pytest.raises(CorruptError, match="A record of use"):
+        months(*span)

@@ -191,7 +191,7 @@ def test_the_events_have_stable_names(share: float, event: str, monkeypatch: pyt
 def test_an_unknown_price_is_told_and_not_counted_as_nothing(store: Store) -> None:
     limited(store, {"amount": 100.0, "currency": "USD"})
     unknown = Price(machine="", per_hour=None, price_date="")
-    with pytest.raises(UsageError, match="a price is unknown: of an unknown machine. Add the price"):
+    with pytest.raises(UsageError, match="a price is unknown: of an unknown machine. Add it"):
         carry_out(run_in(store, here=unknown), spending.admit)
 
 
