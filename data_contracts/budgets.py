@@ -24,6 +24,8 @@ EVERY_S = 60.0
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# What was used: bounded, so that no sum of what a store's writers may have planted is infinite.
+Used = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Kind = Literal["budgets", "policy"]
 
@@ -161,7 +163,7 @@ class Hold(Record):
 
     run_id: Name
     execution: Name
-    amount: float = Field(ge=0, allow_inf_nan=False)
+    amount: Used
 
 
 class Balance(Record):
@@ -183,7 +185,7 @@ class SpendingEntry(HandOff):
     period: Name
     run_id: Name
     execution: Name
-    amount: float = Field(ge=0, allow_inf_nan=False)
+    amount: Used
     unit: str
     at: str
 

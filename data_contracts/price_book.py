@@ -16,7 +16,9 @@ Term = Literal["on-demand", "spot"]
 
 
 Currency = Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# More than anything costs; so no sum of amounts is infinite.
+MOST = 1e12
+Amount = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 
 
 class MachinePrice(Section):
@@ -47,7 +49,7 @@ class MachinePrice(Section):
 class MachineEntry(Section):
     """A kind of node."""
 
-    devices: int | None = Field(default=None, ge=0)
+    devices: int | None = Field(default=None, ge=0, le=10**6)
     """Accelerators of a node; 0 for CPU only. Default: as the shipped book says, else 0."""
     memory_bytes: int | None = Field(default=None, ge=0)
     """Memory of one accelerator in bytes; 0 if unknown. Default: as the shipped book says, else 0."""

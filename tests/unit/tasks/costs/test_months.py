@@ -29,6 +29,15 @@ def use(store: Store, run_id: str = RUN, what: str = "ended", **changes: object)
     store.create_once(layout.usage(run_id, one.execution, what), one.to_json())
 
 
+@pytest.mark.parametrize("change", [{"usd_per_hour": -5.0}, {"usd_per_hour": 1.7e308}, {"devices": -8}])
+def test_a_run_whose_prices_somebody_changed_is_not_counted(store: Store, change: dict[str, float]) -> None:
+    one = execution(run_id=RUN).to_json()
+    for price in one["prices"].values():
+        price.update(change)
+    store.create_once(layout.usage(RUN, "e1", "ended"), one)
+    assert month_costs(store, NOVEMBER, LATER).unreadable == [RUN]
+
+
 def test_a_month_is_kept_once_it_is_over_and_stays(store: Store) -> None:
     use(store)
     assert keep_months(store, NOVEMBER.end - timedelta(seconds=1)) == []
