@@ -120,9 +120,7 @@ class _Walk:
         self.places: dict[FieldPath, str] = {}
 
     def value(self, node: yaml.Node, field: FieldPath) -> Any:
-        self._seen += 1
-        if self._seen > MAX_VALUES:
-            raise SpecError(f"{self._at(node)}: stands for more than {MAX_VALUES} values; use fewer aliases.")
+        self._count(node)
         if not field or isinstance(field[-1], int):
             self.places[field] = self._at(node)  # a key has its own line already
         if isinstance(node, yaml.SequenceNode):
@@ -135,10 +133,16 @@ class _Walk:
             return values
         return self._scalar(node, field)
 
+    def _count(self, node: yaml.Node) -> None:
+        self._seen += 1
+        if self._seen > MAX_VALUES:
+            raise SpecError(f"{self._at(node)}: stands for more than {MAX_VALUES} values; use fewer aliases.")
+
     def _pairs(self, node: yaml.MappingNode, field: FieldPath) -> dict[str, tuple[yaml.Node, yaml.Node]]:
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key_node, value_node in node.value:
+            self._count(value_node)  # merges are expanded like aliases
             if key_node.tag == _MERGE:
                 for base in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
                     if not isinstance(base, yaml.MappingNode):

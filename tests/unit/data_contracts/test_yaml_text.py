@@ -104,10 +104,11 @@ def test_what_is_refused(text: str) -> None:
     assert str(caught.value) == f"f.yaml:{REFUSED[text]}"
 
 
-def test_a_few_aliases_that_stand_for_billions_of_values_are_refused() -> None:
-    levels = [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+@pytest.mark.parametrize(("first", "each"), [("x", "[%s]"), ("{k: 1}", "{<<: [%s]}")])
+def test_a_few_aliases_that_stand_for_billions_of_values_are_refused(first: str, each: str) -> None:
+    levels = [f"a{n}: &a{n} {each % ', '.join([f'*a{n - 1}'] * 10)}" for n in range(1, 12)]
     with pytest.raises(SpecError, match=rf"stands for more than {MAX_VALUES} values; use fewer aliases\.$"):
-        parse("\n".join(["a0: &a0 x", *levels]), "f.yaml")
+        parse("\n".join([f"a0: &a0 {first}", *levels]), "f.yaml")
 
 
 @pytest.mark.parametrize(
