@@ -128,6 +128,8 @@ class Policy(Section):
             if value is None:
                 wanted = "any value" if allowed == "any" else f"one of {', '.join(allowed)}"
                 return name, f"is missing, and the policy demands it, with {wanted}"
+            if allowed == "any" and not value.strip():
+                return name, "is empty, and the policy demands a value"
             if allowed != "any" and value not in allowed:
                 return name, f"{value!r} is not allowed by the policy, which has {', '.join(allowed) or 'no value'}"
         return None

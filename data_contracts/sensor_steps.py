@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from data_contracts.records import HandOff
+from pydantic import Field
+
+from data_contracts.records import HandOff, Record
+
+
+class SensorCursor(Record):
+    """The newest step of a sensor whose run has been started."""
+
+    sensor: str
+    step: int = Field(ge=0, strict=True)
 
 
 class SensorStep(HandOff):

@@ -13,7 +13,9 @@ from flows.commands.guard import Answer
 from flows.commands.tables import table
 from infra.budgets.editions import apply_edition, newest_edition
 from infra.budgets.files import read_rules
-from infra.store import Store
+from infra.signing.configured import configured_key
+from infra.store import Store, budget_paths
+from infra.store.records import parsed
 from tasks.budgets.settling import settle_all
 from tasks.budgets.standing import Standing, prepare, standings
 from tasks.run.run import known_store_list
@@ -101,13 +103,16 @@ def _month(text: str | None) -> str:
 
 def _of(edition: Edition) -> str:
     kind: Kind = edition.kind
-    signed = ", signed" if edition.signature is not None else ""
+    checked = "signed" if configured_key() is not None else "with a signature that is not checked here, without the key"
+    signed = f", {checked}" if edition.signature is not None else ""
     return f"version {edition.n} of the {kind}, applied by {edition.by} at {edition.at[:16]} UTC{signed}"
 
 
 def _json(edition: Edition) -> dict[str, Any]:
-    value = edition.to_json()
-    return {**value, "signature": None if edition.signature is None else edition.signature["signatures"][0]["keyid"]}
+    value, path = edition.to_json(), budget_paths.edition(edition.kind, edition.n)
+    signed = edition.signature
+    key = None if signed is None else parsed(path, lambda one: str(one["signatures"][0]["keyid"]), signed)
+    return {**value, "signature": key}
 
 
 def _row(one: Standing) -> list[str]:

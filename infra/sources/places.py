@@ -124,6 +124,12 @@ class Folder:
             raise StorageUnavailable(f"{uri} cannot be read now ({error.strerror}).") from error
 
     def _found(self, name: str) -> SourceEntry:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"{name.encode(errors='backslashreplace').decode()} has a name that is not UTF-8.", remedy="Rename it."
+            ) from error
         if os.path.isdir(name):
             raise UsageError(f"{name} is a folder.", remedy=f"Name its files with a glob, such as {name}/*.csv.")
         stamp = stamp_of_stat(os.stat(name))

@@ -125,9 +125,7 @@ class Spending:
         mine = self._shares(budgets, self._execution())
         for share in mine:
             if fault := price_fault(share, self._prices()):
-                raise UsageError(
-                    fault, remedy="Add it to a price book (docs/cost.md), or give the budget in hours."
-                )
+                raise UsageError(fault, remedy="Add it to a price book (docs/cost.md), or give the budget in hours.")
         if budgets is not None:
             settle_run(run.store, run.run_id, budgets)
         for share in mine:

@@ -7,6 +7,7 @@ has an environment of its own or a module mentions a file that was left out.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -64,7 +65,7 @@ def refuse_incomplete(store: Store, bundle: CodeBundle, names: Sequence[str], en
 
 def _mentions_left_out(chosen: ProjectFiles) -> bool:
     """Whether the text of a packed module contains the name or the suffix of a file that was left out."""
-    words = {word.encode() for one in chosen.left_out for word in _words(PurePosixPath(one.path))}
+    words = {os.fsencode(word) for one in chosen.left_out for word in _words(PurePosixPath(one.path))}
     modules = [path for name, path in chosen.packed.items() if name.endswith(".py")] if words else []
     return any(word in text for text in map(Path.read_bytes, modules) for word in words)
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from data_contracts.canonical import digest
-from data_contracts.errors import UsageError
-from data_contracts.sensor_steps import SensorStep
+from data_contracts.errors import CorruptError, UsageError
+from data_contracts.sensor_steps import SensorCursor, SensorStep
 from infra.audit import actor, now
 from infra.store import Store, schedule_paths
 from infra.store.pointers import Pointer, PointerMoved, Versioned
+from infra.store.records import parsed
 from tasks.run.options import SENSOR_KEY
 
 # Every so many steps, a step lists all files, so that no look reads more steps than this.
@@ -70,8 +71,9 @@ class Sensor:
 
         Raises:
             UsageError: the cursor was deleted.
+            CorruptError: it is damaged.
         """
-        cursor = self._pointer.read() or self._begun()
+        cursor = self._cursor() or self._begun()
         if cursor is None:
             return self._first(starts=start is not None)
         started = []
@@ -92,8 +94,11 @@ class Sensor:
         """Set the cursor: all files that are there count as seen, or none; returns what happens next."""
         files = self._marks() if to == "now" else {}
         steps, cursor = self._numbers(), self._pointer.read()
-        n = max([-1 if cursor is None else cursor.value["step"], *steps]) + 1
-        sensor = uuid.uuid4().hex if cursor is None else cursor.value["sensor"]
+        known = None
+        with contextlib.suppress(CorruptError):
+            known = self._cursor()
+        n = max([-1 if known is None else known.value["step"], *steps]) + 1
+        sensor = uuid.uuid4().hex if known is None else known.value["sensor"]
         step = self._record(sensor, n, files.values(), whole=True, starts=False)
         if step is None or self._move(cursor, step) is None:
             raise UsageError(f"Another sensor of {self.pipeline} is at work.", remedy="Try again.")
@@ -104,6 +109,13 @@ class Sensor:
     @property
     def _pointer(self) -> Pointer:
         return self.store.pointer(schedule_paths.sensor_cursor(self.pipeline))
+
+    def _cursor(self) -> Versioned | None:
+        """The cursor; None if there is none. CorruptError if it is damaged."""
+        found = self._pointer.read()
+        if found is not None:
+            parsed(schedule_paths.sensor_cursor(self.pipeline), SensorCursor.model_validate, found.value)
+        return found
 
     def _begun(self) -> Versioned | None:
         """The cursor of a sensor that was killed in its first look; None if it has never looked; UsageError."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.budgets import Budgets, Policy
+from data_contracts.budgets import Budgets, Edition, Policy
 from data_contracts.errors import CorruptError, SpecError, UsageError
 from data_contracts.load import load_spec
 from data_contracts.resolved import Price
@@ -235,3 +235,17 @@ def test_the_store_s_policy_and_the_environment_s_are_both_met(
     error = said(capsys, "plan", str(path), code=2)
     assert f"{path}: tags.team: 'tests' is not allowed by the policy, which has sales." in error
     assert "TRAINWRIGHT_POLICY" in error
+
+
+@pytest.mark.parametrize("signature", [{"a": 1}, {"signatures": []}, {"signatures": [{"keyid": "k"}]}])
+def test_a_planted_version_is_one_sentence_and_not_said_to_be_signed(
+    signature: dict[str, object], store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = {"version": 1, "budgets": {"a": {"per": "run", "limit": {"hours": 1}}}}
+    planted = Edition(kind="budgets", n=0, content=content, by="eve", at="2026-11-25", signature=signature)
+    store.create_once(budget_paths.edition("budgets", 0), planted.to_json())
+    (Path(store.uri) / "editions/budgets/007.json").write_text("{}")
+    if signature.get("signatures"):
+        assert "with a signature that is not checked here" in said(capsys, "budget", "--store", store.uri)
+    else:
+        assert "editions/budgets/0.json" in said(capsys, "budget", "--store", store.uri, code=6)

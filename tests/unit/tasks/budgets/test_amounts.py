@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.budgets import Budgets, Limit
+from data_contracts.budgets import Budgets, Limit, Policy
 from data_contracts.errors import CorruptError
 from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
@@ -116,7 +116,8 @@ def test_a_limit_that_is_raised_keeps_what_was_used_and_another_unit_does_not() 
         (
             "GPU-hours",
             [Price(machine="", per_hour=None, price_date="", pool="gpu")],
-            "The budget b is in GPU-hours, and nobody knows the GPUs of the pool gpu, which the price book does not have.",
+            "The budget b is in GPU-hours, and nobody knows the GPUs of the pool gpu, which "
+            "the price book does not have.",
         ),
     ],
 )
@@ -130,3 +131,10 @@ def test_a_budget_needs_what_it_counts_of_each_machine(limit: str, prices: list[
 def test_a_span_that_no_run_has_is_damage_and_makes_no_ledgers(span: tuple[float, float]) -> None:
     with pytest.raises(CorruptError, match="A record of use"):
         months(*span)
+
+
+def test_an_empty_tag_is_not_any_value() -> None:
+    policy = Policy(version=1, tags={"cost-centre": "any"})
+    assert policy.fault({"cost-centre": "7"}) is None
+    for empty in ("", " "):
+        assert policy.fault({"cost-centre": empty}) == ("cost-centre", "is empty, and the policy demands a value")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import CorruptError, UsageError
 from infra.store import Store, open_store, schedule_paths
 from tasks.run import sensing
 from tasks.run.sensing import Look, Sensor, StillArriving
@@ -195,3 +195,15 @@ def test_a_hundred_thousand_files_are_listed_twice_and_stored_in_two_megabytes(b
     assert begun.look().new == 100_000
     assert begun.look().what == "nothing"
     assert (begun.folder / schedule_paths.sensor_step("tiny", 1)).stat().st_size < 2_100_000
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {"sensor": "s", "step": "0"}, {"sensor": "s", "step": True}, {"sensor": {}, "step": 0}]
+)
+def test_a_cursor_that_somebody_changed_is_damage_until_it_is_reset(begun: Site, value: dict[str, object]) -> None:
+    pointer = begun.store.pointer(schedule_paths.sensor_cursor("tiny"))
+    pointer.swap(pointer.read(), value)
+    with pytest.raises(CorruptError, match="cursor is not the record that belongs there"):
+        begun.look()
+    assert "count as seen" in begun.sensor().reset("now")
+    assert begun.look().what == "nothing"

@@ -113,3 +113,12 @@ def test_external_data_has_no_sensor(tmp_path: Path) -> None:
     )
     with pytest.raises(UsageError, match="schedule.sensor: needs data.source, and data is external"):
         load_spec(path, [])
+
+
+def test_a_name_that_is_not_text_is_one_sentence(tmp_path: Path) -> None:
+    root, sensor, _ = project(tmp_path)
+    sensor.look(str)
+    (root / "in/a").mkdir(parents=True)
+    (root / os.fsdecode(b"in/a/rows-\xff.csv")).write_text("id\n1\n")
+    with pytest.raises(UsageError, match=r"in/a/rows-\\udcff.csv has a name that is not UTF-8"):
+        sensor.look(str)
