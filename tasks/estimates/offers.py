@@ -104,8 +104,6 @@ def offers(
                 seconds, breaks = time_s(machine.name, nodes * devices), 0.0 if term == "on-demand" else None
                 if term == "spot" and seconds is not None:
                     seconds, breaks = with_interruptions(seconds, nodes, spot(machine, seconds))
-                    if seconds == float("inf"):  # it would never end
-                        continue
                 found.append(
                     Offer(
                         machine=machine.name,
@@ -121,7 +119,8 @@ def offers(
                         interruptions=breaks,
                     )
                 )
-    return sorted(found, key=_order)
+    # Some spot nodes are taken away so often that it would never end.
+    return sorted((one for one in found if one.time_s != float("inf")), key=_order)
 
 
 def shortlist(found: Sequence[Offer]) -> list[Offer]:

@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.messages.sizes import SizeRequest, StepMemory
+from data_contracts.quoting import text_of
 from training.fit.module_state import optimizers_of, with_trainer
 from training.formats.schema import field_of
 from training.loader.columns import Fixed, columns_of
@@ -60,7 +61,7 @@ def probe(request: SizeRequest, kept_bytes: int) -> tuple[list[StepMemory], str]
                 raise
             return [_step(request, rows, real=True) for rows in REAL_ROWS], ""
     except Unprobed as reason:
-        return [], str(reason)
+        return [], text_of(reason)
     except TrainwrightError as error:
         return [], error.message.rstrip(".")
     except Exception as error:
