@@ -139,7 +139,7 @@ def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[st
 _COLUMNS: dict[str, Callable[[BesideTime], str]] = {
     "requests": lambda one: _nonzero(one.used.put_requests + one.used.get_requests, "{:,}".format),
     "moved": lambda one: _nonzero(one.used.written_bytes + one.used.read_bytes, size),
-    "store": lambda one: in_words(one.amounts),
+    "store": lambda one: _store_money(one),
     "energy": lambda one: one.energy,
     "CO2e": lambda one: one.carbon,
 }
@@ -242,6 +242,14 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
             "(docs/cost.md)",
         ]
     return "\n".join(text)
+
+
+def _store_money(one: BesideTime) -> str:
+    """Requests and egress, such as `at least 0.0024 EUR`; "" if all that was used is free."""
+    unknown = one.unpriced - {"storage"}
+    if not one.amounts:
+        return "unknown" if unknown else ""
+    return f"{'at least ' if unknown else ''}{in_words(one.amounts)}"
 
 
 def _nonzero(count: int, words: Callable[[int], str]) -> str:

@@ -41,18 +41,34 @@ class _Group:
         return "unknown" if not amounts else f"{'at least ' if unpriced else ''}{in_words(amounts)}"
 
     @property
+    def energy(self) -> str:
+        """In words; what the machines' counters did not measure is estimated, and what has neither is unknown."""
+        joules = sum(one.joules for one in self.lines)
+        if not joules:
+            return "unknown"
+        measured = sum(one.used.millijoules or 0 for one in self.lines) / 1000
+        least = any(one.node_seconds and not one.joules for one in self.lines)
+        estimated = joules - measured > joules * 1e-6
+        return f"{'at least ' if least else ''}{joules / 3.6e6:.3g} kWh{' (estimated)' if estimated else ''}"
+
+    @property
+    def carbon(self) -> str:
+        grams = sum(one.grams for one in self.lines)
+        least = any(one.node_seconds and not one.grams for one in self.lines)
+        return f"{'at least ' if least else ''}{grams / 1000:.3g} kg" if grams else "unknown"
+
+    @property
     def figures(self) -> tuple[str, ...]:
         used = sum((one.used for one in self.lines), NO_RESOURCES)
-        moved, joules = used.written_bytes + used.read_bytes, sum(one.joules for one in self.lines)
-        grams = sum(one.grams for one in self.lines)
+        moved = used.written_bytes + used.read_bytes
         return (
             str(len({one.run_id for one in self.lines})),
             f"{self.hours:,.2f}",
             f"{sum(one.gpu_seconds for one in self.lines) / 3600:,.2f}",
             self.money,
             f"{1 - self.wasted / self.hours:.0%}" if self.hours else "–",
-            f"{joules / 3.6e6:.3g} kWh" if joules else "–",
-            f"{grams / 1000:.3g} kg" if grams else "–",
+            self.energy,
+            self.carbon,
             size(moved) if moved else "–",
         )
 

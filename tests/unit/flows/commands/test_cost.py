@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.resolved import Price
+from data_contracts.resolved import Price, StoreRates
+from data_contracts.resources import Resources
 from data_contracts.usage import ExecutionUsage
 from flows.cli import main
 from infra.machine.machines import THIS_MACHINE, VARIABLE
@@ -190,6 +191,22 @@ def test_a_window_in_another_zone_has_the_same_runs(used: Store, capsys: pytest.
         value = json.loads(said(capsys, used.uri, "--since", f"{first}..{last}", "--json"))
         assert (value["total"]["runs"], value["since"][-6:]) == (1, "+00:00")
     assert "lies too far away" in said(capsys, used.uri, "--since", "0001-01-01T00:00+14:00..2020-01-01", code=2)
+
+
+def test_a_part_of_the_stores_cost_is_told_as_a_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = open_store(str(tmp_path / "store"))
+    gb = Resources(put_requests=2000, read_bytes=10**9)
+    rates = StoreRates(price_date="2025-01-01", currency="EUR", put_per_1000=5.0)
+    for number, known in enumerate((None, rates)):
+        one = execution(run_id=f"{RUN[:-1]}{number}", used=gb, rates=known)
+        store.create_once(layout.usage(one.run_id, one.execution, "ended"), one.to_json())
+    table = said(capsys, store.uri, "--by", "run", "--since", "2025-11-01..2025-12-01")
+    nothing, part, whole = (line for line in table.splitlines() if line.startswith((RUN[:-1], "in all")))
+    if RUN[:-1] + "1" in nothing:
+        nothing, part = part, nothing
+    assert "unknown" in nothing
+    assert "at least 10.0000 EUR" in part
+    assert "at least 10.0000 EUR" in whole
 
 
 def test_a_months_figures_stay_and_the_flow_writes_its_page(

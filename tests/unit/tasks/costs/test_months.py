@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
+from data_contracts.month_costs import MonthLine
+from data_contracts.resources import Resources
 from infra.gc import Limits
 from infra.store import Store, layout, open_store
 from tasks.costs.months import deleted_runs, keep_months, kept_costs, month_before, month_costs, month_named
@@ -125,3 +127,22 @@ def test_the_page_has_bars_and_figures_and_loads_nothing(store: Store) -> None:
     [row] = cost_markdown(found)
     assert row == ("tiny", "1", "0.03", "0.1000 USD")
     assert "No run used anything." in cost_page([])
+
+
+def test_the_page_says_of_energy_that_only_a_part_is_known(store: Store) -> None:
+    use(store, tags={}, pipeline="tiny")
+    [figures] = [month_costs(store, NOVEMBER, LATER)]
+    line = figures.lines[0].model_copy(update={"joules": 0.0, "grams": 0.0})
+    estimated = line.model_copy(update={"joules": 7.2e6, "grams": 500.0})
+    measured = line.model_copy(update={"joules": 3.6e6, "grams": 500.0, "used": Resources(millijoules=3_600_000_000)})
+
+    def shown(*lines: MonthLine) -> str:
+        return cost_page([figures.model_copy(update={"lines": list(lines)})])
+
+    assert "kWh" not in shown(line)
+    assert "unknown</td>" in shown(line)
+    both = shown(line, estimated)
+    assert "at least 2 kWh (estimated)" in both
+    assert "at least 0.5 kg" in both
+    assert ">1 kWh<" in shown(measured)
+    assert ">0.5 kg<" in shown(measured)
