@@ -25,6 +25,7 @@ from tasks.costs.charges import Charge
 from tasks.costs.focus import columns, left_out_s, rows
 from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_pool
+from tasks.costs.metric_gains import MetricGain, gains_of
 from tasks.costs.months import deleted_runs
 from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
@@ -60,6 +61,7 @@ def cost(arguments: argparse.Namespace) -> Answer:
     found = charged(executions, window.start.timestamp(), window.end.timestamp())
     groups, total = sums(found, by, so_far)
     idle = _idle_pools(found, window)
+    gains = _gains(stores, found, so_far, window)
     value = {
         "since": window.start.isoformat(timespec="seconds"),
         "until": window.end.isoformat(timespec="seconds"),
@@ -69,13 +71,24 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "groups": [one.to_json(by) for one in groups],
         "total": total.to_json(()),
         "idle_pools": [pool.to_json() for pool in idle],
+        "gains": [gain.to_json(amounts) for gain, amounts in gains],
         "unreadable": damaged,
         "deleted": deleted,
     }
     text = _text(arguments, by, (groups, total), found, so_far, window)
-    if arguments.format == "table" and idle:
-        text = "\n".join([text, "", *(pool.line for pool in idle)])
+    beside = [*(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
+    if arguments.format == "table" and beside:
+        text = "\n".join([text, "", *beside])
     return Answer(text, value)
+
+
+def _gains(
+    stores: Sequence[Store], found: Found, so_far: set[str], window: Window
+) -> list[tuple[MetricGain, dict[str, float] | None]]:
+    """What the models of these runs gained, each with the amounts of its model's runs; None if they are not known."""
+    by_model = {one.words[0]: None if one.unpriced_s else one.amounts for one in sums(found, ["model"], so_far)[0]}
+    made = gains_of(stores, by_model, window.start.timestamp(), window.end.timestamp())
+    return [(gain, by_model[gain.model]) for gain in made]
 
 
 def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
