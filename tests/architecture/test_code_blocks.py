@@ -53,7 +53,8 @@ def unknown_keys(text: str, page: str) -> list[str]:
     """Keys of a part of a spec that no field has; ValidationError for a whole spec that cannot be loaded."""
     value = yaml.safe_load(text)
     if "version" in value:
-        others = {"machines": PriceBook} if page in ("cost", "plan") else {"budgets": Budgets, "tags": Policy}
+        prices = page in ("cost", "plan")
+        others = {"machines": PriceBook, "hours": PriceBook} if prices else {"budgets": Budgets, "tags": Policy}
         other = next((model for key, model in others.items() if key in value), None)
         if page in ("cost", "plan", "budgets") and other is not None:
             other.model_validate(parse(text, page).value)

@@ -99,4 +99,7 @@ def test_hours_that_are_wrong_are_refused_by_name(hours: Any, field: tuple[str |
 
 
 def test_two_figures_of_two_kinds_fit_in_one_hour() -> None:
-    PriceBook.model_validate({"version": 1, "hours": [NIGHT, {**SUN, "hours": "00-24"}, {**NIGHT, "region": "eu"}]})
+    book = PriceBook.model_validate(
+        {"version": 1, "hours": [NIGHT, {**SUN, "hours": "00-24"}, {**NIGHT, "region": "eu"}]}
+    )
+    assert len(book.hours) == 3
