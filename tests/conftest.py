@@ -1,8 +1,8 @@
 """What every test shares: state folders of its own, and what is left out where the machine lacks something.
 
 A test marked `apt("strace")` or `root` is deselected where that is missing, with one printed line; with
-TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow and in CI; `sweep` ones (every
-case of what a sample of runs by default) with --sweep and `huge` ones with --huge alone.
+TRAINWRIGHT_CI set that is a failure. `slow` tests run with --slow, and CI runs a quarter of them, another one each day.
+`sweep` tests (every case of what a sample of runs by default) run with --sweep, and `huge` ones with --huge alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import shutil
 import signal
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,15 @@ ENVIRONMENT = {
 }
 # Markers of tests that run only when asked for.
 SIZES = ("slow", "sweep", "huge")
+# CI takes one of these parts of the slow tests, by the day, and the day's is the same in all of pytest-xdist's workers.
+SLOW_PARTS = 4
+SLOW_PART = "TRAINWRIGHT_SLOW_PART"
 _state_key = pytest.StashKey[Path]()
 _reasons_key = pytest.StashKey[list[str]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", default=IN_CI, help="run the slow tests too")
+    parser.addoption("--slow", action="store_true", help="run the slow tests too")
     parser.addoption("--sweep", action="store_true", help="run the sweeps whole, of which samples run by default")
     parser.addoption("--huge", action="store_true", help="run the tests that take many minutes and GB of disk too")
 
@@ -52,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()
     # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault(SLOW_PART, str(datetime.now(UTC).toordinal() % SLOW_PARTS))
     os.environ.update(ENVIRONMENT, TRAINWRIGHT_HOME=str(state / "home"), PREFECT_HOME=str(state / "prefect"))
     # Tests call DVC themselves, too; its default is a folder of all users of the machine.
     os.environ["DVC_SITE_CACHE_DIR"] = str(state / "dvc")
@@ -94,10 +100,18 @@ def _missing(item: pytest.Item) -> str | None:
     return None
 
 
+def _is_too_large(item: pytest.Item) -> bool:
+    """Whether a test is of a size that was not asked for; in CI, a part of the slow tests is."""
+    sizes = [size for size in SIZES if item.get_closest_marker(size) and not item.config.getoption(f"--{size}")]
+    if sizes == ["slow"] and IN_CI:
+        return zlib.crc32(item.nodeid.encode()) % SLOW_PARTS != int(os.environ[SLOW_PART])
+    return bool(sizes)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     kept, left_out = [], []
     for item in items:
-        if any(item.get_closest_marker(size) and not config.getoption(f"--{size}") for size in SIZES):
+        if _is_too_large(item):
             left_out.append(item)
         elif reason := _missing(item):
             left_out.append(item)
