@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from data_contracts.handoffs import Ref
-from data_contracts.messages import children, raw_data
+from data_contracts.messages import children, raw_data, sizes
 from data_contracts.messages.children import Child
 from data_contracts.messages.sizes import SizeRequest
 from tests.support.child_module import Ask
 
-CHILDREN = [found for module in (children, raw_data) for found in vars(module).values() if isinstance(found, Child)]
+MODULES = (children, raw_data, sizes)
+CHILDREN = [found for module in MODULES for found in vars(module).values() if isinstance(found, Child)]
 
 
 @pytest.mark.parametrize("child", CHILDREN, ids=lambda child: child.module)
@@ -23,7 +24,7 @@ def test_a_child_is_a_module_of_ours_that_runs_itself(child: Child[Any, Any]) ->
     found = importlib.util.find_spec(child.module)
     assert found is not None
     assert found.loader is not None
-    [name] = [name for module in (children, raw_data) for name, value in vars(module).items() if value is child]
+    [name] = [name for module in MODULES for name, value in vars(module).items() if value is child]
     assert f"child_main({name}, " in found.loader.get_source(child.module)  # type: ignore[attr-defined]
 
 
