@@ -103,14 +103,14 @@ class _Log:
 
 
 def _move(store: Store, number: str, log: _Log) -> None:
-    versions = {n: versions.read_version(store, MODEL, n) for n in (1, 2)}
+    two = {n: versions.read_version(store, MODEL, n) for n in (1, 2)}
     turn = 0
     while True:
         name = f"{number}.{turn}"
         turn += 1
         found = registry.read_alias(store, MODEL, ALIAS)
         expected, before = found or (None, None)
-        version = versions[1 if before == 2 else 2]
+        version = two[1 if before == 2 else 2]
         receipt = Receipt(
             decision="promoted",
             model=MODEL,
