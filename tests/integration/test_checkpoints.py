@@ -80,8 +80,10 @@ def test_a_run_that_broke_off_goes_back_to_a_step_that_is_committed(project: Pat
     assert {generation for _, generation, state in after if state == "committed"} == {1}
 
 
-def test_another_training_begins_with_the_champion(project: Path) -> None:
-    spec, home = project / "pipeline.yaml", project / ".trainwright"
+def test_another_training_begins_with_the_champion(tmp_path: Path) -> None:
+    spec, home = write_project(tmp_path / "tiny"), tmp_path / "tiny" / ".trainwright"
+    done = trainwright("run", spec)
+    assert done.returncode == 0, done.stderr
     begin = ["--set", "train.init_from=tiny@champion", "--set", "train.seed=9"]
     done = trainwright("train", spec, *begin, "--json")
     assert done.returncode == 0, done.stderr

@@ -166,9 +166,12 @@ class Site:
         return self.runs(store)
 
     def close(self) -> None:
-        """End all conductors and workers, and what they started."""
+        """End all conductors and workers, and what they started; take back what tests that follow would find."""
         for mark in (*self.conductors, *self.workers.values()):
             kill_marked(mark)
+        for kind in ("automations", "deployments"):
+            for one in self.ask(f"/{kind}/filter"):
+                self.ask(f"/{kind}/{one['id']}", method="DELETE")
         self.api.close()
 
 
