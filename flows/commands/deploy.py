@@ -44,6 +44,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     from prefect.utilities.callables import parameter_schema
 
     from flows.retrain import retrain
+    from infra.orchestrator.cost_deployment import ensure_cost_report
     from infra.orchestrator.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
     from infra.orchestrator.notifications import find_blocks
     from infra.orchestrator.reaper_deployments import ensure_reaper
@@ -64,6 +65,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         blocks = find_blocks(client, spec.notify)
         schedules = deploy_pipeline(client, wanted)
         ensure_reaper(wanted.pool)
+        ensure_cost_report(wanted.pool)
         _automate(client, wanted.title, spec, blocks)
         _automate_after(client, wanted.title, after)
         _look_for_data(client, wanted, spec)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from data_contracts.errors import GangIncomplete, UsageError
+from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from infra.orchestrator.api import REACH_TIMEOUT_S, client_retries, unreachable
 from infra.orchestrator.work_pools import find_pool, lacks_worker
 from infra.processes.processes import uninterrupted
@@ -37,9 +37,20 @@ log = logging.getLogger("trainwright")
 
 @contextlib.contextmanager
 def asking(retries: int = 0) -> Iterator[SyncPrefectClient]:
-    """A client that gives up soon on a silent server."""
-    from prefect.client.orchestration import get_client
+    """A client that gives up soon on a silent server.
 
+    Raises:
+        StorageUnavailable: no server is known here. Prefect would start one of its own, which takes seconds, has no
+            password, and knows nothing of the pipeline. Within a flow that was called so, it is there already.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.context import FlowRunContext
+    from prefect.settings import get_current_settings
+
+    if get_current_settings().api.url is None and FlowRunContext.get() is None:
+        raise StorageUnavailable(
+            "No Prefect server is known here.", remedy="Start one (`trainwright up`), or set PREFECT_API_URL."
+        )
     with (
         client_retries(retries),
         get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client,

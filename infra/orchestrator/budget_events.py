@@ -18,7 +18,7 @@ def announce_budget(warning: BudgetWarning, pipeline: str) -> None:
     """Emit the event of a warning, in a flow run; a failure is one warning in the log."""
     from prefect.context import FlowRunContext
 
-    if FlowRunContext.get() is None:  # no server is known, and asking for one would start one
+    if FlowRunContext.get() is None:  # a stage command, which tells no server anything
         return
     event = EXCEEDED if warning.share >= 1 else WARNED
     resource = {"prefect.resource.id": budget_resource(warning.budget), "prefect.resource.name": warning.budget}

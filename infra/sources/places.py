@@ -106,6 +106,7 @@ class Folder:
         if os.path.exists(path):
             return [self._found(path)]
         # Only the given path is a pattern: the folder above may be called `run[1]`.
+        self._refuse_links(wanted)
         matches = glob.glob(str(wanted), root_dir=self.root, recursive=True)
         names = sorted(os.path.abspath(self.root / match) for match in matches)
         return [self._found(name) for name in names if os.path.isfile(name)]
@@ -122,6 +123,24 @@ class Folder:
             ) from error
         except OSError as error:
             raise StorageUnavailable(f"{uri} cannot be read now ({error.strerror}).") from error
+
+    def _refuse_links(self, pattern: Path) -> None:
+        """UsageError if a `**` would walk through a link: out of its folder, in a circle, or to files it has already.
+
+        Links that a pattern names, by itself or by `*`, are followed.
+        """
+        if "**" not in pattern.parts:
+            return
+        above = pattern.parts[: pattern.parts.index("**")]
+        for top in glob.glob(os.path.join(*above), root_dir=self.root) if above else [""]:
+            for folder, names, _ in os.walk(self.root / top):
+                names[:] = [name for name in names if not name.startswith(".")]  # as glob does
+                for name in names:
+                    if os.path.islink(link := os.path.join(folder, name)):
+                        raise UsageError(
+                            f"{link} is a link to a folder, and ** does not follow links.",
+                            remedy="Name what is behind it in a source of its own, or move the link elsewhere.",
+                        )
 
     def _found(self, name: str) -> SourceEntry:
         try:

@@ -10,12 +10,16 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import httpx
+import prefect.client.orchestration
 import pytest
+from prefect.context import FlowRunContext
 from prefect.exceptions import ObjectNotFound
+from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE, temporary_settings
 
-from data_contracts.errors import GangIncomplete, UsageError
+from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
 from infra.orchestrator import admission as module
-from infra.orchestrator.admission import LEASE_S, PoolAdmission
+from infra.orchestrator import events
+from infra.orchestrator.admission import LEASE_S, PoolAdmission, asking
 
 
 def failing(status: int) -> httpx.HTTPStatusError:
@@ -113,6 +117,23 @@ def test_slots_are_taken_whole_or_not_at_all_and_held_over_generations(server: S
     second.give_back()
     second.give_back()
     assert (server.limit.active_slots, server.leases) == (0, {})
+
+
+def test_outside_a_flow_no_temporary_server_is_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def started(**_: Any) -> Any:
+        raise AssertionError("Prefect would start a server of its own")
+
+    monkeypatch.setattr(prefect.client.orchestration, "get_client", started)
+    with temporary_settings({PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: True}, restore_defaults={PREFECT_API_URL}):
+        with pytest.raises(StorageUnavailable, match="^No Prefect server is known here"), asking(retries=2):
+            pass
+        events.send("trainwright.run.failed", {"prefect.resource.id": "r"}, {}, "key", "sales")
+        assert "No Prefect server is known here" in caplog.text
+        monkeypatch.setattr(FlowRunContext, "get", classmethod(lambda cls: object()))
+        with pytest.raises(AssertionError), asking():  # a flow that was called without a server has its own
+            pass
 
 
 @pytest.mark.parametrize("limit", ["none", "not active"])

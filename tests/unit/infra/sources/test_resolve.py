@@ -34,6 +34,32 @@ def test_files_come_in_the_order_of_the_sources_and_then_of_their_names(raw: Raw
     assert all(file.rev is None for file in files)
 
 
+LINKS = {
+    "circle": ("b/**/*.csv", "b/deep/again", "..", "b/deep/again is a link to a folder"),
+    "out of the folder": ("b/**", "b/out", "../a", "b/out is a link to a folder"),
+    "at the root": ("**/*.csv", "out", "a", "out is a link to a folder"),
+    "below a wildcard": ("*/deep/**/*.csv", "b/deep/out", "../../a", "b/deep/out is a link"),
+    "named": ("link/**/*.csv", "link", "b", ["link/1.csv", "link/deep/2.csv"]),
+    "by a wildcard": ("*/*.csv", "link", "a", ["a/3.csv", "b/1.csv", "link/3.csv"]),
+    "hidden": ("b/**/*.csv", "b/.out", "../a", ["b/1.csv", "b/deep/2.csv"]),
+    "a file": ("b/**/*.csv", "b/deep/4.csv", "../1.csv", ["b/1.csv", "b/deep/2.csv", "b/deep/4.csv"]),
+    "dangling": ("b/**/*.csv", "b/deep/gone", "../gone", ["b/1.csv", "b/deep/2.csv"]),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_a_wildcard_of_any_depth_follows_no_link(name: str, raw: Raw) -> None:
+    pattern, link, target, expected = LINKS[name]
+    for path in ("a/3.csv", "b/1.csv", "b/deep/2.csv"):
+        raw.write(path, path)
+    (raw.root / link).symlink_to(target)
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=expected):
+            raw.resolve(pattern)
+    else:
+        assert [os.path.relpath(file.uri, raw.root) for file in raw.resolve(pattern)] == expected
+
+
 def test_a_name_with_glob_signs_in_it_is_a_file_if_it_is_there(raw: Raw) -> None:
     raw.write("a[1].csv", "x")
     raw.write("a1.csv", "y")
