@@ -104,7 +104,8 @@ def _is_too_large(item: pytest.Item) -> bool:
     """Whether a test is of a size that was not asked for; in CI, a part of the slow tests is."""
     sizes = [size for size in SIZES if item.get_closest_marker(size) and not item.config.getoption(f"--{size}")]
     if sizes == ["slow"] and IN_CI:
-        return zlib.crc32(item.nodeid.encode()) % SLOW_PARTS != int(os.environ[SLOW_PART])
+        # A file's slow tests go together: those of one fixture cost little after the first.
+        return zlib.crc32(item.nodeid.partition("::")[0].encode()) % SLOW_PARTS != int(os.environ[SLOW_PART])
     return bool(sizes)
 
 

@@ -117,6 +117,8 @@ def test_a_dataset_whose_columns_differ_is_refused_before_anything_starts(projec
     batch = "train.batch={id: id, x: [a, b, c], label: labels}"
     assert trainwright("validate", other, "--set", batch).returncode == 0
     uri = answer(trainwright("shard", other, "--set", batch, "--json"))["handoff"]["ref"]["uri"]
+    for stage in ("validate", "shard"):  # a mixture is of the training alone
+        assert trainwright(stage, spec, "--set", "train.loader={}").returncode == 0
     done = trainwright("train", spec, "--set", f"train.loader.mixture.datasets.books={uri}")
     assert done.returncode == 2
     assert "has column 'label' as no column, but this run's dataset as int64" in done.stderr
