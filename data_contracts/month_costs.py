@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Annotated
 
 from pydantic import Field
@@ -16,6 +17,7 @@ class MonthLine(Record):
     """What one run used in a month for one stage and cause, on one kind of machine.
 
     Attributes:
+        gpu_seconds: the known part; uncounted_s: node-seconds of nodes whose GPUs nobody knows.
         amount: the known part of its cost, in `currency`; unpriced_s: node-seconds without a known price.
         joules: measured and estimated energy; grams: of CO2 equivalent, as far as known.
     """
@@ -29,6 +31,7 @@ class MonthLine(Record):
     machine: str
     node_seconds: Known
     gpu_seconds: Known
+    uncounted_s: Known = Field(default=0.0, exclude_if=operator.not_)
     unpriced_s: Known = 0.0
     currency: str = "USD"
     amount: Known = 0.0

@@ -57,6 +57,11 @@ class Price(Record):
         return written
 
     @property
+    def knows_devices(self) -> bool:
+        """Whether the number of accelerators is known: without a machine, 0 says nothing."""
+        return bool(self.machine)
+
+    @property
     def place(self) -> str:
         """The machine in words, also if it is unknown."""
         if self.machine:

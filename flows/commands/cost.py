@@ -35,8 +35,8 @@ _BESIDE = (
     "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",
 )  # fmt: skip
 _HEAD = (
-    "runs", "node_seconds", "gpu_seconds", "unpriced_s", "goodput", "currency", "amount", "estimate", *_BESIDE,
-    "store_amount",
+    "runs", "node_seconds", "gpu_seconds", "uncounted_gpus_s", "unpriced_s", "goodput", "currency", "amount",
+    "estimate", *_BESIDE, "store_amount",
 )  # fmt: skip
 # The last four are the wide forms, which some programs take for the same.
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
@@ -194,7 +194,13 @@ def _lines(group: Sum) -> list[list[Any]]:
     more = [beside.to_json()[name] for name in _BESIDE]
     goodput = "" if group.goodput is None else f"{group.goodput:.4f}"
     start = [*group.words, len(group.runs)]
-    figures = [f"{group.node_seconds:.3f}", f"{group.gpu_seconds:.3f}", f"{group.unpriced_s:.3f}", goodput]
+    figures = [
+        f"{group.node_seconds:.3f}",
+        f"{group.gpu_seconds:.3f}",
+        f"{group.uncounted_s:.3f}",
+        f"{group.unpriced_s:.3f}",
+        goodput,
+    ]
     return [
         [*start, *figures, currency, amount, "true", *more, store_amount]
         for currency, amount, store_amount in known or [("", "", "")]
@@ -271,8 +277,7 @@ def _nonzero(count: int, words: Callable[[int], str]) -> str:
 
 def _figures(one: Sum) -> tuple[str, ...]:
     goodput = "" if one.goodput is None else f"{one.goodput:.0%}"
-    hours = (f"{one.node_seconds / 3600:.2f}", f"{one.gpu_seconds / 3600:.2f}")
-    return str(len(one.runs)), *hours, one.money, goodput
+    return str(len(one.runs)), f"{one.node_seconds / 3600:.2f}", one.gpu_hours, one.money, goodput
 
 
 def _waste(one: Sum) -> str:

@@ -90,7 +90,7 @@ def used(limit: Limit, execution: ExecutionUsage, bounds: tuple[float, float] = 
         if limit.currency is not None:
             total += (charge.amount or 0.0) if charge.price.currency == limit.currency else 0.0
         else:
-            total += (charge.node_seconds if limit.hours is not None else charge.gpu_seconds) / HOUR_S
+            total += (charge.node_seconds if limit.hours is not None else charge.gpu_seconds or 0.0) / HOUR_S
     return total
 
 
@@ -106,7 +106,7 @@ def price_fault(share: Share, prices: Iterable[Price]) -> str:
     currency = share.budget.limit.currency
     if share.budget.limit.gpu_hours is not None:
         for price in prices:
-            if not price.machine and price.pool:  # its devices are unknown, and would count as none
+            if not price.knows_devices:  # they would count as none
                 return f"The budget {share.name} is in GPU-hours, and nobody knows the GPUs of {price.place}."
     if currency is None:
         return ""

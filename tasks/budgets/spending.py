@@ -22,6 +22,7 @@ from infra.audit import now
 from infra.budgets.editions import current_budgets
 from infra.budgets.ledger import Executed
 from infra.gang.conductor.allowance import UNLIMITED, Allowance
+from infra.machine.machines import THIS_MACHINE
 from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
 from tasks.budgets.amounts import Share, month_of, per_second, price_fault, shares
@@ -29,6 +30,9 @@ from tasks.budgets.settling import settle_others, settle_run
 from tasks.run.run import Run
 
 log = logging.getLogger("trainwright")
+UNCOUNTED = (
+    f"Add it to a price book, or name this machine in {THIS_MACHINE} (docs/cost.md); or give the budget in hours."
+)
 REMEDY = "Raise it with `trainwright budget apply FILE`, then `trainwright resume {run}`."
 
 
@@ -125,7 +129,7 @@ class Spending:
         mine = self._shares(budgets, self._execution())
         for share in mine:
             if fault := price_fault(share, self._prices()):
-                raise UsageError(fault, remedy="Add it to a price book (docs/cost.md), or give the budget in hours.")
+                raise UsageError(fault, remedy=UNCOUNTED)
         if budgets is not None:
             settle_run(run.store, run.run_id, budgets)
         for share in mine:

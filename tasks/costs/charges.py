@@ -53,9 +53,9 @@ class Charge:
         return (self.ended_us - self.began_us) / MICRO
 
     @property
-    def gpu_seconds(self) -> float:
-        """Its length times the accelerators of the node."""
-        return self.node_seconds * self.price.devices
+    def gpu_seconds(self) -> float | None:
+        """Its length times the accelerators of the node; None if nobody knows how many it has."""
+        return self.node_seconds * self.price.devices if self.price.knows_devices else None
 
     @property
     def amount(self) -> float | None:

@@ -36,6 +36,7 @@ class Sum:
     """Charges that have the same words.
 
     Attributes:
+        gpu_seconds: the known part; uncounted_s: node-seconds of nodes whose GPUs nobody knows.
         amounts: the known part by currency; unpriced_s: node-seconds whose price is unknown.
         causes: node-seconds by cause.
         samples, epochs: that trainings consumed and kept; 0 if unknown.
@@ -48,6 +49,7 @@ class Sum:
     so_far: set[str] = field(default_factory=set)
     node_seconds: float = 0.0
     gpu_seconds: float = 0.0
+    uncounted_s: float = 0.0
     unpriced_s: float = 0.0
     amounts: dict[str, float] = field(default_factory=dict)
     causes: dict[str, float] = field(default_factory=dict)
@@ -61,7 +63,8 @@ class Sum:
         seconds = charge.node_seconds
         self.runs.add(charge.run_id)
         self.node_seconds += seconds
-        self.gpu_seconds += charge.gpu_seconds
+        self.gpu_seconds += charge.gpu_seconds or 0.0
+        self.uncounted_s += seconds if charge.gpu_seconds is None else 0.0
         self.causes[charge.cause] = self.causes.get(charge.cause, 0.0) + seconds
         if charge.amount is None:
             self.unpriced_s += seconds
@@ -82,6 +85,11 @@ class Sum:
             return "unknown"
         return f"{'at least ' if self.unpriced_s else ''}{in_words(self.amounts)}"
 
+    @property
+    def gpu_hours(self) -> str:
+        """GPU-hours in words, such as `1.50`, `at least 1.50` or `unknown`."""
+        return in_gpu_hours(self.gpu_seconds, self.uncounted_s)
+
     def per(self, count: float) -> dict[str, float] | None:
         """The amounts divided by a count; None if either is not known."""
         return None if count <= 0 or self.unpriced_s or not self.amounts else _rounded(self.amounts, count)
@@ -93,7 +101,9 @@ class Sum:
             "runs": len(self.runs),
             "so_far": len(self.so_far & self.runs),
             "node_seconds": round(self.node_seconds, 6),
-            "gpu_seconds": round(self.gpu_seconds, 6),
+            "gpu_seconds": None if self.uncounted_s else round(self.gpu_seconds, 6),
+            "known_gpu_seconds": round(self.gpu_seconds, 6),
+            "uncounted_gpus_s": round(self.uncounted_s, 6),
             "amounts": None if self.unpriced_s else _rounded(self.amounts),
             "known_amounts": _rounded(self.amounts),
             "unpriced_s": round(self.unpriced_s, 6),
@@ -103,6 +113,13 @@ class Sum:
             "per_million_samples": self.per(self.samples / 1e6),
             **self.beside.to_json(),
         }
+
+
+def in_gpu_hours(known_s: float, uncounted_s: float) -> str:
+    """GPU-hours in words, where the GPUs of some node-seconds may be unknown."""
+    if uncounted_s and not known_s:
+        return "unknown"
+    return f"{'at least ' if uncounted_s else ''}{known_s / 3600:,.2f}"
 
 
 def in_words(amounts: Mapping[str, float]) -> str:

@@ -9,7 +9,7 @@ from data_contracts.month_costs import MonthCosts, MonthLine
 from data_contracts.resources import NOTHING as NO_RESOURCES
 from infra.quantities import size
 from tasks.charts.bars import Bar, bars
-from tasks.costs.sums import NOT_TAGGED, in_words
+from tasks.costs.sums import NOT_TAGGED, in_gpu_hours, in_words
 from tasks.pages.html import Markup, chart, page, section, table, tag
 
 # Groups with a bar; all are in the table.
@@ -64,7 +64,7 @@ class _Group:
         return (
             str(len({one.run_id for one in self.lines})),
             f"{self.hours:,.2f}",
-            f"{sum(one.gpu_seconds for one in self.lines) / 3600:,.2f}",
+            in_gpu_hours(sum(one.gpu_seconds for one in self.lines), sum(one.uncounted_s for one in self.lines)),
             self.money,
             f"{1 - self.wasted / self.hours:.0%}" if self.hours else "–",
             self.energy,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.price_book import PoolEntry
 from data_contracts.resolved import Price
-from infra.machine import machines
-from infra.machine.machines import LOCAL, THIS_MACHINE
+from infra.machine import accelerators, machines
+from infra.machine.machines import LOCAL, THIS_MACHINE, VARIABLE
 
 
 def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
@@ -16,8 +17,9 @@ def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
 
     `train.machine` holds for the nodes that train, and on this machine for everything. Without it a pool has the
     machine that the price book gives it, and this machine is what TRAINWRIGHT_MACHINE says. What nothing names has an
-    unknown price.
+    unknown price. UsageError as `check_pool_machine`.
     """
+    check_pool_machine(spec)
     book, train = machines.prices(), spec.train
     named = train.machine if train.machine != LOCAL else ""
     mine = machines.this_machine()
@@ -25,6 +27,8 @@ def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
         mine = named
     field = THIS_MACHINE if mine != named else "train.machine"
     here = machines.machine(mine, field).price(day)
+    if mine == LOCAL and not here.devices:
+        here = _counted(here)
     if train.pool is None:
         trained = here
     elif named:
@@ -43,3 +47,24 @@ def run_prices(spec: PipelineSpec, day: str, store: str = "") -> dict[str, Any]:
         "prices": {name: book.with_carbon(one, day) for name, one in prices.items()},
         "store_rates": book.of_store(store, day) if store else None,
     }
+
+
+def check_pool_machine(spec: PipelineSpec) -> None:
+    """UsageError for a `train.machine` that is not the machine of the pool: its nodes would have another's price."""
+    named, pool = spec.train.machine, spec.train.pool
+    if pool is None or named == LOCAL or pool not in (pools := machines.prices().pools):
+        return
+    if named != pools[pool].machine:
+        raise UsageError(
+            f"train.machine: {named}, but the nodes of the pool {pool} are {pools[pool].machine} in the price book.",
+            remedy=f"Leave train.machine out, or correct pools.{pool} in the file that {VARIABLE} names.",
+        )
+
+
+def _counted(here: Price) -> Price:
+    """The price of this machine with its GPUs counted, where neither the spec nor the environment says what it is.
+
+    Without a machine, nobody knows its GPUs; that is not 0.
+    """
+    number = accelerators.num_gpus()
+    return here.model_copy(update={"machine": ""} if number is None else {"devices": number})

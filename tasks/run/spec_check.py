@@ -25,6 +25,7 @@ from infra.project.class_lookup import is_in_project, require_class
 from infra.sources import Window, parse_window
 from tasks.run.canary_check import why_no_fresh_rows
 from tasks.run.environments import read_spec_requirements
+from tasks.run.prices import check_pool_machine
 
 # A class or a function that the spec names: its field, and its dotted path.
 NamedCode = tuple[FieldPath, str]
@@ -41,6 +42,7 @@ def check_spec(path: Path, overrides: Sequence[str], window: str | None) -> None
     """
     spec, root = load_spec(path, overrides), path.parent
     refuse_by_policy(spec, path)
+    check_pool_machine(spec)
     run_window(spec, path, window, datetime.now(UTC))
     lightning = inline_lightning(spec, root)
     named_suites(spec, root)

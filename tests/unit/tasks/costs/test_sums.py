@@ -75,3 +75,19 @@ def test_a_word_that_no_run_knows_is_refused() -> None:
 
 def test_nothing_costs_nothing_that_is_known() -> None:
     assert (Sum().money, Sum().goodput, Sum().per(0)) == ("unknown", None, None)
+
+
+@pytest.mark.parametrize(
+    ("machines", "expected", "known_s"),
+    [(["gpu"], "0.11", 400), (["", "gpu"], "at least 0.11", 400), ([""], "unknown", 0), ([], "0.00", 0)],
+)
+def test_gpus_that_nobody_knows_do_not_count_as_none(machines: list[str], expected: str, known_s: float) -> None:
+    ended = [node(0, 0, 0, 0, 50, 50)]
+    found = [
+        execution(run_id=f"r{n}", gangs=[gang(0, *ended, met=BEGAN)], prices={"train": price, "here": HERE})
+        for n, price in enumerate(GPU.model_copy(update={"machine": name}) for name in machines)
+    ]
+    _, total = sums(charged(found, *ALWAYS), [], set())
+    value = total.to_json(())
+    assert (total.gpu_hours, value["known_gpu_seconds"]) == (expected, known_s)
+    assert value["gpu_seconds"] == (None if "" in machines else known_s)

@@ -83,8 +83,29 @@ def test_a_pool_has_its_machine_and_an_unknown_pool_is_not_free(priced: Any) -> 
 
 def test_train_machine_names_this_machine_or_the_pools(priced: Any) -> None:
     assert set(per_hour(priced("train.machine=small")).values()) == {1}
-    found = priced(*POOLED, "train.machine=small", "evaluate.launcher=work-pool", "evaluate.pool=gpu")
+    other = ["train.launcher=work-pool", "train.pool=other", "evaluate.launcher=work-pool", "evaluate.pool=other"]
+    found = priced(*other, "train.machine=small")
     assert per_hour(found) == {"train": 1, "here": None, "verify": None, "evaluate": 1}
+    assert per_hour(priced(*POOLED, "train.machine=big"))["train"] == 8
+
+
+def test_a_machine_that_is_not_the_pools_is_refused(priced: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        priced(*POOLED, "train.machine=small")
+    assert str(caught.value) == (
+        "train.machine: small, but the nodes of the pool gpu are big in the price book. Leave train.machine out, or "
+        "correct pools.gpu in the file that TRAINWRIGHT_MACHINES names."
+    )
+
+
+@pytest.mark.parametrize(("gpus", "machine", "devices"), [(2, "local", 2), (0, "local", 0), (None, "", 0)])
+def test_the_gpus_of_a_machine_that_nobody_names_are_counted_or_unknown(
+    gpus: int | None, machine: str, devices: int, priced: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.machine.accelerators.num_gpus", lambda: gpus)
+    here = priced()["here"]
+    assert (here.machine, here.devices, here.knows_devices) == (machine, devices, gpus is not None)
+    assert priced("train.machine=small")["here"].devices == 1, "the book's word comes first"
 
 
 def test_this_machine_says_what_it_is(priced: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import SpecError
+from data_contracts.errors import SpecError, UsageError
+from infra.machine.machines import VARIABLE
 from tasks.run.spec_check import check_spec
 from tests.support.tiny import SPEC, write_project
 
@@ -73,4 +74,16 @@ def test_a_parameter_that_no_suite_uses_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no suite uses this parameter; they use none"):
         check_spec(
             write_project(tmp_path / "none", {"contract": {"suite": "suite.json", "parameters": {"x": 1}}}), [], None
+        )
+
+
+def test_another_machine_than_the_pools_is_refused_before_a_store_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = tmp_path / "prices.yaml"
+    book.write_text("version: 1\npools: {gpu: aws-p5.48xlarge}\n")
+    monkeypatch.setenv(VARIABLE, str(book))
+    with pytest.raises(UsageError, match=r"train.machine: aws-m7g.large, but the nodes of the pool gpu are aws-p5"):
+        check_spec(
+            write_project(tmp_path), ["train.launcher=work-pool", "train.pool=gpu", "train.machine=aws-m7g.large"], None
         )
