@@ -7,10 +7,11 @@ those with certain tags. A policy says which tags a spec must have, and with whi
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from data_contracts.canonical import Name, canonical, digest
 from data_contracts.pipeline_spec.base import FieldError, Section
@@ -22,6 +23,9 @@ VERSION = 1
 EDITION_TYPE = "application/vnd.trainwright.edition+json"
 EVERY_S = 60.0
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
+
+# Letters and a symbol that are drawn as nothing: fillers of Hangul, and the empty pattern of Braille.
+_BLANK = "\u115f\u1160\u3164\uffa0\u2800"
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 # What was used: bounded, so that no sum of what a store's writers may have planted is infinite.
@@ -128,7 +132,7 @@ class Policy(Section):
             if value is None:
                 wanted = "any value" if allowed == "any" else f"one of {', '.join(allowed)}"
                 return name, f"is missing, and the policy demands it, with {wanted}"
-            if allowed == "any" and not value.strip():
+            if allowed == "any" and not is_visible(value):
                 return name, "is empty, and the policy demands a value"
             if allowed != "any" and value not in allowed:
                 return name, f"{value!r} is not allowed by the policy, which has {', '.join(allowed) or 'no value'}"
@@ -167,12 +171,23 @@ class Hold(Record):
     execution: Name
     amount: Used
 
+    @property
+    def key(self) -> str:
+        """Its name in a ledger."""
+        return f"{self.run_id}.{self.execution}"
+
 
 class Balance(Record):
     """A budget in a period: what ended executions used, and what the others hold."""
 
     spent: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     holds: dict[str, Hold] = Field(default_factory=dict)
+
+    @field_validator("holds")
+    @classmethod
+    def _of_their_keys(cls, holds: dict[str, Hold]) -> dict[str, Hold]:
+        """Leave out a hold under another key than its own: no process wrote it, so none would ever end it."""
+        return {key: hold for key, hold in holds.items() if key == hold.key}
 
     @property
     def held(self) -> float:
@@ -207,9 +222,14 @@ class BudgetWarning(HandOff):
     @property
     def sentence(self) -> str:
         """The warning in words."""
-        share = "its limit is reached" if self.share >= 1 else f"{self.share:.0%} are reached"
-        used = f"{shown(self.used)} of {shown(self.limit)} {self.unit}"
-        return f"budget {self.budget} of {self.period}: {share}: {used} are used or reserved"
+        reached = "its limit" if self.share >= 1 else f"{self.share:.0%} of its limit"
+        used = f"{shown(self.used)} of {shown(self.limit)} {self.unit} are used or reserved"
+        return f"The budget {self.budget} ({self.period}) has reached {reached}: {used}."
+
+
+def is_visible(text: str) -> bool:
+    """Whether a text shows anything: white space, control characters and those without width or ink are no value."""
+    return any(unicodedata.category(one)[0] in "LNPS" and one not in _BLANK for one in text)
 
 
 def month(text: str) -> str:

@@ -19,6 +19,8 @@ from data_contracts.run_report import StageStatus
 HERE = "here"
 # Some thousand years before and after: what lies beyond is not a time of ours, and not one that a calendar has.
 Moment = Annotated[float, Field(ge=-6e10, le=2e11)]
+Seconds = Annotated[float, Field(ge=0, le=2e11)]
+Number = Annotated[int, Field(ge=0, le=2**63)]
 
 
 class NodeUsage(Record):
@@ -33,14 +35,14 @@ class NodeUsage(Record):
         gpus: how many the node has; None if it did not say.
     """
 
-    number: int
+    number: Number
     started: Moment
     released: Moment
     joined: Moment | None = None
     working: Moment | None = None
     stopped: Moment | None = None
-    waited_s: float = 0.0
-    saved_s: float = 0.0
+    waited_s: Seconds = 0.0
+    saved_s: Seconds = 0.0
     used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
     gpus: int | None = Field(default=None, ge=0, exclude_if=lambda number: number is None)
 
@@ -61,17 +63,17 @@ class GangUsage(Record):
 
     stage: str
     where: str
-    generation: int
+    generation: Number
     local: bool
     nodes: list[NodeUsage]
     met: Moment | None = None
     ended: str = "done"
-    first_step: int = 0
-    last_step: int = 0
-    kept_step: int = 0
-    samples: int = Field(default=0, exclude_if=operator.not_)
-    steps_per_epoch: int = Field(default=0, exclude_if=operator.not_)
-    saves: int = Field(default=0, ge=0, exclude_if=operator.not_)
+    first_step: Number = 0
+    last_step: Number = 0
+    kept_step: Number = 0
+    samples: Number = Field(default=0, exclude_if=operator.not_)
+    steps_per_epoch: Number = Field(default=0, exclude_if=operator.not_)
+    saves: Number = Field(default=0, exclude_if=operator.not_)
 
 
 class StageUsage(Record):

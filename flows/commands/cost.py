@@ -124,7 +124,7 @@ def _deleted(stores: Sequence[Store], window: Window) -> dict[str, int]:
     """Runs of the window that `gc` has deleted, by month, each with a warning that says where their figures are."""
     counts: dict[str, int] = {}
     for store in stores:
-        for month, count in deleted_runs(store, window.start, window.end).items():
+        for month, count in deleted_runs(store, window.start, window.end, datetime.now(UTC)).items():
             counts[month] = counts.get(month, 0) + count
     for month, count in sorted(counts.items()):
         said = "%d runs of %s were deleted by gc and are not counted; `trainwright cost --month %s` counts them"

@@ -6,6 +6,7 @@ key takes no version that the key did not sign.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -58,21 +59,39 @@ def current_budgets(store: Store) -> Budgets | None:
 def apply_edition(store: Store, kind: Kind, content: dict[str, Any]) -> Edition:
     """Store a version as the newest, signed if this process has a release key.
 
-    UsageError if there is no key and the newest version is signed.
+    UsageError if there is no key and a version is signed.
     """
     key = configured_key()
     while True:
         numbers = _numbers(store, kind)
         n = numbers[-1] + 1 if numbers else 0
-        if key is None and n and store.read_as(budget_paths.edition(kind, n - 1), Edition.from_json).signature:
+        path = None if key is not None else _newest_signed(store, kind, numbers)
+        if path is not None:
             raise UsageError(
-                f"The {kind} of this store are signed, and no key is configured to sign the next version.",
-                remedy=f"Name the release key: {SIGNING_KEY}=FILE.",
+                f"The {kind} of this store are signed ({path}), and no key is configured to sign the next version.",
+                remedy=f"Name the release key: {SIGNING_KEY}=FILE; if nobody of yours signed it, delete that file.",
             )
         made = Edition(kind=kind, n=n, content=content, by=actor(), at=now())
         made = made if key is None else _signed(made, key)
         if store.create_once(budget_paths.edition(kind, n), made.to_json()):
             return made
+
+
+def _newest_signed(store: Store, kind: Kind, numbers: list[int]) -> str | None:
+    """The newest version that somebody signed; None if there is none.
+
+    What is not a signature of its version, such as damage, keeps nobody from applying.
+    """
+    from infra.signing.envelopes import unverified_payload
+
+    for n in reversed(numbers):
+        path = budget_paths.edition(kind, n)
+        with contextlib.suppress(CorruptError):
+            found = store.read_as(path, Edition.from_json)
+            signature = found.signature
+            if signature is not None and unverified_payload(canonical(signature), path)[0] == found.signed_bytes:
+                return path
+    return None
 
 
 def command_of(kind: Kind) -> str:

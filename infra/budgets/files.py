@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from data_contracts.budgets import VERSION, Budgets, Policy
+from data_contracts.budgets import VERSION, Budgets, Policy, is_visible
 from data_contracts.errors import UsageError
 from data_contracts.validation_errors import problems
 from data_contracts.yaml_document import Document, Problem
@@ -24,9 +24,26 @@ def read_rules(path: Path, model: type[F]) -> F:
         sentence = f"{version} is newer than the {VERSION} that this Trainwright reads; upgrade Trainwright"
         raise _error(document, [Problem(("version",), sentence)])
     try:
-        return model.model_validate(document.value)
+        rules = model.model_validate(document.value)
     except ValidationError as error:
         raise _error(document, problems(error, model, document.value)) from None
+    if isinstance(rules, Policy) and (wrong := _without_values(rules)):
+        raise _error(document, wrong)
+    return rules
+
+
+def _without_values(policy: Policy) -> list[Problem]:
+    """Tags that no spec could have. A store may have such a policy of an earlier version, which still opens."""
+    sentence = "allows no value, so it would refuse every spec; name values, or write any"
+    wrong = [Problem(("tags", name), sentence) for name, allowed in policy.tags.items() if not allowed]
+    wrong += [
+        Problem(("tags", name, number), "is empty, and a tag needs a value that can be seen")
+        for name, allowed in policy.tags.items()
+        if allowed != "any"
+        for number, value in enumerate(allowed)
+        if not is_visible(value)
+    ]
+    return wrong
 
 
 def _error(document: Document, wrong: list[Problem]) -> UsageError:

@@ -32,9 +32,10 @@ def refuse_by_policy(spec: PipelineSpec, path: Path, store: Store | None = None)
     for policy, where in _policies(store):
         if (fault := policy.fault(spec.tags)) is not None:
             name, why = fault
+            what = "Correct the tag" if name in spec.tags else f"Add tags.{name} to the spec"
             raise SpecError(
                 f"{path}: tags.{name}: {why}.",
-                remedy=f"Correct the tag; the policy is {where}.",
+                remedy=f"{what}; the policy is {where}.",
                 details={"errors": [{"field": f"tags.{name}", "sentence": why}]},
             )
 

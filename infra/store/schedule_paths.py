@@ -12,9 +12,12 @@ def turn(pipeline_name: str) -> str:
     return f"schedules/{_name(pipeline_name)}/turn"
 
 
-def wanted_turn(pipeline_name: str, token: int) -> str:
-    """Mark, created once: the holder of the turn with this fencing token is asked to end."""
-    return f"schedules/{_name(pipeline_name)}/wanted/{_number(token)}.json"
+def wanted_turn(pipeline_name: str, token: int, holder: str) -> str:
+    """Mark, created once: the holder of the turn with this fencing token is asked to end.
+
+    A holder's name is random, so nobody can ask one to end before it is there.
+    """
+    return f"schedules/{_name(pipeline_name)}/wanted/{_number(token)}-{digest(holder)[:16]}.json"
 
 
 def scheduled(pipeline_name: str, key: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -10,17 +12,21 @@ from data_contracts.canonical import is_name
 from data_contracts.records import Record
 from data_contracts.usage import ExecutionUsage, GangUsage, SignOfLife, StageUsage
 from infra.gang.checkpoints.participants import generations
+from infra.processes.clock import now_s
 from infra.store import Store, layout
 from infra.store.records import parsed
+from infra.usage.bounds import bounded
 from infra.usage.lost_gangs import gang_by_its_nodes
 
+log = logging.getLogger("trainwright")
 R = TypeVar("R", bound=Record)
 
 
 def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool]:
     """A run's executions in order, and whether the last has no end: it still works, or its process was killed.
 
-    CorruptError if a record is damaged: what is not known is not 0.
+    What no execution of the run can have used is left out with a warning. CorruptError if a record is damaged: what is
+    not known is not 0.
     """
     found: list[ExecutionUsage] = []
     signs: dict[str, SignOfLife] = {}
@@ -31,7 +37,10 @@ def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool
     found.sort(key=lambda one: one.began)
     if signs:
         found = _with_lost_gangs(store, found, signs)
-    return found, bool(found) and found[-1].execution in signs
+    within, sentences = bounded(found, max(time.time(), now_s()))
+    for sentence in sentences:
+        log.warning("%s", sentence)
+    return within, bool(within) and within[-1].execution in signs
 
 
 def _interrupted(store: Store, run_id: str, name: str, signs: dict[str, SignOfLife]) -> ExecutionUsage | None:

@@ -6,6 +6,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import Heartbeat, Joined, Latest, Launch, NodeExit, reports_of, used_by_node
 from data_contracts.usage import GangUsage, NodeUsage
 from infra.store import Store, layout
+from infra.store.records import parsed
 
 
 def gang_by_its_nodes(store: Store, where: str, number: int, run_id: str) -> GangUsage | None:
@@ -52,17 +53,18 @@ def _node(store: Store, place: tuple[str, int, int], first: int) -> tuple[NodeUs
     answered = None if joined is None else joined.time
     started = (answered or 0.0) if ended is None else ended.started
     released = max(started, beat.time if ended is None else ended.released)
-    node = NodeUsage(
-        number=place[2],
-        started=started,
-        released=released,
-        joined=answered,
+    words = {
+        "number": place[2],
+        "started": started,
+        "released": released,
+        "joined": answered,
         # When its steps began and ended is not known.
-        working=answered if step > first else None,
-        stopped=released if step > first else None,
-        used=used_by_node(message),
-        gpus=None if ended is None else ended.gpus,
-    )
+        "working": answered if step > first else None,
+        "stopped": released if step > first else None,
+        "used": used_by_node(message),
+        "gpus": None if ended is None else ended.gpus,
+    }
+    node = parsed(layout.node(*place), NodeUsage.model_validate, words)
     how = "killed" if ended is None else "done" if ended.error is None else str(ended.error["cause"])
     return node, step, how
 

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from data_contracts.budgets import EVERY_S, Budgets, BudgetWarning, shown
-from data_contracts.errors import OverBudget, StorageUnavailable, TrainwrightError, UsageError
+from data_contracts.budgets import EVERY_S, Balance, Budgets, BudgetWarning
+from data_contracts.errors import StorageUnavailable, TrainwrightError
 from data_contracts.resolved import UNKNOWN_PRICE, Price
 from data_contracts.run_report import RunReport
 from data_contracts.usage import ExecutionUsage, GangUsage
@@ -22,18 +22,14 @@ from infra.audit import now
 from infra.budgets.editions import current_budgets
 from infra.budgets.ledger import Executed
 from infra.gang.conductor.allowance import UNLIMITED, Allowance
-from infra.machine.machines import THIS_MACHINE
 from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
 from tasks.budgets.amounts import Share, month_of, per_second, price_fault, shares
+from tasks.budgets.refusals import nothing_left, refuse_uncounted
 from tasks.budgets.settling import settle_others, settle_run
 from tasks.run.run import Run
 
 log = logging.getLogger("trainwright")
-UNCOUNTED = (
-    f"Add it to a price book, or name this machine in {THIS_MACHINE} (docs/cost.md); or give the budget in hours."
-)
-REMEDY = "Raise it with `trainwright budget apply FILE`, then `trainwright resume {run}`."
 
 
 def within_budgets(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
@@ -128,8 +124,7 @@ class Spending:
         budgets = current_budgets(run.store)
         mine = self._shares(budgets, self._execution())
         for share in mine:
-            if fault := price_fault(share, self._prices()):
-                raise UsageError(fault, remedy=UNCOUNTED)
+            refuse_uncounted(share, self._prices())
         if budgets is not None:
             settle_run(run.store, run.run_id, budgets)
         for share in mine:
@@ -208,18 +203,30 @@ class Spending:
         held, balance = ledger.reserve(who, used, ahead, cap)
         if held < ahead and settle_others(run.store, share, ledger, who):
             held, balance = ledger.reserve(who, used, ahead, cap)
-        reached = balance.spent + balance.held
-        due = [one for one in share.budget.warn_at if one < 1 and reached >= one * limit.value]
+        due = self._due(share, balance)
+        # What a dead execution holds may be more than it used.
+        if due and settle_others(run.store, share, ledger, who):
+            balance = ledger.balance()
+            due = self._due(share, balance)
         if stops and ahead and held < ahead / 2:
-            self._over = self._over or self._nothing_left(share, balance.spent, balance.held)
-            due.append(1.0)
-        elif reached >= limit.value:
-            due.append(1.0)
+            self._over = self._over or nothing_left(share, balance, run.run_id)
+            due = self._due(share, balance, is_over=True)
         about = {"budget": share.name, "period": share.period, "limit": limit.value, "unit": limit.unit}
-        found = [BudgetWarning(share=one, used=reached, run_id=run.run_id, at=now(), **about) for one in due]
-        new = [one for one in found if (one.budget, one.period, one.share, one.limit) not in self._warned]
+        used = balance.spent + balance.held
+        new = [BudgetWarning(share=one, used=used, run_id=run.run_id, at=now(), **about) for one in due]
         self._warned |= {(one.budget, one.period, one.share, one.limit) for one in new}
         return [one for one in new if ledger.warn_once(one)]
+
+    def _due(self, share: Share, balance: Balance, *, is_over: bool = False) -> list[float]:
+        """The shares of a budget that are reached, and of which this execution has not warned.
+
+        Args:
+            is_over: whether the limit counts as reached, because nothing is left to reserve.
+        """
+        limit, used = share.budget.limit.value, balance.spent + balance.held
+        reached = [one for one in share.budget.warn_at if one < 1 and used >= one * limit]
+        reached += [1.0] if is_over or used >= limit else []
+        return [one for one in reached if (share.name, share.period, one, limit) not in self._warned]
 
     def _refuse_empty(self, share: Share) -> None:
         """OverBudget if a budget that refuses runs is used up, and this run could use anything of it."""
@@ -231,24 +238,7 @@ class Spending:
             if balance.spent + balance.held < share.budget.limit.value:
                 return
             settle_others(self._run.store, share, ledger)
-        raise self._nothing_left(share, balance.spent, balance.held)
-
-    def _nothing_left(self, share: Share, spent: float, held: float) -> OverBudget:
-        limit = share.budget.limit
-        running = f" and {shown(held)} reserved by running runs" if held else ""
-        return OverBudget(
-            f"The budget {share.name} ({share.budget.runs}, {share.period}) has too little left for this run: "
-            f"{shown(spent)} of {shown(limit.value)} {limit.unit} are spent{running}.",
-            remedy=REMEDY.format(run=self._run.run_id),
-            details={
-                "budget": share.name,
-                "period": share.period,
-                "spent": spent,
-                "reserved": held,
-                "limit": limit.value,
-                "unit": limit.unit,
-            },
-        )
+        raise nothing_left(share, balance, self._run.run_id)
 
     def _tell_uncounted(self, share: Share) -> None:
         """Warn, once, of a budget that was applied after the run began, and in which it cannot be counted."""

@@ -7,6 +7,7 @@ may still add to it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from tasks.costs.sums import charged
 
 # A run that never ends, because nobody resumes it, holds its month's record up for so long, at most.
 WAIT = timedelta(days=20)
+log = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,28 @@ def month_before(now: datetime) -> Month:
 
 def month_costs(store: Store, month: Month, now: datetime) -> MonthCosts:
     """The kept figures of a month; without them, those of the records that exist."""
-    return kept_costs(store, month) or _counted(store, month, now)
+    return kept_costs(store, month, now) or _counted(store, month, now)
 
 
-def kept_costs(store: Store, month: Month) -> MonthCosts | None:
-    """The kept figures of a month; None if there are none. CorruptError if they are damaged."""
-    return store.find_as(layout.month_costs(month.name), MonthCosts.from_json)
+def kept_costs(store: Store, month: Month, now: datetime) -> MonthCosts | None:
+    """The kept figures of a month; None if there are none. CorruptError if they are damaged.
+
+    A record of a month that is not over, or made before it was, is nobody's: a warning says that it does not count.
+    """
+    path = layout.month_costs(month.name)
+    found = store.find_as(path, MonthCosts.from_json)
+    if found is None or (found.month == month.name and min(_made(found, path), now) >= month.end):
+        return found
+    log.warning("%s in %s was made before the month was over, and does not count; delete it.", path, store.uri)
+    return None
+
+
+def _made(figures: MonthCosts, path: str) -> datetime:
+    try:
+        made = datetime.fromisoformat(figures.made)
+    except ValueError as error:
+        raise CorruptError(f"{path} does not say when it was made.", details={"file": path}) from error
+    return made if made.tzinfo is not None else made.replace(tzinfo=UTC)
 
 
 def keep_months(store: Store, now: datetime, keep: timedelta = timedelta.max) -> list[str]:
@@ -107,7 +125,7 @@ def _following(month: Month, current: str) -> Iterator[Month]:
         yield month
 
 
-def deleted_runs(store: Store, start: datetime, end: datetime) -> dict[str, int]:
+def deleted_runs(store: Store, start: datetime, end: datetime, now: datetime) -> dict[str, int]:
     """How many runs of the months between two times are no longer in the store, but in the kept figures, by month."""
     there, found = set(store.list(layout.runs())), {}
     for name in (one.removesuffix(".json") for one in store.list(layout.month_folder())):
@@ -115,7 +133,7 @@ def deleted_runs(store: Store, start: datetime, end: datetime) -> dict[str, int]
             month = month_named(name)
         except UsageError:
             continue
-        kept = kept_costs(store, month) if month.start < end and month.end > start else None
+        kept = kept_costs(store, month, now) if month.start < end and month.end > start else None
         gone = {line.run_id for line in kept.lines} - there if kept is not None else set()
         if gone:
             found[name] = len(gone)

@@ -21,7 +21,7 @@ from data_contracts.pipeline_spec.schedule import Overlap
 from infra.audit import now
 from infra.processes.processes import uninterrupted
 from infra.store import Store, layout, schedule_paths
-from infra.store.lease import RENEW_EVERY_S, held_lease, standing_still
+from infra.store.lease import RENEW_EVERY_S, held_lease, standing_still, with_process
 from infra.store.lease_keeper import PATIENCE_S, LeaseKeeper
 from tasks.run.reaping import unfinished_runs
 
@@ -74,7 +74,8 @@ class Turn:
             keeper.start()
             token = self._taken(keeper)
             self._wait_for_others()
-            watch = threading.Thread(target=self._watch, args=(token, asked, over, stop), daemon=True)
+            path = schedule_paths.wanted_turn(self.pipeline, token, with_process(holder))
+            watch = threading.Thread(target=self._watch, args=(path, asked, over, stop), daemon=True)
             if self.overlap == "cancel_old":
                 watch.start()
             yield asked
@@ -119,7 +120,7 @@ class Turn:
             if _time_in(holder) > self.scheduled_s:
                 raise Skipped(f"A newer run of {self.pipeline} is at work (schedule.overlap: cancel_old).")
             record = {"schema_version": 1, "at": now()}
-            self.store.create_once(schedule_paths.wanted_turn(self.pipeline, token), record)
+            self.store.create_once(schedule_paths.wanted_turn(self.pipeline, token, holder), record)
             log.info("%s It is cancelled.", self._unfinished([]))
             return "asked"
         log.info("%s This one waits.", self._unfinished([]))
@@ -161,8 +162,7 @@ class Turn:
         which = f"The run {living[0]}" if living else "An earlier run"
         return f"{which} of {self.pipeline} is unfinished (schedule.overlap: {self.overlap})."
 
-    def _watch(self, token: int, asked: threading.Event, over: threading.Event, stop: Callable[[], None]) -> None:
-        path = schedule_paths.wanted_turn(self.pipeline, token)
+    def _watch(self, path: str, asked: threading.Event, over: threading.Event, stop: Callable[[], None]) -> None:
         while not over.wait(self.look_every_s):
             with contextlib.suppress(Interrupted):
                 if self.store.exists(path):

@@ -179,7 +179,7 @@ def test_versions_are_signed_with_a_release_key_and_no_other_counts(
     with pytest.raises(CorruptError, match="it is not what was signed"):
         current_budgets(store)
     monkeypatch.delenv(SIGNING_KEY)
-    with pytest.raises(UsageError, match="are signed, and no key is configured"):
+    with pytest.raises(UsageError, match=r"are signed \(editions/budgets/1\.json\), and no key is configured"):
         apply_edition(store, "budgets", content)
 
 
@@ -249,3 +249,42 @@ def test_a_planted_version_is_one_sentence_and_not_said_to_be_signed(
         assert "with a signature that is not checked here" in said(capsys, "budget", "--store", store.uri)
     else:
         assert "editions/budgets/0.json" in said(capsys, "budget", "--store", store.uri, code=6)
+
+
+@pytest.mark.parametrize("planted", ['{"a": 1}', '{"signatures": []}', "{"])
+def test_what_is_not_a_signature_keeps_nobody_from_applying(planted: str, store: Store) -> None:
+    content: dict[str, Any] = {"version": 1, "budgets": {}}
+    path = Path(store.uri) / "editions/budgets/0.json"
+    path.parent.mkdir(parents=True)
+    if planted == "{":
+        path.write_text(planted)
+    else:
+        about: dict[str, Any] = {"kind": "budgets", "n": 0, "content": content, "by": "eve", "at": "2026-11-25"}
+        one = Edition(signature=json.loads(planted), **about)
+        store.create_once(budget_paths.edition("budgets", 0), one.to_json())
+    assert apply_edition(store, "budgets", content).n == 1
+
+
+@pytest.mark.parametrize(
+    ("tags", "sentence"),
+    [
+        ("{team: []}", "tags.team: allows no value, so it would refuse every spec; name values, or write any"),
+        ('{team: [sales, "\\u200b"]}', "tags.team.1: is empty, and a tag needs a value that can be seen"),
+    ],
+)
+def test_a_policy_that_no_spec_could_meet_is_refused(
+    tags: str, sentence: str, store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policy.yaml").write_text(f"version: 1\ntags: {tags}\n")
+    assert sentence in said(capsys, "policy", "apply", str(tmp_path / "policy.yaml"), "--store", store.uri, code=2)
+    assert newest_edition(store, "policy") is None
+
+
+@pytest.mark.parametrize(("tag", "remedy"), [("team", "Correct the tag; "), ("owner", "Add tags.owner to the spec; ")])
+def test_the_remedy_is_about_the_fault(tag: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_project(tmp_path / "tiny")
+    (tmp_path / "policy.yaml").write_text(f"version: 1\ntags: {{{tag}: [sales]}}\n")
+    monkeypatch.setenv(POLICY, str(tmp_path / "policy.yaml"))
+    with pytest.raises(SpecError) as caught:
+        refuse_by_policy(load_spec(path), path)
+    assert str(caught.value.remedy).startswith(remedy)

@@ -83,13 +83,27 @@ def test_a_damaged_balance_is_one_sentence(store: Store, ledger: Ledger) -> None
         ledger.balance()
 
 
+def test_a_hold_under_a_key_that_is_not_its_own_does_not_count(store: Store, ledger: Ledger) -> None:
+    hold = {"run_id": "run-a", "execution": "1-a", "amount": 9}
+    path = budget_paths.balance("sales", "s", "2026-11")
+    store.pointer(path).create(
+        {"spent": 1, "holds": {"planted": hold, "run-b.1-b": {**hold, "run_id": "run-b", "execution": "1-b"}}}
+    )
+    assert (ledger.balance().held, list(ledger.balance().holds)) == (9, [B.key])
+    ledger.settle(B, 2)
+    assert (ledger.balance().spent, ledger.balance().holds) == (3, {})
+
+
 def test_a_share_is_reached_once_and_a_raised_limit_has_shares_of_its_own(ledger: Ledger) -> None:
     def warning(limit: float) -> BudgetWarning:
         about: dict[str, Any] = {"budget": "sales", "period": "2026-11", "share": 0.8, "used": 8, "unit": "USD"}
         return BudgetWarning(limit=limit, run_id="run-a", at="2026-11-25T10:00:00+00:00", **about)
 
     assert [ledger.warn_once(warning(limit)) for limit in (10, 10, 20)] == [True, False, True]
-    assert warning(10).sentence == ("budget sales of 2026-11: 80% are reached: 8.00 of 10.00 USD are used or reserved")
+    expected = "The budget sales (2026-11) has reached 80% of its limit: 8.00 of 10.00 USD are used or reserved."
+    assert warning(10).sentence == expected
+    whole = warning(8).model_copy(update={"share": 1.0})
+    assert whole.sentence.startswith("The budget sales (2026-11) has reached its limit: 8.00 of 8.00 USD")
 
 
 @pytest.mark.parametrize(

@@ -136,5 +136,5 @@ def test_a_span_that_no_run_has_is_damage_and_makes_no_ledgers(span: tuple[float
 def test_an_empty_tag_is_not_any_value() -> None:
     policy = Policy(version=1, tags={"cost-centre": "any"})
     assert policy.fault({"cost-centre": "7"}) is None
-    for empty in ("", " "):
+    for empty in ("", " ", "\u200b", "\x00\t", "\u2060\u00ad", "\u3164", "\u2800", "\u034f"):
         assert policy.fault({"cost-centre": empty}) == ("cost-centre", "is empty, and the policy demands a value")

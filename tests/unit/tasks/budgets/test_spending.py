@@ -20,6 +20,7 @@ from infra.orchestrator import budget_events
 from infra.store import Store, layout, open_store
 from tasks.budgets import spending
 from tasks.budgets.amounts import Share, month_of
+from tasks.budgets.refusals import nothing_left
 from tasks.budgets.settling import settle_all, settle_others
 from tasks.costs.histories import usage_of
 from tasks.run.meter import Meter, metered, used_by_gang
@@ -166,9 +167,9 @@ def test_shares_are_warned_of_once_in_a_period(
 
     for run_id in ("r1", "r2"):
         carry_out(run_in(store, run_id), work)
-    assert seen == [f"budget all of {NOW}: 20% are reached: 60.00 of 100.00 USD are used or reserved"]
+    assert seen == [f"The budget all ({NOW}) has reached 20% of its limit: 60.00 of 100.00 USD are used or reserved."]
     assert [(pipeline, warning.share) for _, pipeline, warning in told] == [("p", 0.2)]
-    assert caplog.text.count("budget all of") == 1
+    assert caplog.text.count("The budget all") == 1
 
 
 @pytest.mark.parametrize(("share", "event"), [(0.8, "trainwright.budget.warned"), (1.0, "trainwright.budget.exceeded")])
@@ -217,6 +218,30 @@ def test_a_killed_run_is_settled_from_its_records_by_whoever_needs_the_room(stor
     settle_others(store, share, ledger)
     settle_all(store, Budgets.model_validate({"version": 1, "budgets": {"all": share.budget.model_dump()}}))
     assert ledger.balance().spent == pytest.approx(30), "once"
+
+
+def test_what_a_dead_run_holds_warns_of_no_share(store: Store) -> None:
+    limited(store, {"amount": 200.0, "currency": "USD"}, warn_at=[0.5])
+    killed(store, "r0", seconds=10)  # and it holds 60 more
+
+    def work(run: Any) -> Any:
+        training(run, 1)
+        assert run.budgets[0].sentences == [], "10 are used, and 61 held by this run"
+
+    carry_out(run_in(store), work)
+
+
+def test_a_refused_run_is_told_its_own_part(store: Store) -> None:
+    share = limited(store, {"amount": 100.0, "currency": "USD"})
+    ledger = share.ledger(store)
+    ledger.settle(Executed("r0", "1-a"), 40)
+    ledger.reserve(Executed("r1", "1-b"), 30, 0, None)
+    ledger.reserve(Executed("r2", "1-c"), 30, 0, None)
+    found = nothing_left(share, ledger.balance(), "r1")
+    assert found.message.endswith(
+        "40.00 of 100.00 USD are spent, 30.00 used or reserved by this run and 30.00 used or reserved by other runs."
+    )
+    assert "by this run" not in nothing_left(share, ledger.balance(), "r9").message
 
 
 def test_who_holds_and_has_no_records_any_more_used_what_was_held(store: Store) -> None:

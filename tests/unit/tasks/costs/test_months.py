@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data_contracts.errors import UsageError
-from data_contracts.month_costs import MonthLine
+from data_contracts.month_costs import MonthCosts, MonthLine
 from data_contracts.resources import Resources
 from infra.gc import Limits
 from infra.store import Store, layout, open_store
@@ -45,23 +45,37 @@ def test_a_month_is_kept_once_it_is_over_and_stays(store: Store) -> None:
     assert keep_months(store, NOVEMBER.end - timedelta(seconds=1)) == []
     assert keep_months(store, LATER) == ["2025-11"]
     assert keep_months(store, LATER) == []
-    kept = kept_costs(store, NOVEMBER)
+    kept = kept_costs(store, NOVEMBER, LATER)
     assert kept is not None
     assert sum(line.node_seconds for line in kept.lines) == pytest.approx(100)
-    assert deleted_runs(store, NOVEMBER.start, NOVEMBER.end) == {}
+    assert deleted_runs(store, NOVEMBER.start, NOVEMBER.end, LATER) == {}
     store.forget(layout.usage(RUN, "e1", "ended"))
     assert month_costs(store, NOVEMBER, LATER) == kept
-    assert deleted_runs(store, NOVEMBER.start, NOVEMBER.end) == {"2025-11": 1}
-    assert deleted_runs(store, LATER, LATER + timedelta(days=1)) == {}
+    assert deleted_runs(store, NOVEMBER.start, NOVEMBER.end, LATER) == {"2025-11": 1}
+    assert deleted_runs(store, LATER, LATER + timedelta(days=1), LATER) == {}
+
+
+@pytest.mark.parametrize("made", ["2025-11-30T12:00:00+00:00", "2999-01-01T00:00:00+00:00"])
+def test_figures_of_a_month_that_is_not_over_are_nobodys(
+    made: str, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    use(store)
+    planted = MonthCosts(month="2025-11", made=made, lines=[])
+    store.create_once(layout.month_costs("2025-11"), planted.to_json())
+    found = month_costs(store, NOVEMBER, NOVEMBER.end - timedelta(seconds=1))
+    assert sum(line.node_seconds for line in found.lines) == pytest.approx(100)
+    assert "costs/2025-11.json in" in caplog.text
+    assert "was made before the month was over, and does not count; delete it." in caplog.text
+    assert (kept_costs(store, NOVEMBER, LATER) is None) is (made < "2025-12")
 
 
 def test_a_run_that_has_not_ended_holds_its_month_up_for_a_while(store: Store) -> None:
     use(store)
-    use(store, "20251125-160000-abcdef", what="began", ended=None)
-    store.pointer(layout.usage_beat("20251125-160000-abcdef", "e1")).swap(None, {"at": BEGAN + 50, "stage": "train"})
+    use(store, "20251124-160100-abcdef", what="began", ended=None)
+    store.pointer(layout.usage_beat("20251124-160100-abcdef", "e1")).swap(None, {"at": BEGAN + 50, "stage": "train"})
     assert keep_months(store, LATER) == []
     figures = month_costs(store, NOVEMBER, LATER)
-    assert figures.so_far == ["20251125-160000-abcdef"]
+    assert figures.so_far == ["20251124-160100-abcdef"]
     assert keep_months(store, LATER + timedelta(days=20)) == ["2025-11"]
 
 
@@ -69,8 +83,8 @@ def test_a_month_is_kept_before_gc_deletes_its_first_runs(store: Store) -> None:
     """With the default of gc, no run is deleted before its month is over; then the record waits for nobody."""
     keep = timedelta(seconds=Limits().keep_s)
     use(store, "20251101-000000-abcdef", began=NOVEMBER.start.timestamp(), ended=NOVEMBER.start.timestamp() + 9)
-    use(store, "20251125-160000-abcdef", what="began", ended=None)
-    store.pointer(layout.usage_beat("20251125-160000-abcdef", "e1")).swap(None, {"at": BEGAN + 50, "stage": "train"})
+    use(store, "20251124-160100-abcdef", what="began", ended=None)
+    store.pointer(layout.usage_beat("20251124-160100-abcdef", "e1")).swap(None, {"at": BEGAN + 50, "stage": "train"})
     assert keep >= timedelta(days=31)
     assert keep_months(store, NOVEMBER.start + keep - timedelta(hours=1), keep) == []
     assert keep_months(store, NOVEMBER.start + keep, keep) == ["2025-11"]
@@ -93,7 +107,7 @@ def test_a_month_that_a_run_worked_in_and_none_began_in_is_kept(store: Store) ->
     # In January, nobody used anything.
     assert keep_months(store, datetime(2026, 2, 2, tzinfo=UTC)) == ["2025-12"]
     store.forget(layout.usage("20251130-235900-abcdef", "e1", "ended"))
-    kept = month_costs(store, month_named("2025-12"), LATER)
+    kept = month_costs(store, month_named("2025-12"), datetime(2026, 2, 2, tzinfo=UTC))
     assert sum(line.node_seconds for line in kept.lines) == pytest.approx(3 * 86_400)
 
 

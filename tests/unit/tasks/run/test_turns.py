@@ -108,7 +108,15 @@ def test_an_execution_of_a_run_that_was_begun_waits(store: Store, overlap: str, 
 def test_cancel_old_asks_the_earlier_run_and_begins_when_it_has_ended(store: Store) -> None:
     with earlier(store) as asked, turn(store, "cancel_old", "second").held(never):
         assert asked.is_set()
-        assert store.exists(schedule_paths.wanted_turn("tiny", 0))
+        assert len(store.list("schedules/tiny/wanted")) == 1
+
+
+def test_a_mark_that_was_planted_before_a_turn_asks_nobody_to_end(store: Store) -> None:
+    for name in ("0", "0-0123456789abcdef"):
+        store.create_json(f"schedules/tiny/wanted/{name}.json", {"schema_version": 1, "at": "2026-11-25"})
+    with earlier(store) as asked:
+        time.sleep(5 * QUICK["look_every_s"])
+        assert not asked.is_set()
 
 
 def test_a_run_never_cancels_one_that_was_meant_to_start_later(store: Store) -> None:
