@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from data_contracts.messages.contamination import ContaminationReport
 from infra.models import registry
 from infra.records.handoffs import read_handoff
 from infra.store import open_store
 from tests.support.tiny import answer, trainwright, write_project
+
+pytestmark = pytest.mark.warm
 
 
 def test_a_line_trains_without_the_copies_and_says_so_in_the_receipt(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from infra.store import Manifest, Store, open_store
 from tests.support.digits import copy_digits
 from tests.support.tiny import answer, trainwright
 
+pytestmark = pytest.mark.warm
+
 LATER_S = 40 * 24 * 3600
 
 

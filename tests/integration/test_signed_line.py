@@ -10,6 +10,8 @@ import pytest
 from infra.signing.keys import PUBLIC_FILE, make_key_pair
 from tests.support.tiny import SPEC, answer, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[dict[str, str]]:

@@ -15,6 +15,8 @@ from infra.store.seal import read_manifest, write_manifest
 from tests.support.damage import overwrite
 from tests.support.tiny import MODEL, answer, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 
 def reseal(folder: Path) -> dict[str, Any]:
     """Seal a directory anew as it is now; what points at it then."""

@@ -27,6 +27,8 @@ from tests.support.reproducing import make_line
 from tests.support.reseal import reseal
 from tests.support.tiny import answer, trainwright
 
+pytestmark = pytest.mark.warm
+
 
 @pytest.fixture(scope="module", autouse=True)
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

@@ -24,6 +24,8 @@ from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 from tests.support.tiny import write_project
 
+pytestmark = pytest.mark.warm
+
 FSDP = {"strategy": "fsdp", "lightning": {}, "shard_modules": ["Block"]}
 POOL, HERE = "work-pool", "local"
 GIB = 2**30

@@ -32,6 +32,8 @@ from tasks.stages.verify import verify
 from tests.support.damage import overwrite
 from tests.support.tiny import write_project
 
+pytestmark = pytest.mark.warm
+
 
 @pytest.fixture(scope="module")
 def spec(tmp_path_factory: pytest.TempPathFactory) -> Path:
