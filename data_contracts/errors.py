@@ -250,6 +250,11 @@ def _tree(root: type[TrainwrightError]) -> dict[str, type[TrainwrightError]]:
     return classes
 
 
+def causes() -> frozenset[str]:
+    """Every cause of the tree."""
+    return frozenset(_tree(TrainwrightError))
+
+
 def from_json(answer: dict[str, Any]) -> TrainwrightError:
     """The error that `to_json` wrote, as an instance of its own class; an unknown cause is an internal error."""
     kind = _tree(TrainwrightError).get(answer.get("cause", ""), TrainwrightError)

@@ -85,6 +85,25 @@ class Resources(Record):
 NOTHING = Resources()
 
 
+class GpuReading(Record):
+    """What a GPU's driver says of it at a moment.
+
+    Attributes:
+        busy: share of the last moments in which it computed.
+        used_bytes, total_bytes: of its memory.
+        watts, celsius: None if the driver does not say.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    index: int = Field(ge=0, le=1024)
+    busy: float = Field(ge=0, le=1)
+    used_bytes: Count
+    total_bytes: Count
+    watts: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    celsius: float | None = Field(default=None, allow_inf_nan=False)
+
+
 def _added(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else one + other
 

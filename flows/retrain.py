@@ -24,6 +24,7 @@ from tasks.run.report import report
 from tasks.run.run import Run, open_run, reopen_run
 from tasks.stages.orchestrated import as_task
 from tasks.stages.requirements import refuse_early
+from tasks.telemetry.observed import observed, refuse_wrong_settings
 
 # The stages in order, each in a module of its own. A stage takes hand-offs of stages above it, which its module names.
 LINE = {
@@ -86,11 +87,13 @@ def resume(run_id: str, store: str | None = None, from_step: int | None = None) 
 @attach
 @within_budgets
 @metered
+@observed
 def line(run: Run) -> RunReport:
     """The stages in order, then the report."""
     made: dict[str, Any] = {}
     try:
         with cost_tagged(run), cancellable():
+            refuse_wrong_settings()
             admit(run)
             refuse_early(run)
             for stage in stages(LINE):

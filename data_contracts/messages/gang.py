@@ -25,7 +25,7 @@ from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankEnd, RankReport
 from data_contracts.replay import StopAt
-from data_contracts.resources import NOTHING, Resources
+from data_contracts.resources import NOTHING, GpuReading, Resources
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 # More than any machine has; a larger number in a file is damage.
@@ -168,12 +168,14 @@ class Heartbeat(Message, extra="ignore"):
         ranks: the newest report of each rank that has written one.
         unreachable: nodes that this node cannot connect to.
         used: by the node so far, without what its ranks' reports say.
+        sensors: of the node's GPUs; empty without NVML.
     """
 
     time: float = 0.0
     ranks: list[RankReport] = []
     unreachable: list[int] = []
     used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
+    sensors: list[GpuReading] = Field(default=[], exclude_if=operator.not_)
 
 
 class NodeExit(Message, extra="ignore"):

@@ -12,7 +12,7 @@ default.
 from __future__ import annotations
 
 import operator
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -28,6 +28,45 @@ class RankProcess(Message):
     pid: int
 
 
+# Where a rank can be (`training.fit.rank_activity`). The time in the first three is its own work.
+PLACES = (
+    *("fetching", "forward", "stepping"),
+    *("starting", "between", "backward", "collective", "checkpoint", "validation", "hooks"),
+)
+# Upper bounds, in seconds, of the classes that steps are counted in; a last class has what is longer.
+STEP_BOUNDS = (
+    *(0.001, 0.0015, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7),
+    *(1.0, 1.5, 2.0, 3.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0),
+)
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Known = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class RankMeasures(Record, extra="ignore"):
+    """What a rank has measured of its training in this generation, for those who watch it; nothing decides by it.
+
+    Attributes:
+        spent_s: seconds in each place of `training.fit.rank_activity`.
+        step_counts: steps whose length is in each class of STEP_BOUNDS, without zeros at the end; steps_s: their sum.
+        loss: of the newest step; gradient_norm: of a recent step, before clipping, by rank 0; None: unknown.
+        mfu: model FLOPs since the last report, as a share of the device's peak; None: unknown.
+        memory_bytes: resident memory of the process; device_memory_bytes: the most that torch has allocated.
+        saves: checkpoints that were written, failed_saves: or could not be; saving_s: from the copy to the seal.
+    """
+
+    spent_s: dict[str, _Amount] = {}
+    step_counts: list[Annotated[int, Field(ge=0)]] = Field(default=[], max_length=len(STEP_BOUNDS) + 1)
+    steps_s: _Amount = 0.0
+    loss: _Known | None = None
+    gradient_norm: _Known | None = None
+    mfu: _Known | None = None
+    memory_bytes: int = Field(default=0, ge=0)
+    device_memory_bytes: int | None = Field(default=None, ge=0)
+    saves: int = Field(default=0, ge=0)
+    failed_saves: int = Field(default=0, ge=0)
+    saving_s: _Amount = 0.0
+
+
 class RankReport(Message, extra="ignore"):
     """How far a rank is.
 
@@ -41,6 +80,7 @@ class RankReport(Message, extra="ignore"):
         stalls, stalled_s: checkpoints of this generation for which steps waited, and for how long.
         place, place_s, moves, own_s, steps: where it is (see `training.fit.rank_activity`), and for how long.
         used: by its process, since its beginning.
+        measured: what it has measured beside; None if it does not say.
         state: letter of its process's state (`T`: stopped); only in a heartbeat.
     """
 
@@ -66,6 +106,7 @@ class RankReport(Message, extra="ignore"):
     own_s: float = 0.0
     steps: int = 0
     used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
+    measured: RankMeasures | None = Field(default=None, exclude_if=lambda measured: measured is None)
     state: str = Field(default="", exclude_if=operator.not_)
 
 

@@ -19,6 +19,7 @@ from flows.stages import stages
 from infra.audit import TRIGGER
 from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.spec_check import check_spec
+from tasks.telemetry.observed import refuse_wrong_settings
 
 if TYPE_CHECKING:
     from infra.orchestrator.api import Server
@@ -76,7 +77,9 @@ def run_line(
     options: RunOptions = DEFAULTS,
 ) -> RunReport:
     """Run a spec's whole line in this process and wait for its report."""
-    check_spec(Path(spec).resolve(), overrides, options.window)  # what is wrong is refused before a server is started
+    # What is wrong is refused before a server is started.
+    check_spec(Path(spec).resolve(), overrides, options.window)
+    refuse_wrong_settings()
     connect(options.trigger)
     from infra.processes.light_imports import light_imports
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data_contracts.resources import Resources
+from data_contracts.resources import GpuReading, Resources
 
 POWERCAP = Path("/sys/class/powercap")
 NVIDIA = Path("/dev/nvidiactl")
@@ -98,6 +98,23 @@ class Gpus:
                 busy_ms += self._nvml.nvmlDeviceGetUtilizationRates(device).gpu * 10 * (now - self._at)
         self._at = now
         return spent, round(busy_ms)
+
+
+def gpu_readings(nvml: Any) -> list[GpuReading]:
+    """What each GPU's driver says now; without a GPU that does not answer, and empty without NVML."""
+    readings = []
+    for index in range(nvml.nvmlDeviceGetCount()) if nvml is not None else ():
+        with contextlib.suppress(Exception):  # a GPU that fell off the bus
+            device = nvml.nvmlDeviceGetHandleByIndex(index)
+            memory = nvml.nvmlDeviceGetMemoryInfo(device)
+            more: dict[str, float] = {}
+            with contextlib.suppress(Exception):  # not every GPU has both sensors
+                more["watts"] = nvml.nvmlDeviceGetPowerUsage(device) / 1000
+                more["celsius"] = float(nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU))
+            busy = nvml.nvmlDeviceGetUtilizationRates(device).gpu / 100
+            known = {"index": index, "busy": busy, "used_bytes": memory.used, "total_bytes": memory.total}
+            readings.append(GpuReading(**known, **more))
+    return readings
 
 
 class EnergyMeter:

@@ -9,8 +9,10 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from data_contracts.messages.gang import Heartbeat, Launch, NodeExit
 from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.run_report import StageResult
+from data_contracts.usage import GangUsage
 from infra.gang.checkpoints.participants import Seat
 from tasks.run.training_progress import TrainingProgress
 
@@ -51,8 +53,31 @@ class GangChanged:
     seats: list[Seat]
 
 
+@dataclass(frozen=True)
+class GangLaunched:
+    """A generation of a training begins; `usage`, called in the conductor's thread, is what its nodes have used."""
+
+    launch: Launch
+    usage: Callable[[], GangUsage]
+
+
+@dataclass(frozen=True)
+class NodeHeard:
+    """A node of the generation has published a heartbeat, or its end."""
+
+    node: int
+    message: Heartbeat | NodeExit
+
+
+@dataclass(frozen=True)
+class GangReleased:
+    """The nodes of a generation are released."""
+
+    usage: GangUsage
+
+
 Record = ShardProgress | TrainingProgress
-Event = StageBegan | StageEnded | RunEnded | GangChanged | Record
+Event = StageBegan | StageEnded | RunEnded | GangChanged | GangLaunched | NodeHeard | GangReleased | Record
 Listener = Callable[[Any], None]
 
 _listeners: ContextVar[tuple[Listener, ...]] = ContextVar("listeners", default=())

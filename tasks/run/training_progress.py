@@ -26,6 +26,7 @@ class TrainingProgress:
         phase: as in `infra.gang.conductor.generation.Progress`.
         note: what a person should know beyond the figures, or "".
         samples: consumed since step 0, in all epochs; total: to be consumed in the whole training, None if unknown.
+        checkpoint_step: step of the newest checkpoint that this generation has committed; -1: none.
         cost: of the run so far, this training included; None if nothing has been spent.
     """
 
@@ -37,6 +38,7 @@ class TrainingProgress:
     samples_per_s: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     note: str = ""
+    checkpoint_step: int = -1
     cost: Cost | None = None
 
     @property
@@ -101,6 +103,7 @@ class TrainingMeter:
             samples_per_s=self._speed(),
             metrics=progress.metrics,
             note=progress.sentence,
+            checkpoint_step=progress.checkpoint_step,
             cost=self._cost(self._node_seconds),
         )
 

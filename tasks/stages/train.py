@@ -8,6 +8,7 @@ from functools import partial
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
 from data_contracts.messages.gang import Launch
+from data_contracts.usage import GangUsage
 from infra.gang.checkpoints.listing import committed
 from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.conductor import finished as is_finished
@@ -16,6 +17,7 @@ from infra.store import layout
 from infra.usage.cost import cost
 from tasks.budgets.spending import allowance
 from tasks.run.meter import follow, used_by_gang
+from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, notify
 from tasks.run.run import Run
 from tasks.run.training_reports import Reporter, notify_of_gang
 from tasks.stages.column_check import refuse_unknown
@@ -74,7 +76,9 @@ def run_training(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpoint
             from_step=run.from_step,
             replay=run.replay,
             on_progress=Reporter(run, training, dataset),
-            on_usage=partial(used_by_gang, run, "train"),
+            on_launch=lambda launch, usage: notify(GangLaunched(launch, usage)),
+            on_message=lambda node, message: notify(NodeHeard(node, message)),
+            on_usage=partial(_released, run),
             allowance=allowance(run, "train", local=spec.pool is None),
             **placed(run, "train", training),
         )
@@ -133,6 +137,12 @@ train = Stage(
     ahead=unfinished,
     resumed=resumed,
 )
+
+
+def _released(run: Run, usage: GangUsage) -> None:
+    """Record what the nodes of a generation used, and pass it on."""
+    used_by_gang(run, "train", usage)
+    notify(GangReleased(usage))
 
 
 def _launch(run: Run, training: str, dataset: Dataset | None) -> Launch:

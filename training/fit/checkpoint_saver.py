@@ -94,11 +94,8 @@ class Saver:
         history = list(self._history.records)
 
         def work() -> None:
-            self._reports.saving(True)
-            try:
+            with self._reports.saving():
                 ref = save(place, taken, context.world_size, history, self._background.group)
-            finally:
-                self._reports.saving(False)
             known = {"key": context.key, "training": context.training, "generation": context.generation}
             self.last = Checkpoint(ref=ref, **known, **facts, **skipped)
             if context.rank == 0:

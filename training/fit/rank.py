@@ -92,7 +92,7 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, Traini
     supervisor = Supervisor(context, store, reports, history := History(), plan, resume)
     warm = _warm_start(context, store, resume, reports)
     owned = {**_owned_settings(context, plan), "logger": history}
-    callbacks = [CountRows(), supervisor, supervisor.activity, *([] if warm is None else [warm])]
+    callbacks = [CountRows(), supervisor, supervisor.activity, supervisor.measuring, *([] if warm is None else [warm])]
     module, datamodule, trainer = build_all(
         context.settings, context.project, str(context.dataset_path or ""), owned, callbacks
     )

@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from data_contracts.messages.ranks import PLACES
+
 # Places whose time is a rank's own work. The other places are: starting, between, backward, collective, checkpoint,
 # validation, and hooks, where the user's code may take as long as it likes.
-OWN = frozenset(("fetching", "forward", "stepping"))
+OWN = ("fetching", "forward", "stepping")
 COLLECTIVE = "collective"
 
 
@@ -24,7 +26,8 @@ class RankActivity:
     Attributes:
         place: where it is now.
         moves: counts everything that gets done: micro-batches, batches of a validation, parts of a checkpoint.
-        own_s: seconds of own work so far; steps: micro-batches so far.
+        spent_s: seconds in each place so far, without the present stay.
+        steps: micro-batches so far; stepped_at: when the newest was done.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,13 +35,13 @@ class RankActivity:
         self.place = "starting"
         self.since = clock()
         self.moves = self.steps = 0
-        self.own_s = 0.0
+        self.stepped_at = self.since
+        self.spent_s = dict.fromkeys(PLACES, 0.0)
 
     def enter(self, place: str) -> None:
         """Set the place where the rank is from now on."""
         now = self._clock()
-        if self.place in OWN:
-            self.own_s += now - self.since
+        self.spent_s[self.place] += now - self.since
         self.since = now
         self.place = place
 
@@ -50,6 +53,12 @@ class RankActivity:
         """Count a micro-batch that was trained on."""
         self.steps += 1
         self.moves += 1
+        self.stepped_at = self._clock()
+
+    @property
+    def own_s(self) -> float:
+        """Seconds of own work so far."""
+        return sum(self.spent_s[place] for place in OWN)
 
     @property
     def place_s(self) -> float:

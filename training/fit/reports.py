@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,6 +17,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.ranks import RankAnswer, RankReport, TrainingSummary
 from infra.gang.rank_files import RankFiles, stop_file
 from infra.processes.resources import PROCESS
+from training.fit.measures import Measures
 from training.fit.rank_activity import RankActivity
 
 # A rank reports at least this often, even when it makes no progress.
@@ -43,11 +46,13 @@ class Reports:
     Attributes:
         progress: how far training is; whoever knows sets it.
         activity: where the rank is.
+        measures: what it measures for those who watch.
     """
 
     def __init__(self, scratch: Path, rank: int, interval_s: float) -> None:
         self.progress = RankProgress()
         self.activity = RankActivity()
+        self.measures = Measures(self.activity)
         self._files = RankFiles(scratch, rank)
         self._stop = str(stop_file(scratch))  # checked before every step
         self._interval_s = interval_s
@@ -110,8 +115,19 @@ class Reports:
         self._checkpoints = [*self._checkpoints, checkpoint][-NAMED_CHECKPOINTS:]
         self._write()
 
-    def saving(self, going_on: bool) -> None:
-        """Report whether a checkpoint is being saved; from any thread."""
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Report that a checkpoint is being saved, and how it went; from any thread."""
+        began, sealed = time.monotonic(), False
+        self._report_saving(True)
+        try:
+            yield
+            sealed = True
+        finally:
+            self.measures.saved(time.monotonic() - began, sealed=sealed)
+            self._report_saving(False)
+
+    def _report_saving(self, going_on: bool) -> None:
         self._saving, self._waits_for = going_on, ""
         self.activity.moved()
         self._write()
@@ -175,4 +191,5 @@ class Reports:
             own_s=round(activity.own_s, 6),
             steps=activity.steps,
             used=PROCESS.total(),
+            measured=self.measures.record(),
         )

@@ -24,6 +24,7 @@ from training.fit.divergence import FINE, LOOK_EVERY, LossWatch, diverged
 from training.fit.history import History, finite
 from training.fit.launch_context import Context
 from training.fit.loop import StepLoop
+from training.fit.measuring import Measuring
 from training.fit.preflight import check_checkpoint_size, try_capture, warn_of_batch_size
 from training.fit.reference_loss import MOST_ROWS, record
 from training.fit.replica_check import EVERY, compare
@@ -38,7 +39,7 @@ class Supervisor(L.Callback):
     """One rank's supervisor.
 
     Attributes:
-        activity: the callback that notes where the rank is; comes after this one.
+        activity: the callback that notes where the rank is; comes after this one. measuring: the one that measures.
         held_split: the split whose first rows give the recorded loss; None where our loader does not read it.
     """
 
@@ -46,6 +47,7 @@ class Supervisor(L.Callback):
         self, context: Context, store: Store, reports: Reports, history: History, plan: Plan | None, resume: Path | None
     ) -> None:
         self.activity = ActivityCallback(reports)
+        self.measuring = Measuring(reports)
         self.held_split: Split | None = None
         self._context, self._reports, self._plan = context, reports, plan
         self._saver = Saver(context, store, reports, history, plan)
@@ -193,7 +195,9 @@ class Supervisor(L.Callback):
         progress.step = trainer.global_step
         progress.epoch = trainer.current_epoch
         progress.samples = self._samples(trainer)
+        self._reports.measures.step()
         if self._reports.is_due:
+            self.measuring.read(trainer)
             progress.metrics = finite(trainer.callback_metrics)
             self._reports.report()
 

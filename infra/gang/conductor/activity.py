@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from data_contracts.messages.gang import Heartbeat, Launch, NodeExit, reports_of, used_by_node
@@ -13,6 +13,9 @@ from data_contracts.usage import GangUsage, NodeUsage
 from infra.gang.conductor.members import Node
 from infra.gang.conductor.rank_reports import RankReports
 from infra.processes.clock import PROCESS
+
+# Called with a node's number and its newest message.
+OnMessage = Callable[[int, Heartbeat | NodeExit], None]
 
 
 @dataclass
@@ -34,14 +37,21 @@ class Activity:
     Args:
         nodes: all that were launched, as the generation keeps them.
         reports: know the newest committed checkpoint.
+        on_message: called with each message that is taken in.
 
     Attributes:
         met: when the roll-call was complete (`time.monotonic`); None before.
         ended: `done`, or the cause of the generation's end; "" before.
     """
 
-    def __init__(self, launch: Launch, nodes: Sequence[Node], reports: RankReports) -> None:
-        self._launch, self._nodes, self._reports = launch, nodes, reports
+    def __init__(
+        self,
+        launch: Launch,
+        nodes: Sequence[Node],
+        reports: RankReports,
+        on_message: OnMessage = lambda node, message: None,
+    ) -> None:
+        self._launch, self._nodes, self._reports, self._on_message = launch, nodes, reports, on_message
         self._seen: dict[int, _Seen] = {}
         self._used: dict[int, Resources | None] = {}
         self.met: float | None = None
@@ -59,6 +69,10 @@ class Activity:
     def take_in(self, number: int, message: Heartbeat | NodeExit) -> None:
         """Take in a heartbeat, or the end, of node `number`."""
         self._used[number] = used_by_node(message)
+        self._follow(number, message)
+        self._on_message(number, message)
+
+    def _follow(self, number: int, message: Heartbeat | NodeExit) -> None:
         now, reports = time.monotonic(), reports_of(message)
         if not reports:
             return

@@ -198,9 +198,12 @@ class _Conductor:
                     commit=commit,
                     check=keeper.check,
                     on_progress=self.on_progress,
+                    on_message=self.request.on_message,
                     over=allowance.over,
                 )
-                allowance.launched(partial(generation.activity.usage, self.request.start is None))
+                usage = partial(generation.activity.usage, self.request.start is None)
+                allowance.launched(usage)
+                self.request.on_launch(generation.launch, usage)
                 return generation.run(self.request.rollcall_timeout_s, patient=patient)
             except TrainwrightError as error:
                 # Nodes may have noticed first that another conductor has taken over, and ended.

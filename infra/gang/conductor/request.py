@@ -11,6 +11,7 @@ from data_contracts.messages.ranks import TrainingSummary
 from data_contracts.pipeline_spec import RetrySpec
 from data_contracts.pipeline_spec.train import SelectSpec
 from data_contracts.usage import GangUsage
+from infra.gang.conductor.activity import OnMessage
 from infra.gang.conductor.allowance import UNLIMITED, Allowance
 from infra.gang.conductor.rank_reports import Progress
 from infra.gang.conductor.replaying import Replay
@@ -58,6 +59,8 @@ class TrainingRequest:
         from_step: resume from the committed checkpoint of this step; later checkpoints are set aside.
         replay: how an earlier training went, to be made again in the same way; see `infra.gang.conductor.replaying`.
         on_progress: called with each progress report.
+        on_launch: called with the launch of each generation, and with a function that returns what its nodes have used.
+        on_message: called with each heartbeat, or end, of a node by its number, after the conductor has acted on it.
         on_usage: called with what a generation's nodes used, once they are released.
         start: launches a node; None: as a process on this machine.
         room: admits all nodes of a generation, or none; held until the end. None: there is always room.
@@ -74,6 +77,8 @@ class TrainingRequest:
     from_step: int | None = None
     replay: Replay | None = None
     on_progress: Callable[[Progress], None] = lambda progress: None
+    on_launch: Callable[[Launch, Callable[[], GangUsage]], None] = lambda launch, usage: None
+    on_message: OnMessage = lambda node, message: None
     on_usage: Callable[[GangUsage], None] = lambda usage: None
     start: Start | None = None
     room: Room | None = None

@@ -16,7 +16,7 @@ from infra.gang.node.rank_logs import RankLogs
 from infra.gang.node.ranks import RankWatch
 from infra.gang.rank_files import RankFiles
 from infra.machine.accelerators import num_gpus
-from infra.machine.energy import EnergyMeter
+from infra.machine.energy import EnergyMeter, gpu_readings, installed_nvml
 from infra.processes.clock import now_s
 from infra.processes.resources import PROCESS
 from infra.store import Store, layout
@@ -49,7 +49,7 @@ class Publisher:
         self.probe: PeerProbe | None = None
         self._store, self._place, self._conductor, self._interval_s = store, place, conductor, interval_s
         self._logs = RankLogs(store, place)
-        self._energy = EnergyMeter()
+        self._energy, self._nvml = EnergyMeter(), installed_nvml()
         self._beats = 0
         self._next = 0.0
 
@@ -114,6 +114,7 @@ class Publisher:
             ranks=[] if self.watch is None else self.watch.reports(),
             unreachable=[] if self.probe is None else self.probe.unreachable,
             used=self._used(),
+            sensors=gpu_readings(self._nvml),
         ).to_json()
         # A store that is unreachable does not end training: the same number is tried again with the next beat.
         if self._conductor.tolerantly(lambda: self._store.create_once(path, beat)):

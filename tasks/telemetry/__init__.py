@@ -1,0 +1,1 @@
+"""What a run shows while it is carried out: its metrics, as Prometheus pulls them or a gateway gets them."""

@@ -1,0 +1,54 @@
+"""The endpoint that Prometheus pulls: nothing without the secret, and nothing beside the page."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+
+import pytest
+
+from infra.telemetry.catalogue import Sample
+from infra.telemetry.endpoint import Endpoint
+
+TOKEN = "a-secret-of-the-test"
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Endpoint]:
+    served = Endpoint("127.0.0.1", [0], TOKEN, "tiny", lambda: [Sample("goodput_ratio", 0.5)])
+    yield served
+    served.close()
+
+
+def answer(port: int, path: str = "/metrics", token: str | None = f"Bearer {TOKEN}") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path, headers={} if token is None else {"Authorization": token})
+    got = connection.getresponse()
+    body = got.read().decode()
+    connection.close()
+    return got.status, body
+
+
+def test_the_page_is_there_for_whoever_has_the_secret(endpoint: Endpoint) -> None:
+    status, body = answer(endpoint.port)
+    assert status == 200
+    assert 'trainwright_goodput_ratio{pipeline="tiny"} 0.5' in body
+
+
+@pytest.mark.parametrize("token", [None, "", "Bearer", "Bearer wrong", TOKEN, f"Basic {TOKEN}", "Bearer \xe4"])
+@pytest.mark.parametrize("path", ["/metrics", "/"])
+def test_nobody_else_gets_anything(path: str, token: str | None, endpoint: Endpoint) -> None:
+    assert answer(endpoint.port, path, token) == (401, "")
+
+
+def test_there_is_nothing_else(endpoint: Endpoint) -> None:
+    assert answer(endpoint.port, "/")[0] == 404
+    assert answer(endpoint.port, "/metrics?x=1")[0] == 200
+
+
+def test_a_port_that_is_taken_leaves_the_next_of_the_range(endpoint: Endpoint) -> None:
+    second = Endpoint("127.0.0.1", [endpoint.port, 0], TOKEN, "tiny", list)
+    assert second.port != endpoint.port
+    second.close()
+    with pytest.raises(OSError, match="in use"):
+        Endpoint("127.0.0.1", [endpoint.port], TOKEN, "tiny", list)

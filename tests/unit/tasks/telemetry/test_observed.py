@@ -1,0 +1,79 @@
+"""A run shows its metrics while it is carried out, and continues where that is not possible."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import UsageError
+from data_contracts.resolved import Price
+from data_contracts.usage import ExecutionUsage
+from infra.processes.clock import now_s
+from infra.telemetry.settings import METRICS_PORT, metrics_token
+from tasks.run.progress import StageBegan, notify
+from tasks.telemetry.observed import observed, refuse_wrong_settings
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def run() -> Any:
+    price = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
+    usage = ExecutionUsage(
+        run_id="r1", execution="e", pipeline="tiny", model="tiny", tags={}, prices={"here": price}, began=now_s()
+    )
+    spec = SimpleNamespace(name="tiny")
+    return SimpleNamespace(run_id="r1", spec=spec, results={}, meters=[SimpleNamespace(so_far=usage)])
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_metrics_are_there_while_the_run_works_and_gone_after_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setenv(METRICS_PORT, str(port))
+
+    def scrape() -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {metrics_token()}"})
+        return connection.getresponse().read().decode()
+
+    def work(run: Any) -> Any:
+        notify(StageBegan("train", "tiny", "r1"))
+        return scrape()
+
+    assert 'trainwright_stage_running{pipeline="tiny",stage="train"} 1.0' in observed(work)(run)  # type: ignore[operator]
+    with pytest.raises(ConnectionRefusedError):
+        scrape()
+
+
+def test_a_port_that_is_taken_is_named_and_the_run_continues(
+    run: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as taken, caplog.at_level(logging.WARNING):
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        monkeypatch.setenv(METRICS_PORT, str(taken.getsockname()[1]))
+        done: Any = observed(lambda run: "done")(run)  # type: ignore[arg-type, return-value]
+    assert done == "done"
+    [record] = caplog.records
+    assert record.message.startswith("No metrics are shown: no port of TRAINWRIGHT_METRICS_PORT is free on 127.0.0.1")
+
+
+def test_wrong_settings_are_left_to_the_runs_checks(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(METRICS_PORT, "many")
+    assert observed(lambda run: "done")(run) == "done"  # type: ignore[arg-type, return-value, comparison-overlap]
+    with pytest.raises(UsageError, match="TRAINWRIGHT_METRICS_PORT"):
+        refuse_wrong_settings()

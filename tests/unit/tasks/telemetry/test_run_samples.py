@@ -1,0 +1,81 @@
+"""What a run's metrics say of its time and money: what is not committed yet is neither kept nor lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data_contracts.resolved import Price
+from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
+from tasks.telemetry.run_samples import run_samples
+
+GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", pool="gpu")
+HERE = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
+BEGAN = 1_764_000_000.0
+
+
+def execution(*gangs: GangUsage, ended: float = 20, **prices: Price) -> ExecutionUsage:
+    return ExecutionUsage(
+        run_id="r1",
+        execution="e1",
+        pipeline="tiny",
+        model="tiny",
+        tags={},
+        prices={"train": GPU, "here": HERE, **prices},
+        began=BEGAN,
+        ended=BEGAN + ended,
+        gangs=list(gangs),
+    )
+
+
+def gang(generation: int = 0, **changes: Any) -> GangUsage:
+    """A node that started at 0, joined and met at 2, worked from 4 to 14 and is there until 14."""
+    node = NodeUsage(
+        number=0, started=BEGAN, joined=BEGAN + 2, working=BEGAN + 4, stopped=BEGAN + 14, released=BEGAN + 14
+    )
+    known: dict[str, Any] = {"stage": "train", "where": "trainings/k-0", "local": False, "last_step": 10}
+    return GangUsage(generation=generation, nodes=[node], met=BEGAN + 2, **{**known, **changes})
+
+
+def of(execution: ExecutionUsage, live: GangUsage | None = None) -> dict[tuple[str, ...], Any]:
+    return {(one.name, *one.labels): one.value for one in run_samples(execution, live)}
+
+
+def test_a_generation_that_works_has_uncommitted_steps_and_no_lost_ones() -> None:
+    found = of(execution(), gang(ended="", kept_step=4))
+    assert found["node_time_seconds", "train", "work"] == 4
+    assert found["node_time_seconds", "train", "uncommitted"] == 6
+    assert found["node_time_seconds", "train", "start"] == 4
+    assert ("node_time_seconds", "train", "lost") not in found
+    assert found["goodput_ratio",] == pytest.approx(4 / sum(v for k, v in found.items() if k[0] == "node_time_seconds"))
+    assert found["cost_per_hour", "USD"] == 36.0 + 3.6
+
+
+def test_a_generation_that_failed_has_lost_them() -> None:
+    found = of(execution(gang(ended="node_lost", kept_step=4)))
+    assert (found["node_time_seconds", "train", "work"], found["node_time_seconds", "train", "lost"]) == (4, 6)
+    assert found["cost", "USD", "lost"] == pytest.approx(6 * 36 / 3600)
+    assert found["cost_per_hour", "USD"] == 3.6
+
+
+def test_a_generation_that_is_recorded_and_still_followed_counts_once() -> None:
+    done = gang(ended="done", kept_step=10)
+    assert of(execution(done), done)["node_time_seconds", "train", "work"] == 10
+
+
+def test_this_machine_is_not_charged_beside_its_own_nodes() -> None:
+    assert of(execution(), gang(local=True, ended=""))["cost_per_hour", "USD"] == 36.0
+
+
+def test_what_has_no_price_is_counted_apart() -> None:
+    unknown = Price(machine="gpu", per_hour=None, price_date="", pool="gpu")
+    found = of(execution(gang(ended="done", kept_step=10), train=unknown))
+    assert found["unpriced_time_seconds",] == 14
+    assert ("cost", "USD", "work") not in found
+
+
+def test_a_run_that_has_just_begun_has_no_goodput() -> None:
+    found = of(execution(ended=0))
+    assert ("goodput_ratio",) not in found
+    assert found["unpriced_time_seconds",] == 0

@@ -1,0 +1,135 @@
+"""A run's metrics follow its events: stages, generations, heartbeats, checkpoints and waiting."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from data_contracts.messages.gang import Heartbeat, Launch
+from data_contracts.messages.ranks import RankReport
+from data_contracts.resolved import Price
+from data_contracts.run_report import StageResult
+from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
+from infra.processes.clock import now_s
+from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
+from tasks.run.training_progress import TrainingProgress
+from tasks.telemetry.watched_run import WatchedRun
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watched(clock: Clock) -> WatchedRun:
+    price = Price(machine="here", per_hour=3.6, price_date="2026-01-01")
+    usage = ExecutionUsage(
+        run_id="r1", execution="e", pipeline="tiny", model="tiny", tags={}, prices={"here": price}, began=now_s()
+    )
+    run: Any = SimpleNamespace(run_id="r1", results={}, meters=[SimpleNamespace(so_far=usage)])
+    return WatchedRun(run, clock)
+
+
+def of(watched: WatchedRun) -> dict[tuple[str, ...], Any]:
+    return {(one.name, *one.labels): one.value for one in watched.samples()}
+
+
+def usage(generation: int, **changes: Any) -> GangUsage:
+    began = now_s() - 10
+    node = NodeUsage(number=0, started=began, released=began + 10)
+    known: dict[str, Any] = {"stage": "", "where": "trainings/k-0", "local": True, "ended": ""}
+    return GangUsage(generation=generation, nodes=[node], **{**known, **changes})
+
+
+def launched(generation: int, counted: list[int] | None = None) -> GangLaunched:
+    def used() -> GangUsage:
+        if counted is not None:
+            counted.append(generation)
+        return usage(generation)
+
+    return GangLaunched(Launch(training="trainings/k-0", generation=generation, nodes=1, devices=1), used)
+
+
+def test_a_run_that_begins_names_itself_and_no_stage(watched: WatchedRun) -> None:
+    found = of(watched)
+    assert found["run_info", "r1"] == 1
+    assert not any(key[0] in ("stage_running", "step", "generation", "checkpoint_step") for key in found)
+
+
+def test_stages_are_running_and_then_have_a_duration(watched: WatchedRun) -> None:
+    watched(StageBegan("shard", "tiny", "r1"))
+    assert of(watched)["stage_running", "shard"] == 1
+    result = StageResult(name="shard", status="ran", seconds=2.5, sentence="")
+    watched._run.results["shard"] = result
+    watched(StageEnded(result))
+    found = of(watched)
+    assert found["stage_duration_seconds", "shard", "ran"] == 2.5
+    assert ("stage_running", "shard") not in found
+
+
+def test_a_generation_is_followed_and_the_next_begins_anew(watched: WatchedRun) -> None:
+    watched(launched(0))
+    watched(NodeHeard(0, Heartbeat(ranks=[RankReport(rank=0, step=7)])))
+    found = of(watched)
+    assert (found["generation",], found["gang_nodes",], found["step",]) == (0, 1, 7)
+    watched(GangReleased(usage(0, ended="node_lost")))
+    assert (of(watched)["restarts_total", "node_lost"], of(watched)["gang_nodes",]) == (1, 0)
+    watched(launched(1))
+    assert ("step",) not in of(watched)
+    watched(GangReleased(usage(1, ended="done")))
+    assert {key for key in of(watched) if key[0] == "restarts_total"} == {("restarts_total", "node_lost")}
+
+
+def test_a_cause_that_nobody_knows_makes_no_new_label(watched: WatchedRun) -> None:
+    for number, cause in enumerate(("rows of Alice", "rows of Bob")):
+        watched(launched(number))
+        watched(GangReleased(usage(number, ended=cause)))
+    assert {key: value for key, value in of(watched).items() if key[0] == "restarts_total"} == {
+        ("restarts_total", "other"): 2
+    }
+
+
+def test_what_a_gang_used_is_counted_once_a_second_at_most(watched: WatchedRun, clock: Clock) -> None:
+    counted: list[int] = []
+    watched(launched(0, counted))
+    for _ in range(50):
+        watched(NodeHeard(0, Heartbeat()))
+    assert len(counted) == 1
+    clock.now += 1
+    watched(NodeHeard(0, Heartbeat()))
+    assert len(counted) == 2
+
+
+def test_waiting_is_summed_also_while_it_lasts(watched: WatchedRun, clock: Clock) -> None:
+    watched(TrainingProgress("waiting"))
+    clock.now += 5
+    assert of(watched)["queue_wait_seconds",] == 5
+    watched(TrainingProgress("waiting"))
+    clock.now += 2
+    watched(TrainingProgress("training", samples_per_s=8.0))
+    clock.now += 50
+    found = of(watched)
+    assert (found["queue_wait_seconds",], found["samples_per_second",]) == (7, 8.0)
+
+
+def test_checkpoints_are_counted_as_they_are_committed(watched: WatchedRun) -> None:
+    watched(launched(0))
+    for step in (-1, 10, 10, 20):
+        watched(TrainingProgress("training", checkpoint_step=step))
+    watched(launched(1))
+    watched(TrainingProgress("training", checkpoint_step=-1))
+    assert of(watched)["checkpoints_committed_total",] == 2
+    assert ("checkpoint_step",) not in of(watched)
+    watched(TrainingProgress("training", checkpoint_step=30))
+    assert (of(watched)["checkpoints_committed_total",], of(watched)["checkpoint_step",]) == (3, 30)
