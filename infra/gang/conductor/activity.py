@@ -37,21 +37,16 @@ class Activity:
     Args:
         nodes: all that were launched, as the generation keeps them.
         reports: know the newest committed checkpoint.
-        on_message: called with each message that is taken in.
 
     Attributes:
+        on_message: called with each message that was taken in.
         met: when the roll-call was complete (`time.monotonic`); None before.
         ended: `done`, or the cause of the generation's end; "" before.
     """
 
-    def __init__(
-        self,
-        launch: Launch,
-        nodes: Sequence[Node],
-        reports: RankReports,
-        on_message: OnMessage = lambda node, message: None,
-    ) -> None:
-        self._launch, self._nodes, self._reports, self._on_message = launch, nodes, reports, on_message
+    def __init__(self, launch: Launch, nodes: Sequence[Node], reports: RankReports) -> None:
+        self._launch, self._nodes, self._reports = launch, nodes, reports
+        self.on_message: OnMessage = lambda node, message: None
         self._seen: dict[int, _Seen] = {}
         self._used: dict[int, Resources | None] = {}
         self.met: float | None = None
@@ -70,7 +65,7 @@ class Activity:
         """Take in a heartbeat, or the end, of node `number`."""
         self._used[number] = used_by_node(message)
         self._follow(number, message)
-        self._on_message(number, message)
+        self.on_message(number, message)
 
     def _follow(self, number: int, message: Heartbeat | NodeExit) -> None:
         now, reports = time.monotonic(), reports_of(message)

@@ -198,9 +198,9 @@ class _Conductor:
                     commit=commit,
                     check=keeper.check,
                     on_progress=self.on_progress,
-                    on_message=self.request.on_message,
                     over=allowance.over,
                 )
+                generation.activity.on_message = self.request.on_message
                 usage = partial(generation.activity.usage, self.request.start is None)
                 allowance.launched(usage)
                 self.request.on_launch(generation.launch, usage)

@@ -14,7 +14,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.gang import CancelMarker, Launch, Meeting, reports_of
 from data_contracts.messages.ranks import RankAnswer
 from infra import stopping
-from infra.gang.conductor.activity import Activity, OnMessage
+from infra.gang.conductor.activity import Activity
 from infra.gang.conductor.allowance import EndEarly, Over
 from infra.gang.conductor.members import Members, Node
 from infra.gang.conductor.node_records import NodeRecords
@@ -45,7 +45,6 @@ class Generation:
         commit: Callable[[Checkpoint], None],
         check: Callable[[], None],
         on_progress: Callable[[Progress], None],
-        on_message: OnMessage = lambda node, message: None,
         over: Over = lambda: None,
     ) -> None:
         self.store, self.launch, self._start = store, launch, start
@@ -59,7 +58,7 @@ class Generation:
         self._grows_after: int | None = None
         self._outage = Outage()
         self.reports = RankReports(launch, commit, self._say)
-        self.activity = Activity(launch, self.members.nodes, self.reports, on_message)
+        self.activity = Activity(launch, self.members.nodes, self.reports)
         self._records = NodeRecords(store, launch, on_slow=self._unheard)
         self._progress = Progress(self.number, "starting")
 
