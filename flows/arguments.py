@@ -11,6 +11,7 @@ from collections.abc import Callable
 from flows.cost_arguments import of_budget, of_cost, of_policy
 from flows.operating_arguments import OPERATING
 from flows.predict_arguments import of_predict
+from flows.project_arguments import of_ci, of_init
 
 
 def arguments_of(name: str, *, is_stage: bool) -> Callable[[argparse.ArgumentParser], None]:
@@ -162,10 +163,6 @@ def _protect(command: argparse.ArgumentParser) -> None:
     command.add_argument("--reason", required=True, metavar="WHY", help="why; recorded in the store")
 
 
-def _init(command: argparse.ArgumentParser) -> None:
-    command.add_argument("folder", metavar="DIR", help="folder to write to; created if it does not exist")
-
-
 def _reproducing(command: argparse.ArgumentParser) -> None:
     _named(command)
     command.add_argument("--into", metavar="DIR", help="new folder to work in; default: reproduced-NAME-VERSION here")
@@ -263,7 +260,8 @@ def _contract(command: argparse.ArgumentParser) -> None:
 
 
 _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
-    "init": _init,
+    "init": of_init,
+    "ci": lambda command: of_ci(command, _spec),
     "deploy": _deploy,
     "run": _run,
     "resume": _resume,

@@ -25,6 +25,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "run pipelines": {
         "plan": ("plan", "show what a run would reuse, and what it would need and cost"),
         "run": ("run", "run a pipeline from raw data to promotion"),
+        "ci": ("ci", "run a pipeline for a CI job, here or as a deployment"),
         "resume": ("run", "continue a run that was stopped or failed"),
         "backfill": ("backfill", "run a pipeline once for each window of a span of time"),
         "deploy": ("deploy", "make a pipeline a Prefect deployment, scheduled or on demand"),

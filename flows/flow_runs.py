@@ -25,12 +25,15 @@ from infra.audit import TRIGGER
 from infra.orchestrator.admission import ASK_S, asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.artifacts import stage_artifact
+from infra.orchestrator.ci_reports import CI_TAG, is_for_ci, keep_ci_report
 from infra.orchestrator.model_events import announce_canary_end, announce_verdict
 from infra.orchestrator.run_events import announce_end, announce_unopened
 from infra.store import layout
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import PATIENCE_S
+from tasks.ci.cases import report_of_error, report_of_run
 from tasks.mirrors.deliver import tell_after_run
+from tasks.pages.facts import gather
 from tasks.policies import run_tags
 from tasks.run.options import FLOW_RUN_KEY, SENSOR_KEY, scheduled_key
 from tasks.run.report import FINAL, latest_report
@@ -115,6 +118,8 @@ def _trigger(run: Any) -> Trigger:
         return trigger  # type: ignore[return-value]
     if run is None:
         return "cli"
+    if CI_TAG in run.tags:
+        return "ci"
     if run.auto_scheduled:
         return "schedule"
     return "automation" if run.created_by and run.created_by.type == "AUTOMATION" else "ui"
@@ -166,6 +171,8 @@ def _announce_failure(run: Run | None, error: Exception) -> None:
 
     Without a run, the pipeline is the one that the deployment is named after; a person's own command has none.
     """
+    if is_for_ci():
+        keep_ci_report(lambda: report_of_error(as_error(error), str(deployment.name)))
     if run is None:
         if deployment.name:
             announce_unopened(str(deployment.name), str(flow_run.id), error)
@@ -199,6 +206,8 @@ def as_state(run: Run, report: RunReport) -> State:
     )
     announce_verdict(report)
     announce_end(report)
+    if is_for_ci():
+        keep_ci_report(lambda: report_of_run(report, gather(run, report)))
     if report.verdict in FINAL:  # a run that continues tells it then
         _announce_canary_end(run)
     if report.verdict == "waiting":

@@ -19,8 +19,13 @@ def of_report(report: RunReport, page: str | None) -> dict[str, str]:
     Args:
         page: address of the run's page; None: unknown.
     """
-    about = _OF_VERDICT.get(report.verdict, _other)(report)
+    about = _about(report)
     return _message(f"{report.pipeline}: {about[0]}", report.run_id, about[1], page)
+
+
+def sentence_of(report: RunReport) -> str:
+    """How a run ended, in fixed sentences that may leave for the public."""
+    return _about(report)[1]
 
 
 def of_crash(pipeline: str, run_id: str, n: int, page: str | None) -> dict[str, str]:
@@ -55,6 +60,12 @@ def of_rollback(name: str, version: int | None, previous: int | None) -> dict[st
     now = "names no version" if version is None else f"names version {version}"
     before = "" if previous is None else f", no longer version {previous}"
     return {"subject": f"{name}: rolled back", "body": f"{name} {now}{before}. Why: `trainwright history {name}`."}
+
+
+def _about(report: RunReport) -> tuple[str, str]:
+    """What a run's end is, as a subject and as sentences."""
+    about: tuple[str, str] = _OF_VERDICT.get(report.verdict, _other)(report)
+    return about
 
 
 def _failed(report: RunReport) -> tuple[str, str]:

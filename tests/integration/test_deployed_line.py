@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import httpx
 import pytest
@@ -215,6 +216,58 @@ def test_a_flow_run_that_is_executed_twice_is_one_run(turn: int, checkout: Check
     assert ended["state"]["name"] == "Promoted", checkout.told(on_demand)
     assert reports(store) == before
     assert generations(store) == 1
+
+
+def test_a_ci_job_waits_for_a_deployment_and_gets_its_report(
+    checkout: Checkout, on_demand: dict[str, Any], tmp_path: Path
+) -> None:
+    asked = {"cwd": checkout.folder, "env": {**checkout.own, "GITHUB_OUTPUT": str(tmp_path / "output")}}
+    absent = trainwright("ci", SPEC, "--deployment", "digit", **asked)
+    assert absent.returncode == 2
+    assert absent.stderr.startswith("trainwright: This Prefect server has no deployment retrain/digit. Make it with")
+
+    done = trainwright("ci", SPEC, "--deployment", "digits", "--junit", str(tmp_path / "junit.xml"), "--json", **asked)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["verdict"] == "unchanged"
+    assert "verdict=unchanged\n" in (tmp_path / "output").read_text()
+    suites = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert [suite.get("name") for suite in suites] == [
+        f"digits.{kind}" for kind in ("stages", "contract", "checkpoints", "gates")
+    ]
+    stages = [made.get("name") for made in suites[0]]
+    assert stages == STAGES
+    (kept,) = [one for one in reports(checkout.folder / "examples/digits/.trainwright") if one["trigger"] == "ci"]
+    assert kept["run_id"] == report["run_id"]
+
+
+def test_a_remote_run_that_somebody_else_cancels_and_one_whose_job_is_cancelled(
+    checkout: Checkout, on_demand: dict[str, Any]
+) -> None:
+    checkout.ask("/work_pools/trainwright", {"is_paused": True}, "PATCH")
+    command = [sys.executable, "-m", "flows.cli", "ci", SPEC, "--deployment", "digits", "--key"]
+    jobs = [
+        subprocess.Popen([*command, key], cwd=checkout.folder, env=checkout.env, stderr=subprocess.PIPE, text=True)
+        for key in ("theirs", "mine")
+    ]
+    try:
+        by_key: dict[str, dict[str, Any]] = {}
+        while len(by_key) < 2:
+            runs = checkout.ask("/flow_runs/filter", {"flow_runs": {"tags": {"all_": ["trainwright-ci"]}}})
+            by_key = {run["parameters"]["key"]: run for run in runs if "key" in run["parameters"]}
+            assert all(job.poll() is None for job in jobs)
+            time.sleep(0.2)
+        checkout.ask(f"/flow_runs/{by_key['theirs']['id']}/set_state", {"state": {"type": "CANCELLING"}})
+        jobs[1].terminate()
+        said = [job.communicate(timeout=60)[1] for job in jobs]
+        assert [job.returncode for job in jobs] == [130, 130], said
+        name = by_key["theirs"]["name"]
+        assert f"The remote run {name} was cancelled in Prefect, and not by this job." in said[0]
+        assert checkout.ask(f"/flow_runs/{by_key['mine']['id']}", method="GET")["state"]["type"] == "CANCELLED"
+    finally:
+        for job in jobs:
+            job.kill()
+        checkout.ask("/work_pools/trainwright", {"is_paused": False}, "PATCH")
 
 
 def test_a_scheduled_run_is_promoted(checkout: Checkout, tmp_path: Path) -> None:

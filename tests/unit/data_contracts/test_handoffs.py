@@ -13,6 +13,7 @@ from data_contracts import handoffs
 from data_contracts.approvals import Answer, Protection, Question
 from data_contracts.budgets import BudgetWarning, Edition, SpendingEntry
 from data_contracts.canaries import CanaryAsk, CanaryEnd, Night
+from data_contracts.ci_report import CiReport
 from data_contracts.deliveries import Delivery
 from data_contracts.errors import UsageError
 from data_contracts.executions import BackfilledWindow, Crash, Execution, ScheduledTime
@@ -35,7 +36,7 @@ WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, hando
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
            Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
-           Edition, SpendingEntry, BudgetWarning, MonthCosts]  # fmt: skip
+           Edition, SpendingEntry, BudgetWarning, MonthCosts, CiReport]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

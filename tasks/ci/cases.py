@@ -1,0 +1,203 @@
+"""Makes the CI report of a run: a case for each stage, expectation, checkpoint and gate, in public sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from data_contracts.ci_report import CaseStatus, CiCase, CiReport
+from data_contracts.contract.suites import SEVERITIES
+from data_contracts.contract_results import Result
+from data_contracts.errors import SpecError, TrainwrightError, UsageError, from_json
+from data_contracts.gate_results import GateResult
+from data_contracts.handoffs import ContractReport
+from data_contracts.pipeline_spec.promote import GateSpec
+from data_contracts.run_report import RunReport, StageResult
+from infra.gang.checkpoints.listing import Found, list_checkpoints
+from infra.orchestrator.notices import sentence_of
+from tasks.pages.facts import Facts, tried
+from tasks.run.report import VERDICTS
+from tasks.stages.contract_pages import report_results
+
+# The section of the spec that a stage is about.
+SECTIONS = {
+    "validate": "contract",
+    "shard": "shards",
+    "train": "train",
+    "verify": "train",
+    "evaluate": "evaluate",
+    "promote": "promote",
+}
+_STAGES: dict[str, CaseStatus] = {"ran": "passed", "reused": "passed", "skipped": "skipped", "waiting": "skipped"}
+_ASKED = ("min", "max", "min_gain", "margin", "max_gap")
+_PLACED = re.compile(r"(?P<place>[^:\n]+:\d+): (?P<sentence>.+)")
+
+
+def report_of_run(report: RunReport, facts: Facts | None) -> CiReport:
+    """The CI report of a run that has ended.
+
+    Args:
+        facts: what its store has about it; None if the store cannot be read.
+    """
+    error = None if report.error is None else from_json(report.error)
+    sentence = sentence_of(report)
+    quiet = facts is None or facts.run.withholds
+    mistakes = _mistakes(error) if isinstance(error, SpecError) and not quiet else []
+    contract = None if facts is None else facts.contract
+    return CiReport(
+        pipeline=report.pipeline,
+        run_id=report.run_id,
+        verdict=report.verdict,
+        exit_code=report.exit_code,
+        cause="" if error is None else error.cause,
+        sentence=sentence,
+        cases=(*mistakes, *_stages(report.stages, sentence, quiet=quiet), *([] if facts is None else _found(facts))),
+        suite="" if contract is None else contract.suite_digest,
+        # With another verdict, a report names the version that the alias still names.
+        model=report.model if report.verdict in ("promoted", "canary", "unchanged") else None,
+        metrics=report.metrics,
+        cost=report.cost,
+        commit=report.commit,
+        dirty=report.dirty,
+    )
+
+
+def _found(facts: Facts) -> Iterator[CiCase]:
+    """The cases of what the run's stages checked."""
+    if facts.contract is not None:
+        yield from _numbered(_expectations(facts, facts.contract))
+    yield from _checkpoints(facts)
+    yield from _numbered(_gates(facts.gates, facts.run.spec.promote.gates))
+
+
+def report_of_error(error: TrainwrightError, pipeline: str) -> CiReport:
+    """The CI report of what ended before there was a run; a mistake in the spec or the command keeps its text."""
+    verdict = VERDICTS.get(error.exit_code, "failed")
+    cause = error.cause.replace("_", " ")
+    sentence = f"It ended before there was a run: {cause} (exit code {error.exit_code})."
+    if verdict == "cancelled":
+        sentence = "The job was cancelled."
+    elif isinstance(error, UsageError):
+        sentence = str(error)
+    return CiReport(
+        pipeline=pipeline,
+        run_id="",
+        verdict=verdict,
+        exit_code=error.exit_code,
+        cause=error.cause,
+        sentence=sentence,
+        cases=tuple(_mistakes(error)) if isinstance(error, SpecError) else (),
+    )
+
+
+def _mistakes(error: TrainwrightError) -> list[CiCase]:
+    """A case for each line of a spec's error: it begins with the place, or names a field alone."""
+    cases = []
+    for line in error.message.splitlines():
+        placed = _PLACED.fullmatch(line)
+        sentence = placed["sentence"] if placed else line
+        place = placed["place"] if placed else ""
+        cases.append(CiCase(kind="spec", name=place or "spec", status="failed", sentence=sentence, place=place))
+    return list(_numbered(cases))
+
+
+def _stages(stages: Sequence[StageResult], failure: str, *, quiet: bool) -> Iterator[CiCase]:
+    """Each stage of the line, in order.
+
+    Args:
+        failure: why the run failed, in place of the stage's own text, which may quote a row.
+        quiet: leave out what stages say that did not fail, too.
+    """
+    ended = {stage.name: stage for stage in stages}
+    for name, section in SECTIONS.items():
+        stage = ended.get(name)
+        if stage is None:
+            yield CiCase(kind="stage", name=name, status="skipped", sentence="The run did not get so far.")
+            continue
+        status = _STAGES.get(stage.status, "failed")
+        said = "" if quiet else stage.sentence
+        sentence = failure if status == "failed" else f"{stage.status}{': ' * bool(said)}{said}"
+        yield CiCase(kind="stage", name=name, status=status, sentence=sentence, seconds=stage.seconds, field=(section,))
+
+
+def _expectations(facts: Facts, contract: ContractReport) -> Iterator[CiCase]:
+    spec = facts.run.spec.contract
+    mildest = SEVERITIES.index(spec.fail_on) if spec is not None and not contract.accepted else len(SEVERITIES)
+    aside = contract.quarantine.broken if contract.quarantine is not None else []
+    results = tried(lambda: report_results(facts.run, contract) or [])
+    for index, result in enumerate(results or ()):
+        failure = result.failure
+        status: CaseStatus = "passed" if failure is None and not result.unclear else "warned"
+        if failure is not None and failure not in aside and SEVERITIES.index(failure.severity) >= mildest:
+            status = "failed"
+        sentence = _broken(result, set_aside=failure in aside) if status != "passed" else ""
+        yield CiCase(
+            kind="expectation", name=result.text, status=status, sentence=sentence, field=("contract",), entry=index
+        )
+
+
+def _broken(result: Result, *, set_aside: bool) -> str:
+    """How an expectation is broken, in numbers: neither values nor rows."""
+    failure = result.failure
+    if failure is None:
+        return f"{result.verdict}."
+    of = f" of {failure.of:,}" if failure.rows and failure.of else ""
+    rows = f"broken by {failure.rows:,}{of} rows" if failure.rows else "broken"
+    return f"{failure.severity}: {rows}{', which were set aside' if set_aside else ''}."
+
+
+def _checkpoints(facts: Facts) -> Iterator[CiCase]:
+    training, report = facts.training, facts.report
+    if training is None or report is None:
+        return
+    for found in tried(lambda: list_checkpoints(facts.run.store, training)) or ():
+        yield _checkpoint(found, report)
+
+
+def _checkpoint(found: Found, report: RunReport) -> CiCase:
+    status: CaseStatus = "passed" if found.state in ("committed", "verified") else "skipped"
+    sentence = f"{found.state}{', handed over' if found.handed_over else ''}"
+    if found.state == "quarantined":
+        status = "failed" if report.exit_code else "warned"
+        sentence = f"quarantined; why: `trainwright checkpoints {report.run_id}`"
+    name = f"step {found.step}, generation {found.generation}"
+    return CiCase(kind="checkpoint", name=name, status=status, sentence=sentence, field=("train",))
+
+
+def _gates(results: Sequence[GateResult], asked: Sequence[GateSpec]) -> Iterator[CiCase]:
+    """Each gate with what it found, in the order of the spec; gates that were not computed are skipped."""
+    left = list(results)
+    for index, gate in enumerate(asked):
+        result = next((one for one in left if _is_of(one, gate)), None)
+        case = CiCase(kind="gate", name=_name(gate), status="skipped", field=("promote", "gates", index))
+        if result is None:
+            yield case.model_copy(update={"sentence": "It was not computed."})
+            continue
+        left.remove(result)
+        yield case.model_copy(update={"status": _met(result), "sentence": result.sentence})
+    for result in left:
+        name = f"{result.metric}{f' on {result.slice}' if result.slice else ''}"
+        yield CiCase(kind="gate", name=name, status=_met(result), sentence=result.sentence, field=("promote",))
+
+
+def _met(result: GateResult) -> CaseStatus:
+    if result.skipped:
+        return "skipped"
+    return "passed" if result.met else "failed"
+
+
+def _is_of(result: GateResult, gate: GateSpec) -> bool:
+    return (result.metric, result.slice, result.bound) == (gate.name, gate.slice or "", gate.asked)
+
+
+def _name(gate: GateSpec) -> str:
+    asks = next(name for name in _ASKED if getattr(gate, name) is not None)
+    return f"{gate.name}{f' on {gate.slice}' if gate.slice else ''}: {asks} {gate.asked:g}"
+
+
+def _numbered(cases: Sequence[CiCase] | Iterator[CiCase]) -> Iterator[CiCase]:
+    """The cases with names that differ: viewers of JUnit keep one case of a name."""
+    seen: dict[str, int] = {}
+    for case in cases:
+        seen[case.name] = count = seen.get(case.name, 0) + 1
+        yield case if count == 1 else case.model_copy(update={"name": f"{case.name} ({count})"})
