@@ -39,7 +39,7 @@ from tasks.run.run import Run, open_run  # noqa: E402
 
 BATCH = 64
 # Epochs of the earlier training and of the one that is estimated.
-EPOCHS = (3, 6)
+EPOCHS = (10, 30)
 
 
 @dataclass(frozen=True)
@@ -51,87 +51,30 @@ class Case:
     init_args: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Taken:
+    """The most memory that a training had at once: bytes of tensors, and what the allocator had given out."""
+
+    tensors: int
+    allocated: int
+    on_gpu: bool = False
+
+
 CASES = [
-    Case("mlp", "zoo.MLP", {"optimizer": "Adam", "width": 1024}),
-    Case("cnn", "zoo.CNN", {"optimizer": "SGD"}),
+    Case("mlp", "zoo.MLP", {"optimizer": "Adam", "columns": 64, "width": 1024, "depth": 2}),
+    Case("cnn", "zoo.CNN", {"optimizer": "SGD", "columns": 64, "channels": 64}),
     Case("gpt", "gpt.ByteGPT", {"context": 64, "width": 128, "depth": 3, "heads": 4, "lr": 0.001}),
-    Case("lstm", "zoo.LSTM", {"optimizer": "AdamW"}),
-    Case("batch norm", "zoo.Norm", {"optimizer": "SGD"}),
-    Case("embedding", "zoo.Embedding", {"optimizer": "Adam"}),
+    Case("lstm", "zoo.LSTM", {"optimizer": "AdamW", "columns": 64, "width": 256, "depth": 2}),
+    Case("batch norm", "zoo.CNN", {"optimizer": "SGD", "columns": 64, "channels": 64, "norm": True}),
+    Case("embedding", "zoo.Embedding", {"optimizer": "Adam", "columns": 64, "words": 50_000, "width": 64}),
 ]
-ZOO = """
-import lightning as L
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Kind(L.LightningModule):
-    def __init__(self, optimizer: str = "Adam"):
-        super().__init__()
-        self.optimizer = optimizer
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        loss = F.cross_entropy(self.net(x), y)
-        self.log("loss", loss)
-        return loss
-
-    def test_step(self, batch, batch_idx):
-        self.log("test_loss", F.cross_entropy(self.net(batch[0]), batch[1]))
-
-    def configure_optimizers(self):
-        more = {"momentum": 0.9} if self.optimizer == "SGD" else {}
-        return getattr(torch.optim, self.optimizer)(self.parameters(), lr=0.001, **more)
-
-
-class MLP(Kind):
-    def __init__(self, optimizer: str = "Adam", width: int = 512):
-        super().__init__(optimizer)
-        self.net = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
-                                 nn.Linear(width, 10))
-
-
-class CNN(Kind):
-    def __init__(self, optimizer: str = "SGD"):
-        super().__init__(optimizer)
-        self.net = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 64, 3, padding=1), nn.ReLU(),
-                                 nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-                                 nn.Linear(1024, 10))
-
-
-class Norm(Kind):
-    def __init__(self, optimizer: str = "SGD"):
-        super().__init__(optimizer)
-        self.net = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 64, 3, padding=1), nn.BatchNorm2d(64),
-                                 nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(),
-                                 nn.Flatten(), nn.Linear(4096, 10))
-
-
-class LSTM(Kind):
-    def __init__(self, optimizer: str = "AdamW"):
-        super().__init__(optimizer)
-        self.lstm, self.out = nn.LSTM(8, 256, 2, batch_first=True), nn.Linear(256, 10)
-
-    def net(self, x):
-        return self.out(self.lstm(x.view(-1, 8, 8))[0][:, -1])
-
-
-class Embedding(Kind):
-    def __init__(self, optimizer: str = "Adam"):
-        super().__init__(optimizer)
-        self.table, self.out = nn.Embedding(50_000, 64), nn.Linear(4096, 10)
-
-    def net(self, x):
-        return self.out(self.table(x.long()).flatten(1))
-"""
 
 
 def write_project(folder: Path, case: Case) -> Path:
     """A project of the model on 1,797 digits, or on as many windows of 65 bytes; returns its spec."""
     folder.mkdir(parents=True)
     (folder / "pyproject.toml").write_text('[project]\nname = "plan"\nversion = "0"\n')
-    (folder / "zoo.py").write_text(ZOO)
+    shutil.copy(ROOT / "tests/support/module_zoo.py", folder / "zoo.py")
     shutil.copy(ROOT / "examples/stdlib_gpt/gpt.py", folder / "gpt.py")
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -189,23 +132,25 @@ def planned(spec: Path, epochs: int) -> Estimate:
     return found
 
 
-def allocated(spec: Path) -> int:
-    """The most bytes of tensors that real steps of Lightning's Trainer have at once, in a process of its own."""
+def taken(spec: Path) -> Taken:
+    """The memory that real steps of Lightning's Trainer take, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, __file__, "--measure", str(spec)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
-    return int(done.stdout.splitlines()[-1])
+    return Taken(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def measure(spec: Path) -> int:
-    """`allocated`, in this process."""
+def measure(spec: Path) -> Taken:
+    """`taken`, in this process."""
     import torch
+    from lightning.fabric.utilities.apply_func import apply_to_collection
     from torch.profiler import ProfilerActivity, profile
 
     from tasks.stages.earlier_handoffs import EarlierHandoffs
     from tasks.stages.shard import shard
+    from training.fit.step_memory import LiveBytes
     from training.loader import Shards, Split
     from training.user.assemble import build_module, plain_trainer
 
@@ -217,13 +162,14 @@ def measure(spec: Path) -> int:
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         settings["lightning"]["trainer"]["accelerator"] = "gpu"
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        batches = [split.take(slice(0, BATCH))]  # one, as a loader's batches live one after another
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled, LiveBytes() as live:
+        # One batch, as a loader's batches live one after another; a copy, as what NumPy allocates is not counted.
+        batches = [apply_to_collection(split.take(slice(0, BATCH)), torch.Tensor, torch.clone)]
         module = build_module(settings, run.project(), optimizer=True)
         trainer = plain_trainer({"lightning": {"trainer": settings["lightning"]["trainer"]}}, [])
         trainer.fit_loop.max_epochs = 4
         trainer.fit(module, train_dataloaders=Again(batches))
-    return torch.cuda.max_memory_allocated() if on_gpu else peak(profiled)
+    return Taken(live.peak, torch.cuda.max_memory_allocated() if on_gpu else peak(profiled), on_gpu)
 
 
 class Again:
@@ -257,22 +203,22 @@ def compare(case: Case, folder: Path, epochs: tuple[int, int]) -> tuple[float, f
     """Print a row of the table; the errors of memory and time."""
     spec = write_project(folder / case.name.replace(" ", "-"), case)
     train(spec, epochs[0])
-    found = planned(spec, epochs[1])
-    [need] = found.needs
     began = time.monotonic()
-    planned(spec, epochs[1])
+    found = planned(spec, epochs[1])
     plan_s = time.monotonic() - began
+    [need] = found.needs
     time_s = train(spec, epochs[1])
-    taken = allocated(spec)
+    memory = taken(spec)
     assert found.stages[0].time is not None, found.stages[0].why
     expected = found.stages[0].time.expected
-    errors = need.bytes / taken - 1, expected / time_s - 1
+    errors = [need.bytes / memory.tensors - 1, need.bytes / memory.allocated - 1, expected / time_s - 1]
     print(
-        f"{case.name:11} {case.init_args.get('optimizer', 'AdamW'):6} {need.bytes / 1e6:9.2f} {taken / 1e6:9.2f} "
-        f"{errors[0]:+7.1%} {expected:8.2f} {time_s:8.2f} {errors[1]:+7.1%} {plan_s:7.1f}  {found.unmeasured}",
+        f"{case.name:10} {case.init_args.get('optimizer', 'AdamW'):5} {need.bytes / 1e6:10.2f} "
+        f"{memory.tensors / 1e6:10.2f} {errors[0]:+6.1%} {memory.allocated / 1e6:12.2f} {errors[1]:+6.1%} "
+        f"{expected:9.2f} {time_s:8.2f} {errors[2]:+6.1%} {plan_s:7.1f}  {found.unmeasured}",
         flush=True,
     )
-    return abs(errors[0]), abs(errors[1])
+    return abs(errors[0] if not memory.on_gpu else errors[1]), abs(errors[2])
 
 
 def interval_loss(quick: bool) -> float | None:
@@ -291,14 +237,14 @@ def main() -> None:
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        print(measure(Path(options.measure)))
+        print(json.dumps(vars(measure(Path(options.measure)))))
         return
     os.environ.setdefault("TRAINWRIGHT_MACHINE", "local")
     epochs = (EPOCHS[0] // 2, EPOCHS[1] // 2) if options.quick else EPOCHS
     wanted = [case for case in CASES if not options.only or case.name in options.only.split(",")]
     print(machine())
     print(f"{BATCH} rows a step; an earlier run of {epochs[0]} epochs, then one of {epochs[1]}")
-    print("model       opt    planned MB  peak MB   error  planned s    took s   error  plan s")
+    print("model      opt   planned MB tensors MB  error allocated MB  error planned s   took s  error  plan s")
     with tempfile.TemporaryDirectory() as name, contextlib.suppress(KeyboardInterrupt):
         os.environ["TRAINWRIGHT_HOME"] = f"{name}/home"
         errors = [compare(case, Path(name), epochs) for case in wanted]

@@ -19,7 +19,8 @@ from data_contracts.run_report import StageStatus
 HERE = "here"
 # Some thousand years before and after: what lies beyond is not a time of ours, and not one that a calendar has.
 Moment = Annotated[float, Field(ge=-6e10, le=2e11)]
-Seconds = Annotated[float, Field(ge=0, le=2e11)]
+LONGEST_S = 2e11
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]
 Number = Annotated[int, Field(ge=0, le=2**63)]
 
 
@@ -58,6 +59,7 @@ class GangUsage(Record):
         first_step, last_step: the step that it resumed from, and the last that was seen.
         kept_step: the last step that a later generation need not do again.
         samples: consumed by the training up to `last_step`; steps_per_epoch: 0 if unknown.
+        stepping_s: from the end of its first step to the end of its last epoch, as rank 0 measured it; 0 if unknown.
         saves: checkpoints for which steps waited, `saved_s` of each node in all; 0 if unknown.
     """
 
@@ -73,6 +75,7 @@ class GangUsage(Record):
     kept_step: Number = 0
     samples: Number = Field(default=0, exclude_if=operator.not_)
     steps_per_epoch: Number = Field(default=0, exclude_if=operator.not_)
+    stepping_s: Seconds = Field(default=0.0, exclude_if=operator.not_)
     saves: Number = Field(default=0, exclude_if=operator.not_)
 
 

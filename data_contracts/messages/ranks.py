@@ -118,6 +118,7 @@ class TrainingSummary(Record, extra="ignore"):
         wait_share: share of the training's time that the rank waited for data.
         wait_cause: what took longest in preparing the data.
         begun_with: what was and was not loaded from `train.init_from`; "" without `init_from`.
+        stepping_s: from the end of the first step to the end of the last epoch, by the rank's own clock.
     """
 
     num_rows: int = 0
@@ -130,6 +131,7 @@ class TrainingSummary(Record, extra="ignore"):
     wait_share: float = 0.0
     wait_cause: str = ""
     begun_with: str = ""
+    stepping_s: float = Field(default=0.0, ge=0, exclude_if=operator.not_)
 
 
 class RankAnswer(Message, extra="ignore"):

@@ -5,9 +5,12 @@ from __future__ import annotations
 from flows.commands.quantities import SECONDS, in_words
 from flows.commands.tables import table
 from infra.quantities import size
-from tasks.estimates.estimate import Estimate, StageEstimate
+from tasks.costs.beside_time import JOULES_PER_KWH
+from tasks.estimates.energy import Energy
+from tasks.estimates.estimate import Estimate
 from tasks.estimates.offers import Offer
-from tasks.estimates.times import Span
+from tasks.estimates.span import Span
+from tasks.estimates.stage_estimate import StageEstimate
 
 
 def estimate_lines(found: Estimate) -> list[str]:
@@ -36,15 +39,18 @@ def _time(found: Estimate) -> list[str]:
     said = table(("stage", "time", "range", "cost", "from"), rows, ("time", "cost"))
     lines += [f"  {line}" for line in said.splitlines()]
     if found.whole is None or found.ready_at is None:
-        missing = ", ".join(one.stage for one in found.stages if one.time is None)
-        lines.append(f"  The whole is unknown, because that of {missing} is.")
+        missing = [one.stage for one in found.stages if one.time is None]
+        lines.append(f"  The time of the whole run is unknown, because that of {_listed(missing)} is unknown.")
     else:
         lines.append(
             f"  In all {in_words(found.whole.expected, SECONDS)}{_in_brackets(_range(found.whole))}: ready at "
             f"{found.ready_at:%Y-%m-%d %H:%M} UTC if it starts now. Cost: {_whole_cost(found)}."
         )
+    if found.energy is not None and (found.energy.known or found.energy.unmetered):
+        lines.append(f"  {_energy(found.energy)}")
     if found.unreadable:
-        lines.append(f"  {found.unreadable} earlier run(s) are left out: their records are damaged.")
+        runs, records = ("run is", "its") if found.unreadable == 1 else ("runs are", "their")
+        lines.append(f"  {found.unreadable} earlier {runs} left out: {records} records are damaged.")
     return lines
 
 
@@ -75,6 +81,35 @@ def _whole_cost(found: Estimate) -> str:
         first, last = _figure(least), _figure(most)
         said.append(f"{_money(expected, currency)}{'' if first == last else f' ({first} to {last})'}")
     return " + ".join(said)
+
+
+def _energy(found: Energy) -> str:
+    """The energy and the carbon of the run, and what they rest on, as sentences."""
+    unmetered, ungraded = _listed(sorted(found.unmetered)), _listed(sorted(found.ungraded))
+    if not found.known:
+        return f"Energy: unknown, because no earlier run measured it and the price book has no watts for {unmetered}."
+    sources = ["measured by earlier runs"] * found.measured + ["by the watts of the price book"] * found.stated
+    least = f"at least {_kwh(found.joules)}, without that of {unmetered}" if unmetered else _kwh(found.joules)
+    energy = f"Energy: {least}, {_listed(sources)}."
+    if not found.grams.expected:
+        why = f", because the price book has no carbon intensity for {ungraded}" if ungraded else ""
+        return f"{energy} Carbon: {'unknown' if ungraded else '0 g'}{why}."
+    partly = "at least " if unmetered or ungraded else ""
+    return f"{energy} Carbon: {partly}{_grams(found.grams.expected)} CO2e at the stated intensity of the region."
+
+
+def _kwh(joules: Span) -> str:
+    expected, least, most = (f"{one / JOULES_PER_KWH:.3g}" for one in (joules.expected, joules.least, joules.most))
+    return f"{expected} kWh{'' if least == most else f' ({least} to {most} kWh)'}"
+
+
+def _grams(grams: float) -> str:
+    return f"{grams / 1000:.3g} kg" if grams >= 1000 else f"{grams:.3g} g"
+
+
+def _listed(names: list[str]) -> str:
+    """Names as people list them: `a`, `a and b`, `a, b and c`."""
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
 
 
 def _figure(amount: float) -> str:

@@ -59,6 +59,7 @@ def interruptions(executions: Iterable[ExecutionUsage], pipeline: str, pool: str
             if one.pipeline == pipeline:
                 # The slowest node of a generation made the others wait.
                 spans = [node.stopped - node.working for node in gang.nodes if node.stopped and node.working]
+                spans = [gang.stepping_s] if gang.stepping_s else spans
                 if gang.saves:
                     saves, stalled_s = saves + gang.saves, stalled_s + max(node.saved_s for node in gang.nodes)
                 if spans and gang.last_step - gang.first_step > 1:

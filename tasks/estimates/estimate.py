@@ -11,16 +11,17 @@ from typing import Any
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.sizes import ModuleSizes
-from data_contracts.resolved import Price
-from data_contracts.usage import HERE
 from infra.machine import machines
 from infra.machine.machines import Machine
 from infra.records.datasets import find_dataset_by_id
+from tasks.estimates.energy import Energy
 from tasks.estimates.measure import measure
 from tasks.estimates.memory import Need, layout_plan, needs, recommendation
 from tasks.estimates.offers import Interruptions, Offer, offers, relative, shortlist, verdict
 from tasks.estimates.past import Past, past_of, settings_of
-from tasks.estimates.times import Span, TrainingTime, samples_ahead, stage_time, training_time
+from tasks.estimates.span import Span
+from tasks.estimates.stage_estimate import TRAIN, StageEstimate, stage_estimates
+from tasks.estimates.times import most_s, samples_ahead, training_time
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.stages.earlier_handoffs import EarlierHandoffs
@@ -29,36 +30,8 @@ from tasks.stages.trainings import recorded
 
 # Numbers of nodes that the table of machines looks at.
 NODES = (1, 2, 4, 8)
-TRAIN = "train"
 # Where a pipeline does not say how many steps lie between two checkpoints.
 CHECKPOINT_S = 600.0
-
-
-@dataclass(frozen=True)
-class StageEstimate:
-    """A stage that will run: its time, what that rests on, and its cost by currency, in an amount per expected second.
-
-    Attributes:
-        time: None if it is unknown.
-        rates: price per second by currency; None if a price is unknown.
-    """
-
-    stage: str
-    time: Span | None
-    why: str
-    rates: dict[str, float] | None
-
-    def to_json(self) -> dict[str, Any]:
-        """For a program."""
-        times = {"time_s": None} if self.time is None else self.time.to_json("time_s")
-        return {"stage": self.stage, "why": self.why, **times, "amounts": self.amounts}
-
-    @property
-    def amounts(self) -> dict[str, float] | None:
-        """The expected cost by currency; None if it is unknown."""
-        if self.time is None or self.rates is None:
-            return None
-        return {currency: round(rate * self.time.expected, 6) for currency, rate in self.rates.items()}
 
 
 @dataclass(frozen=True)
@@ -100,6 +73,12 @@ class Estimate:
         return {currency: (span.expected, span.least, span.most) for currency, span in found.items()}
 
     @property
+    def energy(self) -> Energy | None:
+        """The energy of the run; None if the time of a stage is unknown."""
+        parts = [one.energy for one in self.stages if one.energy is not None]
+        return None if self.whole is None else sum(parts, Energy())
+
+    @property
     def ready_at(self) -> datetime | None:
         """When the result would be there if the run began now."""
         return None if self.whole is None else self.now + timedelta(seconds=self.whole.expected)
@@ -124,6 +103,7 @@ class Estimate:
                 currency: dict(zip(("expected", "least", "most"), (round(each, 6) for each in span), strict=True))
                 for currency, span in amounts.items()
             },
+            "energy": None if self.energy is None else self.energy.to_json(),
             "offers": [one.to_json() for one in self.offers],
             "cheapest": self.verdict,
             "spot_source": self.spot_source,
@@ -146,7 +126,7 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
     memory_bytes = 0 if on_cpu else machine.memory_bytes
     if TRAIN not in ahead:
         return Estimate(
-            now, machine.name, memory_bytes, stages=_stages(run, past, ahead, None), unreadable=past.unreadable
+            now, machine.name, memory_bytes, stages=stage_estimates(run, past, ahead, None), unreadable=past.unreadable
         )
     dataset = _dataset(run)
     layouts = sorted({train.world_size, *_ranks_of_offers()})
@@ -155,7 +135,13 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
     found = [] if sizes is None else needs(train, sizes, train.nodes, train.devices)
     samples = _samples(run, dataset, past)
     time = training_time(
-        past.trainings, samples, train.world_size, run.resolved.price.place, _settings(run), train.strategy
+        past.trainings,
+        samples,
+        train.world_size,
+        run.resolved.price.place,
+        _settings(run),
+        train.strategy,
+        limit_s=most_s(run.resolved.lightning.get("trainer") or {}),
     )
     # Nothing is known of how a training on the CPU would do on accelerators.
     compared = None if on_cpu else sizes
@@ -169,7 +155,7 @@ def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
         needs=found,
         unmeasured=unmeasured,
         recommendation=said,
-        stages=_stages(run, past, ahead, time),
+        stages=stage_estimates(run, past, ahead, time),
         offers=shortlist(offered),
         verdict="" if compared is None else verdict(offered),
         spot_source=source,
@@ -209,43 +195,6 @@ def _samples(run: Run, dataset: Dataset | None, past: Past) -> int | None:
     rows = rows or next((one.epoch_samples for one in past.trainings if one.epoch_samples), 0)
     trainer = run.resolved.lightning.get("trainer") or {}
     return samples_ahead(trainer, rows // train.global_batch_size, train.global_batch_size)
-
-
-def _stages(run: Run, past: Past, ahead: Sequence[str], training: TrainingTime | None) -> list[StageEstimate]:
-    """The stages that will run, and what lies between them, which has no name."""
-    raw_bytes = sum(one.bytes for one in run.resolved.files)
-    found = []
-    for name in ahead:
-        if name == TRAIN and training is not None:
-            found.append(StageEstimate(name, training.span, training.why, _rates(run, name)))
-            continue
-        span = stage_time(past.stages, name, raw_bytes)
-        runs = len({one.run_id for one in past.stages if one.stage == name})
-        why = f"{runs} earlier run{'' if runs == 1 else 's'}" if span is not None else "no earlier run"
-        found.append(StageEstimate(name, span, why, _rates(run, name)))
-    between = stage_time(past.stages, "", 0)
-    if between is not None:
-        found.append(StageEstimate("", between, "what lies between stages", _rates(run, "")))
-    return found
-
-
-def _rates(run: Run, stage: str) -> dict[str, float] | None:
-    """What a second of a stage costs, by currency: of its nodes, and of the machine that carries the run out."""
-    resolved, own = run.resolved, run.spec.train if stage == TRAIN else getattr(run.spec, stage or "-", None)
-    here, pool = resolved.price_of(HERE), getattr(own, "pool", None)
-    parts: list[tuple[Price | None, int]] = []
-    if stage == TRAIN:
-        parts.append((resolved.price, run.spec.train.nodes))
-    elif pool is not None:
-        parts.append((resolved.price_of(stage) or here, getattr(own, "nodes", None) or 1))
-    if not parts or pool is not None:
-        parts.append((here, 1))
-    rates: dict[str, float] = {}
-    for price, count in parts:
-        if price is None or price.per_hour is None:
-            return None
-        rates[price.currency] = rates.get(price.currency, 0.0) + price.per_hour * count / 3600
-    return rates
 
 
 def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tuple[list[Offer], str]:

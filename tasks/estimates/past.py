@@ -13,6 +13,8 @@ from data_contracts.resolved import Price, Resolved
 from data_contracts.usage import ExecutionUsage, GangUsage
 from infra.store import Store
 from infra.usage.executions import executions_of
+from tasks.costs.charges import charges
+from tasks.estimates.energy import PastPower, powers
 from tasks.run.resolve import resolved_runs
 
 # The newest runs of the pipeline that are read.
@@ -27,8 +29,8 @@ class PastTraining:
 
     Attributes:
         machine: its kind; settings: a digest of what decides how long a step takes, beside the ranks.
-        rate: samples per second between the first and the last step, with waiting, saving and validation.
-        around_s: the rest of the stage's time: starting the nodes, releasing them.
+        rate: samples per second after the first step, with waiting, saving and validation.
+        around_s: the rest of the stage's time: starting the nodes, what the first step takes longer, releasing them.
         epoch_samples: 0 if unknown.
     """
 
@@ -64,6 +66,7 @@ class Past:
 
     Attributes:
         spot_s, interruptions: node-seconds of spot nodes, and how often one was taken away; start_s: of a generation.
+        powers: of nodes, where they were measured.
         unreadable: runs whose records are damaged.
     """
 
@@ -72,6 +75,7 @@ class Past:
     spot_s: float = 0.0
     interruptions: int = 0
     start_s: list[float] = field(default_factory=list)
+    powers: list[PastPower] = field(default_factory=list)
     unreadable: int = 0
 
 
@@ -90,6 +94,7 @@ def add(past: Past, resolved: Resolved, executions: Sequence[ExecutionUsage]) ->
     """Add what one run took."""
     raw_bytes = sum(one.bytes for one in resolved.files)
     for execution in executions:
+        past.powers += powers(charges(execution))
         for stage in execution.stages:
             if stage.status == "ran":
                 past.stages.append(PastStage(resolved.run_id, stage.name, stage.ended - stage.began, raw_bytes))
@@ -117,16 +122,15 @@ def _add_interruptions(past: Past, gang: GangUsage, price: Price) -> None:
 
 def _training(resolved: Resolved, gang: GangUsage, whole_s: float) -> list[PastTraining]:
     """The training of a generation; none if it took fewer than two steps."""
-    working = [node.working for node in gang.nodes if node.working is not None]
-    stopped = [node.stopped for node in gang.nodes if node.stopped is not None]
-    steps = gang.last_step - gang.first_step
-    if not working or not stopped or steps < 2:
+    steps, steps_s = gang.last_step - gang.first_step, gang.stepping_s or _seen_s(gang)
+    if steps_s is None or steps < 2:
         return []
-    steps_s = max(stopped) - min(working)
     train = resolved.spec["train"]
     each = gang.samples / gang.last_step if gang.samples else train["global_batch_size"]
+    # The first step is slower than others: what it takes beyond them belongs to the start.
+    step_s = steps_s / (steps - 1 if gang.stepping_s else steps)
     # A training whose steps were seen at once has no rate: its time is all around.
-    rate = steps * each / steps_s if steps_s > 0 else float("inf")
+    rate = each / step_s if step_s > 0 else float("inf")
     return [
         PastTraining(
             run_id=resolved.run_id,
@@ -136,10 +140,17 @@ def _training(resolved: Resolved, gang: GangUsage, whole_s: float) -> list[PastT
             nodes=len(gang.nodes),
             devices=train["devices"],
             rate=rate,
-            around_s=max(whole_s - steps_s, 0.0),
+            around_s=max(whole_s - steps * step_s, 0.0),
             epoch_samples=round(gang.steps_per_epoch * each),
         )
     ]
+
+
+def _seen_s(gang: GangUsage) -> float | None:
+    """From the first step to the last, as heartbeats of an earlier Trainwright had them; None without a step."""
+    working = [node.working for node in gang.nodes if node.working is not None]
+    stopped = [node.stopped for node in gang.nodes if node.stopped is not None]
+    return max(stopped) - min(working) if working and stopped else None
 
 
 def settings_of(train: Mapping[str, Any], lightning: Mapping[str, Any]) -> str:

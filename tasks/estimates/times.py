@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from tasks.estimates.past import PastStage, PastTraining
+from tasks.estimates.span import Span
 
 # Lightning's, where a config names neither epochs nor steps.
 LIGHTNING_EPOCHS = 1000
-
-
-@dataclass(frozen=True)
-class Span:
-    """Seconds: the expected, the least and the most."""
-
-    expected: float
-    least: float
-    most: float
-
-    def __add__(self, other: Span) -> Span:
-        return Span(self.expected + other.expected, self.least + other.least, self.most + other.most)
-
-    def times(self, factor: float) -> Span:
-        """The span multiplied."""
-        return Span(self.expected * factor, self.least * factor, self.most * factor)
-
-    def to_json(self, name: str) -> dict[str, float]:
-        """For a program: `name` has the unit, such as `train_s`."""
-        stem, _, unit = name.rpartition("_")
-        rounded = {"": self.expected, "least_": self.least, "most_": self.most}
-        return {f"{stem}_{which}{unit}": round(value, 6) for which, value in rounded.items()}
 
 
 @dataclass(frozen=True)
@@ -63,7 +46,7 @@ def samples_ahead(trainer: Mapping[str, Any], epoch_steps: int, global_batch: in
             epoch_steps = int(epoch_steps * limit)
     steps, epochs = trainer.get("max_steps"), trainer.get("max_epochs")
     most = steps if isinstance(steps, int) and steps >= 0 else None
-    if epochs is None and most is None:
+    if epochs is None and most is None and trainer.get("max_time") is None:
         epochs = LIGHTNING_EPOCHS
     if isinstance(epochs, int) and epochs >= 0:
         by_epochs = epochs * epoch_steps if epoch_steps else None
@@ -71,6 +54,17 @@ def samples_ahead(trainer: Mapping[str, Any], epoch_steps: int, global_batch: in
             return None
         most = min(one for one in (most, by_epochs) if one is not None)
     return None if most is None else most * global_batch
+
+
+def most_s(trainer: Mapping[str, Any]) -> float | None:
+    """The longest that the steps of a training take: `max_time` of its Lightning config; None without it."""
+    limit = trainer.get("max_time")
+    if isinstance(limit, str) and (parts := re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", limit.strip())):
+        limit = dict(zip(("days", "hours", "minutes", "seconds"), map(int, parts.groups()), strict=True))
+    if isinstance(limit, Mapping):
+        with contextlib.suppress(TypeError, OverflowError):
+            return timedelta(**limit).total_seconds()
+    return None
 
 
 def like(past: Sequence[PastTraining], machine: str, settings: str) -> tuple[list[PastTraining], str]:
@@ -86,17 +80,26 @@ def like(past: Sequence[PastTraining], machine: str, settings: str) -> tuple[lis
 
 
 def training_time(
-    past: Sequence[PastTraining], samples: int | None, ranks: int, machine: str, settings: str, strategy: str = ""
+    past: Sequence[PastTraining],
+    samples: int | None,
+    ranks: int,
+    machine: str,
+    settings: str,
+    strategy: str = "",
+    limit_s: float | None = None,
 ) -> TrainingTime:
     """How long a training of so many samples takes on `ranks` ranks of a machine.
 
     From trainings with other numbers of ranks: expected and least if it speeds up evenly; most if it does not at all.
+
+    Args:
+        samples: None if they are unknown; limit_s: the longest that its steps may take; None without a limit.
     """
     chosen, note = like(past, machine, settings)
     if not chosen:
         return TrainingTime(None, note)
-    if samples is None:
-        return TrainingTime(None, "the number of steps is not known before the dataset is made")
+    if samples is None and limit_s is None:
+        return TrainingTime(None, "the number of steps is not known before the dataset is made, or has no end")
     exact = [one for one in chosen if one.ranks == ranks]
     exact = [one for one in exact if one.strategy == strategy] or exact
     notes = [note] if note else []
@@ -104,8 +107,12 @@ def training_time(
         counts = ", ".join(map(str, sorted({one.ranks for one in chosen})))
         notes.append(f"scaled evenly from {counts} rank{'' if counts == '1' else 's'}")
     used = exact or chosen
-    expected = [one.around_s + samples / (one.rate * ranks / one.ranks) for one in used]
-    as_then = [one.around_s + samples / one.rate for one in used]
+    most = math.inf if limit_s is None else limit_s
+    steps = [math.inf if samples is None else samples / one.rate for one in used]
+    expected = [one.around_s + min(each * one.ranks / ranks, most) for one, each in zip(used, steps, strict=True)]
+    as_then = [one.around_s + min(each, most) for one, each in zip(used, steps, strict=True)]
+    if limit_s is not None and max(steps) * max(one.ranks for one in used) / ranks > limit_s:
+        notes.append("it may end at trainer.max_time")
     span = Span(statistics.median(expected), min(expected), max([*expected, *([] if exact else as_then)]))
     runs = len({one.run_id for one in used})
     return TrainingTime(span, "; ".join([f"{runs} earlier run{'' if runs == 1 else 's'}", *notes]), runs)

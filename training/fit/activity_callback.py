@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import lightning as L
@@ -12,10 +13,16 @@ from training.loader import TrainLoader
 
 
 class ActivityCallback(L.Callback):
-    """Moves the rank through the places of `training.fit.rank_activity`; it makes no decisions."""
+    """Moves the rank through the places of `training.fit.rank_activity`; it makes no decisions.
+
+    Attributes:
+        stepping_s: from the end of the first step to the end of the last epoch, with what lies between steps.
+    """
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
+        self._stepped: float | None = None
+        self.stepping_s = 0.0
 
     def enter(self, place: str) -> None:
         """Note where this rank is."""
@@ -36,6 +43,8 @@ class ActivityCallback(L.Callback):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Note that a micro-batch is done."""
+        if self._stepped is None:  # the first step is slower: buffers are made, kernels are chosen
+            self._stepped = time.monotonic()
         self._reports.activity.stepped()
         self.enter("between")
 
@@ -63,6 +72,8 @@ class ActivityCallback(L.Callback):
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note that the user's hooks follow."""
+        if self._stepped is not None:
+            self.stepping_s = time.monotonic() - self._stepped
         self.enter("hooks")
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -118,15 +118,17 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, Traini
             "train.lightning: the training ended without a single step.",
             remedy="Raise trainer.max_epochs, max_steps or limit_train_batches.",
         )
-    waits = supervisor.activity.waits(trainer)
-    return supervisor.last if context.rank == 0 else None, _summary(plan, waits, warm.sentence if warm else "")
+    activity = supervisor.activity
+    summary = _summary(plan, activity.waits(trainer), warm.sentence if warm else "", activity.stepping_s)
+    return supervisor.last if context.rank == 0 else None, summary
 
 
-def _summary(plan: Plan | None, waits: tuple[float, str], begun_with: str) -> TrainingSummary:
-    """What a rank says at the end: the plan, the share of time that it waited with the cause, and its first weights."""
+def _summary(plan: Plan | None, waits: tuple[float, str], begun_with: str, stepping_s: float) -> TrainingSummary:
+    """What a rank says at the end: the plan, how long it waited and why, its first weights, and the time of steps."""
     # With the user's own loader it is only known that our loader dropped no rows.
     planned = {"dropped_rows": 0} if plan is None else asdict(plan)
-    return TrainingSummary(**planned, wait_share=waits[0], wait_cause=waits[1], begun_with=begun_with)
+    said = {"wait_share": waits[0], "wait_cause": waits[1], "begun_with": begun_with}
+    return TrainingSummary(**planned, **said, stepping_s=round(stepping_s, 6))
 
 
 def _warm_start(context: Context, store: Store, resume: Path | None, reports: Reports) -> WarmStart | None:

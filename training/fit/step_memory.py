@@ -159,8 +159,44 @@ def _take(
     live.end()
 
 
-class _Live(TorchDispatchMode):
-    """Counts the bytes of tensors that are alive.
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of tensors that are alive: of what the operations made since it began.
+
+    Attributes:
+        alive: bytes now; peak: most so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive = self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in tree_leaves(made):
+            if isinstance(one, torch.Tensor):
+                self._see(one)
+        self._note()
+        return made
+
+    def _see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        if id(storage) in self._sizes:
+            return
+        size = storage.nbytes()
+        self._sizes[id(storage)] = size
+        self.alive += size
+        weakref.finalize(storage, self._gone, id(storage))
+
+    def _gone(self, name: int) -> None:
+        self.alive -= self._sizes.pop(name)
+
+    def _note(self) -> None:
+        self.peak = max(self.peak, self.alive)
+
+
+class _Live(LiveBytes):
+    """Tells what a step needs for a moment apart from what stays.
 
     Attributes:
         peak: most bytes alive during the last step.
@@ -170,9 +206,7 @@ class _Live(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.peak = self.step_peak = self.update_peak = 0
-        self._alive = self._kept = 0
-        self._sizes: dict[int, int] = {}
+        self.step_peak = self.update_peak = self._kept = 0
         self._owned: set[int] = set()
         self._updating = False
 
@@ -205,33 +239,15 @@ class _Live(TorchDispatchMode):
                 self._owned.add(id(storage))
                 self._kept += self._sizes[id(storage)]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for one in tree_leaves(made):
-            if isinstance(one, torch.Tensor):
-                self._see(one)
-        self._note()
-        return made
-
-    def _see(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        if id(storage) in self._sizes:
-            return
-        size = storage.nbytes()
-        self._sizes[id(storage)] = size
-        self._alive += size
-        weakref.finalize(storage, self._gone, id(storage))
-
     def _gone(self, name: int) -> None:
-        size = self._sizes.pop(name)
-        self._alive -= size
         if name in self._owned:
             self._owned.discard(name)
-            self._kept -= size
+            self._kept -= self._sizes[name]
+        super()._gone(name)
 
     def _note(self) -> None:
-        self.peak = max(self.peak, self._alive)
+        super()._note()
         if self._updating:
-            self.update_peak = max(self.update_peak, self._alive - self._kept)
+            self.update_peak = max(self.update_peak, self.alive - self._kept)
         else:
-            self.step_peak = max(self.step_peak, self._alive - self._kept)
+            self.step_peak = max(self.step_peak, self.alive - self._kept)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from data_contracts.messages.gang import Heartbeat, Launch, NodeExit, reports_of, used_by_node
 from data_contracts.messages.ranks import RankAnswer
 from data_contracts.resources import Resources
-from data_contracts.usage import GangUsage, NodeUsage
+from data_contracts.usage import LONGEST_S, GangUsage, NodeUsage
 from infra.gang.conductor.members import Node
 from infra.gang.conductor.rank_reports import RankReports
 from infra.processes.clock import PROCESS
@@ -52,13 +52,16 @@ class Activity:
         self.met: float | None = None
         self.ended = ""
         self._samples = self._steps_per_epoch = self._saves = 0
+        self._stepping_s = 0.0
         begin = launch.resume or launch.begin
         self._first = 0 if begin is None else begin.step
 
     def done(self, answer: RankAnswer) -> RankAnswer:
         """Note that all nodes are done, and what rank 0 answered; returns the answer."""
-        per_epoch = answer.plan.get("steps_per_epoch", 0)
+        per_epoch, stepping_s = (answer.plan.get(name, 0) for name in ("steps_per_epoch", "stepping_s"))
         self.ended, self._steps_per_epoch = "done", per_epoch if isinstance(per_epoch, int) else 0
+        if isinstance(stepping_s, int | float) and 0 <= stepping_s <= LONGEST_S:
+            self._stepping_s = float(stepping_s)
         return answer
 
     def take_in(self, number: int, message: Heartbeat | NodeExit) -> None:
@@ -101,6 +104,7 @@ class Activity:
             kept_step=last if self.ended == "done" else max(self._first, self._reports.checkpoint_step),
             samples=self._samples,
             steps_per_epoch=self._steps_per_epoch,
+            stepping_s=self._stepping_s,
             saves=self._saves,
         )
 

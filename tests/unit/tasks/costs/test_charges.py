@@ -163,7 +163,7 @@ def histories(draw: Any) -> ExecutionUsage:
                 ended=draw(st.sampled_from(["done", "hung", "node_lost", ""])),
                 first_step=draw(st.integers(0, 30_000)),
                 last_step=last,
-                kept_step=draw(st.integers(-1, 30_000)),
+                kept_step=draw(st.integers(0, 30_000)),
                 where=draw(st.sampled_from(["trainings/k-0", "trainings/k-0", "runs/r1/errands/v"])),
                 stage=draw(st.sampled_from(["train", "verify"])),
             )

@@ -48,6 +48,13 @@ def test_a_training_and_the_stages_of_a_run() -> None:
     assert (past.start_s, past.spot_s) == ([pytest.approx(8)], 0)
 
 
+def test_the_first_step_is_part_of_the_start() -> None:
+    measured = gang(0, node(0, 12, 13, 20, 60, 63), **STEPS, stepping_s=18.0)
+    [training] = read(execution(gangs=[measured], stages=STAGES)).trainings
+    # Nine steps of 8 samples follow the first: 2 s each. The stage took 60 s, and ten such steps take 20 s.
+    assert (training.rate, training.around_s) == (pytest.approx(4.0), pytest.approx(40.0))
+
+
 NONE = {
     "a generation that failed": {"ended": "node_lost"},
     "fewer than two steps": {"last_step": 1},

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tasks.estimates.past import PastStage, PastTraining
-from tasks.estimates.times import Span, samples_ahead, stage_time, training_time
+from tasks.estimates.span import Span
+from tasks.estimates.times import most_s, samples_ahead, stage_time, training_time
 
 SAMPLES: list[tuple[dict[str, Any], int, int | None]] = [
     ({"max_epochs": 3}, 10, 240),
@@ -25,6 +26,7 @@ SAMPLES: list[tuple[dict[str, Any], int, int | None]] = [
     ({"max_epochs": 2, "limit_train_batches": 0.5}, 10, 80),
     ({"max_epochs": 2, "limit_train_batches": 1.0}, 10, 160),
     ({"max_epochs": 0}, 10, 0),
+    ({"max_time": "00:01:00:00"}, 10, None),  # Lightning trains until then
 ]
 
 
@@ -58,7 +60,9 @@ TIMES: dict[str, tuple[list[PastTraining], int | None, int, Span | None, str]] =
         [past("a", machine="other")], 100, 2, None, "this pipeline never trained on m, only on other",
     ),
     "no run": ([], 100, 2, None, "no earlier run of this pipeline has trained"),
-    "unknown samples": ([past("a")], None, 2, None, "the number of steps is not known before the dataset is made"),
+    "unknown samples": (
+        [past("a")], None, 2, None, "the number of steps is not known before the dataset is made, or has no end",
+    ),
 }  # fmt: skip
 
 
@@ -66,6 +70,29 @@ TIMES: dict[str, tuple[list[PastTraining], int | None, int, Span | None, str]] =
 def test_training_time(case: str) -> None:
     known, samples, ranks, span, why = TIMES[case]
     found = training_time(known, samples, ranks, "m", "s", "ddp")
+    assert (found.span, found.why) == (span, why)
+
+
+@pytest.mark.parametrize(
+    ("limit", "seconds"),
+    [
+        (None, None), ("01:02:03:04", 93_784), ({"hours": 1}, 3600), ({"weeks_": 1}, None), ("an hour", None), (7, None)
+    ],
+)  # fmt: skip
+def test_the_longest_that_steps_take(limit: Any, seconds: float | None) -> None:
+    assert most_s({"max_time": limit}) == seconds
+
+
+@pytest.mark.parametrize(
+    ("samples", "limit_s", "span", "why"),
+    [
+        (100, 6.0, Span(11, 11, 11), "1 earlier run; it may end at trainer.max_time"),
+        (100, 60.0, Span(15, 15, 15), "1 earlier run"),
+        (None, 6.0, Span(11, 11, 11), "1 earlier run; it may end at trainer.max_time"),
+    ],
+)
+def test_a_training_ends_at_its_time(samples: int | None, limit_s: float, span: Span, why: str) -> None:
+    found = training_time([past("a")], samples, 2, "m", "s", limit_s=limit_s)
     assert (found.span, found.why) == (span, why)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,78 +14,8 @@ from data_contracts.messages.sizes import SizeRequest, StepMemory
 from training.fit.step_memory import REAL_ROWS, _step, probe
 
 KINDS = """
-import lightning as L
 import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Kind(L.LightningModule):
-    def __init__(self, optimizer: str = "Adam"):
-        super().__init__()
-        self.optimizer = optimizer
-
-    def training_step(self, batch, batch_idx):
-        x, y = batch
-        loss = F.cross_entropy(self.net(x), y)
-        self.log("loss", loss)
-        return loss
-
-    def configure_optimizers(self):
-        more = {"momentum": 0.9} if self.optimizer == "SGD" else {}
-        return getattr(torch.optim, self.optimizer)(self.parameters(), lr=0.01, **more)
-
-
-class Linear(Kind):
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.net = nn.Linear(16, 4, bias=False)
-
-
-class MLP(Kind):
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-
-
-class CNN(Kind):
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.net = nn.Sequential(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Flatten(),
-                                 nn.Linear(128, 4))
-
-
-class Norm(Kind):
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.net = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, 4))
-
-
-class Recurrent(Kind):
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.lstm, self.out = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 4)
-
-    def net(self, x):
-        return self.out(self.lstm(x.view(-1, 4, 4))[0][:, -1])
-
-
-class Embedding(Kind):
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.embedding, self.out = nn.Embedding(500, 8), nn.Linear(128, 4)
-
-    def net(self, x):
-        return self.out(self.embedding(x.long()).flatten(1))
-
-
-class Attention(Kind):
-    def __init__(self, **settings):
-        super().__init__(**settings)
-        self.layer, self.out = nn.TransformerEncoderLayer(4, 2, 16, 0.0, batch_first=True), nn.Linear(16, 4)
-
-    def net(self, x):
-        return self.out(self.layer(x.view(-1, 4, 4)).flatten(1))
+from module_zoo import *
 
 
 class Looks(MLP):
@@ -120,12 +51,14 @@ def doubled(batch):
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Path]:
+def project(tmp_path: Path, repository: Path) -> Iterator[Path]:
     (tmp_path / "kinds.py").write_text(KINDS)
+    shutil.copy(repository / "tests/support/module_zoo.py", tmp_path)
     before = list(sys.path)
     yield tmp_path
     sys.path[:] = before
-    sys.modules.pop("kinds", None)
+    for name in ("kinds", "module_zoo"):
+        sys.modules.pop(name, None)
 
 
 COLUMNS = {"x": "tensor<float32>[16]", "y": "int64"}
@@ -139,22 +72,22 @@ def asked(project: Path, name: str, *, columns: dict[str, str] | None = None, **
 
 
 @pytest.mark.parametrize(
-    ("kind", "optimizer"),
+    ("kind", "settings"),
     [
-        ("MLP", "Adam"),
-        ("CNN", "SGD"),
-        ("Norm", "SGD"),
-        ("Recurrent", "AdamW"),
-        ("Embedding", "Adam"),
-        ("Attention", "AdamW"),
+        ("MLP", {"optimizer": "Adam"}),
+        ("CNN", {"optimizer": "SGD"}),
+        ("CNN", {"optimizer": "SGD", "norm": True}),
+        ("LSTM", {"optimizer": "AdamW"}),
+        ("Embedding", {"optimizer": "Adam"}),
+        ("Attention", {"optimizer": "AdamW"}),
     ],
 )
-def test_the_same_bytes_as_in_a_real_step(kind: str, optimizer: str, project: Path) -> None:
-    request = asked(project, kind, init_args={"optimizer": optimizer})
+def test_the_same_bytes_as_in_a_real_step(kind: str, settings: dict[str, Any], project: Path) -> None:
+    request = asked(project, kind, init_args=settings)
     (first, second), why = probe(request, 0)
     assert why == ""
     taken = _step(request, 8, real=True)
-    if kind == "Recurrent":  # a CPU's own layer makes a copy of its weights, which weighs here, in so small a module
+    if kind == "LSTM":  # a CPU's own layer makes a copy of its weights, which weighs here, in so small a module
         assert taken.peak - 2**16 < first.peak <= taken.peak
     else:
         assert first == taken

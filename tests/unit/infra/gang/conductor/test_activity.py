@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.gang import Heartbeat
-from data_contracts.messages.ranks import RankReport
+from data_contracts.messages.ranks import RankAnswer, RankReport
 from data_contracts.resources import Resources
 from infra.gang.conductor.activity import Activity
 
@@ -39,4 +39,14 @@ def test_only_the_time_that_steps_waited_is_saving(monkeypatch: pytest.MonkeyPat
     [used] = usage.nodes
     assert (usage.saves, used.saved_s, used.waited_s) == (2, 1.5, 0.0)
     assert (usage.last_step, usage.kept_step) == (12, 4)
+    for said, kept in [
+        (2.5, 2.5),
+        ("2", 0.0),
+        (-1, 0.0),
+        (float("nan"), 0.0),
+        (1e300, 0.0),
+    ]:  # a rank's answer is the user's code's
+        measured = Activity(launch, [node], SimpleNamespace(checkpoint_step=4))  # type: ignore[arg-type]
+        measured.done(RankAnswer(plan={"steps_per_epoch": 3, "stepping_s": said}))
+        assert (measured.usage(local=False).stepping_s, measured.usage(local=False).steps_per_epoch) == (kept, 3)
     assert used.used == Resources(put_requests=5), "each heartbeat has the sum so far"
