@@ -106,6 +106,7 @@ class Budgets(Section):
     """A file of budgets."""
 
     called: ClassVar[str] = "a file of budgets"
+    shown_in: ClassVar[str] = "docs/budgets.md"
 
     version: Literal[1]
     """Version of this format: 1."""
@@ -119,6 +120,7 @@ class Policy(Section):
     """A file that says which tags a spec must have."""
 
     called: ClassVar[str] = "a policy"
+    shown_in: ClassVar[str] = "docs/budgets.md"
 
     version: Literal[1]
     """Version of this format: 1."""

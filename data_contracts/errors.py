@@ -7,7 +7,8 @@
     ├── GateNotMet                4   gate not met
     │   ├── InsufficientEvidence  4   no rows, or rows other than the champion's
     │   ├── OnHold                4   a person rolled the alias back from these weights
-    │   └── ApprovalRefused       4   a person refused, or nobody answered in time
+    │   ├── ApprovalRefused       4   a person refused, or nobody answered in time
+    │   └── ObjectiveMissed       4   `slo --check`: a service level objective is missed
     ├── Interrupted               5   try again
     │   ├── Preempted             5   `preempted`: at once
     │   ├── NodeLost              5   `node_lost`: with the remaining nodes
@@ -125,6 +126,13 @@ class ApprovalRefused(GateNotMet):
 
     cause = "approval_refused"
     default_remedy = "Begin a run by hand to ask again: `trainwright run SPEC`."
+
+
+class ObjectiveMissed(GateNotMet):
+    """A service level objective is missed, and `slo --check` asked."""
+
+    cause = "objective_missed"
+    default_remedy = "`trainwright status --html FILE` shows which runs failed."
 
 
 class Interrupted(TrainwrightError):

@@ -268,7 +268,6 @@ _ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "checkpoints": _of_run,
     "logs": _logs,
     "mirror": _mirror,
-    "status": _store,
     "plan": _planning,
     "train": _training,
     "evaluate": _evaluating,

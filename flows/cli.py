@@ -37,6 +37,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "look at runs": {
         "status": ("queries", "show the server, and the runs and models of each store"),
+        "slo": ("slo", "show objectives: how often runs do their work, and in which time"),
         "report": ("report", "make the page of a run: one HTML file"),
         "logs": ("queries", "print the output of the ranks of a run's training"),
         "checkpoints": ("queries", "list the checkpoints of a run's training"),

@@ -29,6 +29,32 @@ def _nodes(command: argparse.ArgumentParser) -> None:
     command.add_argument("store", nargs="?", metavar="STORE", help=help_)
 
 
+def _status(command: argparse.ArgumentParser) -> None:
+    """`status`: which store, and the page of a day."""
+    command.add_argument(
+        "--store", help="store to look at; default: .trainwright in this folder, then stores used before"
+    )
+    help_ = "write the page of the day, which loads nothing, to this file; an earlier page of a day is replaced"
+    command.add_argument("--html", metavar="FILE", help=help_)
+    help_ = "with --html: since when runs are listed: a length such as 12h or 7d, or a day; default 1d"
+    command.add_argument("--since", metavar="WHEN", help=help_)
+    _objectives(command, "with --html: ")
+
+
+def _slo(command: argparse.ArgumentParser) -> None:
+    """`slo`: which store, which objectives, and whether a missed one is a failure."""
+    help_ = "store to look at; default: .trainwright in this folder, and the stores used from this machine"
+    command.add_argument("store", nargs="?", metavar="STORE", help=help_)
+    _objectives(command)
+    help_ = "exit with code 4 if an objective is missed; one without data is not missed"
+    command.add_argument("--check", action="store_true", help=help_)
+
+
+def _objectives(command: argparse.ArgumentParser, when: str = "") -> None:
+    help_ = f"{when}file of objectives (YAML); default: those that Trainwright ships"
+    command.add_argument("--objectives", metavar="FILE", help=help_)
+
+
 def _standing(command: argparse.ArgumentParser) -> None:
     """`drain`, `restore`: which node, and why."""
     command.add_argument(
@@ -73,6 +99,8 @@ OPERATING: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "reap": _reap,
     "sensor": _sensor,
     "nodes": _nodes,
+    "status": _status,
+    "slo": _slo,
     "drain": _standing,
     "restore": _standing,
 }

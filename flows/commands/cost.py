@@ -45,7 +45,7 @@ _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 def cost(arguments: argparse.Namespace) -> Answer:
     """The `cost` command."""
     by = [word.strip() for word in arguments.by.split(",") if word.strip()]
-    window = _window(arguments.since)
+    window = window_since(arguments.since)
     stores = known_store_list(arguments.store or arguments.place)
     if not stores:
         raise UsageError(
@@ -102,7 +102,7 @@ def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
     ]
 
 
-def _window(since: str) -> Window:
+def window_since(since: str) -> Window:
     """The time that is asked for: a length, START..END, or the day since when."""
     now = datetime.now(UTC)
     try:

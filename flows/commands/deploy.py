@@ -45,6 +45,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
 
     from flows.retrain import retrain
     from infra.orchestrator.cost_deployment import ensure_cost_report
+    from infra.orchestrator.day_deployment import ensure_day_page
     from infra.orchestrator.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
     from infra.orchestrator.notifications import find_blocks
     from infra.orchestrator.reaper_deployments import ensure_reaper
@@ -66,6 +67,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         schedules = deploy_pipeline(client, wanted)
         ensure_reaper(wanted.pool)
         ensure_cost_report(wanted.pool)
+        ensure_day_page(wanted.pool)
         _automate(client, wanted.title, spec, blocks)
         _automate_after(client, wanted.title, after)
         _look_for_data(client, wanted, spec)

@@ -39,7 +39,11 @@ LOG_LINES = 20
 
 
 def status(arguments: argparse.Namespace) -> Answer:
-    """The `status` command."""
+    """The `status` command; with `--html` the page of the day."""
+    from flows.commands.day import asks_for_page, day
+
+    if asks_for_page(arguments):
+        return day(arguments)
     from infra.orchestrator.server import server_status
 
     server = server_status()

@@ -1,4 +1,4 @@
-"""Reads a file of budgets, or a policy on tags."""
+"""Reads a file of rules: budgets, a policy on tags, or objectives."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pydantic import ValidationError
 
 from data_contracts.budgets import VERSION, Budgets, Policy, is_visible
 from data_contracts.errors import UsageError
+from data_contracts.objectives import Objectives
 from data_contracts.validation_errors import problems
 from data_contracts.yaml_document import Document, Problem
 from data_contracts.yaml_text import read_document
 
-F = TypeVar("F", Budgets, Policy)
+F = TypeVar("F", Budgets, Policy, Objectives)
 
 
 def read_rules(path: Path, model: type[F]) -> F:
     """The file as `model`; UsageError with `file:line: field: what` for each mistake."""
-    document = read_document(path, model.called, "write it as docs/budgets.md shows")
+    document = read_document(path, model.called, f"write it as {model.shown_in} shows")
     version = document.value.get("version")
     if isinstance(version, int) and version > VERSION:
         sentence = f"{version} is newer than the {VERSION} that this Trainwright reads; upgrade Trainwright"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from infra.orchestrator import api, password, project
 from infra.orchestrator.api import Server
 from infra.orchestrator.cost_deployment import ensure_cost_report
+from infra.orchestrator.day_deployment import ensure_day_page
 from infra.orchestrator.local_pool import POOL, ensure_pool, start_worker, stop_worker
 from infra.orchestrator.reaper_deployments import ensure_reaper
 from infra.orchestrator.server import ensure_server, server_status, stop_server
@@ -21,6 +22,7 @@ def up() -> Server:
     ensure_pool()
     ensure_reaper(POOL)
     ensure_cost_report(POOL)
+    ensure_day_page(POOL)
     start_worker(server.url)
     if server.ours:
         project.link(server.url, password.read())

@@ -68,15 +68,20 @@ def left(store: Store, spec: PipelineSpec) -> list[Standing]:
     ]
 
 
-def standings(store: Store, month: str) -> list[Standing]:
-    """Every budget in a month; of a budget per run, each run that was started in it. Settles what is over."""
+def standings(store: Store, month: str, *, settle: bool = True) -> list[Standing]:
+    """Every budget in a month; of a budget per run, each run that was started in it.
+
+    Args:
+        settle: count what ended executions used in place of what they held; otherwise nothing is written.
+    """
     budgets = current_budgets(store)
     found: list[Standing] = []
     for name, budget in ({} if budgets is None else budgets.budgets).items():
         periods = [month] if budget.per == "month" else list(_runs_of(store, name, budget, month))
         for period in periods:
             share = Share(name, budget, period)
-            settle_others(store, share, share.ledger(store))
+            if settle:
+                settle_others(store, share, share.ledger(store))
             found.append(_standing(store, share))
         if not periods:
             found.append(Standing(name, budget, "each run", 0.0, 0.0))

@@ -21,6 +21,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from data_contracts.budgets import Budgets, Policy
+from data_contracts.objectives import Objectives
 from data_contracts.pipeline_spec import EvaluateSpec, PipelineSpec, PromoteSpec, ShardsSpec, TrainSpec
 from data_contracts.price_book import PriceBook
 from data_contracts.yaml_text import parse
@@ -54,9 +55,10 @@ def unknown_keys(text: str, page: str) -> list[str]:
     value = yaml.safe_load(text)
     if "version" in value:
         prices = page in ("cost", "plan")
-        others = {"machines": PriceBook, "hours": PriceBook} if prices else {"budgets": Budgets, "tags": Policy}
+        rules = {"budgets": Budgets, "tags": Policy, "objectives": Objectives}
+        others = {"machines": PriceBook, "hours": PriceBook} if prices else rules
         other = next((model for key, model in others.items() if key in value), None)
-        if page in ("cost", "plan", "budgets") and other is not None:
+        if page in ("cost", "plan", "budgets", "slo") and other is not None:
             other.model_validate(parse(text, page).value)
         else:
             PipelineSpec.model_validate(value)

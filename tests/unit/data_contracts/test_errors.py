@@ -19,6 +19,7 @@ TABLE = [
     (errors.InsufficientEvidence, "insufficient_evidence", 4, None),
     (errors.OnHold, "on_hold", 4, None),
     (errors.ApprovalRefused, "approval_refused", 4, None),
+    (errors.ObjectiveMissed, "objective_missed", 4, None),
     (errors.Interrupted, "interrupted", 5, None),
     (errors.Preempted, "preempted", 5, "preempted"),
     (errors.NodeLost, "node_lost", 5, "node_lost"),

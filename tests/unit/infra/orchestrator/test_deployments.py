@@ -24,12 +24,14 @@ def deployments(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -> None:
     from infra.orchestrator.cost_deployment import COST_REPORT, MONTHLY
+    from infra.orchestrator.day_deployment import DAY_PAGE, HOURLY
     from infra.orchestrator.local_pool import POOL
     from infra.orchestrator.reaper_deployments import EVERY, REAP, RESUME
 
     by_entrypoint = {one["entrypoint"]: one for one in listed if "spec" not in one.get("parameters", {})}
-    assert set(by_entrypoint) == {REAP, RESUME, COST_REPORT}
+    assert set(by_entrypoint) == {REAP, RESUME, COST_REPORT, DAY_PAGE}
     assert [one["cron"] for one in by_entrypoint[COST_REPORT]["schedules"]] == [MONTHLY]
+    assert [one["cron"] for one in by_entrypoint[DAY_PAGE]["schedules"]] == [HOURLY]
     assert {(one["name"], one["work_pool"]["name"]) for one in by_entrypoint.values()} == {(POOL, POOL)}
     assert [one["cron"] for one in by_entrypoint[REAP]["schedules"]] == [EVERY]
     assert by_entrypoint[REAP]["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}

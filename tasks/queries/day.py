@@ -1,0 +1,209 @@
+"""What a day's page shows of a store: runs, objectives, champions, drift, budgets, nodes, and what waits for a person.
+
+It only reads. A part that cannot be read is missing, and named in `missing`; it ends nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+from data_contracts.canaries import ALIAS
+from data_contracts.drift_report import DriftReport
+from data_contracts.errors import TrainwrightError
+from data_contracts.handoffs import ContractReport
+from data_contracts.objectives import Objectives
+from infra.models import registry
+from infra.records.handoffs import read_handoff
+from infra.records.nodes import NodeRecord, nodes_of
+from infra.records.receipts import chain
+from infra.store import Store, layout
+from tasks.budgets.amounts import month_of
+from tasks.budgets.standing import Standing, standings
+from tasks.queries.canaries import canary_line
+from tasks.queries.waiting import standing_of
+from tasks.run.inputs import read_inputs
+from tasks.run.report import latest_report
+from tasks.run.run import Run
+from tasks.slo.ledger import LedgerRun, read_ledger
+from tasks.slo.results import WINDOW, Result, results
+from tasks.stages.validate import contract_key
+
+# Days in the pictures, and pipelines whose newest data is looked at.
+STRIP_DAYS, MOST_PIPELINES = 14, 50
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The version that an alias names; `since`: when it moved there, ISO 8601, "" if the receipt does not say."""
+
+    model: str
+    alias: str
+    version: int
+    since: str
+    beside: str = ""
+
+
+@dataclass(frozen=True)
+class DriftLine:
+    """The newest comparison of a pipeline's data with earlier data."""
+
+    pipeline: str
+    run_id: str
+    verdict: str
+    head: str
+
+
+@dataclass(frozen=True)
+class StoreDay:
+    """A store at a time.
+
+    Attributes:
+        runs: of 28 days, oldest first; unreadable: ids of runs with damaged records.
+        waits: for each run that waits for a person, its id and what it waits for.
+        missing: the parts that could not be read, in words; is_away: the whole store.
+    """
+
+    uri: str
+    runs: Sequence[LedgerRun] = ()
+    unreadable: Sequence[str] = ()
+    results: Sequence[Result] = ()
+    champions: Sequence[Champion] = ()
+    drift: Sequence[DriftLine] = ()
+    budgets: Sequence[Standing] = ()
+    nodes: Sequence[NodeRecord] = ()
+    waits: Sequence[tuple[LedgerRun, str]] = ()
+    missing: Sequence[str] = ()
+    is_away: bool = False
+
+
+@dataclass(frozen=True)
+class Day:
+    """The stores from `since` to `now`."""
+
+    since: datetime
+    now: datetime
+    stores: Sequence[StoreDay]
+
+    def recent(self, store: StoreDay) -> list[LedgerRun]:
+        """The runs that ended after `since` or have not ended, the newest first."""
+        since = self.since.timestamp()
+        return sorted(
+            (run for run in store.runs if run.ended >= since or run.blame == "open"),
+            key=lambda run: run.ended,
+            reverse=True,
+        )
+
+
+@dataclass
+class _Parts:
+    """Reads parts, and notes those that cannot be read."""
+
+    missing: list[str] = field(default_factory=list)
+
+    def read(self, what: str, read: Callable[[], T], without: T) -> T:
+        try:
+            return read()
+        except TrainwrightError as error:
+            self.missing.append(f"{what}: {error.cause}")
+        except Exception as error:  # of a store of any age and state; the text may quote a value
+            self.missing.append(f"{what}: {type(error).__name__}")
+        return without
+
+
+def store_day(store: Store, since: datetime, now: datetime, objectives: Objectives) -> StoreDay:
+    """What a store shows at a time. StorageUnavailable if it is away."""
+    parts = _Parts()
+    known = read_ledger(store, min(since, now - WINDOW), now)
+    waiting = [run for run in known.runs if run.verdict == "waiting"]
+    waits = [(run, parts.read(run.run_id, partial(standing_of, store, run.run_id), "")) for run in waiting]
+    return StoreDay(
+        uri=store.uri,
+        runs=known.runs,
+        unreadable=known.unreadable,
+        results=results(objectives, known.runs, now),
+        champions=parts.read("champions", lambda: _champions(store), []),
+        drift=_drifts(store, known.runs, parts),
+        budgets=parts.read("budgets", lambda: standings(store, month_of(time.time()), settle=False), []),
+        nodes=parts.read("nodes", lambda: nodes_of(store), []),
+        waits=waits,
+        missing=parts.missing,
+    )
+
+
+def day_of(stores: Sequence[Store], objectives: Objectives, since: datetime | None = None) -> Day:
+    """The day that ends now; `since`: its beginning, 24 hours ago by default."""
+    now = datetime.now(UTC)
+    began = now - timedelta(days=1) if since is None else since
+    return Day(began, now, [_tried(store, began, now, objectives) for store in stores])
+
+
+def _tried(store: Store, since: datetime, now: datetime, objectives: Objectives) -> StoreDay:
+    """The store's day; a store that is away is missing, and the others are shown."""
+    try:
+        return store_day(store, since, now, objectives)
+    except TrainwrightError as error:
+        return StoreDay(store.uri, missing=[f"the store: {error.cause}"], is_away=True)
+
+
+def _champions(store: Store) -> list[Champion]:
+    return [
+        Champion(model, alias, version, _since(store, model, alias), _beside(store, model, alias))
+        for model, alias, version in registry.aliases(store)
+    ]
+
+
+def _beside(store: Store, model: str, alias: str) -> str:
+    return canary_line(store, model).strip("()") if alias == ALIAS else ""
+
+
+def _since(store: Store, model: str, alias: str) -> str:
+    """When an alias was moved to where it is; receipts that left it there are passed over."""
+    pointer = registry.read_alias(store, model, alias)
+    at = ""
+    for manifest in chain(store, None if pointer is None else registry.newest_receipt(pointer[0])):
+        at = str(manifest.provenance.get("finished", "") or manifest.provenance.get("started", ""))
+        if manifest.settings.get("decision") != "unchanged":
+            break
+    return at
+
+
+def _drifts(store: Store, runs: Sequence[LedgerRun], parts: _Parts) -> list[DriftLine]:
+    """The newest comparison of each pipeline whose spec asks for one."""
+    found: list[DriftLine] = []
+    newest = {run.pipeline: run for run in runs if run.verdict not in ("running", "unknown")}
+    for pipeline, run in sorted(newest.items())[:MOST_PIPELINES]:
+        report = parts.read(f"drift of {pipeline}", partial(_drift, store, run.run_id), None)
+        if report is not None:
+            found.append(DriftLine(pipeline, run.run_id, report.verdict, report.note or _moved(report)))
+    return found
+
+
+def _moved(report: DriftReport) -> str:
+    """How many columns moved. Their names and values are for the run's own page."""
+    if not report.moved:
+        return "no column has moved"
+    return f"{len(report.moved)} of {len(report.columns)} columns moved"
+
+
+def _drift(store: Store, run_id: str) -> DriftReport | None:
+    report = latest_report(store, run_id)
+    details = ((report.error if report is not None else None) or {}).get("details", {})
+    if "suite_digest" in details:
+        return ContractReport.model_validate(details).drift
+    if not store.exists(layout.resolved(run_id)):  # it was stopped before it was resolved
+        return None
+    run = Run(read_inputs(store, run_id), store)
+    if run.spec.contract is None or run.spec.contract.drift is None:
+        return None
+    key = contract_key(run)
+    for n in reversed(store.attempts("contracts", key) if key is not None else []):
+        uri = layout.attempt("contracts", key or "", n)
+        if store.exists(layout.manifest(uri)):
+            return read_handoff(store, store.manifest(uri).ref, ContractReport).drift
+    return None

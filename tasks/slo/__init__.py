@@ -1,0 +1,1 @@
+"""Service level objectives: what the ledger of runs says of them."""
