@@ -43,6 +43,18 @@ _state_key = pytest.StashKey[Path]()
 _reasons_key = pytest.StashKey[list[str]]()
 
 
+def _written(descriptor: Any) -> None:
+    """In place of fsync: a killed process loses nothing that it wrote, and no test cuts the power."""
+    os.fstat(descriptor if isinstance(descriptor, int) else descriptor.fileno())
+
+
+def _no_deadlines() -> None:
+    """Hypothesis counts no time: an example that takes long beside other tests is not wrong."""
+    from hypothesis import settings
+
+    settings.register_profile("default", settings.get_profile("default"), deadline=None)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run the slow tests too")
     parser.addoption("--sweep", action="store_true", help="run the sweeps whole, of which samples run by default")
@@ -55,6 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_reasons_key] = []
     # What collecting imports and makes stays until the end, so looking for garbage in it is lost time.
     gc.disable()
+    # Beside other tests each call waits 2 to 18 ms for the disk; the processes that tests start call the real one.
+    os.fsync = os.fdatasync = _written
+    _no_deadlines()
     # A shell's background job ignores Ctrl-C, and so would every process that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault(SLOW_PART, str(datetime.now(UTC).toordinal() % SLOW_PARTS))

@@ -49,6 +49,7 @@ class Net(L.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=self.lr)
 """
 
+STAGES = ("validate", "shard", "train", "verify", "evaluate", "promote")
 SUITE = {
     "name": "tiny",
     "expectations": [
@@ -141,6 +142,13 @@ def trainwright(
     return subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )
+
+
+def promote_tiny(spec: Path, home: Path, *arguments: str) -> None:
+    """Carry out a pipeline by one command for each stage, which need no server as `run` does: half of what it takes."""
+    for stage in STAGES:
+        done = trainwright(stage, spec, *arguments, env={"TRAINWRIGHT_HOME": str(home)})
+        assert done.returncode == 0, done.stderr
 
 
 @contextlib.contextmanager

@@ -12,18 +12,19 @@ from data_contracts.handoffs import Receipt
 from flows.cli import main
 from infra.models import registry, versions
 from infra.store import Store, layout, open_store
-from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
+from tests.support.tiny import promote_tiny, work_on_a_copy, write_project
+
+pytestmark = pytest.mark.warm
 
 
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory, shared_folder: Path) -> Path:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose store has two promoted versions; seeds 1 and 2."""
     spec = write_project(tmp_path_factory.mktemp("project") / "tiny")
-    with home_with_server(tmp_path_factory.mktemp("home"), shared_folder):
-        for seed in (1, 2):
-            gates = "promote.gates=[{metric: accuracy, min: 0.1}]"
-            ran = trainwright("run", spec, "--set", f"train.seed={seed}", "--set", gates)
-            assert ran.returncode == 0, ran.stderr
+    home = tmp_path_factory.mktemp("home")
+    for seed in (1, 2):
+        gates = "promote.gates=[{metric: accuracy, min: 0.1}]"
+        promote_tiny(spec, home, "--set", f"train.seed={seed}", "--set", gates)
     return spec.parent
 
 
