@@ -6,8 +6,9 @@ import functools
 from pathlib import Path
 
 from prefect import flow
-from prefect.states import Completed, State
+from prefect.states import Completed, Failed, State
 
+from data_contracts.errors import TrainwrightError
 from data_contracts.load import load_spec
 from flows.flow_runs import overrides
 from infra.orchestrator.sensor_deployments import start_once
@@ -26,7 +27,10 @@ def sensor(spec: str, deployment: str, set: str = "", store: str | None = None) 
         store: store to use instead of the spec's; the cursor is there.
     """
     path = Path(spec).resolve()
-    loaded = load_spec(path, overrides(set))
-    watched = sensor_of(loaded, path.parent, open_spec_store(loaded, path.parent, store))
-    look = watched.look(functools.partial(start_once, deployment))
+    try:
+        loaded = load_spec(path, overrides(set))
+        watched = sensor_of(loaded, path.parent, open_spec_store(loaded, path.parent, store))
+        look = watched.look(functools.partial(start_once, deployment))
+    except TrainwrightError as error:
+        return Failed(message=str(error))
     return Completed(name=look.what.title(), message=look.sentence)

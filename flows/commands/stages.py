@@ -12,7 +12,6 @@ from data_contracts.errors import ContractRejected, UsageError
 from data_contracts.handoffs import HandOff
 from flows.commands.guard import Answer
 from flows.stages import listed, stage_name, stages
-from infra.orchestrator.server import connect_if_running
 from tasks.queries.history import curves, logged_metrics
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
@@ -24,8 +23,6 @@ def stage(arguments: argparse.Namespace) -> Answer:
     forced = _forced(arguments)
     run = opened(arguments)
     [wanted] = stages(module for module in listed() if stage_name(module) == arguments.command)
-    if getattr(getattr(run.spec, wanted.name, None), "pool", None) is not None:
-        connect_if_running()  # its nodes are flow runs
     try:
         handoff = wanted(run, *EarlierHandoffs(run).inputs(wanted), **forced)
     except ContractRejected as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from tasks.queries.alias_moves import Move, moves_of
-from tests.support.pool import Site, password_in, processes_of, server_url, until
+from tests.support.pool import Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, trainwright, write_project
 
 POOL = "approving"
@@ -20,15 +19,8 @@ FORM = {"decision": "approve", "reason": "recall is what we need", "your_name": 
 MANUAL = {"promote": {**SPEC["promote"], "approval": "manual"}}
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path) -> Iterator[Site]:
-    """A pool whose only worker has room for one run: a run that waits must not take it."""
-    site = Site(server_url(), tmp_path_factory.mktemp("site"), password_in(state_folder / "home"))
-    try:
-        site.pool(POOL, limit=1)
-        yield site
-    finally:
-        site.close()
+# Its only worker has room for one run: a run that waits must not take it.
+site = site_of(POOL, limit=1)
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,7 @@ class Reading:
         self.capsys.readouterr()
         code = self.commands[reader]()
         said = self.capsys.readouterr()
-        return code, re.sub(r"\S+ \w+ +old", "old", said.out), said.err
+        return code, re.sub(r"\S+ \w+ +old", "old", said.out), complaints(said.err)
 
 
 @pytest.fixture

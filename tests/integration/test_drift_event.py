@@ -9,10 +9,8 @@ import time
 import uuid
 from pathlib import Path
 
-import pytest
-
 from data_contracts.load import load_spec
-from tests.support.pool import Site, password_in, server_url, until
+from tests.support.pool import Site, site_of, until
 from tests.support.tiny import trainwright, write_project
 
 EMIT = """
@@ -25,12 +23,7 @@ announce(sys.argv[1], sys.argv[3], report, rejected=sys.argv[2] == "true")
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path, state_folder: Path):
-    url = server_url()
-    found = Site(url, tmp_path / "site", password_in(state_folder / "home"))
-    yield found
-    found.close()
+site = site_of()
 
 
 def test_a_rejection_because_of_drift_starts_one_retraining(site: Site, tmp_path: Path) -> None:

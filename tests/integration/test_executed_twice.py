@@ -6,21 +6,17 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.pool import Site, flow_process, processes_of, site_with, until
+from tests.support.pool import Site, flow_process, processes_of, site_of, until
 from tests.support.tiny import write_project
 
 pytestmark = pytest.mark.sweep
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path) -> Iterator[Site]:
-    with site_with("twice", 4, tmp_path_factory.mktemp("site"), state_folder / "home") as site:
-        yield site
+site = site_of("twice", slots=4)
 
 
 # The file after which the first execution is stopped: it is in each of the stages in turn, and at the end of the run.

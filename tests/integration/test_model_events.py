@@ -6,9 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from tests.support.pool import Site, model_events, password_in, server_url, until
+from tests.support.pool import Site, model_events, site_of, until
 from tests.support.tiny import trainwright, write_project
 
 EMIT = """
@@ -21,11 +19,7 @@ announce_verdict(RunReport(verdict=verdict, model=ModelName(name=model, version=
 """
 
 
-@pytest.fixture
-def site(tmp_path: Path, state_folder: Path):
-    found = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
-    yield found
-    found.close()
+site = site_of()
 
 
 def test_a_promotion_starts_the_deployment_that_waits_for_it(site: Site, tmp_path: Path) -> None:

@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.pool import Site, password_in, server_url, until
-from tests.support.tiny import answer, trainwright, write_project
+from infra.gang.checkpoints.listing import committed
+from infra.processes.processes import kill_marked
+from infra.store import Store, layout, open_store
+from tests.support.pool import FINAL, Site, site_with, until
+from tests.support.tiny import SPEC, answer, trainwright, write_project, write_rows
 
 # What processes announce; the last argument begins with a number that makes the events others than those before.
 EMIT = """
@@ -55,6 +58,16 @@ RULES = [
     {"on": ["drift", "crashed", "not_resumed", "failed"], "block": WEBHOOK},
     {"on": ["promoted"], "block": CUSTOM},
 ]
+NIGHT = {
+    "train": {
+        **SPEC["train"],
+        "lightning": {**SPEC["train"]["lightning"], "trainer": {"max_epochs": 150}},
+        "checkpoint": {"every_steps": 50},
+    },
+    "promote": {**SPEC["promote"], "approval": "manual"},
+    "retry": {"crashed": 1},
+    "notify": [{"on": ["failed", "rejected", "waiting", "budget", "crashed", "not_resumed"], "block": WEBHOOK}],
+}
 TOLD = [
     "tiny: the data was rejected",
     "tiny: a run failed",
@@ -99,22 +112,25 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def site(tmp_path: Path, state_folder: Path, receiver: Receiver) -> Iterator[Site]:
-    found = Site(server_url(), tmp_path / "site", password_in(state_folder / "home"))
-    address = f"http://127.0.0.1:{receiver.server_address[1]}"
-    said = {"subject": "{{subject}}", "body": "{{body}}"}
-    block(found, WEBHOOK, {"url": f"{address}/pager", "method": "POST"})
-    block(found, CUSTOM, {"name": "team", "url": f"{address}/team", "method": "POST", "json_data": said})
-    yield found
-    found.close()
+    with site_with(tmp_path / "site", state_folder / "home") as site:
+        address = f"http://127.0.0.1:{receiver.server_address[1]}"
+        said = {"subject": "{{subject}}", "body": "{{body}}"}
+        made = [
+            block(site, WEBHOOK, {"url": f"{address}/pager", "method": "POST"}),
+            block(site, CUSTOM, {"name": "team", "url": f"{address}/team", "method": "POST", "json_data": said}),
+        ]
+        yield site
+        for one in made:
+            site.ask(f"/block_documents/{one}", method="DELETE")
 
 
-def block(site: Site, name: str, data: dict[str, Any]) -> None:
-    """Make a block, as a person makes it in the Prefect UI."""
+def block(site: Site, name: str, data: dict[str, Any]) -> str:
+    """Make a block, as a person makes it in the Prefect UI; its id."""
     kind, _, own = name.partition("/")
     of = site.ask(f"/block_types/slug/{kind}", method="GET")
     [schema, *_] = site.ask("/block_schemas/filter", {"block_schemas": {"block_type_id": {"any_": [of["id"]]}}})
     about = {"block_type_id": of["id"], "block_schema_id": schema["id"]}
-    site.ask("/block_documents/", {"name": own, "data": data, **about})
+    return str(site.ask("/block_documents/", {"name": own, "data": data, **about})["id"])
 
 
 def automations(site: Site) -> list[str]:
@@ -167,3 +183,90 @@ def test_each_cause_is_one_message(site: Site, receiver: Receiver, tmp_path: Pat
     assert not [leak for leak in ("Ada", "49", "{{", "<!channel>") if leak in bodies]
     assert deploy("--set", "notify=[]").returncode == 0
     assert automations(site) == ["trainwright: tiny: mine"]
+
+
+def trains(site: Site, store: Store, flow_run: dict[str, Any], generation: int) -> None:
+    """Wait until a generation of the only training has saved a checkpoint."""
+
+    def saved() -> bool:
+        assert site.state(flow_run) not in FINAL, site.now(flow_run)["state"]
+        begun = list(Path(store.uri).glob(f"trainings/*/g{generation}/node-0/beat-0.json"))
+        return bool(begun) and any(committed(store, f"trainings/{one}")[0] for one in store.list("trainings"))
+
+    until(saved, what=lambda: site.now(flow_run)["state"])
+
+
+def budget(folder: Path, hours: float) -> None:
+    limit = f"{{per: run, limit: {{hours: {hours}}}}}"
+    (folder / "budgets.yaml").write_text(f"version: 1\nevery_s: 2\nbudgets:\n  night: {limit}\n")
+    done = trainwright("budget", "apply", folder / "budgets.yaml", "--store", folder / ".trainwright")
+    assert done.returncode == 0, done.stderr
+
+
+def ended(site: Site, flow_run: dict[str, Any]) -> dict[str, Any]:
+    """The final state of a flow run."""
+    until(lambda: site.state(flow_run) in FINAL, what=lambda: site.now(flow_run)["state"])
+    return dict(site.now(flow_run)["state"])
+
+
+def reaped(site: Site, store: Store) -> str:
+    """What a look of the reaper, by a worker, says."""
+    look = site.run("night", "reap", {"store": store.uri, "pool": "night"}, "flows.reap.reap")
+    return str(ended(site, look)["message"])
+
+
+def continued_by_a_person(site: Site, store: Store, run_id: str) -> None:
+    """Resume a run until it asks, twice, approve it, and resume it to its end."""
+    asked = ("--store", store.uri, "--json")
+    for _ in range(2):
+        waits = trainwright("resume", run_id, *asked, env=site.environment)
+        assert (waits.returncode, answer(waits)["verdict"]) == (9, "waiting"), waits.stderr
+    assert trainwright("approve", run_id, "--reason", "seen", *asked, env=site.environment).returncode == 0
+    ends = trainwright("resume", run_id, *asked, env=site.environment)
+    assert (ends.returncode, answer(ends)["verdict"]) == (0, "promoted"), ends.stderr
+
+
+@pytest.mark.slow
+def test_a_night_of_real_runs_is_a_message_for_each_cause(site: Site, receiver: Receiver, tmp_path: Path) -> None:
+    """Data that is rejected; a conductor that is killed, resumed, stopped by a budget, resumed, and asks a person."""
+    worker = site.work(site.pool("night", worker=False))
+    spec = write_project(tmp_path / "tiny", NIGHT)
+    deployed = trainwright("deploy", spec, "--pool", "night", "--json", env=site.environment)
+    assert deployed.returncode == 0, deployed.stderr
+    site.pause("reap/night")
+    run_it = f"/deployments/{site.ask('/deployments/name/retrain/tiny', method='GET')['id']}/create_flow_run"
+    subjects: list[str] = []
+
+    def told(subject: str) -> None:
+        subjects.append(f"tiny: {subject}")
+        until(lambda: len(receiver.subjects("/pager")) >= len(subjects), 60, lambda: receiver.messages)
+        assert receiver.subjects("/pager") == sorted(subjects)
+
+    (spec.parent / "rows.csv").write_text("id,a,b,c,label\n1,7,0,0,0\n")  # 7 breaks the contract
+    assert ended(site, site.ask(run_it))["name"] == "Rejected"
+    told("the data was rejected")
+
+    write_rows(spec.parent / "rows.csv")
+    budget(spec.parent, hours=10)
+    store = open_store(str(spec.parent / ".trainwright"))
+    flow_run = site.ask(run_it)
+    trains(site, store, flow_run, 0)
+    kill_marked(worker)
+    site.work("night")
+    assert "is executed again by a worker" in reaped(site, store)
+    told("a crashed run is resumed")
+
+    trains(site, store, flow_run, 1)
+    budget(spec.parent, hours=0.0001)
+    state = ended(site, flow_run)
+    assert (state["type"], state["name"]) == ("FAILED", "OverBudget")
+    assert "The budget night (all runs, " in state["message"]
+    run_id = site.now(flow_run)["name"].split()[1]
+    assert store.read_json(layout.run_attempt(run_id, 0))["exit_code"] == 7
+    told("the budget night is used up")
+    assert "Every run has a verdict" in reaped(site, store), "a person raises a budget"
+
+    budget(spec.parent, hours=10)
+    continued_by_a_person(site, store, run_id)
+    time.sleep(2)  # for messages that must not come
+    told("a run waits for an approval")

@@ -29,7 +29,8 @@ LONG = {"steps": 10_000, "step_s": 0.05}
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path, s3_server: S3Server) -> Iterator[Site]:
     # The server on S3 has put its credentials into the environment, which workers inherit.
-    with site_with("gpu", 4, tmp_path_factory.mktemp("site"), state_folder / "home") as site:
+    with site_with(tmp_path_factory.mktemp("site"), state_folder / "home") as site:
+        site.pool("gpu", slots=4)
         yield site
 
 

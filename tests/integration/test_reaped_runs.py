@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from data_contracts.executions import Crash, Execution
 from infra.processes.processes import kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
-from tests.support.pool import FINAL, Site, password_in, processes_of, server_url, until
+from tests.support.pool import FINAL, Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, trainwright, write_project
 
 POOL = "nights"
@@ -27,14 +24,7 @@ LONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path) -> Iterator[Site]:
-    site = Site(server_url(), tmp_path_factory.mktemp("site"), password_in(state_folder / "home"))
-    try:
-        site.pool(POOL, worker=False)
-        yield site
-    finally:
-        site.close()
+site = site_of(POOL, worker=False)
 
 
 def reaped(site: Site, store: Store) -> dict[str, Any]:

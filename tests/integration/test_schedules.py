@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from data_contracts.errors import Fenced
 from data_contracts.executions import Crash
+from infra.machine.machines import VARIABLE
 from infra.orchestrator.pending_flow_runs import start_pending_again
 from infra.orchestrator.resuming import PrefectResumer
-from infra.store import Store, layout, open_store
-from tests.support.pool import FINAL, Site, password_in, processes_of, server_url, until
+from infra.store import Store, layout, open_store, schedule_paths
+from tasks.run.options import scheduled_key
+from tests.support.pool import FINAL, Site, password_in, processes_of, site_of, until
+from tests.support.s3 import S3Server
 from tests.support.tiny import SPEC, trainwright, write_project, write_rows
 
 POOL = "times"
@@ -29,27 +34,20 @@ LONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path) -> Iterator[Site]:
-    site = Site(server_url(), tmp_path_factory.mktemp("site"), password_in(state_folder / "home"))
-    try:
-        site.pool(POOL, worker=True)
-        yield site
-    finally:
-        site.close()
+site = site_of(POOL)
 
 
-def looked(site: Site) -> dict[str, Any]:
+def looked(site: Site, name: str = "tiny") -> dict[str, Any]:
     """The final state of a look by a worker."""
-    deployment = site.ask("/deployments/name/sensor/tiny", method="GET")
+    deployment = site.ask(f"/deployments/name/sensor/{name}", method="GET")
     look = site.ask(f"/deployments/{deployment['id']}/create_flow_run")
     until(lambda: site.state(look) in FINAL, what=lambda: site.now(look)["state"])
     return dict(site.now(look)["state"])
 
 
-def started(site: Site, num: int) -> dict[str, Any]:
+def started(site: Site, num: int, name: str = "tiny") -> dict[str, Any]:
     """The newest of so many flow runs of the pipeline."""
-    deployment = site.ask("/deployments/name/retrain/tiny", method="GET")
+    deployment = site.ask(f"/deployments/name/retrain/{name}", method="GET")
     wanted = {"deployments": {"id": {"any_": [deployment["id"]]}}, "sort": "EXPECTED_START_TIME_ASC"}
     runs = site.ask("/flow_runs/filter", wanted)
     assert len(runs) == num, runs
@@ -57,11 +55,11 @@ def started(site: Site, num: int) -> dict[str, Any]:
 
 
 def trains(site: Site, store: Store, flow_run: dict[str, Any], num: int) -> None:
-    """Wait until so many trainings have begun."""
+    """Wait until so many generations of trainings have begun."""
 
     def begun() -> bool:
         assert site.state(flow_run) not in FINAL, site.now(flow_run)["state"]
-        return len(list(Path(store.uri).glob("trainings/*/g0/node-0/beat-0.json"))) == num
+        return len(list(Path(store.uri).glob("trainings/*/g*/node-0/beat-0.json"))) == num
 
     until(begun, what=lambda: site.now(flow_run)["state"])
 
@@ -70,6 +68,7 @@ def test_data_that_arrives_starts_a_run_which_takes_the_place_of_the_earlier_one
     spec = write_project(tmp_path / "tiny", LONG)
     made = trainwright("deploy", spec, "--pool", POOL, "--json", env=site.environment)
     assert made.returncode == 0, made.stderr
+    site.pause("sensor/tiny", f"reap/{POOL}")  # a look at its own time would be faster than the one that is asked for
     store = open_store(str(spec.parent / ".trainwright"))
     assert looked(site)["name"] == "First"
     write_rows(spec.parent / "rows.csv", seed=2)
@@ -93,6 +92,99 @@ def test_data_that_arrives_starts_a_run_which_takes_the_place_of_the_earlier_one
     assert [(one["verdict"], one["trigger"]) for one in reports] == [("cancelled", "automation")]
     site.cancel(new)
     until(lambda: site.state(new) in FINAL, what=lambda: site.now(new)["state"])
+
+
+@pytest.mark.slow
+def test_a_sensor_watches_a_bucket_and_keeps_its_cursor_in_another(
+    site: Site, s3_server: S3Server, tmp_path: Path
+) -> None:
+    raw, kept = s3_server.bucket(), s3_server.bucket()
+    objects = s3fs.S3FileSystem(key="any", secret="any", endpoint_url=s3_server.url, use_listings_cache=False)
+    places = {
+        "data": {"source": {"uri": f"s3://{raw}/in/*.csv", "storage_options": s3_server.options}},
+        "store": {"uri": f"s3://{kept}/team", "storage_options": s3_server.options},
+    }
+    spec = write_project(tmp_path / "tiny", {"name": "bucket", **places, "schedule": {"sensor": {"settle_s": 0}}})
+    objects.put(str(spec.parent / "rows.csv"), f"{raw}/in/old.csv")
+    made = trainwright("deploy", spec, "--pool", site.pool("bucket"), "--json", env=site.environment)
+    assert made.returncode == 0, made.stderr
+    site.pause("sensor/bucket", "reap/bucket")
+    assert looked(site, "bucket")["name"] == "First"
+    write_rows(spec.parent / "rows.csv", seed=2)
+    objects.put(str(spec.parent / "rows.csv"), f"{raw}/in/new.csv")
+    state = looked(site, "bucket")
+    assert (state["name"], f"1 files are new or changed, such as s3://{raw}/in/new.csv." in state["message"]) == (
+        "Started", True,
+    )  # fmt: skip
+    assert looked(site, "bucket")["name"] == "Nothing"
+    run = started(site, 1, "bucket")
+    until(lambda: site.state(run) in FINAL, what=lambda: site.now(run)["state"])
+    assert site.now(run)["state"]["name"] == "Promoted"
+
+    objects.rm(f"{kept}/team/{schedule_paths.sensor_cursor('bucket')}")
+    state = looked(site, "bucket")
+    assert (state["type"], state["message"].count("\n")) == ("FAILED", 0)
+    assert state["message"].startswith("The cursor of the sensor of bucket was deleted, so it is unknown which files")
+    started(site, 1, "bucket")
+
+
+def scheduled(site: Site, name: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The only run that the schedule of `retrain/NAME` has begun, once its state is as wanted; no more are begun."""
+    deployment = site.ask(f"/deployments/name/retrain/{name}", method="GET")
+    of = {"deployments": {"id": {"any_": [deployment["id"]]}}, "sort": "EXPECTED_START_TIME_ASC"}
+    begun = {**of, "flow_runs": {"start_time": {"is_null_": False}}}
+    [run, *_] = until(lambda: site.ask("/flow_runs/filter", begun), what=lambda: name)
+    site.pause(f"retrain/{name}")
+    until(lambda: wanted(site.now(run)["state"]), what=lambda: site.now(run)["state"])
+    return dict(site.now(run))
+
+
+@pytest.mark.slow
+def test_scheduled_runs_wait_for_their_hour_and_then_for_their_turn(site: Site, tmp_path: Path) -> None:
+    """The best hour lies two hours ahead, so the test lets it come: it changes the price book and the state's time."""
+    book, best = tmp_path / "book.yaml", (datetime.now(UTC) + timedelta(hours=2)).hour
+    book.write_text(f'version: 1\nhours: [{{date: 2026-01-01, hours: "{best:02}-{best + 1:02}", price: 0.5}}]\n')
+    site.environment[VARIABLE] = str(book)
+    site.pool("hours")
+    train = {**LONG["train"], "lightning": {**LONG["train"]["lightning"], "trainer": {"max_epochs": 4000}}}
+    spec = write_project(tmp_path / "tiny", {"name": "hours", "train": train, "schedule": {"within": "4h"}})
+    store = open_store(str(spec.parent / ".trainwright"))
+
+    def deployed(name: str, *more: str) -> None:
+        every = ("--pool", "hours", "--name", name, "--cron", "* * * * *")
+        made = trainwright("deploy", spec, *every, *more, env=site.environment)
+        assert made.returncode == 0, made.stderr
+
+    deployed("waits")
+    site.pause("reap/hours")
+    first = scheduled(site, "waits", lambda state: "the run waits until" in (state["message"] or ""))
+    assert f" {best:02}:00 UTC, the best hour within 4h of its time (50% of" in first["state"]["message"]
+    assert first["state"]["type"] == "SCHEDULED"
+    until(lambda: not processes_of(site, first))
+    assert store.list(layout.runs()) == [], "no process waits, and no run has begun"
+
+    book.write_text("version: 1\n")
+    due = {"type": "SCHEDULED", "state_details": {"scheduled_time": datetime.now(UTC).isoformat()}}
+    site.ask(f"/flow_runs/{first['id']}/set_state", {"state": due, "force": True})
+    trains(site, store, first, 1)
+    [run_id] = store.list(layout.runs())
+    at = datetime.fromisoformat(first["expected_start_time"])
+    named = store.read_json(layout.trigger(scheduled_key(first["deployment_id"], at)))
+    assert named["run_id"] == run_id, "its key is that of its scheduled time"
+
+    for overlap in ("skip", "queue"):
+        deployed(overlap, "--set", f"schedule.overlap={overlap}")
+    skipped = scheduled(site, "skip", lambda state: state["type"] in FINAL)
+    unfinished = f"The run {run_id} of hours is unfinished (schedule.overlap: skip)."
+    assert (skipped["state"]["name"], skipped["state"]["message"]) == ("Skipped", unfinished)
+    queued = scheduled(site, "queue", lambda state: state["type"] == "RUNNING")
+    assert (site.state(first), store.list(layout.runs())) == ("RUNNING", [run_id])
+    site.cancel(first)
+    trains(site, store, queued, 2)
+    assert site.state(first) == "CANCELLED"
+    site.cancel(queued)
+    until(lambda: site.state(queued) in FINAL, what=lambda: site.now(queued)["state"])
+    assert len(store.list(layout.runs())) == 2
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
@@ -142,6 +143,12 @@ class Site:
     def now(self, run: dict[str, Any]) -> dict[str, Any]:
         """The flow run as the server has it."""
         return self.ask(f"/flow_runs/{run['id']}", method="GET")
+
+    def pause(self, *titles: str) -> None:
+        """Let the schedules of deployments start nothing more: what a test starts is all that there is."""
+        for title in titles:
+            deployment = self.ask(f"/deployments/name/{title}", method="GET")
+            self.ask(f"/deployments/{deployment['id']}/pause_deployment")
 
     def cancel(self, run: dict[str, Any]) -> None:
         """What the button in Prefect's pages does."""
@@ -283,14 +290,27 @@ def cancelled_within(site: Site, pool: str, store: Store, timeout_s: float, what
 
 
 @contextlib.contextmanager
-def site_with(pool: str, slots: int, folder: Path, home: Path) -> Iterator[Site]:
-    """This session's server, whose state folder is `home`, with a pool of so many slots and a worker."""
+def site_with(folder: Path, home: Path) -> Iterator[Site]:
+    """This session's server, whose state folder is `home`; pools and workers are made as they are needed."""
+    folder.mkdir(exist_ok=True)
     site = Site(server_url(), folder, password_in(home))
     try:
-        site.pool(pool, slots=slots)
         yield site
     finally:
         site.close()
+
+
+def site_of(pool: str | None = None, **options: Any) -> Any:
+    """A fixture of a module: this session's server, with a pool if one is named (`Site.pool` has the options)."""
+
+    @pytest.fixture(scope="module")
+    def site(tmp_path_factory: pytest.TempPathFactory, state_folder: Path) -> Iterator[Site]:
+        with site_with(tmp_path_factory.mktemp("site"), state_folder / "home") as site:
+            if pool is not None:
+                site.pool(pool, **options)
+            yield site
+
+    return site
 
 
 def model_events(site: Site, model: str) -> list[dict[str, Any]]:

@@ -167,9 +167,9 @@ def home_with_server(home: Path, shared: Path) -> Iterator[None]:
             trainwright("down")
 
 
-def complaints(done: subprocess.CompletedProcess[str]) -> str:
+def complaints(done: subprocess.CompletedProcess[str] | str) -> str:
     """What a command wrote to stderr, without the lines on what another test's killed process left in TMPDIR."""
-    lines = done.stderr.splitlines(keepends=True)
+    lines = (done if isinstance(done, str) else done.stderr).splitlines(keepends=True)
     return "".join(line for line in lines if "which a killed process left behind" not in line)
 
 
