@@ -63,6 +63,7 @@ class Launch(Message, extra="ignore"):
         train: the spec's section, with the Lightning config inlined.
         sealed: what every checkpoint holds as `train.json`: everything that a module is rebuilt from.
         provenance: of every checkpoint.
+        traceparent: the span that launches it, for nodes and ranks; "" outside of a trace.
         errand: the job of a gang that runs a single job; see `infra.gang.remote_job`.
     """
 
@@ -95,6 +96,7 @@ class Launch(Message, extra="ignore"):
     train: dict[str, Any] = {}
     sealed: dict[str, Any] = {}
     provenance: dict[str, Any] = {}
+    traceparent: str = Field(default="", exclude_if=operator.not_)
     errand: dict[str, Any] | None = Field(default=None, exclude_if=operator.not_)
 
     @property

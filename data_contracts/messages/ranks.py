@@ -42,6 +42,15 @@ _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _Known = Annotated[float, Field(allow_inf_nan=False)]
 
 
+class Saved(Record, extra="ignore"):
+    """A checkpoint that a rank saved, or could not: from the copy to the seal, in seconds since the epoch."""
+
+    step: int
+    began: _Known
+    ended: _Known
+    sealed: bool
+
+
 class RankMeasures(Record, extra="ignore"):
     """What a rank has measured of its training in this generation, for those who watch it; nothing decides by it.
 
@@ -52,6 +61,7 @@ class RankMeasures(Record, extra="ignore"):
         mfu: model FLOPs since the last report, as a share of the device's peak; None: unknown.
         memory_bytes: resident memory of the process; device_memory_bytes: the most that torch has allocated.
         saves: checkpoints that were written, failed_saves: or could not be; saving_s: from the copy to the seal.
+        newest_saves: the last few of them.
     """
 
     spent_s: dict[str, _Amount] = {}
@@ -65,6 +75,7 @@ class RankMeasures(Record, extra="ignore"):
     saves: int = Field(default=0, ge=0)
     failed_saves: int = Field(default=0, ge=0)
     saving_s: _Amount = 0.0
+    newest_saves: list[Saved] = []
 
 
 class RankReport(Message, extra="ignore"):

@@ -17,6 +17,7 @@ from typing import Any
 from data_contracts.errors import Cancelled, TrainwrightError
 from flows.commands.terminal import draws, printable
 from infra import stopping
+from infra.telemetry.json_logs import LOG_FORMAT, JsonFormatter, json_line
 
 log = logging.getLogger("trainwright")
 
@@ -148,7 +149,8 @@ def _log_to_stderr(quiet: bool) -> None:
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if logging.lastResort is not None:  # for all other loggers
         logging.lastResort.setLevel(logging.ERROR if quiet else logging.WARNING)
-    handler.setFormatter(_Printable("%(message)s"))
+    as_json = os.environ.get(LOG_FORMAT) == "json"
+    handler.setFormatter(JsonFormatter() if as_json else _Printable("%(message)s"))
     log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -163,6 +165,10 @@ def fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:
 
 
 def _explain(error: TrainwrightError, *, sentence: bool = True) -> None:
+    if os.environ.get(LOG_FORMAT) == "json":
+        more: dict[str, Any] = {"exception": error.user_traceback} if error.user_traceback else {}
+        print(json_line("error", str(error), cause=error.cause, **more), file=sys.stderr)
+        return
     if error.user_traceback:
         print(printable(error.user_traceback.rstrip()), file=sys.stderr)
     if sentence:

@@ -33,6 +33,8 @@ _HARMLESS = frozenset({PASS_ENV, LEFT_OUT, "PREFECT__FLOW_RUN_ID", "PWD", "OLDPW
 _PASSWORD_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
 # Their addresses hold tokens in many forms; the code's packages are installed already.
 _INDEXES = re.compile(r"(?:PIP|UV)_(?!NO_INDEX$).*(?:INDEX|FIND_LINKS)")
+# Collectors ask for their keys in headers.
+_HEADERS = re.compile(r"OTEL_.*_HEADERS$")
 _PRIVATE_KEY = "PRIVATE KEY-----"
 # The key itself in PEM, or the path of its file; the variable of its password begins alike.
 SIGNING_KEY = "TRAINWRIGHT_SIGNING_KEY"
@@ -66,7 +68,7 @@ def is_credential(name: str, value: str) -> bool:
     upper = name.upper()
     if name in _HARMLESS:
         return False
-    if _FAMILIES.match(upper) or _INDEXES.match(upper):
+    if _FAMILIES.match(upper) or _INDEXES.match(upper) or _HEADERS.match(upper):
         return True
     if any(part in upper for part in _PARTS) or not _WORDS.isdisjoint(upper.split("_")):
         return True

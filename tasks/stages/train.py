@@ -14,6 +14,7 @@ from infra.gang.conductor.conductor import conduct
 from infra.gang.conductor.conductor import finished as is_finished
 from infra.gang.conductor.request import GangOutcome, TrainingRequest
 from infra.store import layout
+from infra.telemetry.trace_context import current
 from infra.usage.cost import cost
 from tasks.budgets.spending import allowance
 from tasks.run.meter import follow, used_by_gang
@@ -166,6 +167,7 @@ def _launch(run: Run, training: str, dataset: Dataset | None) -> Launch:
         sealed=sealed_settings(run, dataset),
         provenance=run.with_recipe(provenance),
         withhold=run.withholds,
+        traceparent=str(current() or ""),
     )
 
 

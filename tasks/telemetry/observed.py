@@ -1,4 +1,4 @@
-"""Shows a run's metrics while it is carried out, as the operator's environment asks for it."""
+"""Shows a run's metrics and sends its trace while it is carried out, as the operator's environment asks for it."""
 
 from __future__ import annotations
 
@@ -10,31 +10,43 @@ from collections.abc import Callable, Iterator
 
 from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
+from infra.telemetry.json_logs import begin_json_logs, json_asked
+from infra.telemetry.otlp_settings import check_otlp, traces_asked
 from infra.telemetry.settings import METRICS_PORT, METRICS_TOKEN_FILE, MetricsSettings, metrics_settings, metrics_token
 from tasks.run.progress import listening
 from tasks.run.run import Run
+from tasks.telemetry.traced_run import TracedRun
 from tasks.telemetry.watched_run import WatchedRun
 
 log = logging.getLogger("trainwright")
 
 
 def observed(work: Callable[[Run], RunReport]) -> Callable[[Run], RunReport]:
-    """Wrap the function that carries a metered run out: its metrics are pulled or pushed meanwhile."""
+    """Wrap the function that carries a metered run out: its metrics and its trace can be seen meanwhile."""
 
     @functools.wraps(work)
     def carry_out(run: Run) -> RunReport:
         with contextlib.ExitStack() as stack:
-            # Settings that are wrong end the run in one of its stages' checks, where it has a report.
+            report: RunReport | None = None
+            begin_json_logs(log.name, pipeline=run.spec.name, run=run.run_id)
+            # Settings that are wrong end the run in its own checks, where it has a report.
             with contextlib.suppress(UsageError):
                 if (settings := metrics_settings()).asked:
                     _show(run, settings, stack)
-            return work(run)
+                check_otlp()
+                if traces_asked():
+                    trace = stack.enter_context(_traced(run))
+                    stack.callback(lambda: trace.end(report))
+            report = work(run)
+            return report
 
     return carry_out
 
 
 def refuse_wrong_settings() -> None:
     """UsageError that names the variable of the environment that is wrong."""
+    json_asked()
+    check_otlp()
     settings = metrics_settings()
     if settings.ports or METRICS_TOKEN_FILE in os.environ:
         metrics_token()
@@ -50,6 +62,19 @@ def _show(run: Run, settings: MetricsSettings, stack: contextlib.ExitStack) -> N
         token = metrics_token() if METRICS_TOKEN_FILE in os.environ else None
         stack.enter_context(pushing(settings.push, token, run.spec.name, watched.samples))
     stack.enter_context(listening(watched))
+
+
+@contextlib.contextmanager
+def _traced(run: Run) -> Iterator[TracedRun]:
+    from infra.telemetry.spans import Spans
+
+    spans = Spans()
+    trace = TracedRun(run, spans)
+    try:
+        with listening(trace):
+            yield trace
+    finally:
+        spans.close()
 
 
 @contextlib.contextmanager

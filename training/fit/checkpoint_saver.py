@@ -94,7 +94,7 @@ class Saver:
         history = list(self._history.records)
 
         def work() -> None:
-            with self._reports.saving():
+            with self._reports.saving(step):
                 ref = save(place, taken, context.world_size, history, self._background.group)
             known = {"key": context.key, "training": context.training, "generation": context.generation}
             self.last = Checkpoint(ref=ref, **known, **facts, **skipped)

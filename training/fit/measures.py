@@ -10,8 +10,11 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 
-from data_contracts.messages.ranks import STEP_BOUNDS, RankMeasures
+from data_contracts.messages.ranks import STEP_BOUNDS, RankMeasures, Saved
 from training.fit.rank_activity import RankActivity
+
+# More than are saved between two heartbeats.
+NAMED_SAVES = 4
 
 
 class Measures:
@@ -32,6 +35,7 @@ class Measures:
         self._counts = [0] * (len(STEP_BOUNDS) + 1)
         self._steps_s = self._saving_s = 0.0
         self._saves = self._failed_saves = 0
+        self._newest_saves: list[Saved] = []
 
     def step(self) -> None:
         """Note that a step is done, if one began, and that the next begins; call it between two steps.
@@ -45,11 +49,12 @@ class Measures:
             self._steps_s += length
         self._began = self._clock()
 
-    def saved(self, seconds: float, *, sealed: bool) -> None:
+    def saved(self, saved: Saved) -> None:
         """Count a checkpoint that was sealed, or that could not be; from any thread, one at a time."""
-        self._saves += sealed
-        self._failed_saves += not sealed
-        self._saving_s += seconds
+        self._saves += saved.sealed
+        self._failed_saves += not saved.sealed
+        self._saving_s += saved.ended - saved.began
+        self._newest_saves = [*self._newest_saves, saved][-NAMED_SAVES:]
 
     def record(self) -> RankMeasures:
         """Everything so far."""
@@ -68,6 +73,7 @@ class Measures:
             saves=self._saves,
             failed_saves=self._failed_saves,
             saving_s=round(self._saving_s, 6),
+            newest_saves=self._newest_saves,
         )
 
 

@@ -14,8 +14,9 @@ from typing import Literal
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint
-from data_contracts.messages.ranks import RankAnswer, RankReport, TrainingSummary
+from data_contracts.messages.ranks import RankAnswer, RankReport, Saved, TrainingSummary
 from infra.gang.rank_files import RankFiles, stop_file
+from infra.processes.clock import now_s
 from infra.processes.resources import PROCESS
 from training.fit.measures import Measures
 from training.fit.rank_activity import RankActivity
@@ -116,15 +117,15 @@ class Reports:
         self._write()
 
     @contextlib.contextmanager
-    def saving(self) -> Iterator[None]:
-        """Report that a checkpoint is being saved, and how it went; from any thread."""
-        began, sealed = time.monotonic(), False
+    def saving(self, step: int) -> Iterator[None]:
+        """Report that the checkpoint of a step is being saved, and how it went; from any thread."""
+        began, sealed = now_s(), False
         self._report_saving(True)
         try:
             yield
             sealed = True
         finally:
-            self.measures.saved(time.monotonic() - began, sealed=sealed)
+            self.measures.saved(Saved(step=step, began=began, ended=now_s(), sealed=sealed))
             self._report_saving(False)
 
     def _report_saving(self, going_on: bool) -> None:

@@ -22,6 +22,8 @@ from infra.gang.node.stacks import answer_with_stacks
 from infra.gang.rank_files import RankFiles
 from infra.processes.private_texts import rank_log
 from infra.processes.processes import die_with_parent
+from infra.telemetry.json_logs import begin_json_logs
+from infra.telemetry.trace_context import TRACEPARENT, current
 
 
 def main() -> None:
@@ -36,6 +38,9 @@ def main() -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    if (node := current()) is not None:
+        os.environ[TRACEPARENT] = str(node.child("rank", rank.rank))
+    begin_json_logs(rank=rank.rank)
     answer_with_stacks(rank.stack if node_log else None)
     # Until the module installs its own handler: before the first step there is nothing to save.
     signal.signal(signal.SIGTERM, lambda *_: _leave(rank))

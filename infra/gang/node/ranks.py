@@ -18,6 +18,8 @@ from infra.child import log_tail
 from infra.gang.environment import ADDRESS
 from infra.gang.rank_files import RankFiles
 from infra.processes.processes import is_alive, module_command, oom_kills, state
+from infra.telemetry.json_logs import fields_env
+from infra.telemetry.trace_context import TRACEPARENT, parsed
 
 WATCH_S = 0.05
 # After a rank raised, its peers' threads get this long to finish a checkpoint that is being saved.
@@ -86,6 +88,14 @@ def network_env(address: str) -> dict[str, str]:
             wanted = {"GLOO_SOCKET_IFNAME": name, "TP_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
             return {key: value for key, value in wanted.items() if key not in os.environ}
     return {}
+
+
+def origin_env(launch: Launch, node: int) -> dict[str, str]:
+    """The variables that name a node's span to its ranks, and what each line of their logs says of their origin."""
+    above = parsed(launch.traceparent)
+    trace = {} if above is None else {TRACEPARENT: str(above.child("node", launch.generation, node))}
+    run = launch.provenance.get("run_id", "")
+    return {**trace, **fields_env(run=run, generation=launch.generation, node=node)}
 
 
 def listen(address: str) -> socket.socket:

@@ -32,7 +32,6 @@ from infra.gang.node import ranks
 from infra.gang.node.inputs import Inputs, lay_out_inputs
 from infra.gang.node.peer_probe import PeerProbe
 from infra.gang.node.publisher import Publisher
-from infra.gang.node.ranks import SAVED_WITHIN_S, RankWatch
 from infra.gang.node.stacks import take_stacks
 from infra.gang.rank_files import RankFiles, stop_file, write_launch
 from infra.processes.child_main import PARENT, end_with_parent
@@ -43,6 +42,7 @@ from infra.processes.processes import end, marked_env, new_mark, uninterrupted
 from infra.records.nodes import this_node
 from infra.store import Store, layout, open_store
 from infra.store.retry import Background, ConductorWatch, patiently
+from infra.telemetry.json_logs import begin_json_logs
 
 # After a rank failed, its peers get this long to end by themselves, so that their logs say why.
 SETTLE_S = 1.0
@@ -71,8 +71,7 @@ class _Supervisor:
     def __init__(self, store: Store, training: str, generation: int, node: int, address: str) -> None:
         self.store, self.training, self.generation, self.node = store, training, generation, node
         self.address, self.place = address, (training, generation, node)
-        launch = layout.launch(training, generation)
-        self.launch = patiently(lambda: store.read_as(launch, Launch.from_json))
+        self.launch = patiently(lambda: store.read_as(layout.launch(training, generation), Launch.from_json))
         self.poll_s, self.grace_s, self.devices = self.launch.poll_s, self.launch.grace_s, self.launch.devices
         self.listener: socket.socket | None = None
         self.stacks: dict[int, str] = {}
@@ -186,7 +185,7 @@ class _Supervisor:
         log = self.scratch / "torchrun.txt"
         if self.launch.withhold:
             log.symlink_to(new_log(f"g{self.generation}-node-{self.node}"))
-        watch = self.publisher.watch = RankWatch(self.ranks)
+        watch = self.publisher.watch = ranks.RankWatch(self.ranks)
         watch.start()
         process: subprocess.Popen[bytes] | None = None
         try:
@@ -220,7 +219,7 @@ class _Supervisor:
             explain(error, environ)
             raise
 
-    def _follow(self, process: subprocess.Popen[bytes], watch: RankWatch, *, alone: bool) -> None:
+    def _follow(self, process: subprocess.Popen[bytes], watch: ranks.RankWatch, *, alone: bool) -> None:
         """Tick until torchrun ends, or until the deadline after a failure, a stop or the answers."""
         deadline: float | None = None
         while process.poll() is None:
@@ -231,7 +230,7 @@ class _Supervisor:
             if watch.first is not None and not isinstance(watch.first, Preempted):
                 # A dead rank can take part in no checkpoint.
                 saving = not isinstance(watch.first, NodeLost) and watch.saving()
-                settle_s = SAVED_WITHIN_S if saving else SETTLE_S
+                settle_s = ranks.SAVED_WITHIN_S if saving else SETTLE_S
                 deadline = min(deadline or float("inf"), time.monotonic() + settle_s)
             elif watch.first is not None:
                 # Peers are still saving the same checkpoint.
@@ -246,7 +245,7 @@ class _Supervisor:
             # Not Popen.wait, which polls a hundred times a second on a core that the ranks need.
             time.sleep(self.poll_s)
 
-    def _judge(self, returncode: int | None, watch: RankWatch, log: Path) -> None:
+    def _judge(self, returncode: int | None, watch: ranks.RankWatch, log: Path) -> None:
         """Raise the error that ended the ranks, if they did not end well."""
         first = watch.first
         if first is None and watch.all_done():
@@ -265,11 +264,11 @@ class _Supervisor:
         neighbours = sum(joined.host == this_node() for joined in meeting.nodes)
         # A rank that scores has as many threads as one process does.
         threads = ranks.threads_per_rank(1 if self.launch.errand else self.devices * neighbours)
-        mine = os.environ.get("OMP_NUM_THREADS", str(threads))
         return {
-            "OMP_NUM_THREADS": str(self.launch.threads or mine),
+            "OMP_NUM_THREADS": str(self.launch.threads or os.environ.get("OMP_NUM_THREADS", threads)),
             **ranks.network_env(self.address),
             **scratch.variables(scratch.default_root() if self.own_scratch is None else self.own_scratch.path),
+            **ranks.origin_env(self.launch, self.node),
             LAUNCH: str(write_launch(self.scratch, self.launch)),
             STORE: self.store.uri,
             **store_env(self.store.storage_options, self.store.pointers),
@@ -292,6 +291,7 @@ def main() -> None:
     if os.environ.get(PARENT):
         end_with_parent()
     store, training, generation, node = sys.argv[1:]
+    begin_json_logs(generation=int(generation), node=int(node))
     address = os.environ.get(ADDRESS, "127.0.0.1")
     sys.exit(run_node(store, store_options(), training, int(generation), int(node), address=address))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.messages.ranks import STEP_BOUNDS
+from data_contracts.messages.ranks import STEP_BOUNDS, Saved
 from training.fit.measures import Measures, resident_bytes
 from training.fit.rank_activity import RankActivity
 
@@ -51,11 +51,12 @@ def test_saves_places_and_memory() -> None:
     measures = Measures(activity, clock)
     clock.now += 3
     activity.enter("fetching")
-    measures.saved(2.0, sealed=True)
-    measures.saved(1.0, sealed=False)
+    measures.saved(Saved(step=1, began=10.0, ended=12.0, sealed=True))
+    measures.saved(Saved(step=2, began=13.0, ended=14.0, sealed=False))
     measures.device_memory = lambda: 7
     record = measures.record()
     assert (record.saves, record.failed_saves, record.saving_s) == (1, 1, 3.0)
+    assert [saved.step for saved in record.newest_saves] == [1, 2]
     assert (record.spent_s, record.device_memory_bytes, record.step_counts) == ({"starting": 3.0}, 7, [])
     assert record.memory_bytes > 2**20
     assert record.memory_bytes == pytest.approx(resident_bytes(), rel=0.5)

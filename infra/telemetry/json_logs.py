@@ -1,0 +1,86 @@
+"""Logs as lines of JSON, each with the run, the generation, the node and the rank that it comes from, if asked for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from data_contracts.errors import UsageError
+from infra.telemetry.trace_context import current
+
+# `text`, or `json`.
+LOG_FORMAT = "TRAINWRIGHT_LOG_FORMAT"
+# What a process adds to each of its lines, as JSON; given by the process that starts it.
+LOG_FIELDS = "TRAINWRIGHT_LOG_FIELDS"
+
+
+def json_asked(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether logs are to be JSON; UsageError for a format that nobody knows."""
+    asked = environ.get(LOG_FORMAT, "").strip() or "text"
+    if asked not in ("text", "json"):
+        raise UsageError(f"{LOG_FORMAT} is neither text nor json.")
+    return asked == "json"
+
+
+def fields_env(environ: Mapping[str, str] = os.environ, **fields: Any) -> dict[str, str]:
+    """The variable that gives a child its fields, beside this process's; {} where logs are text."""
+    return {LOG_FIELDS: json.dumps({**_given(environ), **fields})} if environ.get(LOG_FORMAT) == "json" else {}
+
+
+def json_line(level: str, message: str, *, at_s: float | None = None, **fields: Any) -> str:
+    """One line; `at_s`: when, in seconds since the epoch, by default now."""
+    at = datetime.now(UTC) if at_s is None else datetime.fromtimestamp(at_s, UTC)
+    trace = current()
+    about = {} if trace is None else {"trace_id": trace.trace, "span_id": trace.span}
+    known = {"time": at.isoformat(timespec="milliseconds"), "level": level, "message": message}
+    return json.dumps({**known, **fields, **about}, default=str)
+
+
+class JsonFormatter(logging.Formatter):
+    """One record as one line of JSON, in ASCII: no control character of a text reaches a terminal."""
+
+    def __init__(self, **fields: Any) -> None:
+        super().__init__()
+        self.fields = {**_given(os.environ), **fields}
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        more = {"exception": self.formatException(record.exc_info)} if record.exc_info else {}
+        return json_line(
+            record.levelname.lower(),
+            record.getMessage(),
+            at_s=record.created,
+            logger=record.name,
+            **self.fields,
+            **more,
+        )
+
+
+def begin_json_logs(name: str | None = None, stream: TextIO | None = None, **fields: Any) -> None:
+    """Log in JSON from here on, if asked for; a logger that does already gets the fields.
+
+    Args:
+        name: of the logger; None: of all.
+    """
+    if os.environ.get(LOG_FORMAT) != "json":
+        return
+    logger = logging.getLogger(name)
+    known = [one.formatter for one in logger.handlers if isinstance(one.formatter, JsonFormatter)]
+    for formatter in known:
+        formatter.fields.update(fields)
+    if not known:
+        handler = logging.StreamHandler(stream)
+        handler.setFormatter(JsonFormatter(**fields))
+        logger.addHandler(handler)
+
+
+def _given(environ: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        given = json.loads(environ.get(LOG_FIELDS) or "{}")
+    except ValueError:
+        return {}
+    return given if isinstance(given, dict) else {}
