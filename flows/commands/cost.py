@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
-import re
+import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.usage import ExecutionUsage
+from flows.commands.cost_csv import focus_csv, sums_csv
 from flows.commands.cost_month import cost_month
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
@@ -22,7 +20,6 @@ from infra.sources.window import Window, parse_window
 from infra.store import Store, layout
 from tasks.costs.beside_time import BesideTime
 from tasks.costs.charges import Charge
-from tasks.costs.focus import columns, left_out_s, rows
 from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_pool
 from tasks.costs.metric_gains import MetricGain, gains_of
@@ -31,15 +28,6 @@ from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
 _MOST_CAUSES = 3
-_BESIDE = (
-    "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",
-)  # fmt: skip
-_HEAD = (
-    "runs", "node_seconds", "gpu_seconds", "uncounted_gpus_s", "unpriced_s", "goodput", "currency", "amount",
-    "estimate", *_BESIDE, "store_amount",
-)  # fmt: skip
-# The last four are the wide forms, which some programs take for the same.
-_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
 
 
 def cost(arguments: argparse.Namespace) -> Answer:
@@ -75,7 +63,10 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "unreadable": damaged,
         "deleted": deleted,
     }
-    text = _text(arguments, by, (groups, total), found, so_far, window)
+    if arguments.format == "focus":
+        text = focus_csv(arguments.focus_version, executions, found, so_far, window)
+    else:
+        text = _text(arguments, by, (groups, total), window)
     beside = [*(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
     if arguments.format == "table" and beside:
         text = "\n".join([text, "", *beside])
@@ -163,68 +154,14 @@ def _text(
     arguments: argparse.Namespace,
     by: Sequence[str],
     counted: tuple[list[Sum], Sum],
-    found: Found,
-    so_far: set[str],
     window: Window,
 ) -> str:
     groups, total = counted
-    if arguments.format == "focus":
-        if (missing := left_out_s(found)) > 0:
-            log.warning("%.0f node-seconds have no known price and are left out: FOCUS allows no unknown cost", missing)
-        version = arguments.focus_version
-        return _csv(columns(version), [list(row.values()) for row in rows(found, version, so_far)])
     if arguments.format == "csv":
-        head = [*by, *_HEAD]
-        return _csv(head, [line for group in groups for line in _lines(group)])
+        return sums_csv(by, groups)
     if arguments.format == "json":
-        import json
-
         return json.dumps({"groups": [one.to_json(by) for one in groups], "total": total.to_json(())}, indent=1)
     return _table(by, groups, total, window)
-
-
-def _lines(group: Sum) -> list[list[Any]]:
-    """One line for each currency; an unknown amount is empty."""
-    beside = group.beside
-    stored = {currency: f"{amount:.9f}" for currency, amount in beside.amounts.items()}
-    known: list[tuple[str, Any, str]] = [
-        (currency, f"{group.amounts[currency]:.6f}" if currency in group.amounts else "", stored.get(currency, ""))
-        for currency in sorted({*group.amounts, *stored})
-    ]
-    more = [beside.to_json()[name] for name in _BESIDE]
-    goodput = "" if group.goodput is None else f"{group.goodput:.4f}"
-    start = [*group.words, len(group.runs)]
-    figures = [
-        f"{group.node_seconds:.3f}",
-        f"{group.gpu_seconds:.3f}",
-        f"{group.uncounted_s:.3f}",
-        f"{group.unpriced_s:.3f}",
-        goodput,
-    ]
-    return [
-        [*start, *figures, currency, amount, "true", *more, store_amount]
-        for currency, amount, store_amount in known or [("", "", "")]
-    ]
-
-
-def _csv(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    page = io.StringIO()
-    writer = csv.writer(page, lineterminator="\n")
-    writer.writerow(map(_cell, head))
-    writer.writerows(map(_cell, line) for line in lines)
-    return page.getvalue().rstrip("\n")
-
-
-def _cell(value: Any) -> str:
-    """A cell that no spreadsheet program takes for a formula: tags are any texts, and the store may hold any name."""
-    text = "" if value is None else str(value)
-    if not _FORMULA.match(text):
-        return text
-    try:
-        float(text)
-    except ValueError:
-        return f"'{text}"
-    return text
 
 
 def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> str:

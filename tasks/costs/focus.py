@@ -20,12 +20,12 @@ Version = Literal["1.2", "1.3", "1.4"]
 VERSIONS: tuple[Version, ...] = ("1.2", "1.3", "1.4")
 Row = dict[str, str | None]
 _US_PER_HOUR = 3600 * MICRO
-_DAY_US = 86_400 * MICRO
+DAY_US = 86_400 * MICRO
 US = "Trainwright"
 
 
-# What every row has.
-_ALWAYS: Row = {
+# What every row has, if it does not say otherwise.
+ALWAYS: Row = {
     **dict.fromkeys(("ProviderName", "PublisherName", "InvoiceIssuerName", "ServiceProviderName"), US),
     # The specification allows this where the provider of the machine is not known.
     "HostProviderName": US,
@@ -80,7 +80,7 @@ def rows(found: Sequence[tuple[ExecutionUsage, Charge]], version: Version, so_fa
     groups: dict[tuple[object, ...], list[tuple[ExecutionUsage, Charge]]] = {}
     for one, charge in _by_day(found):
         price = charge.price
-        key = (charge.began_us // _DAY_US, one.run_id, one.execution, charge.stage, charge.cause, price.to_json())
+        key = (charge.began_us // DAY_US, one.run_id, one.execution, charge.stage, charge.cause, price.to_json())
         groups.setdefault(tuple(map(str, key)), []).append((one, charge))
     wanted = columns(version)
     made = [_row(group, so_far) for group in groups.values()]
@@ -97,7 +97,7 @@ def _by_day(found: Sequence[tuple[ExecutionUsage, Charge]]) -> Iterator[tuple[Ex
     for one, charge in found:
         began = charge.began_us
         while charge.amount is not None and began < charge.ended_us:
-            ended = min(charge.ended_us, (began // _DAY_US + 1) * _DAY_US)
+            ended = min(charge.ended_us, (began // DAY_US + 1) * DAY_US)
             yield one, charge.cut(began, ended)
             began = ended
 
@@ -108,48 +108,63 @@ def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> Row:
     used_us = sum(charge.ended_us - charge.began_us for _, charge in group)
     began, ended = min(each.began_us for _, each in group), max(each.ended_us for _, each in group)
     hours = (Decimal(used_us) / _US_PER_HOUR).quantize(Decimal("1e-12"))
-    # The product of quantity and unit price must match the cost.
-    unit = Decimal(repr(price.per_hour))
-    amount, month = _number(hours * unit), datetime.fromtimestamp(began / MICRO, UTC).replace(day=1)
-    costs = dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), amount)
     sku = price.machine or "node"
     return {
-        **_ALWAYS,
-        **costs,
-        "BillingCurrency": price.currency,
-        "BillingPeriodStart": f"{month:%Y-%m-%dT}00:00:00Z",
-        "BillingPeriodEnd": f"{month + timedelta(days=31):%Y-%m-}01T00:00:00Z",
+        **ALWAYS,
+        **of_run(one, first.stage, so_far),
+        **in_period(began, ended),
+        **priced(hours, Decimal(repr(price.per_hour)), price.currency),
         "ChargeDescription": f"{first.stage} of pipeline {one.pipeline}, {first.cause}: node hours on {sku}, estimated",
-        "ChargePeriodStart": _moment(began // MICRO),
-        "ChargePeriodEnd": _moment(-(-ended // MICRO)),
-        "ConsumedQuantity": _number(hours),
-        "ContractedUnitPrice": _number(unit),
-        "ListUnitPrice": _number(unit),
+        "ConsumedQuantity": number(hours),
         "PricingCategory": "Dynamic" if price.term == "spot" else "Standard",
-        "PricingQuantity": _number(hours),
         "RegionId": price.region or None,
         "RegionName": price.region or None,
-        "ResourceId": f"{one.run_id}/{first.stage}",
-        "ResourceName": one.pipeline,
         "SkuId": sku,
-        "SkuPriceId": "/".join([sku, price.region or "any", price.term, price.price_date]),
-        "Tags": json.dumps(one.tags, sort_keys=True, ensure_ascii=False),
+        "SkuPriceId": "/".join([sku, price.region or "any", price.term]),
         "x_Cause": first.cause,
-        "x_Execution": one.execution,
-        "x_GpuHours": _number(hours * price.devices),
-        "x_Pipeline": one.pipeline,
+        "x_GpuHours": number(hours * price.devices),
         "x_PriceDate": price.price_date,
+    }
+
+
+def of_run(one: ExecutionUsage, stage: str, so_far: set[str]) -> Row:
+    """What a row says of the run that pays."""
+    return {
+        "ResourceId": f"{one.run_id}/{stage}",
+        "ResourceName": one.pipeline,
+        "Tags": json.dumps(one.tags, sort_keys=True, ensure_ascii=False),
+        "x_Execution": one.execution,
+        "x_Pipeline": one.pipeline,
         "x_RunId": one.run_id,
         "x_SoFar": str(one.run_id in so_far).lower(),
-        "x_Stage": first.stage,
+        "x_Stage": stage,
     }
+
+
+def in_period(began_us: int, ended_us: int) -> Row:
+    """The columns of a charge's time, in whole seconds, and of the calendar month in which it lies."""
+    start = datetime.fromtimestamp(began_us // MICRO, UTC)
+    month = start.replace(day=1)
+    return {
+        "BillingPeriodStart": f"{month:%Y-%m-%dT}00:00:00Z",
+        "BillingPeriodEnd": f"{month + timedelta(days=31):%Y-%m-}01T00:00:00Z",
+        "ChargePeriodStart": _moment(began_us // MICRO),
+        "ChargePeriodEnd": _moment(max(-(-ended_us // MICRO), began_us // MICRO + 1)),
+    }
+
+
+def priced(quantity: Decimal, unit_price: Decimal, currency: str) -> Row:
+    """The columns of a quantity and its price, whose product is every cost of the row."""
+    costs = dict.fromkeys(("BilledCost", "ContractedCost", "EffectiveCost", "ListCost"), number(quantity * unit_price))
+    unit_prices = dict.fromkeys(("ContractedUnitPrice", "ListUnitPrice"), number(unit_price))
+    return {**costs, **unit_prices, "BillingCurrency": currency, "PricingQuantity": number(quantity)}
 
 
 def _moment(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _number(value: Decimal) -> str:
+def number(value: Decimal) -> str:
     """A decimal number without an exponent and without zeros at its end."""
     text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -28,7 +28,7 @@ ADDED = {
 }
 REMOVED = {"1.2": set(), "1.3": set(), "1.4": {"ProviderName", "PublisherName"}}
 # For a usage charge that is not a correction.
-MAY_BE_NULL = {"ChargeClass", "InvoiceId", "InvoiceDetailId", "RegionId", "RegionName"} | {"SkuPriceDetails"}
+MAY_BE_NULL = {"ChargeClass", "InvoiceId", "InvoiceDetailId", "RegionId", "RegionName"} | {"SkuPriceDetails", "x_Cause"}
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -48,23 +48,48 @@ def test_each_version_has_its_columns(version: Any) -> None:
     assert len(set(names)) == len(names)
 
 
+UNITS = {"Hours", "Requests", "1000 Requests", "GB", "GB-Months"}
+SUBCATEGORIES = {"AI and Machine Learning": {"Machine Learning"}, "Storage": {"Other (Storage)"}}
+
+
+def check_row(row: dict[str, Any], version: Any) -> None:
+    """The rules of the specification that a row of usage by itself must meet."""
+    assert list(row) == columns(version)
+    assert {name for name, value in row.items() if value is None} <= MAY_BE_NULL
+    assert not any(value == "" or value != value.strip() for value in row.values() if value is not None)
+    assert (row["RegionId"] is None) == (row["RegionName"] is None)
+    for name in ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd"):
+        assert MOMENT.fullmatch(row[name] or "")
+    assert row["ChargePeriodStart"] < row["ChargePeriodEnd"] <= row["BillingPeriodEnd"]
+    assert row["BillingPeriodStart"] <= row["ChargePeriodStart"] < row["BillingPeriodEnd"]
+    for name in (name for name in row if name.endswith(("Cost", "Quantity", "UnitPrice"))):
+        assert re.fullmatch(r"[0-9]+(\.[0-9]+)?", row[name]), f"{name}: {row[name]}"
+    product = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
+    assert {Decimal(row[name]) for name in ("ListCost", "BilledCost", "EffectiveCost")} == {product}
+    assert Decimal(row["ContractedUnitPrice"]) * Decimal(row["PricingQuantity"]) == Decimal(row["ContractedCost"])
+    assert re.fullmatch("[A-Z]{3}", row["BillingCurrency"])
+    assert {row["PricingUnit"], row["ConsumedUnit"]} <= UNITS
+    assert row["ServiceSubcategory"] in SUBCATEGORIES[row["ServiceCategory"]]
+    assert json.loads(row["Tags"]) == {"team": "a"}
+    assert row["x_Estimate"] == "true"
+    assert row["PricingCategory"] in ("Standard", "Dynamic")
+    assert (row["ChargeCategory"], row["ChargeFrequency"], row["ChargeClass"]) == ("Usage", "Usage-Based", None)
+
+
+def check_prices(made: list[dict[str, Any]]) -> None:
+    """The rules about rows beside each other: a price belongs to one SKU, and a SKU has one meter."""
+    for whole, part in (("SkuPriceId", "SkuId"), ("SkuId", "SkuMeter"), ("SkuId", "PricingUnit")):
+        pairs = {(row[whole], row[part]) for row in made}
+        assert len(pairs) == len({row[whole] for row in made}), (whole, part)
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_row_is_what_the_rules_allow(version: Any) -> None:
     made = rows(found(), version, set())
     assert made
     for row in made:
-        assert list(row) == columns(version)
-        assert {name for name, value in row.items() if value is None} <= MAY_BE_NULL
-        for name in ("BillingPeriodStart", "BillingPeriodEnd", "ChargePeriodStart", "ChargePeriodEnd"):
-            assert MOMENT.fullmatch(row[name] or "")
-        assert row["ChargePeriodStart"] < row["ChargePeriodEnd"]
-        assert row["BillingPeriodStart"] <= row["ChargePeriodStart"] < row["BillingPeriodEnd"]
-        product = Decimal(row["ListUnitPrice"]) * Decimal(row["PricingQuantity"])
-        assert {Decimal(row[name]) for name in ("ListCost", "BilledCost", "EffectiveCost")} == {product}
-        assert Decimal(row["ContractedUnitPrice"]) * Decimal(row["PricingQuantity"]) == Decimal(row["ContractedCost"])
-        assert json.loads(row["Tags"]) == {"team": "a"}
-        assert row["x_Estimate"] == "true"
-        assert row["PricingCategory"] in ("Standard", "Dynamic")
+        check_row(row, version)
+    check_prices(made)
 
 
 def test_the_rows_add_up_to_the_charges() -> None:
