@@ -20,6 +20,8 @@ from tasks.budgets.settling import settle_all
 from tasks.budgets.standing import Standing, prepare, standings
 from tasks.run.run import known_store_list
 
+# Of a budget for each run, the newest are shown.
+_MOST_RUNS = 5
 _HEAD = ["budget", "runs", "period", "spent", "reserved", "left", "limit", "unit", "at limit"]
 
 
@@ -32,9 +34,11 @@ def budget(arguments: argparse.Namespace) -> Answer:
     value: list[dict[str, Any]] = []
     for store in known_store_list(arguments.store):
         edition = newest_edition(store, "budgets")
-        found = standings(store, wanted)
+        found, more = standings(store, wanted, None if arguments.json else _MOST_RUNS)
         if edition is not None:
-            lines += [f"{store.uri}: {_of(edition)}", table(_HEAD, [_row(one) for one in found], _HEAD[3:7]), ""]
+            lines += [f"{store.uri}: {_of(edition)}", table(_HEAD, [_row(one) for one in found], _HEAD[3:7])]
+            lines += [f"{name}: … and {count} earlier runs (all of them with --json)" for name, count in more.items()]
+            lines.append("")
         about = None if edition is None else _json(edition)
         value.append({"store": store.uri, "edition": about, "budgets": [one.to_json() for one in found]})
     nothing = "No budget is set; `trainwright budget apply FILE` sets them."
@@ -64,11 +68,12 @@ def policy(arguments: argparse.Namespace) -> Answer:
 def _apply_budgets(arguments: argparse.Namespace) -> Answer:
     store = _store(arguments)
     content = read_rules(_file(arguments), Budgets)
-    prepare(store, content)
+    unknown = prepare(store, content)
     made = apply_edition(store, "budgets", content.model_dump(mode="json", exclude_none=True))
     # Executions that ended meanwhile did not know of it.
     settle_all(store, content)
-    return Answer(f"{store.uri}: {_of(made)}; it holds from now on, for running runs, too", _json(made))
+    said = f"{store.uri}: {_of(made)}; it holds from now on, for running runs, too"
+    return Answer("\n".join([said, *unknown]), {**_json(made), "unknown": unknown})
 
 
 def _file(arguments: argparse.Namespace) -> Path:

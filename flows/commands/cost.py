@@ -23,7 +23,7 @@ from tasks.costs.charges import Charge
 from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_pool
 from tasks.costs.metric_gains import MetricGain, gains_of
-from tasks.costs.months import deleted_runs
+from tasks.costs.months import DeletedRuns, deleted_runs
 from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
@@ -42,14 +42,15 @@ def cost(arguments: argparse.Namespace) -> Answer:
     if arguments.month is not None:
         return cost_month(arguments, stores)
     used, damaged = _used(stores, window)
-    deleted = _deleted(stores, window)
+    deleted = deleted_runs(stores, window.start, window.end, datetime.now(UTC))
+    _warn_of_missing(deleted, arguments.format)
     executions = [one for usage in used for one in usage.executions]
     so_far = {usage.run_id for usage in used if usage.so_far}
-    check_words(by, executions)
+    check_words(by, executions, deleted.lines)
     found = charged(executions, window.start.timestamp(), window.end.timestamp())
-    groups, total = sums(found, by, so_far)
+    groups, total = sums(found, by, so_far, deleted.lines)
     idle = _idle_pools(found, window)
-    gains = _gains(stores, found, so_far, window)
+    gains = _gains(stores, sums(found, ["model"], so_far, deleted.lines)[0], window)
     value = {
         "since": window.start.isoformat(timespec="seconds"),
         "until": window.end.isoformat(timespec="seconds"),
@@ -61,7 +62,8 @@ def cost(arguments: argparse.Namespace) -> Answer:
         "idle_pools": [pool.to_json() for pool in idle],
         "gains": [gain.to_json(amounts) for gain, amounts in gains],
         "unreadable": damaged,
-        "deleted": deleted,
+        "deleted": deleted.missing,
+        "from_kept_months": deleted.counted,
     }
     if arguments.format == "focus":
         text = focus_csv(arguments.focus_version, executions, found, so_far, window)
@@ -74,12 +76,12 @@ def cost(arguments: argparse.Namespace) -> Answer:
 
 
 def _gains(
-    stores: Sequence[Store], found: Found, so_far: set[str], window: Window
+    stores: Sequence[Store], by_model: Sequence[Sum], window: Window
 ) -> list[tuple[MetricGain, dict[str, float] | None]]:
-    """What the models of these runs gained, each with the amounts of its model's runs; None if they are not known."""
-    by_model = {one.words[0]: None if one.unpriced_s else one.amounts for one in sums(found, ["model"], so_far)[0]}
-    made = gains_of(stores, by_model, window.start.timestamp(), window.end.timestamp())
-    return [(gain, by_model[gain.model]) for gain in made]
+    """What these models gained, each with the amounts of its model's runs; None if they are not known."""
+    amounts = {one.words[0]: None if one.unpriced_s else one.amounts for one in by_model}
+    made = gains_of(stores, amounts, window.start.timestamp(), window.end.timestamp())
+    return [(gain, amounts[gain.model]) for gain in made]
 
 
 def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
@@ -111,16 +113,12 @@ def window_since(since: str) -> Window:
         raise UsageError(f"--since: {since} lies too far away.", remedy="Name a later time, such as 30d.") from error
 
 
-def _deleted(stores: Sequence[Store], window: Window) -> dict[str, int]:
-    """Runs of the window that `gc` has deleted, by month, each with a warning that says where their figures are."""
-    counts: dict[str, int] = {}
-    for store in stores:
-        for month, count in deleted_runs(store, window.start, window.end, datetime.now(UTC)).items():
-            counts[month] = counts.get(month, 0) + count
-    for month, count in sorted(counts.items()):
+def _warn_of_missing(deleted: DeletedRuns, form: str) -> None:
+    """Warn of the deleted runs of the window that are not counted, by month, and say where their figures are."""
+    missing = {**deleted.missing, **(deleted.counted if form == "focus" else {})}
+    for month, count in sorted(missing.items()):
         said = "%d runs of %s were deleted by gc and are not counted; `trainwright cost --month %s` counts them"
         log.warning(said, count, month, month)
-    return counts
 
 
 def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[str]]:
@@ -187,6 +185,8 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
     units = [("epoch", total.epochs), ("million samples", total.samples / 1e6)]
     said = [f"{in_words(known)} per {unit}" for unit, count in units if (known := total.per(count))]
     text += ["", f"trainings: {', '.join(said)}"] if said else []
+    if total.has_deleted:
+        text += ["", "runs that gc deleted are counted by the kept figures of their months"]
     running = len(total.so_far & total.runs)
     if running:
         counts = "has not ended and counts" if running == 1 else "have not ended and count"

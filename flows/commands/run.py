@@ -167,6 +167,6 @@ def text(report: RunReport, colour: bool) -> str:
     if report.metrics:
         lines += ["", "  metrics   " + ", ".join(f"{name} {value:.4f}" for name, value in report.metrics.items())]
     lines.append(f"  cost      {cost_sentence(report.cost)}")
-    lines += [f"  budget    {sentence.removeprefix('budget ')}" for sentence in report.budgets]
+    lines += [f"  budget    {sentence.removeprefix('The budget ')}" for sentence in report.budgets]
     lines.append(f"  run       {report.run_id}")
     return "\n".join(lines)

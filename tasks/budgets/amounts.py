@@ -12,6 +12,7 @@ from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage
 from infra.budgets.ledger import Ledger
 from infra.store import Store
+from tasks.costs.charges import Charge
 from tasks.costs.sums import charged
 
 # Before and after all moments that a record may have.
@@ -83,15 +84,22 @@ def shares(
 def used(limit: Limit, execution: ExecutionUsage, bounds: tuple[float, float] = ALWAYS) -> float:
     """What an execution used between two times, in the limit's unit: the sum of its charges.
 
-    Charges whose price is unknown, or in another currency, count as nothing: `price_fault` refuses them beforehand.
+    Charges that cannot be counted, see `uncounted_s`, count as nothing: `price_fault` refuses them beforehand.
     """
-    total = 0.0
-    for _, charge in charged([execution], *bounds):
-        if limit.currency is not None:
-            total += (charge.amount or 0.0) if charge.price.currency == limit.currency else 0.0
-        else:
-            total += (charge.node_seconds if limit.hours is not None else charge.gpu_seconds or 0.0) / HOUR_S
-    return total
+    return sum(_counted(limit, charge) or 0.0 for _, charge in charged([execution], *bounds))
+
+
+def uncounted_s(limit: Limit, execution: ExecutionUsage, bounds: tuple[float, float] = ALWAYS) -> float:
+    """Node-seconds whose part in a limit is unknown: the price is, or is in another currency, or the GPUs are."""
+    return sum(charge.node_seconds for _, charge in charged([execution], *bounds) if _counted(limit, charge) is None)
+
+
+def _counted(limit: Limit, charge: Charge) -> float | None:
+    """What a charge uses of a limit, in its unit; None if that is unknown."""
+    if limit.currency is not None:
+        return charge.amount if charge.price.currency == limit.currency else None
+    seconds = charge.node_seconds if limit.hours is not None else charge.gpu_seconds
+    return None if seconds is None else seconds / HOUR_S
 
 
 def per_second(limit: Limit, price: Price) -> float:

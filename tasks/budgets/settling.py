@@ -17,7 +17,7 @@ from infra.processes.process_id import has_ended
 from infra.store import Store, layout
 from infra.store.lease import held_lease, process_of
 from infra.usage.executions import executions_of
-from tasks.budgets.amounts import Share, shares
+from tasks.budgets.amounts import Share, shares, uncounted_s
 
 log = logging.getLogger("trainwright")
 
@@ -31,16 +31,18 @@ def is_carried_out(store: Store, run_id: str) -> bool:
     return process is None or not has_ended(process)
 
 
-def settle_run(store: Store, run_id: str, budgets: Budgets, *, ended: bool = False) -> None:
-    """Settle the executions of a run that are over, in every budget that they used.
+def settle_run(store: Store, run_id: str, budgets: Budgets, *, ended: bool = False) -> list[ExecutionUsage]:
+    """Settle the executions of a run that are over, in every budget that they used; returns them.
 
     Args:
         ended: whether executions without an end are over, too, because no process carries the run out.
     """
-    for one in _over(store, run_id, ended=ended):
+    over = _over(store, run_id, ended=ended)
+    for one in over:
         span = (one.began, one.began if one.ended is None else one.ended)
         for share in shares(budgets, one.pipeline, one.tags, run_id, span):
             share.ledger(store).settle(Executed(run_id, one.execution), share.used(one))
+    return over
 
 
 def settle_others(store: Store, share: Share, ledger: Ledger, mine: Executed | None = None) -> bool:
@@ -61,13 +63,28 @@ def settle_others(store: Store, share: Share, ledger: Ledger, mine: Executed | N
     return settled
 
 
-def settle_all(store: Store, budgets: Budgets) -> None:
-    """Settle every execution that is over in every budget that it used, also those that began before the budget."""
+def settle_all(store: Store, budgets: Budgets) -> list[str]:
+    """Settle every execution that is over in every budget that it used, also those that began before the budget.
+
+    Returns:
+        A sentence for each budget and month in which runs used something that cannot be counted.
+    """
+    unknown: dict[tuple[str, str, str], dict[str, float]] = {}
     for run_id in filter(is_name, store.list(layout.runs())):
         try:
-            settle_run(store, run_id, budgets, ended=not is_carried_out(store, run_id))
+            for one in settle_run(store, run_id, budgets, ended=not is_carried_out(store, run_id)):
+                span = (one.began, one.began if one.ended is None else one.ended)
+                for share in shares(budgets, one.pipeline, one.tags, run_id, span):
+                    if share.budget.per == "month" and (seconds := uncounted_s(share.budget.limit, one, share.bounds)):
+                        runs = unknown.setdefault((share.name, share.period, share.budget.limit.unit), {})
+                        runs[run_id] = runs.get(run_id, 0.0) + seconds
         except (CorruptError, UsageError) as error:
             log.warning("%s is not counted: %s", run_id, error.message)
+    return [
+        f"The budget {name} ({period}) counts {len(runs)} earlier run{'s' * (len(runs) > 1)} only in part: "
+        f"what {sum(runs.values()) / 3600:.2f} of their node-hours come to in {unit} is unknown."
+        for (name, period, unit), runs in sorted(unknown.items())
+    ]
 
 
 def _over(store: Store, run_id: str, *, ended: bool) -> list[ExecutionUsage]:

@@ -68,16 +68,26 @@ def left(store: Store, spec: PipelineSpec) -> list[Standing]:
     ]
 
 
-def standings(store: Store, month: str, *, settle: bool = True) -> list[Standing]:
-    """Every budget in a month; of a budget per run, each run that was started in it.
+def standings(
+    store: Store, month: str, most: int | None = None, *, settle: bool = True
+) -> tuple[list[Standing], dict[str, int]]:
+    """Every budget in a month; of a budget per run, the runs that were started in it.
 
     Args:
+        most: how many runs of a budget, the newest; None: all.
         settle: count what ended executions used in place of what they held; otherwise nothing is written.
+
+    Returns:
+        The standings, and how many more runs there are, by the budget's name.
     """
     budgets = current_budgets(store)
     found: list[Standing] = []
+    more: dict[str, int] = {}
     for name, budget in ({} if budgets is None else budgets.budgets).items():
-        periods = [month] if budget.per == "month" else list(_runs_of(store, name, budget, month))
+        periods = [month] if budget.per == "month" else sorted(_runs_of(store, name, budget, month), reverse=True)
+        if most is not None and len(periods) > most:
+            more[name] = len(periods) - most
+            periods = periods[:most]
         for period in periods:
             share = Share(name, budget, period)
             if settle:
@@ -85,13 +95,16 @@ def standings(store: Store, month: str, *, settle: bool = True) -> list[Standing
             found.append(_standing(store, share))
         if not periods:
             found.append(Standing(name, budget, "each run", 0.0, 0.0))
-    return found
+    return found, more
 
 
-def prepare(store: Store, budgets: Budgets) -> None:
+def prepare(store: Store, budgets: Budgets) -> list[str]:
     """Count what was used so far of new budgets; UsageError if one could not hold.
 
     A limit below what is spent in this month is refused, and a currency in which no price is.
+
+    Returns:
+        Sentences about what earlier runs used and nobody can count.
     """
     currencies = {price.currency for machine in prices().machines.values() for price in machine.prices}
     for name, budget in budgets.budgets.items():
@@ -102,7 +115,7 @@ def prepare(store: Store, budgets: Budgets) -> None:
                 f"{', '.join(sorted(currencies)) or 'no price'}.",
                 remedy="Add prices in this currency (docs/cost.md), or give the budget in hours.",
             )
-    settle_all(store, budgets)
+    unknown = settle_all(store, budgets)
     for name, budget in budgets.budgets.items():
         if budget.per == "month":
             now = _standing(store, Share(name, budget, month_of(time.time())))
@@ -113,6 +126,7 @@ def prepare(store: Store, budgets: Budgets) -> None:
                     f"{limit.unit} that are spent in {now.period} already.",
                     remedy="Give a limit above it; `trainwright budget` shows what is spent.",
                 )
+    return unknown
 
 
 def _runs_of(store: Store, name: str, budget: Budget, month: str) -> Iterable[str]:

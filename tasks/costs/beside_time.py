@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from data_contracts.month_costs import MonthLine
 from data_contracts.resolved import StoreRates
 from data_contracts.resources import NOTHING, Resources
 from tasks.costs.charges import Charge
@@ -50,6 +51,22 @@ class BesideTime:
             elif rates is not None and amount:
                 into = self.monthly if name == "storage" else self.amounts
                 into[rates.currency] = into.get(rates.currency, 0.0) + amount
+
+    def add_line(self, line: MonthLine) -> None:
+        """Add what one run used in a month, from the month's kept figures, which do not have the store's prices."""
+        used = line.used
+        self.used += used
+        counts = {
+            "requests": used.put_requests + used.get_requests,
+            "egress": used.read_bytes,
+            "storage": used.written_bytes,
+        }
+        self.unpriced |= {name for name, count in counts.items() if count}
+        self.joules += line.joules
+        self.estimated_joules += max(line.joules - (used.millijoules or 0) / 1000, 0.0)
+        self.unmetered_s += 0.0 if line.joules else line.node_seconds
+        self.grams += line.grams
+        self.ungraded_joules += 0.0 if line.grams else line.joules
 
     def _add_energy(self, charge: Charge) -> None:
         joules = charge.joules

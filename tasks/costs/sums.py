@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from data_contracts.errors import UsageError
+from data_contracts.month_costs import MonthLine
 from data_contracts.resolved import StoreRates
 from data_contracts.usage import ExecutionUsage, GangUsage
 from tasks.costs.beside_time import BesideTime
@@ -29,6 +30,16 @@ _OWN: dict[str, Callable[[ExecutionUsage, Charge], str]] = {
     "day": lambda one, charge: datetime.fromtimestamp(charge.began_us / MICRO, UTC).date().isoformat(),
 }
 NOT_TAGGED = "–"
+# The same of what months keep of deleted runs, which does not say on which day and node something was used.
+_OF_LINE: dict[str, Callable[[MonthLine], str]] = {
+    **dict.fromkeys(_OWN, lambda line: NOT_TAGGED),
+    "pipeline": lambda line: line.pipeline,
+    "model": lambda line: line.model,
+    "run": lambda line: line.run_id,
+    "stage": lambda line: line.stage,
+    "cause": lambda line: line.cause,
+    "machine": lambda line: line.machine,
+}
 
 
 @dataclass
@@ -42,6 +53,7 @@ class Sum:
         samples, epochs: that trainings consumed and kept; 0 if unknown.
         so_far: runs that have not ended.
         beside: requests, bytes, energy and carbon.
+        has_deleted: whether runs are in it that gc deleted, from the kept figures of months.
     """
 
     words: tuple[str, ...] = ()
@@ -56,6 +68,7 @@ class Sum:
     samples: float = 0.0
     epochs: float = 0.0
     beside: BesideTime = field(default_factory=BesideTime)
+    has_deleted: bool = False
 
     def add(self, charge: Charge, rates: StoreRates | None = None) -> None:
         """Add one charge; `rates`: of the store of its run."""
@@ -71,6 +84,19 @@ class Sum:
         else:
             currency = charge.price.currency
             self.amounts[currency] = self.amounts.get(currency, 0.0) + charge.amount
+
+    def add_line(self, line: MonthLine) -> None:
+        """Add what a run that gc deleted used in a month, for one stage, cause and machine."""
+        self.beside.add_line(line)
+        self.runs.add(line.run_id)
+        self.has_deleted = True
+        self.node_seconds += line.node_seconds
+        self.gpu_seconds += line.gpu_seconds
+        self.uncounted_s += line.uncounted_s
+        self.unpriced_s += line.unpriced_s
+        self.causes[line.cause] = self.causes.get(line.cause, 0.0) + line.node_seconds
+        if line.amount or not line.unpriced_s:
+            self.amounts[line.currency] = self.amounts.get(line.currency, 0.0) + line.amount
 
     @property
     def goodput(self) -> float | None:
@@ -91,8 +117,9 @@ class Sum:
         return in_gpu_hours(self.gpu_seconds, self.uncounted_s)
 
     def per(self, count: float) -> dict[str, float] | None:
-        """The amounts divided by a count; None if either is not known."""
-        return None if count <= 0 or self.unpriced_s or not self.amounts else _rounded(self.amounts, count)
+        """The amounts divided by a count; None if either is not known, as what deleted runs trained is."""
+        unknown = count <= 0 or self.unpriced_s or self.has_deleted or not self.amounts
+        return None if unknown else _rounded(self.amounts, count)
 
     def to_json(self, by: Sequence[str]) -> dict[str, Any]:
         """The sum for a program; what is unknown is null."""
@@ -127,9 +154,9 @@ def in_words(amounts: Mapping[str, float]) -> str:
     return " + ".join(f"{amount:.4f} {currency}" for currency, amount in sorted(amounts.items()))
 
 
-def check_words(by: Sequence[str], executions: Iterable[ExecutionUsage]) -> None:
+def check_words(by: Sequence[str], executions: Iterable[ExecutionUsage], lines: Iterable[MonthLine] = ()) -> None:
     """UsageError for a word that is neither one of ours nor a tag of any run; it names those that are near."""
-    counted = list(executions)
+    counted: list[ExecutionUsage | MonthLine] = [*executions, *lines]
     tags = {name for one in counted for name in one.tags}
     known = [*_OWN, *sorted(tags)]
     for word in by:
@@ -154,11 +181,17 @@ def charged(
     return found
 
 
-def sums(found: Sequence[tuple[ExecutionUsage, Charge]], by: Sequence[str], so_far: set[str]) -> tuple[list[Sum], Sum]:
+def sums(
+    found: Sequence[tuple[ExecutionUsage, Charge]],
+    by: Sequence[str],
+    so_far: set[str],
+    lines: Iterable[MonthLine] = (),
+) -> tuple[list[Sum], Sum]:
     """One sum for each combination of words, the most node-seconds first, and the sum of all.
 
     Args:
         so_far: ids of runs that have not ended.
+        lines: what runs used that gc deleted, from the kept figures of months.
     """
     groups: dict[tuple[str, ...], Sum] = {}
     total = Sum(so_far=so_far)
@@ -175,6 +208,10 @@ def sums(found: Sequence[tuple[ExecutionUsage, Charge]], by: Sequence[str], so_f
             trained_us[launched] = trained_us.get(launched, 0) + charge.ended_us - charge.began_us
         for each in (group, total):
             each.add(charge, one.rates)
+    for line in lines:
+        words = tuple(_OF_LINE[name](line) if name in _OF_LINE else line.tags.get(name, NOT_TAGGED) for name in by)
+        for each in (groups.setdefault(words, Sum(words=words, so_far=so_far)), total):
+            each.add_line(line)
     counted: set[tuple[str, str, int]] = set()
     for name, (one, group) in executions.items():
         whole_us = _trained_us(one)

@@ -129,6 +129,7 @@ def cost_section(facts: Facts) -> Markup:
         chart(bars(drawn, "How long each stage took")) if drawn else NOTHING,
         pairs(known),
         tag("p", money, kind="soft") if money else NOTHING,
+        join(tag("p", sentence) for sentence in (report.budgets if report is not None else ())),
         tag("h3", "Generations of the training") if spans else NOTHING,
         table(head, spans, numbers=(0, 4)),
         join(tag("p", f"Generation {one.number}: {one.sentence}", kind="soft") for one in mine if one.sentence),

@@ -129,7 +129,7 @@ def store_day(store: Store, since: datetime, now: datetime, objectives: Objectiv
         results=results(objectives, known.runs, now),
         champions=parts.read("champions", lambda: _champions(store), []),
         drift=_drifts(store, known.runs, parts),
-        budgets=parts.read("budgets", lambda: standings(store, month_of(time.time()), settle=False), []),
+        budgets=parts.read("budgets", lambda: standings(store, month_of(time.time()), settle=False)[0], []),
         nodes=parts.read("nodes", lambda: nodes_of(store), []),
         waits=waits,
         missing=parts.missing,

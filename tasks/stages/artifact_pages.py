@@ -76,6 +76,7 @@ def run_page(report: RunReport, data: Sequence[str] = (), pictures: Sequence[str
             *(_rows("Metric", "Value", metrics) if metrics else []),
             "",
             f"Cost: {as_text(cost_sentence(report.cost))}.",
+            *(line for sentence in report.budgets for line in ("", as_text(sentence))),
             *data,
             "",
             f"Run {as_code(report.run_id)} of {as_code(report.pipeline)}, "

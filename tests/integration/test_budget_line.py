@@ -61,8 +61,12 @@ def test_it_is_stopped_in_flight_and_ends_as_if_nothing_had_been(tmp_path: Path,
     command = [sys.executable, "-m", "flows.cli", "run", str(spec), "--json"]
     env = {**os.environ, "PYTHONPATH": str(repository)}
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 300
     while not (tmp_path / "there").exists():
         assert process.poll() is None, process.communicate()
+        if time.monotonic() > deadline:
+            process.kill()
+            raise AssertionError(f"the training did not begin: {process.communicate()}")
         time.sleep(0.05)
     apply(tmp_path, hours=0.0001)
     out, err = process.communicate()
@@ -90,7 +94,7 @@ def test_it_is_stopped_in_flight_and_ends_as_if_nothing_had_been(tmp_path: Path,
     assert handed_over(store_path) == handed_over(tmp_path / "other"), "weights, losses and state, byte for byte"
 
     run_id = told["run_id"]
-    [standing] = [one for one in standings(store, f"{run_id[:4]}-{run_id[4:6]}") if one.period == run_id]
+    [standing] = [one for one in standings(store, f"{run_id[:4]}-{run_id[4:6]}")[0] if one.period == run_id]
     usage = usage_of(store, run_id)
     total = sum(charge.node_seconds for _, charge in charged(usage.executions, 0.0, 2e11)) / 3600
     assert (standing.spent, standing.reserved) == (pytest.approx(total, abs=1e-9), 0)

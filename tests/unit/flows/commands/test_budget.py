@@ -53,7 +53,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
     return printed.err if code else printed.out
 
 
-def used(store: Store, run_id: str, hours: float) -> None:
+def used(store: Store, run_id: str, hours: float, per_hour: float | None = 10.0) -> None:
     """A run of the team `tests` that used hours of a node for 10 USD each, this month."""
     began = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp()
     one = ExecutionUsage(
@@ -62,7 +62,7 @@ def used(store: Store, run_id: str, hours: float) -> None:
         pipeline="tiny",
         model="tiny",
         tags={"team": "tests"},
-        prices={"here": Price(machine="m", per_hour=10.0, price_date="2026-01-01")},
+        prices={"here": Price(machine="m", per_hour=per_hour, price_date="2026-01-01")},
         began=began,
         ended=began + 3600 * hours,
     )
@@ -136,6 +136,36 @@ def test_a_wrong_command_is_one_sentence(
     words: list[str], sentence: str, store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert sentence in said(capsys, *words, "--store", store.uri, code=2)
+
+
+def test_what_earlier_runs_used_at_an_unknown_price_is_unknown_and_not_0(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = f"{NOW.replace('-', '')}01-000000-abcde"
+    used(store, first + "0", 1.5)
+    for number in (1, 2):
+        used(store, f"{first}{number}", 0.5, per_hour=None)
+    file = written(tmp_path, f"sales: {MONEY}", "hours: {per: month, limit: {hours: 40}}")
+    answer = said(capsys, "budget", "apply", file, "--store", store.uri).splitlines()
+    sentence = f"The budget sales ({NOW}) counts 2 earlier runs only in part: what 1.00 of their node-hours come to in "
+    assert answer[1:] == [f"{sentence}USD is unknown."]
+    value = json.loads(said(capsys, "budget", "apply", file, "--store", store.uri, "--json"))
+    assert value["unknown"] == answer[1:]
+
+
+def test_of_a_budget_for_each_run_the_newest_are_shown(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [f"{NOW.replace('-', '')}01-00000{number}-abcdef" for number in range(8)]
+    for run_id in runs:
+        used(store, run_id, 0.01)
+    file = written(tmp_path, "each: {per: run, limit: {hours: 4}}")
+    said(capsys, "budget", "apply", file, "--store", store.uri)
+    lines = said(capsys, "budget", "--store", store.uri).splitlines()
+    assert [line.split()[3] for line in lines if line.startswith("each ")] == runs[:2:-1]
+    assert lines[-1] == "each: … and 3 earlier runs (all of them with --json)"
+    value = json.loads(said(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
+    assert len(value["budgets"]) == 8
 
 
 def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:

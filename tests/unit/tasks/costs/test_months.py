@@ -48,11 +48,14 @@ def test_a_month_is_kept_once_it_is_over_and_stays(store: Store) -> None:
     kept = kept_costs(store, NOVEMBER, LATER)
     assert kept is not None
     assert sum(line.node_seconds for line in kept.lines) == pytest.approx(100)
-    assert deleted_runs(store, NOVEMBER.start, NOVEMBER.end, LATER) == {}
+    assert deleted_runs([store], NOVEMBER.start, NOVEMBER.end, LATER).lines == []
     store.forget(layout.usage(RUN, "e1", "ended"))
     assert month_costs(store, NOVEMBER, LATER) == kept
-    assert deleted_runs(store, NOVEMBER.start, NOVEMBER.end, LATER) == {"2025-11": 1}
-    assert deleted_runs(store, LATER, LATER + timedelta(days=1), LATER) == {}
+    whole = deleted_runs([store], NOVEMBER.start, NOVEMBER.end, LATER)
+    assert (whole.lines, whole.counted, whole.missing) == (kept.lines, {"2025-11": 1}, {})
+    part = deleted_runs([store], NOVEMBER.start + timedelta(days=1), NOVEMBER.end, LATER)
+    assert (part.lines, part.counted, part.missing) == ([], {}, {"2025-11": 1})
+    assert deleted_runs([store], LATER, LATER + timedelta(days=1), LATER).missing == {}
 
 
 @pytest.mark.parametrize("made", ["2025-11-30T12:00:00+00:00", "2999-01-01T00:00:00+00:00"])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from data_contracts.errors import UsageError
+from data_contracts.resources import Resources
+from tasks.costs.months import lines_of
 from tasks.costs.sums import Sum, charged, check_words, sums
 from tests.unit.tasks.costs.test_charges import BEGAN, GPU, HERE, execution, gang, node
 
@@ -91,3 +93,23 @@ def test_gpus_that_nobody_knows_do_not_count_as_none(machines: list[str], expect
     value = total.to_json(())
     assert (total.gpu_hours, value["known_gpu_seconds"]) == (expected, known_s)
     assert value["gpu_seconds"] == (None if "" in machines else known_s)
+
+
+def test_deleted_runs_count_by_the_kept_figures_of_their_month() -> None:
+    used = Resources(put_requests=3, millijoules=5000)
+    bare = [runs()[0].model_copy(update={"used": used}), *runs()[1:]]
+    expected, whole = sums(charged(bare, *ALWAYS), ["team", "stage", "cause"], set())
+    lines = [line for one in bare for line in lines_of(charged([one], *ALWAYS))]
+    groups, total = sums([], ["team", "stage", "cause"], set(), lines)
+    assert [(one.words, one.money, one.gpu_hours) for one in groups] == [
+        (one.words, one.money, one.gpu_hours) for one in expected
+    ]
+    assert (total.money, total.node_seconds, total.causes) == (whole.money, whole.node_seconds, whole.causes)
+    assert (total.beside.used, total.beside.joules) == (whole.beside.used, whole.beside.joules)
+    assert total.beside.unpriced == {"requests"}
+    assert (total.per(1.0), len(total.runs)) == (None, 3), "what they trained is not kept"
+    [by_day], _ = sums([], ["day"], set(), lines)
+    assert by_day.words == ("–",)
+    check_words(["team"], [], lines)
+    with pytest.raises(UsageError, match="no run has a tag 'tem'"):
+        check_words(["tem"], [], lines)

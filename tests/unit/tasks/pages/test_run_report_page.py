@@ -120,6 +120,15 @@ def test_a_page_that_cannot_be_made_is_one_warning(
     assert not (store / "runs" / PROMOTED / "report.html").exists()
 
 
+def test_warnings_of_budgets_stand_beside_the_cost(store: Path) -> None:
+    facts = facts_of(opened(store, PROMOTED))
+    assert facts.report is not None
+    warned = replace(facts, report=facts.report.model_copy(update={"budgets": ["The budget <b>all</b> is used up."]}))
+    page = run_report_page(warned)
+    cost = page.index("Cost: ")
+    assert page.index("The budget &lt;b&gt;all&lt;/b&gt; is used up.") > cost > page.index("Time and cost")
+
+
 def test_a_part_that_fails_leaves_the_others(store: Path) -> None:
     facts = facts_of(opened(store, PROMOTED))
     assert facts.contract is not None

@@ -62,6 +62,7 @@ REPORT = RunReport(
     actor=FORGED,
     cost=Cost(machine=FORGED),
     metrics={FORGED: 1.0},
+    budgets=[FORGED],
 )
 SEAT = Seat(0, 0, 0, FORGED, FORGED, FORGED, FORGED, 0, 0, FORGED, FORGED)
 
