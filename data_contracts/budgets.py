@@ -22,7 +22,7 @@ VERSION = 1
 # The type of the bytes that a signed edition signs, in the envelope around them.
 EDITION_TYPE = "application/vnd.trainwright.edition+json"
 EVERY_S = 60.0
-_MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
+_MONTH = re.compile(r"(?!0000)[0-9]{4}-(0[1-9]|1[0-2])")
 
 # Letters and a symbol that are drawn as nothing: fillers of Hangul, and the empty pattern of Braille.
 _BLANK = "\u115f\u1160\u3164\uffa0\u2800"

@@ -17,6 +17,7 @@ class MonthLine(Record):
     """What one run used in a month for one stage and cause, on one kind of machine.
 
     Attributes:
+        pool: the work pool of the nodes; "": not of one.
         gpu_seconds: the known part; uncounted_s: node-seconds of nodes whose GPUs nobody knows.
         amount: the known part of its cost, in `currency`; unpriced_s: node-seconds without a known price.
         joules: measured and estimated energy; grams: of CO2 equivalent, as far as known.
@@ -29,6 +30,7 @@ class MonthLine(Record):
     stage: str
     cause: str
     machine: str
+    pool: str = Field(default="", exclude_if=operator.not_)
     node_seconds: Known
     gpu_seconds: Known
     uncounted_s: Known = Field(default=0.0, exclude_if=operator.not_)
@@ -48,6 +50,7 @@ class MonthCosts(HandOff):
         made: when, in ISO.
         unreadable: runs whose records were damaged, and that no line counts.
         so_far: runs that had not ended, and were counted up to then.
+        has_pools: whether lines name their pools; those of an earlier Trainwright do not.
     """
 
     month: Annotated[str, Field(pattern=r"^\d{4}-\d{2}$")]
@@ -55,3 +58,4 @@ class MonthCosts(HandOff):
     lines: list[MonthLine]
     unreadable: list[str] = Field(default_factory=list)
     so_far: list[str] = Field(default_factory=list)
+    has_pools: bool = Field(default=False, exclude_if=operator.not_)

@@ -11,7 +11,7 @@ from flows.commands.guard import Answer
 from flows.commands.report import write_page
 from flows.commands.tables import table
 from infra.store import Store
-from tasks.costs.months import month_costs, month_named
+from tasks.costs.months import idle_pools, month_costs, month_named
 from tasks.pages.cost_page import cost_markdown, cost_page
 
 
@@ -24,12 +24,20 @@ def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
     if out is not None and (out.exists() or out.is_symlink()):
         raise UsageError(f"{out} exists already.", remedy="Name another file with --html.")
     found = [month_costs(store, month, now) for store in stores]
-    value = {"month": month.name, "stores": [one.uri for one in stores], "costs": [one.to_json() for one in found]}
+    idle = idle_pools(month, found, now)
+    value = {
+        "month": month.name,
+        "stores": [one.uri for one in stores],
+        "costs": [one.to_json() for one in found],
+        "idle_pools": [pool.to_json() for pool in idle],
+    }
     head = ("pipeline", "runs", "node-hours", "cost")
     rows = cost_markdown(found)
     text = table(head, rows, head[1:3]) if rows else f"No run used anything in {month.name}"
+    if idle:
+        text = "\n".join([text, "", *(pool.line for pool in idle)])
     if out is not None:
-        path = write_page(cost_page(found).encode(), out, f"cost-{month.name}")
+        path = write_page(cost_page(found, idle).encode(), out, f"cost-{month.name}")
         text += f"\n\n{path} shows what {month.name} cost."
         value["page"] = str(path)
     return Answer(text, value)

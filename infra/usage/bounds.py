@@ -6,7 +6,7 @@ Whoever writes the store can write such a record. Clocks of machines differ, so 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from data_contracts.usage import ExecutionUsage, NodeUsage
@@ -36,6 +36,25 @@ def bounded(executions: Iterable[ExecutionUsage], now_s: float) -> tuple[list[Ex
             if lost:
                 sentences.append(f"{where} has times {' and '.join(lost)}, which are left out.")
     return kept, sentences
+
+
+def launched_once(executions: Sequence[ExecutionUsage]) -> list[ExecutionUsage]:
+    """The executions of a run with each launch in one of them: where two recorded it, in the one that saw most of it.
+
+    Two processes that carry a run out one after the other, or for a moment at once, may both have seen a generation.
+    """
+    most: dict[tuple[str, int], tuple[float, int]] = {}
+    for number, one in enumerate(executions):
+        for gang in one.gangs:
+            seen = (sum(max(node.released - node.started, 0.0) for node in gang.nodes), -number)
+            launch = (gang.where, gang.generation)
+            most[launch] = max(most.get(launch, seen), seen)
+    return [
+        one.model_copy(
+            update={"gangs": [gang for gang in one.gangs if most[gang.where, gang.generation][1] == -number]}
+        )
+        for number, one in enumerate(executions)
+    ]
 
 
 def _within(one: ExecutionUsage, now_s: float) -> tuple[ExecutionUsage, list[str]]:

@@ -15,7 +15,7 @@ from infra.gang.checkpoints.participants import generations
 from infra.processes.clock import now_s
 from infra.store import Store, layout
 from infra.store.records import parsed
-from infra.usage.bounds import bounded
+from infra.usage.bounds import bounded, launched_once
 from infra.usage.lost_gangs import gang_by_its_nodes
 
 log = logging.getLogger("trainwright")
@@ -37,7 +37,7 @@ def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool
     found.sort(key=lambda one: one.began)
     if signs:
         found = _with_lost_gangs(store, found, signs)
-    within, sentences = bounded(found, max(time.time(), now_s()))
+    within, sentences = bounded(launched_once(found), max(time.time(), now_s()))
     for sentence in sentences:
         log.warning("%s", sentence)
     return within, bool(within) and within[-1].execution in signs

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from data_contracts.month_costs import MonthCosts
 from data_contracts.resolved import Price
 from tasks.costs.charges import MICRO, Charge
 
@@ -16,6 +17,7 @@ class IdlePool:
 
     Attributes:
         idle_s: node-seconds that no run used, of `kept_s`.
+        is_least: whether more may have been idle: runs may have used other nodes of the pool meanwhile.
     """
 
     name: str
@@ -23,6 +25,7 @@ class IdlePool:
     kept_s: float
     idle_s: float
     price: Price
+    is_least: bool = False
 
     @property
     def amount(self) -> float | None:
@@ -34,8 +37,9 @@ class IdlePool:
         """A sentence for a person."""
         money = "an unknown cost" if self.amount is None else f"{self.amount:.4f} {self.price.currency}"
         share = self.idle_s / self.kept_s if self.kept_s else 0.0
+        least = "at least " if self.is_least else ""
         nodes = "1 node" if self.kept == 1 else f"{self.kept} nodes"
-        unused = f"no run used {self.idle_s / 3600:.2f} node-hours of them ({share:.0%})"
+        unused = f"no run used {least}{self.idle_s / 3600:.2f} node-hours of them ({share:.0%})"
         return f"pool {self.name} keeps {nodes}: {unused}, {money}"
 
     def to_json(self) -> dict[str, Any]:
@@ -57,3 +61,13 @@ def idle_pool(name: str, kept: int, price: Price, charges: Iterable[Charge], spa
         idle_us += max(kept - busy, 0) * (moment - at)
         at, busy = moment, busy + change
     return IdlePool(name, kept, kept * (until - since) / MICRO, idle_us / MICRO, price)
+
+
+def idle_in_month(name: str, kept: int, price: Price, months: Iterable[MonthCosts], length_s: float) -> IdlePool | None:
+    """The same by a month's figures of several stores; None if one of them does not name pools."""
+    used_s, kept_s = 0.0, kept * length_s
+    for month in months:
+        if month.lines and not month.has_pools:
+            return None
+        used_s += sum(line.node_seconds for line in month.lines if line.pool == name)
+    return IdlePool(name, kept, kept_s, max(kept_s - used_s, 0.0), price, is_least=True)

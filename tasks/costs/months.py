@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -18,9 +18,11 @@ from data_contracts.errors import CorruptError, UsageError
 from data_contracts.month_costs import MonthCosts, MonthLine
 from data_contracts.resources import NOTHING
 from data_contracts.usage import ExecutionUsage
+from infra.machine import machines
 from infra.store import Store, layout
 from tasks.costs.charges import Charge
 from tasks.costs.histories import usage_of
+from tasks.costs.idle_pools import IdlePool, idle_in_month
 from tasks.costs.sums import charged
 
 # A run that never ends, because nobody resumes it, holds its month's record up for so long, at most.
@@ -80,6 +82,23 @@ def _made(figures: MonthCosts, path: str) -> datetime:
     except ValueError as error:
         raise CorruptError(f"{path} does not say when it was made.", details={"file": path}) from error
     return made if made.tzinfo is not None else made.replace(tzinfo=UTC)
+
+
+def idle_pools(month: Month, found: Sequence[MonthCosts], now: datetime) -> list[IdlePool]:
+    """The pools of the price book that keep nodes running, with what no run of the month used, at its last price.
+
+    Args:
+        found: the month's figures in several stores.
+    """
+    book, end = machines.prices(), min(month.end, now)
+    length_s = (end - month.start).total_seconds()
+    day = f"{end - timedelta(seconds=1):%Y-%m-%d}"
+    made = [
+        idle_in_month(name, pool.kept, book.of_pool(name, day), found, length_s)
+        for name, pool in sorted(book.pools.items())
+        if pool.kept
+    ]
+    return [one for one in made if one is not None]
 
 
 def keep_months(store: Store, now: datetime, keep: timedelta = timedelta.max) -> list[str]:
@@ -176,14 +195,16 @@ def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
         if usage.so_far and mine:
             so_far.append(run_id)
     made = now.isoformat(timespec="seconds")
-    return MonthCosts(month=month.name, made=made, lines=lines, unreadable=unreadable, so_far=so_far)
+    about = {"month": month.name, "made": made, "has_pools": True}
+    return MonthCosts(lines=lines, unreadable=unreadable, so_far=so_far, **about)
 
 
 def lines_of(found: Iterable[tuple[ExecutionUsage, Charge]]) -> list[MonthLine]:
     """Charges of one run as lines of a month, one for each stage, cause and price."""
     groups: dict[tuple[str, ...], list[tuple[ExecutionUsage, Charge]]] = {}
     for one, charge in found:
-        same = (one.pipeline, one.model, charge.stage, charge.cause, charge.price.place, charge.price.currency)
+        price = charge.price
+        same = (one.pipeline, one.model, charge.stage, charge.cause, price.place, price.currency, price.pool)
         groups.setdefault(same, []).append((one, charge))
     return [_line(group) for group in groups.values()]
 
@@ -200,6 +221,7 @@ def _line(group: list[tuple[ExecutionUsage, Charge]]) -> MonthLine:
         stage=first.stage,
         cause=first.cause,
         machine=first.price.place,
+        pool=first.price.pool,
         node_seconds=sum(charge.node_seconds for _, charge in group),
         gpu_seconds=sum(charge.gpu_seconds or 0.0 for _, charge in group),
         uncounted_s=sum(charge.node_seconds for _, charge in group if charge.gpu_seconds is None),

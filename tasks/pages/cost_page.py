@@ -9,8 +9,9 @@ from data_contracts.month_costs import MonthCosts, MonthLine
 from data_contracts.resources import NOTHING as NO_RESOURCES
 from infra.quantities import size
 from tasks.charts.bars import Bar, bars
+from tasks.costs.idle_pools import IdlePool
 from tasks.costs.sums import NOT_TAGGED, in_gpu_hours, in_words
-from tasks.pages.html import Markup, chart, page, section, table, tag
+from tasks.pages.html import NOTHING, Markup, chart, page, section, table, tag
 
 # Groups with a bar; all are in the table.
 _BARS = 12
@@ -76,8 +77,16 @@ class _Group:
 _HEAD = ("runs", "node-hours", "GPU-hours", "cost", "goodput", "energy", "CO2e", "bytes moved")
 
 
-def cost_page(months: Sequence[MonthCosts]) -> str:
-    """The page of a month, over the stores that were counted."""
+_OPTIONAL = ("GPU-hours", "energy", "CO2e", "bytes moved")
+_EMPTY = ("unknown", "–", "0.00")
+
+
+def cost_page(months: Sequence[MonthCosts], idle: Sequence[IdlePool] = ()) -> str:
+    """The page of a month, over the stores that were counted.
+
+    Args:
+        idle: pools that kept nodes running.
+    """
     lines = [line for month in months for line in month.lines]
     whole, name = _Group("", lines), months[0].month if months else ""
     return page(
@@ -92,6 +101,7 @@ def cost_page(months: Sequence[MonthCosts]) -> str:
         _section("By team", "team", lines, lambda one: one.tags.get("team", NOT_TAGGED)),
         _section("By pipeline", "pipeline", lines, lambda one: one.pipeline),
         _section("By cause", "cause", lines, lambda one: one.cause),
+        section("Idle pools", *(tag("p", pool.line) for pool in idle)) if idle else NOTHING,
         _missing(months),
     )
 
@@ -123,8 +133,16 @@ def _section(title: str, head: str, lines: Sequence[MonthLine], word: Callable[[
     return section(
         title,
         chart(picture, "Node-hours; the red part was no work. At the end of each bar: its cost.") if picture else "",
-        table((head, *_HEAD), [(one.word, *one.figures) for one in groups], numbers=range(1, len(_HEAD) + 1)),
+        _table(head, groups),
     )
+
+
+def _table(head: str, groups: Sequence[_Group]) -> Markup:
+    """The figures, without columns in which nothing is known or used: they would only make the table wide."""
+    figures = [one.figures for one in groups]
+    shown = [n for n, name in enumerate(_HEAD) if name not in _OPTIONAL or any(row[n] not in _EMPTY for row in figures)]
+    rows = [(one.word, *(row[n] for n in shown)) for one, row in zip(groups, figures, strict=True)]
+    return table((head, *(_HEAD[n] for n in shown)), rows, numbers=range(1, len(shown) + 1))
 
 
 def _missing(months: Sequence[MonthCosts]) -> Markup:
@@ -135,4 +153,4 @@ def _missing(months: Sequence[MonthCosts]) -> Markup:
         ("have damaged records and are not counted", [run for one in months for run in one.unreadable]),
     ):
         said += [tag("p", f"{len(runs)} runs {name}: {', '.join(runs[:10])}.")] if runs else []
-    return section("What is missing", *said) if said else tag("p", "", kind="soft")
+    return section("What is missing", *said) if said else NOTHING

@@ -128,6 +128,7 @@ def test_a_wrong_file_is_one_sentence_and_nothing_is_applied(
     [
         (["budget", "--month", "2999-01"], "--month: 2999-01 lies in the future"),
         (["budget", "--month", "2026"], "'2026' is not a month"),
+        (["budget", "--month", "0000-01"], "'0000-01' is not a month"),
         (["budget", "apply"], "budget apply: no file is named"),
         (["policy", "apply", "/nowhere.yaml"], "/nowhere.yaml"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from data_contracts.usage import NodeUsage
-from infra.usage.bounds import CLOCKS_S, bounded
+from infra.usage.bounds import CLOCKS_S, bounded, launched_once
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 
 RUN = "20251124-160000-abcdef"  # began at BEGAN
@@ -70,3 +70,12 @@ def test_nothing_negative_is_a_record(name: str) -> None:
     about: dict[str, Any] = {"number": 0, "started": BEGAN, "released": BEGAN + 1}
     with pytest.raises(ValidationError):
         NodeUsage(**{**about, name: -5})
+
+
+@pytest.mark.parametrize(("first", "second", "kept"), [(100, 60, [1, 0]), (60, 100, [0, 1]), (60, 60, [1, 0])])
+def test_a_generation_that_two_executions_recorded_is_charged_once(first: int, second: int, kept: list[int]) -> None:
+    gangs = [gang(0, node(0, 0, 1, 2, 50, end), met=BEGAN + 1) for end in (first, second)]
+    both = [execution(execution=f"e{n}", gangs=[one]) for n, one in enumerate(gangs)]
+    assert [len(one.gangs) for one in launched_once(both)] == kept
+    other = [both[0], both[1].model_copy(update={"gangs": [gangs[1].model_copy(update={"generation": 1})]})]
+    assert launched_once(other) == other

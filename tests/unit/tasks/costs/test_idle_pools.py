@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from data_contracts.month_costs import MonthCosts, MonthLine
 from data_contracts.resolved import Price
 from tasks.costs.charges import MICRO, Charge
-from tasks.costs.idle_pools import idle_pool
+from tasks.costs.idle_pools import idle_in_month, idle_pool
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-11-01", pool="gpu")
 
@@ -43,3 +44,18 @@ def test_a_sentence_and_a_price_that_is_unknown() -> None:
     assert unknown.to_json() == {
         "pool": "gpu", "kept": 1, "kept_s": 3600.0, "idle_s": 3600.0, "amount": None, "currency": "USD",
     }  # fmt: skip
+
+
+def test_a_months_lines_tell_what_was_idle_at_least() -> None:
+    line = MonthLine(
+        run_id="r", pipeline="p", model="p", tags={}, stage="train", cause="work", machine="gpu", pool="gpu",
+        node_seconds=3600, gpu_seconds=0,
+    )  # fmt: skip
+    month = MonthCosts(month="2026-10", made="", lines=[line, line.model_copy(update={"pool": ""})], has_pools=True)
+    found = idle_in_month("gpu", 2, GPU, [month, month.model_copy(update={"lines": []})], 3600.0)
+    assert found is not None
+    assert found.line == "pool gpu keeps 2 nodes: no run used at least 1.00 node-hours of them (50%), 36.0000 USD"
+    busy = idle_in_month("gpu", 2, GPU, [month] * 9, 3600.0)
+    assert busy is not None
+    assert busy.idle_s == 0
+    assert idle_in_month("gpu", 2, GPU, [month.model_copy(update={"has_pools": False})], 3600.0) is None
