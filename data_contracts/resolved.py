@@ -9,7 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from data_contracts.handoffs import Dataset, HandOff, Record, Ref, SourceFile
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.price_book import MOST
+from data_contracts.price_book import Amount
 from data_contracts.run_report import Trigger
 
 
@@ -28,15 +28,15 @@ class Price(Record):
 
     machine: str
     # Of a record that somebody changed, nothing negative and no sum that is infinite may be charged.
-    per_hour: float | None = Field(ge=0, le=MOST, allow_inf_nan=False)
+    per_hour: Amount | None
     price_date: str
     currency: str = Field(default="USD", exclude_if=lambda currency: currency == "USD")
     region: str = Field(default="", exclude_if=operator.not_)
     term: Literal["on-demand", "spot"] = Field(default="on-demand", exclude_if=lambda term: term == "on-demand")
     pool: str = Field(default="", exclude_if=operator.not_)
     devices: int = Field(default=0, ge=0, le=10**6, exclude_if=operator.not_)
-    watts: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=lambda known: known is None)
-    g_per_kwh: float | None = Field(default=None, ge=0, allow_inf_nan=False, exclude_if=lambda known: known is None)
+    watts: Amount | None = Field(default=None, exclude_if=lambda known: known is None)
+    g_per_kwh: Amount | None = Field(default=None, exclude_if=lambda known: known is None)
     carbon_date: str = Field(default="", exclude_if=operator.not_)
 
     @model_validator(mode="before")
@@ -84,10 +84,10 @@ class StoreRates(Record):
     price_date: str
     currency: str
     region: str = Field(default="", exclude_if=operator.not_)
-    per_gb_month: float | None = Field(default=None, exclude_if=lambda known: known is None)
-    put_per_1000: float | None = Field(default=None, exclude_if=lambda known: known is None)
-    get_per_1000: float | None = Field(default=None, exclude_if=lambda known: known is None)
-    egress_per_gb: float | None = Field(default=None, exclude_if=lambda known: known is None)
+    per_gb_month: Amount | None = Field(default=None, exclude_if=lambda known: known is None)
+    put_per_1000: Amount | None = Field(default=None, exclude_if=lambda known: known is None)
+    get_per_1000: Amount | None = Field(default=None, exclude_if=lambda known: known is None)
+    egress_per_gb: Amount | None = Field(default=None, exclude_if=lambda known: known is None)
 
 
 class DriftReference(Record):

@@ -9,6 +9,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.month_costs import MonthCosts, MonthLine
+from data_contracts.resolved import StoreRates
 from data_contracts.resources import Resources
 from infra.gc import Limits
 from infra.store import Store, layout, open_store
@@ -31,11 +32,21 @@ def use(store: Store, run_id: str = RUN, what: str = "ended", **changes: object)
     store.create_once(layout.usage(run_id, one.execution, what), one.to_json())
 
 
-@pytest.mark.parametrize("change", [{"usd_per_hour": -5.0}, {"usd_per_hour": 1.7e308}, {"devices": -8}])
+@pytest.mark.parametrize(
+    "change", [{"usd_per_hour": -5.0}, {"usd_per_hour": 1.7e308}, {"devices": -8}, {"watts": 1e308}]
+)
 def test_a_run_whose_prices_somebody_changed_is_not_counted(store: Store, change: dict[str, float]) -> None:
     one = execution(run_id=RUN).to_json()
     for price in one["prices"].values():
         price.update(change)
+    store.create_once(layout.usage(RUN, "e1", "ended"), one)
+    assert month_costs(store, NOVEMBER, LATER).unreadable == [RUN]
+
+
+def test_a_store_price_that_somebody_made_negative_is_a_damaged_record(store: Store) -> None:
+    rates = StoreRates(price_date="2025-01-01", currency="USD", put_per_1000=1.0)
+    one = execution(run_id=RUN, rates=rates).to_json()
+    one["rates"]["put_per_1000"] = -1.0
     store.create_once(layout.usage(RUN, "e1", "ended"), one)
     assert month_costs(store, NOVEMBER, LATER).unreadable == [RUN]
 
