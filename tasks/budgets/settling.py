@@ -7,6 +7,7 @@ neither lost nor charged beside its use.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
 
 from data_contracts.budgets import Budgets
 from data_contracts.canonical import is_name
@@ -72,12 +73,10 @@ def settle_all(store: Store, budgets: Budgets) -> list[str]:
     unknown: dict[tuple[str, str, str], dict[str, float]] = {}
     for run_id in filter(is_name, store.list(layout.runs())):
         try:
-            for one in settle_run(store, run_id, budgets, ended=not is_carried_out(store, run_id)):
-                span = (one.began, one.began if one.ended is None else one.ended)
-                for share in shares(budgets, one.pipeline, one.tags, run_id, span):
-                    if share.budget.per == "month" and (seconds := uncounted_s(share.budget.limit, one, share.bounds)):
-                        runs = unknown.setdefault((share.name, share.period, share.budget.limit.unit), {})
-                        runs[run_id] = runs.get(run_id, 0.0) + seconds
+            over = settle_run(store, run_id, budgets, ended=not is_carried_out(store, run_id))
+            for share, seconds in _uncounted(over, budgets):
+                runs = unknown.setdefault((share.name, share.period, share.budget.limit.unit), {})
+                runs[run_id] = runs.get(run_id, 0.0) + seconds
         except (CorruptError, UsageError) as error:
             log.warning("%s is not counted: %s", run_id, error.message)
     return [
@@ -85,6 +84,16 @@ def settle_all(store: Store, budgets: Budgets) -> list[str]:
         f"what {sum(runs.values()) / 3600:.2f} of their node-hours come to in {unit} is unknown."
         for (name, period, unit), runs in sorted(unknown.items())
     ]
+
+
+def _uncounted(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterator[tuple[Share, float]]:
+    """The budgets by month in which executions used something that cannot be counted, with its node-seconds."""
+    for one in executions:
+        span = (one.began, one.began if one.ended is None else one.ended)
+        for share in shares(budgets, one.pipeline, one.tags, one.run_id, span):
+            seconds = uncounted_s(share.budget.limit, one, share.bounds) if share.budget.per == "month" else 0.0
+            if seconds:
+                yield share, seconds
 
 
 def _over(store: Store, run_id: str, *, ended: bool) -> list[ExecutionUsage]:
