@@ -52,6 +52,7 @@ def _training(command: argparse.ArgumentParser) -> None:
     _stage(command)
     command.add_argument("--curves", metavar="DIR", help="also write the logged values to DIR, a JSON table per metric")
     command.add_argument("--new", action="store_true", help="begin a new training of the same key")
+    command.add_argument("--profile", action="store_true", help="instead of training: say what bounds its steps")
 
 
 def _evaluating(command: argparse.ArgumentParser) -> None:
@@ -81,6 +82,7 @@ def _run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--key", help="idempotency key: a second call with the same key attaches to the first run")
     help_ = "ci: derive the key from commit, code, spec, window and inputs, unless --key is given"
     command.add_argument("--trigger", choices=("cli", "ci"), default="cli", help=help_)
+    command.add_argument("--profile", action="store_true", help="afterwards, say what bounds the training's steps")
 
 
 def _deploy(command: argparse.ArgumentParser) -> None:

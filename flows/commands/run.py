@@ -37,6 +37,10 @@ QUIET = {
 
 def run(arguments: argparse.Namespace) -> Answer:
     """The `run` command: waits for the verdict; a second run with the same key attaches to the first."""
+    if arguments.profile:
+        from flows.commands.profiled import profiled_run, refuse_spec
+
+        refuse_spec(arguments)
     report = run_line(
         arguments.spec,
         overrides=arguments.set,
@@ -49,7 +53,8 @@ def run(arguments: argparse.Namespace) -> Answer:
             rehash=arguments.rehash,
         ),
     )
-    return answer(report, arguments)
+    said = answer(report, arguments)
+    return profiled_run(report, said, arguments) if arguments.profile else said
 
 
 def resume(arguments: argparse.Namespace) -> Answer:

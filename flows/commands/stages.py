@@ -22,6 +22,10 @@ def stage(arguments: argparse.Namespace) -> Answer:
     """The command of a stage: carries it out alone and answers with its hand-off."""
     forced = _forced(arguments)
     run = opened(arguments)
+    if getattr(arguments, "profile", False):
+        from flows.commands.profiled import profiled_stage
+
+        return profiled_stage(run, arguments)
     [wanted] = stages(module for module in listed() if stage_name(module) == arguments.command)
     try:
         handoff = wanted(run, *EarlierHandoffs(run).inputs(wanted), **forced)

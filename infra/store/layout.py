@@ -47,6 +47,7 @@ from infra.store.run_paths import execution as execution
 from infra.store.run_paths import executions as executions
 from infra.store.run_paths import month_costs as month_costs
 from infra.store.run_paths import month_folder as month_folder
+from infra.store.run_paths import profiled as profiled
 from infra.store.run_paths import slot as slot
 from infra.store.run_paths import slots as slots
 from infra.store.run_paths import stages as stages

@@ -47,6 +47,12 @@ def errands(run_id: str) -> str:
     return f"runs/{_name(run_id)}/errands"
 
 
+def profiled(run_id: str, n: int, what: str) -> str:
+    """The `page` or the `trace` of profile `n` of a run's training, from 0; created once."""
+    ending = {"page": "html", "trace": "trace.json.gz"}[what]
+    return f"runs/{_name(run_id)}/profiles/{_number(n)}.{ending}"
+
+
 def trainings() -> str:
     """Folder of all trainings."""
     return "trainings"

@@ -7,14 +7,14 @@ import os
 import sys
 
 from training.fit.launch_context import read_context
-from training.fit.rank import _prepare, train
+from training.fit.rank import prepare, train
 from training.fit.reports import Reports
 
 
 def main() -> None:
     for told in json.loads(os.environ["TRAININGS"]):
         context = read_context({**os.environ, **told})
-        _prepare(context)
+        prepare(context)
         reports = Reports(context.scratch, context.rank, context.heartbeat_s)
         reports.done(*train(context, reports))
 

@@ -43,7 +43,7 @@ def main() -> int:
     reports = Reports(context.scratch, context.rank, context.heartbeat_s)
     reports.report(now=True)
     reports.pulse()
-    _prepare(context)
+    prepare(context)
     try:
         checkpoint, summary = train(context, reports)
     except BaseException as error:
@@ -87,11 +87,11 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, Traini
     watch_collectives(reports.activity)
     store = context.open_store()
     resume = _folder(context, store, context.resume, "resume") if context.resume else None
-    plan, loaders = _our_loaders(context)
+    plan, loaders = our_loaders(context)
     reports.progress.micro_batch = plan.micro_batch if plan else 0
     supervisor = Supervisor(context, store, reports, history := History(), plan, resume)
     warm = _warm_start(context, store, resume, reports)
-    owned = {**_owned_settings(context, plan), "logger": history}
+    owned = {**owned_settings(context, plan), "logger": history}
     callbacks = [CountRows(), supervisor, supervisor.activity, supervisor.measuring, *([] if warm is None else [warm])]
     module, datamodule, trainer = build_all(
         context.settings, context.project, str(context.dataset_path or ""), owned, callbacks
@@ -141,7 +141,7 @@ def _warm_start(context: Context, store: Store, resume: Path | None, reports: Re
     return WarmStart(begin, context.train.init_from.strict, reports.begun_with)
 
 
-def _owned_settings(context: Context, plan: Plan | None) -> dict[str, Any]:
+def owned_settings(context: Context, plan: Plan | None) -> dict[str, Any]:
     """The Trainer's arguments that the spec decides."""
     from training.fit.strategies import make_strategy
     from training.user.assemble import in_micro_batches
@@ -160,7 +160,7 @@ def _owned_settings(context: Context, plan: Plan | None) -> dict[str, Any]:
     }
 
 
-def _our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
+def our_loaders(context: Context) -> tuple[Plan | None, dict[str, Any]]:
     """The plan and the loaders over the sealed shards; (None, {}) where the user's code has its own loaders."""
     if context.dataset is None or context.lightning.get("data"):
         return None, {}
@@ -221,7 +221,7 @@ def _folder(context: Context, store: Store, what: Checkpoint | Ref, name: str) -
     return store.local(ref, cache=context.scratch / name)
 
 
-def _prepare(context: Context) -> None:
+def prepare(context: Context) -> None:
     """Set what the environment must hold before torch is imported, where the launcher did not."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // context.local_world_size)))

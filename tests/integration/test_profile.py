@@ -1,0 +1,94 @@
+"""A profile of a real training: the page and the trace, what bounds a step, and that nothing else is left."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.html_elements import Elements
+from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
+
+pytestmark = pytest.mark.warm
+
+SLOW = """
+import time
+
+
+def slow(batch):
+    time.sleep({seconds})
+    return batch
+"""
+
+
+def project(folder: Path, **train: Any) -> Path:
+    """A project whose dataset is made."""
+    spec = write_project(folder, {"train": {**SPEC["train"], **train}})
+    (folder / "slow.py").write_text(SLOW.format(seconds=0.03))
+    for verb in ("validate", "shard"):
+        done = trainwright(verb, spec)
+        assert done.returncode == 0, done.stderr
+    return spec
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_slow_transform_is_found_and_the_gain_without_it_is_measured(tmp_path):
+    spec = project(tmp_path / "tiny", transform={"call": "slow.slow"})
+    before = files(tmp_path / "tiny")
+    done = trainwright("train", spec, "--profile", "--json")
+    assert done.returncode == 0, done.stderr
+    found = answer(done)["profile"]
+    assert (found["bound"], found["helps"], found["steps"]) == ("data", True, 20)
+    assert found["seconds"]["data"] >= 0.03
+    assert "train.transform takes longest" in found["change"]
+    assert found["samples_per_s"]["after"] > found["samples_per_s"]["before"]
+    assert files(tmp_path / "tiny") == before, "no training, checkpoint or record"
+
+    with gzip.open(found["trace"]) as file:
+        events = json.load(file)["traceEvents"]
+    names = [one["name"] for one in events if one.get("cat") == "user_annotation"]
+    for part in ("data", "transfer", "forward", "backward", "optimizer"):
+        assert names.count(f"trainwright: {part}") == 5, part
+    elements = Elements()
+    elements.feed(Path(found["page"]).read_text())
+    assert "script" not in elements.names
+    assert "Bound by data" in elements.texts
+
+
+def test_what_cannot_be_profiled_is_one_sentence(tmp_path):
+    spec = project(tmp_path / "tiny")
+    few = trainwright("train", spec, "--profile", "--json", "--set", "train.lightning.trainer.max_epochs=0")
+    assert few.returncode == 2, few.stderr
+    assert "The training ends before a step can be timed" in answer(few)["error"]["message"]
+    pool = ["--set", "train.launcher=work-pool", "--set", "train.pool=gpus"]
+    elsewhere = trainwright("run", spec, "--profile", "--json", *pool)
+    assert elsewhere.returncode == 2, elsewhere.stderr
+    assert answer(elsewhere)["error"]["message"].startswith("train.pool: a profile runs on this machine")
+    (tmp_path / "tiny" / "net.py").write_text(
+        MODEL.replace("x, y = batch\n        loss", "raise ValueError('x')\n        loss")
+    )
+    raised = trainwright("train", spec, "--profile", "--json")
+    assert raised.returncode == 8, raised.stderr
+    assert "raised ValueError" in answer(raised)["error"]["message"]
+
+
+@pytest.mark.slow
+def test_two_ranks_are_profiled_together_and_the_cause_of_either_is_told(tmp_path):
+    ranks = {"devices": 2, "strategy": "ddp"}
+    spec = project(tmp_path / "tiny", **ranks)
+    done = trainwright("train", spec, "--profile", "--json")
+    assert done.returncode == 0, done.stderr
+    found = answer(done)["profile"]
+    assert found["steps"] == 20
+    assert found["seconds"]["synchronisation"] > 0
+    fails = "x, y = batch\n        if self.global_rank == 1:\n            raise ValueError('x')\n        loss"
+    (tmp_path / "tiny" / "net.py").write_text(MODEL.replace("x, y = batch\n        loss", fails))
+    raised = trainwright("train", spec, "--profile", "--json")
+    assert raised.returncode == 8, raised.stderr
+    assert "raised ValueError" in answer(raised)["error"]["message"]
