@@ -1,4 +1,4 @@
-"""`init` and `schema`: a starter pipeline, and the spec's JSON Schema for editors."""
+"""`init` and `schema`: a starter pipeline with files beside it, and the spec's JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -12,24 +12,50 @@ from pathlib import Path
 
 from data_contracts.canonical import valid_name
 from data_contracts.errors import UsageError
-from data_contracts.load import json_schema
+from data_contracts.load import json_schema, load_spec
 from flows.commands.guard import Answer
+from infra.project.extras import project_extras
 
 TEMPLATE = Path(__file__).parents[2] / "examples" / "digits"
 FILES = ("pyproject.toml", "pipeline.yaml", "lightning.yaml", "suite.json", "model.py")
 
 
 def init(arguments: argparse.Namespace) -> Answer:
-    """The `init` command: copies the digits pipeline and its data under the folder's name, ready to be changed."""
+    """The `init` command: copies the digits pipeline and its data under the folder's name, ready to be changed.
+
+    With `--with`, it also writes other files, and nothing else in a folder that has a pipeline.
+    """
     folder = Path(arguments.folder)
+    spec = folder / "pipeline.yaml"
+    adds = bool(arguments.extras) and spec.is_file()
+    name = load_spec(spec).name if adds else _free_name(folder)
+    extras = project_extras(list(dict.fromkeys(arguments.extras)), name)
+    if taken := [file for file in extras if (folder / file).exists() or (folder / file).is_symlink()]:
+        raise UsageError(f"{folder / taken[0]} exists already.", remedy="Move it away, or leave this file out.")
+    if not adds:
+        _write_pipeline(folder, name)
+    for file, content in extras.items():
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        (folder / file).write_text(content)
+    lines = [] if adds else [f"{spec} is a pipeline that runs as it is."]
+    lines += [f"wrote {folder / file}" for file in extras]
+    lines += [] if adds else [f"Next: trainwright run {spec}"]
+    return Answer("\n".join(lines), {"spec": str(spec), "name": name, "files": list(extras)})
+
+
+def _free_name(folder: Path) -> str:
+    """A pipeline's name by its folder; UsageError if the folder is in use."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "is not empty" if folder.is_dir() else "is a file"
         raise UsageError(f"{folder} {what}.", remedy="Name a folder that does not exist yet.")
     name = re.sub(r"[^a-z0-9._-]", "-", folder.resolve().name.lower()).lstrip("._-")
     try:
-        valid_name(name)
+        return valid_name(name)
     except ValueError as error:
         raise UsageError(f"{folder}: {error}.", remedy="Choose another name for the folder.") from error
+
+
+def _write_pipeline(folder: Path, name: str) -> None:
     subprocess.run([sys.executable, str(TEMPLATE / "prepare.py")], check=True, stdout=sys.stderr)
     (folder / "data").mkdir(parents=True)
     for file in FILES:
@@ -40,8 +66,6 @@ def init(arguments: argparse.Namespace) -> Answer:
     # The example compares two values, so that its test rows are never used up.
     spec.write_text(written.replace("min_gain: 0}", "min_gain: 0, confidence: 0.95}"))
     (folder / ".gitignore").write_text(".trainwright/\ndata/\n")
-    text = f"{spec} is a pipeline that runs as it is.\nNext: trainwright run {spec}"
-    return Answer(text, {"spec": str(spec), "name": name})
 
 
 def schema(arguments: argparse.Namespace) -> Answer:

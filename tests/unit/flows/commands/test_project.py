@@ -1,0 +1,57 @@
+"""`init --with`: files beside a pipeline that is there already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import SpecError, UsageError
+from flows.cli import parser
+from flows.commands.project import init
+from tests.support.tiny import write_project
+
+
+def call(*words: str | Path) -> Any:
+    return init(parser().parse_args(["init", *map(str, words)]))
+
+
+def test_files_are_added_to_a_project_and_replace_nothing(tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "p").parent
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    answer = call(folder, "--with", "gitlab", "--with", "prefect", "--with", "gitlab")
+    assert answer.value == {
+        "spec": f"{folder}/pipeline.yaml",
+        "name": "tiny",
+        "files": [".gitlab-ci.yml", "prefect.yaml"],
+    }
+    assert answer.text == f"wrote {folder}/.gitlab-ci.yml\nwrote {folder}/prefect.yaml"
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(UsageError, match=r"prefect\.yaml exists already"):
+        call(folder, "--with", "github", "--with", "prefect")
+    assert not (folder / ".github").exists()
+
+
+@pytest.mark.parametrize("extras", [[], ["--with", "github"]])
+def test_a_folder_in_use_without_a_pipeline_is_refused(extras: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(UsageError, match="is not empty"):
+        call(tmp_path, *extras)
+
+
+def test_a_pipeline_alone_is_not_written_over_and_one_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "p").parent
+    with pytest.raises(UsageError, match="is not empty"):
+        call(folder)
+    (folder / "pipeline.yaml").write_text("version: 1\nname: A b\n")
+    with pytest.raises(SpecError, match=r"pipeline\.yaml:2: name"):
+        call(folder, "--with", "github")
+
+
+def test_a_dangling_link_is_not_followed(tmp_path: Path) -> None:
+    folder = write_project(tmp_path / "p").parent
+    (folder / "prefect.yaml").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match="exists already"):
+        call(folder, "--with", "prefect")
+    assert not (tmp_path / "elsewhere").exists()
