@@ -68,7 +68,8 @@ class StepProfile(Message):
         step_s: seconds of each timed step, without validation.
         phases: phase → seconds over all timed steps.
         data_cause: what took longest while batches were prepared.
-        unsynchronised_s: seconds of the backward passes of a step that exchanges no gradients; None: not measured.
+        exchange_s: seconds that the backward passes of the middle step take longer than those of one that exchanges no
+            gradients; None: not measured.
         flops: floating-point operations of a step on this rank; bytes: that its operations read and wrote; 0: not
             counted.
         peak_flops, peak_bytes: per second, as this device does them with large operands.
@@ -84,7 +85,7 @@ class StepProfile(Message):
     step_s: list[float]
     phases: dict[str, float]
     data_cause: str = ""
-    unsynchronised_s: float | None = None
+    exchange_s: float | None = None
     flops: float = 0.0
     bytes: float = 0.0
     peak_flops: float = 0.0

@@ -178,7 +178,7 @@ def _method(found: Profiled) -> Markup:
         if profile.device == "cuda"
         else "",
         "Synchronisation of sharded parameters that overlaps with other work is not told apart from it."
-        if profile.world_size > 1 and profile.unsynchronised_s is None
+        if profile.world_size > 1 and profile.exchange_s is None
         else "",
     ]
     return section("How this was measured", tag("ul", *(tag("li", line) for line in lines if line)))

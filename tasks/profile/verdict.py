@@ -49,7 +49,7 @@ class Roofline:
 def parts_of(profile: StepProfile, checkpoint: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of each part of a mean step, in the order of `PARTS`.
 
-    The part of a backward pass that a pass without an exchange of gradients does not take is synchronisation.
+    What the exchange of gradients adds to a backward pass is synchronisation.
 
     Args:
         checkpoint: `train.checkpoint` as JSON, which says how many steps share a checkpoint.
@@ -58,8 +58,8 @@ def parts_of(profile: StepProfile, checkpoint: Mapping[str, Any]) -> dict[str, f
     found = dict.fromkeys(PARTS, 0.0)
     for part, seconds in profile.phases.items():
         found[part if part in PARTS else "callbacks"] += seconds / steps
-    if profile.unsynchronised_s is not None:
-        exposed = max(0.0, found["backward"] - profile.unsynchronised_s)
+    if profile.exchange_s is not None:
+        exposed = min(profile.exchange_s, found["backward"])
         found["backward"] -= exposed
         found["synchronisation"] += exposed
     between = steps_between(checkpoint, profile.steps_per_epoch, sum(found.values()))

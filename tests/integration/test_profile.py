@@ -82,16 +82,17 @@ def test_what_cannot_be_profiled_is_one_sentence(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_ranks_are_profiled_together_and_the_cause_of_either_is_told(tmp_path):
-    ranks = {"devices": 2, "strategy": "ddp"}
-    spec = project(tmp_path / "tiny", **ranks)
-    done = trainwright("train", spec, "--profile", "--json")
+def test_waiting_for_a_slower_rank_is_communication_and_the_cause_of_either_rank_is_told(tmp_path):
+    spec, step = project(tmp_path / "tiny", devices=2, strategy="ddp"), "x, y = batch\n        loss"
+    waits = f"__import__('time').sleep(0.05 * self.global_rank)\n        {step}"
+    (tmp_path / "tiny" / "net.py").write_text(MODEL.replace(step, waits))
+    done = trainwright("train", spec, "--profile", "--json", env={"OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     found = answer(done)["profile"]
-    assert found["steps"] == 20
-    assert found["seconds"]["synchronisation"] > 0
-    fails = "x, y = batch\n        if self.global_rank == 1:\n            raise ValueError('x')\n        loss"
-    (tmp_path / "tiny" / "net.py").write_text(MODEL.replace("x, y = batch\n        loss", fails))
+    assert (found["bound"], found["steps"]) == ("communication", 20)
+    assert "train.global_batch_size 64, train.micro_batch_size 16" in found["change"]
+    fails = f"if self.global_rank == 1:\n            raise ValueError('x')\n        {step}"
+    (tmp_path / "tiny" / "net.py").write_text(MODEL.replace(step, fails))
     raised = trainwright("train", spec, "--profile", "--json")
     assert raised.returncode == 8, raised.stderr
     assert "raised ValueError" in answer(raised)["error"]["message"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,7 @@ class ProfiledSteps:
 
     Attributes:
         step_s, phases: of the timed steps.
-        unsynchronised_s: backward passes of a step without an exchange of gradients.
+        exchange_s: what the backward passes of the middle step take longer than those of one without an exchange.
     """
 
     def __init__(self, request: ProfileRequest, clock: PhaseClock, accumulate: int, *, traces: bool) -> None:
@@ -48,13 +49,18 @@ class ProfiledSteps:
             self._left += [
                 (self._begin_counting, self._end_counting, 1),
                 *([(self._begin_free, self._end_free, _UNSYNCHRONISED)] if request.ranks > 1 else []),
-                *([(self._begin_trace, self._end_trace, request.traced)] if traces else []),
+                # All ranks take equally many steps; one of them writes the trace.
+                (self._begin_trace, self._end_trace, request.traced)
+                if traces
+                else (self._nothing, self._nothing, request.traced),
             ]
         self._ends: Callable[[L.Trainer], None] | None = None
         self._remaining = 0
         self.step_s: list[float] = []
         self.phases: dict[str, float] = {}
-        self.unsynchronised_s: float | None = None
+        self.exchange_s: float | None = None
+        self._backward_s: list[float] = []
+        self._passed_back = self._synchronised_s = 0.0
         self.counter: OperationCounter | None = None
         self.counted = False
         self.checkpoint_s: float | None = None
@@ -99,7 +105,9 @@ class ProfiledSteps:
         now, validated = self._clock.now(), self._clock.seconds["validation"]
         if self._timing:
             self.step_s.append(now - self._began - (validated - self._validated))
-        self._began, self._validated = now, validated
+        passed_back = self._clock.seconds.get("backward", 0.0)
+        self._backward_s.append(passed_back - self._passed_back)
+        self._began, self._validated, self._passed_back = now, validated, passed_back
 
     def close(self, trainer: L.Trainer) -> None:
         """The training is over, perhaps before all parts were measured."""
@@ -111,17 +119,20 @@ class ProfiledSteps:
         self._stack.close()
         self.checkpoint_s = _checkpoint_s(trainer) if self._request.traced else None
 
+    def _restart(self) -> None:
+        self._clock.restart()
+        self._began, self._validated, self._passed_back, self._backward_s = self._clock.now(), 0.0, 0.0, []
+
     def _nothing(self, trainer: L.Trainer) -> None:
         """Steps of which nothing is measured."""
 
     def _begin_timing(self, trainer: L.Trainer) -> None:
-        self._clock.restart()
+        self._restart()
         self._timing = True
-        self._began, self._validated = self._clock.now(), 0.0
 
     def _end_timing(self, trainer: L.Trainer) -> None:
-        self._clock.now()
         self._timing = False
+        self._synchronised_s = statistics.median(self._backward_s)
         self.phases = {part: seconds for part, seconds in self._clock.seconds.items() if part != "validation"}
 
     def _begin_counting(self, trainer: L.Trainer) -> None:
@@ -137,13 +148,12 @@ class ProfiledSteps:
         model = trainer.strategy.model
         if isinstance(model, nn.parallel.DistributedDataParallel):
             self._stack.enter_context(model.no_sync())
-            self._clock.restart()
+            self._restart()
 
     def _end_free(self, trainer: L.Trainer) -> None:
         self._stack.close()
         if isinstance(trainer.strategy.model, nn.parallel.DistributedDataParallel):
-            self._clock.now()
-            self.unsynchronised_s = self._clock.seconds["backward"] / _UNSYNCHRONISED
+            self.exchange_s = max(0.0, self._synchronised_s - statistics.median(self._backward_s))
 
     def _begin_trace(self, trainer: L.Trainer) -> None:
         activities = [torch.profiler.ProfilerActivity.CPU]

@@ -129,7 +129,7 @@ def _answer(
         step_s=steps.step_s,
         phases=steps.phases,
         data_cause=max(spent, key=lambda name: spent[name], default=""),
-        unsynchronised_s=steps.unsynchronised_s,
+        exchange_s=steps.exchange_s,
         flops=counter.flops if counter else 0,
         bytes=counter.bytes if counter else 0,
         peak_flops=rates[0],

@@ -52,15 +52,15 @@ def profile(**facts: Any) -> StepProfile:
     return StepProfile(**{**usual, "step_s": [1.0] * 4, "phases": {}, **facts})
 
 
-def test_what_a_backward_pass_takes_longer_with_an_exchange_is_synchronisation():
+def test_what_an_exchange_adds_to_a_backward_pass_is_synchronisation():
     phases = {"forward": 4.0, "backward": 12.0, "data": 2.0, "own": 2.0}
-    parts = parts_of(profile(phases=phases, unsynchronised_s=2.0, checkpoint_s=5.0), {})
+    parts = parts_of(profile(phases=phases, exchange_s=1.0, checkpoint_s=5.0), {})
     assert parts == {
         **{"data": 0.5, "transfer": 0.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.0},
         **{"synchronisation": 1.0, "checkpoint": 0.1, "callbacks": 0.5},
     }
-    slower_without = parts_of(profile(phases=phases, unsynchronised_s=4.0), {})
-    assert (slower_without["backward"], slower_without["synchronisation"]) == (3.0, 0.0)
+    slower_in_the_middle = parts_of(profile(phases=phases, exchange_s=4.0), {})
+    assert (slower_in_the_middle["backward"], slower_in_the_middle["synchronisation"]) == (0.0, 3.0)
 
 
 @pytest.mark.parametrize(
