@@ -12,6 +12,8 @@ import pytest
 from infra.store import open_store
 from tests.support.tiny import SPEC, answer, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 OTHER_IDS = 100_000
 # 3 : 1 in each thousand.
 WEIGHTS = {"this": 3, "books": 1}

@@ -23,6 +23,8 @@ from infra.project.code_bundle import pack
 from infra.store import Store, layout, open_store
 from tests.support.child_module import CHILD, Ask, Told
 
+pytestmark = pytest.mark.warm
+
 URI = layout.errand("20260101-000000-abc", "verify-1")
 
 

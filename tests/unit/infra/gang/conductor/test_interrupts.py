@@ -20,6 +20,8 @@ from infra.processes.processes import find_marked, kill_marked, marked_env, new_
 from infra.store import Store, layout, open_store
 from tests.support.conducting import ELSEWHERE, TRAINING, run, steps
 
+pytestmark = pytest.mark.warm
+
 # Ranks that report, then ignore SIGTERM and leave a process in a session of its own.
 HANGING = {"steps": 20, "faults": [{"generation": 0, "rank": rank, "step": 7, "kind": "hang"} for rank in (0, 1)]}
 
