@@ -11,9 +11,10 @@ import pytest
 
 from data_contracts.messages.sizes import ModuleSizes
 from data_contracts.resolved import Price
-from infra.store import layout
 from tasks.estimates import estimate as module
 from tasks.estimates.estimate import Estimate, estimate
+from tasks.estimates.past import Past, add
+from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run, open_run
 from tests.unit.tasks.costs.test_charges import BEGAN, execution, gang, node
 from tests.unit.tasks.estimates.test_memory import SIZES
@@ -65,15 +66,13 @@ def opened(golden: Path) -> Run:
     return open_run(golden / "project/pipeline.yaml", store_uri=f"{golden}/store", overrides=overrides, recorded=False)
 
 
-def with_a_past_run(run: Run) -> None:
-    """Record that an earlier run of the pipeline trained 44 steps in 44 of 60 seconds, on the machine `here`."""
-    run_id = run.store.list(layout.runs())[0]
+def of_a_past_run(run: Run) -> Past:
+    """What an earlier run of the pipeline says that trained 44 steps in 44 of 60 seconds."""
+    before = next(resolved_runs(run.store, run.spec.name))
     steps = {"met": BEGAN + 5, "last_step": 45, "samples": 1440, "steps_per_epoch": 15}
-    used = execution(
-        run_id=run_id, gangs=[gang(0, node(0, 1, 2, 10, 55, 58), **steps)], stages=STAGES, ended=BEGAN + 75
-    )
-    path = layout.usage(run_id, "e1", "ended")
-    run.store.create_once(path, used.to_json())
+    used = execution(gangs=[gang(0, node(0, 1, 2, 10, 55, 58), **steps)], stages=STAGES, ended=BEGAN + 75)
+    add(past := Past(), before, [used])
+    return past
 
 
 def test_without_an_earlier_run_nothing_is_guessed(golden: Path, asked: list[Any]) -> None:
@@ -96,8 +95,7 @@ def test_a_run_that_trains_nothing_measures_nothing(golden: Path, asked: list[An
 
 def test_times_and_costs_from_an_earlier_run(golden: Path, asked: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(golden)
-    with_a_past_run(run)
-    past = module.past_of(run.store, run.spec.name)
+    past = of_a_past_run(run)
     there = [one.__class__(**{**vars(one), "machine": "here"}) for one in past.trainings]
     monkeypatch.setattr(module, "past_of", lambda *_: past.__class__(**{**vars(past), "trainings": there}))
     price = Price(machine="here", per_hour=36.0, price_date="2026-01-01")
