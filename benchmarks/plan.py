@@ -2,10 +2,12 @@
 
     python benchmarks/plan.py [--quick] [--only mlp,gpt]
 
-Each model is trained once, so that there is an earlier run. Then a longer training is estimated, and carried out.
-Memory is compared with torch's own allocator: a process takes real steps of Lightning's Trainer on the dataset's rows
-while the profiler records every allocation (`max_memory_allocated` where there is a CUDA device). The errors in the
-last line are the largest of the six; `interval_loss` is that of `interval.py`.
+Each model is trained once, so that there is an earlier run. Then a longer training is estimated, and carried out. Its
+time is that of a quiet machine only if the loads after both trainings are about 1. Memory is compared with what a
+process needs that takes real steps of Lightning's Trainer on the dataset's rows: bytes of tensors, and what torch's
+allocator gave out, by its profiler (`max_memory_allocated` where there is a CUDA device). The difference is work space
+of kernels. The errors in the last line are the largest of the six: of bytes of tensors on a CPU, of the allocator on a
+GPU. `interval_loss` is that of `interval.py`.
 """
 
 from __future__ import annotations
@@ -110,8 +112,8 @@ def write_project(folder: Path, case: Case) -> Path:
     return path
 
 
-def train(spec: Path, epochs: int) -> float:
-    """Train for so many epochs, recorded as a run; the seconds of the train stage."""
+def train(spec: Path, epochs: int) -> tuple[float, float]:
+    """Train for so many epochs, recorded as a run; the seconds of the train stage, and the machine's load meanwhile."""
     run = open_run(spec, overrides=[f"train.lightning.trainer.max_epochs={epochs}"])
 
     @metered
@@ -121,7 +123,7 @@ def train(spec: Path, epochs: int) -> float:
             made[stage.name] = stage(run, *(made[one.name] for one in stage.takes))
 
     work(run)
-    return run.results["train"].seconds
+    return run.results["train"].seconds, os.getloadavg()[0]
 
 
 def planned(spec: Path, epochs: int) -> Estimate:
@@ -202,12 +204,12 @@ def peak(profiled: Any) -> int:
 def compare(case: Case, folder: Path, epochs: tuple[int, int]) -> tuple[float, float]:
     """Print a row of the table; the errors of memory and time."""
     spec = write_project(folder / case.name.replace(" ", "-"), case)
-    train(spec, epochs[0])
+    _, load_then = train(spec, epochs[0])
     began = time.monotonic()
     found = planned(spec, epochs[1])
     plan_s = time.monotonic() - began
     [need] = found.needs
-    time_s = train(spec, epochs[1])
+    time_s, load = train(spec, epochs[1])
     memory = taken(spec)
     assert found.stages[0].time is not None, found.stages[0].why
     expected = found.stages[0].time.expected
@@ -215,7 +217,8 @@ def compare(case: Case, folder: Path, epochs: tuple[int, int]) -> tuple[float, f
     print(
         f"{case.name:10} {case.init_args.get('optimizer', 'AdamW'):5} {need.bytes / 1e6:10.2f} "
         f"{memory.tensors / 1e6:10.2f} {errors[0]:+6.1%} {memory.allocated / 1e6:12.2f} {errors[1]:+6.1%} "
-        f"{expected:9.2f} {time_s:8.2f} {errors[2]:+6.1%} {plan_s:7.1f}  {found.unmeasured}",
+        f"{expected:9.2f} {time_s:8.2f} {errors[2]:+6.1%} {load_then:6.1f} {load:5.1f} {plan_s:7.1f}  "
+        f"{found.unmeasured}",
         flush=True,
     )
     return abs(errors[0] if not memory.on_gpu else errors[1]), abs(errors[2])
@@ -244,7 +247,10 @@ def main() -> None:
     wanted = [case for case in CASES if not options.only or case.name in options.only.split(",")]
     print(machine())
     print(f"{BATCH} rows a step; an earlier run of {epochs[0]} epochs, then one of {epochs[1]}")
-    print("model      opt   planned MB tensors MB  error allocated MB  error planned s   took s  error  plan s")
+    print(
+        "model      opt   planned MB tensors MB  error allocated MB  error planned s   took s  error loads of both "
+        " plan s"
+    )
     with tempfile.TemporaryDirectory() as name, contextlib.suppress(KeyboardInterrupt):
         os.environ["TRAINWRIGHT_HOME"] = f"{name}/home"
         errors = [compare(case, Path(name), epochs) for case in wanted]

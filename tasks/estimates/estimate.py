@@ -17,7 +17,7 @@ from infra.records.datasets import find_dataset_by_id
 from tasks.estimates.energy import Energy
 from tasks.estimates.measure import measure
 from tasks.estimates.memory import Need, layout_plan, needs, recommendation
-from tasks.estimates.offers import Interruptions, Offer, offers, relative, shortlist, verdict
+from tasks.estimates.offers import Interruptions, Offer, offers, relative, shortlist, spot_rate, verdict
 from tasks.estimates.past import Past, past_of, settings_of
 from tasks.estimates.span import Span
 from tasks.estimates.stage_estimate import TRAIN, StageEstimate, stage_estimates
@@ -228,17 +228,13 @@ def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tu
 
 
 def _interruptions(run: Run, past: Past, machine: Machine, time_s: float, samples: int | None) -> Interruptions:
-    """How often a spot node is taken away: as the store's runs on spot nodes saw it, else as the book says."""
+    """How often a spot node is taken away, by the book and by the pipeline's runs on spot nodes."""
     every = run.spec.train.checkpoint.every_steps
     between_s = CHECKPOINT_S
     if every is not None and samples:
         between_s = time_s * every * run.spec.train.global_batch_size / samples
     lost_s = between_s / 2 + (max(past.start_s) if past.start_s else 0.0)
-    if past.spot_s > 0:
-        hours = past.spot_s / 3600
-        source = f"{past.interruptions} interruptions in {hours:.3g} hours of spot nodes of this pipeline"
-        return Interruptions(past.interruptions / hours, lost_s, source)
     stated = [one for one in machine.prices if one.term == "spot" and one.interruptions_per_hour is not None]
-    if stated:
-        return Interruptions(max(stated, key=lambda one: one.date).interruptions_per_hour, lost_s, "the price book")
-    return Interruptions(None, lost_s, "unknown: no run on spot nodes, and the price book does not say")
+    newest = max(stated, key=lambda one: one.date).interruptions_per_hour if stated else None
+    rate, source = spot_rate(past.interruptions, past.spot_s / 3600, newest)
+    return Interruptions(rate, lost_s, source)

@@ -11,6 +11,8 @@ from infra.machine.machines import Machine
 from tasks.estimates.memory import Need
 
 MOST_OFFERS = 8
+# Without a rate in the price book, fewer node-hours on spot nodes than these say nothing.
+ENOUGH_H = 24.0
 _TERMS: tuple[Term, ...] = ("on-demand", "spot")
 
 
@@ -60,6 +62,27 @@ class Interruptions:
     source: str
 
 
+def spot_rate(seen: int, hours: float, stated: float | None) -> tuple[float | None, str]:
+    """How often a spot node is taken away in an hour, and where that is from; None if nothing says.
+
+    The price book's rate counts as one interruption that was seen in the hours which it takes on average (a Gamma prior
+    of shape 1), so a few hours of runs change little, and many decide.
+
+    Args:
+        seen: interruptions in so many node-hours of the pipeline; stated: by the price book.
+    """
+    runs = f"{seen} interruption{'' if seen == 1 else 's'} in {hours:.3g} hours of spot nodes of this pipeline"
+    if stated:
+        source = f"the price book, with {runs}" if hours > 0 else "the price book"
+        return (seen + 1) / (hours + 1 / stated), source
+    if hours >= ENOUGH_H:
+        return seen / hours, runs
+    if stated is not None:
+        return stated, "the price book says none"
+    few = f"{hours:.3g} hours of spot nodes of this pipeline are too few" if hours > 0 else "no run on spot nodes"
+    return None, f"unknown: {few}, and the price book does not say"
+
+
 def with_interruptions(time_s: float, nodes: int, known: Interruptions) -> tuple[float, float | None]:
     """The expected time on spot nodes, and the expected number of interruptions, of which each stops all nodes."""
     if known.per_hour is None:
@@ -81,7 +104,7 @@ def offers(
     time_s: Callable[[str, int], float | None],
     spot: Callable[[Machine, float], Interruptions],
 ) -> list[Offer]:
-    """Every offer of machines whose memory and price the book knows, the cheapest first; unknown costs come last.
+    """Every offer of machines whose memory and price the book knows, by currency; the cheapest first, unknown last.
 
     Args:
         layouts: devices of a node → the nodes and devices to look at.
@@ -125,19 +148,21 @@ def offers(
 
 def shortlist(found: Sequence[Offer]) -> list[Offer]:
     """The offers worth showing: those with known cost that nothing beats in cost and time, and of each other machine
-    the cheapest; at most MOST_OFFERS.
+    the cheapest; at most MOST_OFFERS, of which each currency has as many.
     """
+    each = max(MOST_OFFERS // max(len({one.currency for one in found}), 1), 1)
     kept: list[Offer] = []
     for one in found:
+        alike = [other for other in kept if other.currency == one.currency]
         if one.time_s is None:
-            beaten = any(other.machine == one.machine and other.term == one.term for other in kept)
+            beaten = any(other.machine == one.machine and other.term == one.term for other in alike)
         else:
             # The cheapest come first, so one that follows must be faster; one device is always worth a look.
-            same = [other for other in kept if other.time_s is not None and other.currency == one.currency]
+            same = [other for other in alike if other.time_s is not None]
             faster = all(one.time_s < other.time_s for other in same if other.time_s is not None)
             single = one.nodes * one.devices == 1
             beaten = not faster and not (single and all(other.nodes * other.devices > 1 for other in same))
-        if not beaten:
+        if not beaten and len(alike) < each:
             kept.append(one)
     return kept[:MOST_OFFERS]
 
@@ -178,9 +203,9 @@ def relative(times: Mapping[str, float], speeds: Mapping[str, float], machine: s
     return times[known[0]] * speeds[known[0]] / speeds[machine] if known and speeds.get(machine) else None
 
 
-def _order(one: Offer) -> tuple[bool, float, int]:
+def _order(one: Offer) -> tuple[str, bool, float, int]:
     amount = one.amount
-    return amount is None, one.per_hour if amount is None else amount, one.nodes * one.devices
+    return one.currency, amount is None, one.per_hour if amount is None else amount, one.nodes * one.devices
 
 
 def _money(one: Offer) -> str:

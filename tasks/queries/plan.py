@@ -8,15 +8,22 @@ from typing import Any
 
 from data_contracts.canonical import digest
 from data_contracts.errors import UsageError
+from data_contracts.pipeline_spec import ShardsSpec
 from infra.project import code_bundle
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
 from tasks.stages.earlier_handoffs import EarlierHandoffs
 from tasks.stages.requirements import refuse_early
 from tasks.stages.stage import PlannedAction, Stage
-from tasks.stages.trainings import recorded
+from tasks.stages.trainings import PLACEMENT, recorded
 
-PLACES = ("store", "tags", "retry")
+# Fields that no result depends on, so no stage runs again because of them.
+NO_RESULT = (
+    *("store", "tags", "retry", "train.checkpoint.every_s", "train.checkpoint.keep"),
+    *("train.loader.memory_bytes", "train.loader.cache_bytes"),
+    *(f"train.{name}" for name in sorted(PLACEMENT)),
+    *(f"shards.{name}" for name in sorted(ShardsSpec.UNKEYED)),
+)
 Line = Sequence[Stage[..., Any]]
 
 
@@ -115,7 +122,7 @@ def _changes(run: Run) -> list[str]:
     if before is None:
         return []
     now = run.resolved
-    changed = [name for name in _differing(before.spec, now.spec) if not name.startswith(PLACES)]
+    changed = [name for name in _differing(before.spec, now.spec) if not name.startswith(NO_RESULT)]
     changed += [f"train.lightning.{name}" for name in _differing(before.lightning, now.lightning)]
     if digest([file.blake3 for file in before.files]) != digest([file.blake3 for file in now.files]):
         changed.append("raw files")

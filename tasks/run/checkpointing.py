@@ -32,7 +32,7 @@ class Outlook:
 
     Attributes:
         every_s: the interval; loss: the share of the time that is expected to be lost with it.
-        own_s, own_loss: of the spec's own interval; None where that is not known, or is this one.
+        own_s, own_loss: of the spec's own interval; None where that is not known, or is this one. own: what sets it.
         why: the figures that it comes from, as the rest of a sentence.
         is_measured: whether past runs measured a checkpoint; else `every_s` is the default, and nothing is expected.
     """
@@ -43,6 +43,7 @@ class Outlook:
     loss: float = 0.0
     own_s: float | None = None
     own_loss: float | None = None
+    own: str = ""
 
     @property
     def line(self) -> str:
@@ -55,7 +56,7 @@ class Outlook:
             return best
         if self.own_loss <= _WORSE * self.loss or self.own_loss - self.loss <= _MUCH:
             return best
-        return f"{best}; the spec's own, every {in_words(self.own_s)}, loses {self.own_loss:.1%}"
+        return f"{best}; {self.own} saves one about every {in_words(self.own_s)}, which loses {self.own_loss:.1%}"
 
 
 def outlook(spec: PipelineSpec, past: Interruptions) -> Outlook:
@@ -66,7 +67,7 @@ def outlook(spec: PipelineSpec, past: Interruptions) -> Outlook:
     mtbf_s = node_mtbf(past.failures, past.node_seconds) / nodes
     restart_s = past.restarting_s / past.restarts if past.restarts else RESTART_S
     every_s = max(interval(stall_s, mtbf_s), LEAST_S)
-    own_s = _own_interval(spec, past)
+    own_s, own = _own_interval(spec, past)
     seen = "no failure" if not past.failures else "1 failure" if past.failures == 1 else f"{past.failures} failures"
     node_days = past.node_seconds / DAY_S
     gang = "a node fails" if nodes == 1 else f"one of {nodes} nodes fails"
@@ -81,6 +82,7 @@ def outlook(spec: PipelineSpec, past: Interruptions) -> Outlook:
         loss=expected_loss(every_s, stall_s, mtbf_s, restart_s),
         own_s=own_s,
         own_loss=None if own_s is None else expected_loss(own_s, stall_s, mtbf_s, restart_s),
+        own=own,
     )
 
 
@@ -103,16 +105,17 @@ def in_words(seconds: float) -> str:
     return f"{seconds / unit_s:.3g} {unit}"
 
 
-def _own_interval(spec: PipelineSpec, past: Interruptions) -> float | None:
-    """Seconds between checkpoints with the spec as it is, as fast as steps were; None if that is not known."""
+def _own_interval(spec: PipelineSpec, past: Interruptions) -> tuple[float | None, str]:
+    """Seconds between checkpoints with the spec as it is, as fast as steps were, or None; and the field that sets it."""
     own = spec.train.checkpoint
     if own.every_s == "auto":
-        return None
+        return None, ""
     steps = own.every_steps or (past.steps_per_epoch if own.every_s is None else 0)
-    known = [own.every_s] if own.every_s is not None else []
+    known = [] if own.every_s is None else [(own.every_s, f"the spec's checkpoint.every_s: {own.every_s:g}")]
     if steps and past.steps and past.stepping_s > 0:
-        known.append(steps * past.stepping_s / past.steps)
-    return min(known, default=None)
+        field = f"the spec's checkpoint.every_steps: {steps}" if own.every_steps else "each end of an epoch"
+        known.append((steps * past.stepping_s / past.steps, field))
+    return min(known, default=(None, ""))
 
 
 def _past(store: Store) -> list[ExecutionUsage]:

@@ -159,7 +159,9 @@ class Sensor:
                 lacking |= {name for name in later.keys() - marks.keys() if later[name] not in seen}
         except StillArriving:
             return Look("arriving", 0, "Files change while they are listed."), {}
-        said = f"{len(new):,} files are new or changed, such as {min(new)}"
+        said = f"{min(new)} is new or changed"
+        if len(new) > 1:
+            said = f"{len(new):,} files are new or changed, such as {min(new)}"
         if lacking:
             return Look("arriving", len(new), f"{said}; {min(lacking)} is not complete yet."), marks
         return Look("new", len(new), f"{said}."), marks

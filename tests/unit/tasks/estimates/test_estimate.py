@@ -107,7 +107,11 @@ def test_times_and_costs_from_an_earlier_run(golden: Path, asked: list[Any], mon
     assert found.amounts == {"USD": (pytest.approx(0.75, abs=0.02),) * 3}
     # Half as long on the faster machine; a spot node is taken away 0.5 times an hour, for 309 s.
     spot = next(one for one in found.offers if one.term == "spot")
-    assert (spot.machine, round(spot.time_s or 0), found.spot_source) == ("twice", 31, "the price book")
+    assert (spot.machine, round(spot.time_s or 0), found.spot_source) == (
+        "twice",
+        31,
+        "the price book",
+    )
     assert found.ready_at is not None
 
 

@@ -10,7 +10,7 @@ import pytest
 from data_contracts.price_book import MachinePrice
 from infra.machine.machines import Machine
 from tasks.estimates.memory import USABLE, Need
-from tasks.estimates.offers import MOST_OFFERS, Interruptions, Offer, offers, relative, shortlist, verdict
+from tasks.estimates.offers import MOST_OFFERS, Interruptions, Offer, offers, relative, shortlist, spot_rate, verdict
 from tasks.estimates.offers import with_interruptions as expected_time
 
 DAY = "2026-11-25"
@@ -88,7 +88,42 @@ def test_the_table_is_short_and_shows_what_nothing_beats() -> None:
 
 def test_amounts_of_two_currencies_do_not_beat_each_other() -> None:
     euro = machine("large", 4, 1000, price(1.0, currency="EUR"))
-    assert {one.currency for one in shortlist(made(LARGE, euro))} == {"USD", "EUR"}
+    assert [one.currency for one in shortlist(made(LARGE, euro))] == ["EUR"] * 3 + ["USD"] * 3
+
+
+def test_each_currency_has_its_part_of_the_table() -> None:
+    many = [machine(f"{name}{n}", 1, 100, price(1.0 + n, currency=name)) for name in ("EUR", "USD") for n in range(9)]
+    assert [one.currency for one in shortlist(made(*many))] == ["EUR"] * 4 + ["USD"] * 4
+
+
+RATES: dict[str, tuple[int, float, float | None, float | None, str]] = {
+    "the book alone": (0, 0, 0.05, 0.05, "the price book"),
+    "seconds do not decide": (
+        1, 0.01, 0.05, pytest.approx(0.1, rel=0.01),
+        "the price book, with 1 interruption in 0.01 hours of spot nodes of this pipeline",
+    ),
+    "nothing seen": (
+        0, 0.01, 0.05, pytest.approx(0.05, rel=0.01),
+        "the price book, with 0 interruptions in 0.01 hours of spot nodes of this pipeline",
+    ),
+    "many hours decide": (
+        99, 980, 0.05, 0.1,
+        "the price book, with 99 interruptions in 980 hours of spot nodes of this pipeline",
+    ),
+    "runs alone": (12, 48, None, 0.25, "12 interruptions in 48 hours of spot nodes of this pipeline"),
+    "too few runs": (
+        1, 2, None, None,
+        "unknown: 2 hours of spot nodes of this pipeline are too few, and the price book does not say",
+    ),
+    "nothing": (0, 0, None, None, "unknown: no run on spot nodes, and the price book does not say"),
+    "a book that says never": (1, 1, 0.0, 0.0, "the price book says none"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", RATES)
+def test_how_often_a_spot_node_is_taken_away(case: str) -> None:
+    seen, hours, stated, rate, source = RATES[case]
+    assert spot_rate(seen, hours, stated) == (rate, source)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,11 @@ def test_a_plan_names_what_is_reused_and_why_the_rest_is_not(override: str, gold
     assert lines(opened(golden, override)) == [*REUSED, *PLANS[override]]
 
 
+def test_a_change_that_no_result_depends_on_is_no_reason(golden: Path) -> None:
+    own = ("train.seed=10", "train.checkpoint.every_s=90", "train.hang_timeout_s=90", "shards.workers=2")
+    assert lines(opened(golden, *own))[2] == PLANS["train.seed=10"][0]
+
+
 def test_a_set_that_is_still_to_be_made_is_made_by_shard(golden: Path) -> None:
     assert lines(opened(golden, "evaluate.sets.hard.source=rows.csv"))[1:3] == [
         "shard run there is no dataset of evaluate.sets.hard for its files and these shard settings",

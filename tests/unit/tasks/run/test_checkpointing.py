@@ -42,23 +42,24 @@ def test_a_plan_says_what_loses_least_and_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "own_s"),
+    ("checkpoint", "own_s", "own"),
     [
-        ({"every_s": 7000}, 7000),
-        ({"every_steps": 100}, 200),
-        ({"every_steps": 100, "every_s": 90}, 90),
-        ({"every_steps": 100, "every_s": 900}, 200),
-        ({}, 1000),
-        ("auto", None),
+        ({"every_s": 7000}, 7000, "the spec's checkpoint.every_s: 7000"),
+        ({"every_steps": 100}, 200, "the spec's checkpoint.every_steps: 100"),
+        ({"every_steps": 100, "every_s": 90}, 90, "the spec's checkpoint.every_s: 90"),
+        ({"every_steps": 100, "every_s": 900}, 200, "the spec's checkpoint.every_steps: 100"),
+        ({}, 1000, "each end of an epoch"),
+        ("auto", None, ""),
     ],
 )
-def test_the_specs_own_interval(checkpoint: Any, own_s: float | None) -> None:
-    assert outlook(spec(checkpoint), PAST).own_s == own_s
+def test_the_specs_own_interval(checkpoint: Any, own_s: float | None, own: str) -> None:
+    found = outlook(spec(checkpoint), PAST)
+    assert (found.own_s, found.own) == (own_s, own)
 
 
 @pytest.mark.parametrize(("every_s", "is_named"), [(7000, False), (3.0, True), (20 * 86_400.0, True)])
 def test_an_interval_that_loses_much_more_is_named(every_s: float, is_named: bool) -> None:
-    assert ("; the spec's own, every" in outlook(spec({"every_s": every_s}), PAST).line) is is_named
+    assert ("; the spec's checkpoint.every_s: " in outlook(spec({"every_s": every_s}), PAST).line) is is_named
 
 
 def test_more_nodes_fail_more_often_and_a_checkpoint_that_costs_nothing_has_a_least_interval() -> None:

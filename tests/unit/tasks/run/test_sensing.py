@@ -76,7 +76,7 @@ def test_new_and_changed_files_start_one_run(begun: Site, name: str, stamp: str)
     assert (by_hand.what, by_hand.new, begun.started) == ("new", 1, {})
     look = begun.look()
     assert (look.what, look.new) == ("started", 1)
-    assert look.sentence == f"1 files are new or changed, such as {name}. Started run-1."
+    assert look.sentence == f"{name} is new or changed. Started run-1."
     assert [begun.look().what for _ in range(3)] == ["nothing"] * 3
     del begun.files[name]
     assert begun.look().what == "nothing", "a file that is gone"
