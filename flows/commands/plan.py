@@ -52,10 +52,8 @@ def plan(arguments: argparse.Namespace) -> Answer:
     chosen = chosen_code(run.resolved, run.store)
     packed = {name: path.stat().st_size for name, path in sorted(chosen.packed.items())}
     left_out = [asdict(one) for one in chosen.left_out]
-    lines += [
-        "",
-        f"code      packs {len(packed):,} file{'s' * (len(packed) != 1)}, {in_words(sum(packed.values()), BYTES)}",
-    ]
+    files = "1 file" if len(packed) == 1 else f"{len(packed):,} files"
+    lines += ["", f"code      packs {files}, {in_words(sum(packed.values()), BYTES)}"]
     # Of the spec and the files that it is made of, each stage counts the fields that it uses.
     of_spec = {Path(arguments.spec).resolve(), *((run.root / name).resolve() for name in _parts_of(run.spec))}
     uncounted = {name for name in packed.keys() - chosen.counted if chosen.packed[name].resolve() not in of_spec}

@@ -18,12 +18,12 @@ from tasks.stages.stage import PlannedAction, Stage
 from tasks.stages.trainings import PLACEMENT, recorded
 
 # Fields that no result depends on, so no stage runs again because of them.
-NO_RESULT = (
+NO_RESULT = {
     *("store", "tags", "retry", "train.checkpoint.every_s", "train.checkpoint.keep"),
     *("train.loader.memory_bytes", "train.loader.cache_bytes"),
-    *(f"train.{name}" for name in sorted(PLACEMENT)),
-    *(f"shards.{name}" for name in sorted(ShardsSpec.UNKEYED)),
-)
+    *(f"train.{name}" for name in PLACEMENT),
+    *(f"shards.{name}" for name in ShardsSpec.UNKEYED),
+}
 Line = Sequence[Stage[..., Any]]
 
 
@@ -122,7 +122,7 @@ def _changes(run: Run) -> list[str]:
     if before is None:
         return []
     now = run.resolved
-    changed = [name for name in _differing(before.spec, now.spec) if not name.startswith(NO_RESULT)]
+    changed = [name for name in _differing(before.spec, now.spec) if not _outer(name) & NO_RESULT]
     changed += [f"train.lightning.{name}" for name in _differing(before.lightning, now.lightning)]
     if digest([file.blake3 for file in before.files]) != digest([file.blake3 for file in now.files]):
         changed.append("raw files")
@@ -133,6 +133,12 @@ def _changes(run: Run) -> list[str]:
     if before.code_digest != now.code_digest:
         changed += code_bundle.changed_parts(run.store, before.code, now.code) or ["code"]
     return changed
+
+
+def _outer(name: str) -> set[str]:
+    """A field and those that it lies in: `a.b.c` lies in `a.b` and `a`."""
+    parts = name.split(".")
+    return {".".join(parts[: length + 1]) for length in range(len(parts))}
 
 
 def _differing(before: Any, now: Any, prefix: str = "") -> list[str]:

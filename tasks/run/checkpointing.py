@@ -106,7 +106,7 @@ def in_words(seconds: float) -> str:
 
 
 def _own_interval(spec: PipelineSpec, past: Interruptions) -> tuple[float | None, str]:
-    """Seconds between checkpoints with the spec as it is, as fast as steps were, or None; and the field that sets it."""
+    """Seconds between checkpoints with the spec as it is, as fast as steps were, or None; and what sets them."""
     own = spec.train.checkpoint
     if own.every_s == "auto":
         return None, ""

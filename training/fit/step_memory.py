@@ -17,6 +17,7 @@ import pyarrow as pa
 import torch
 from lightning.fabric.utilities.apply_func import apply_to_collection
 from lightning.pytorch import LightningModule
+from torch import nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -45,18 +46,23 @@ class Unprobed(Exception):
     """Why a step cannot be measured, as the end of a sentence."""
 
 
+class _KeepsMore(Exception):
+    """The real step keeps tensors that a step with fake tensors does not show."""
+
+
 def probe(request: SizeRequest, kept_bytes: int) -> tuple[list[StepMemory], str]:
     """The memory of a step with each number of rows that a request names; or none, and why not.
 
-    A module that looks at values takes real steps with few rows, if it is small.
+    A small module that looks at values, or that keeps more on a CPU than fake tensors show, takes real steps with few
+    rows.
 
     Args:
         kept_bytes: parameters, gradients and optimizer state.
     """
     try:
         try:
-            return [_step(request, rows) for rows in request.rows], ""
-        except (DataDependentOutputException, DynamicOutputShapeException):
+            return [_step(request, rows, anyway=kept_bytes > SMALL_BYTES) for rows in request.rows], ""
+        except (DataDependentOutputException, DynamicOutputShapeException, _KeepsMore):
             if kept_bytes > SMALL_BYTES:
                 raise
             return [_step(request, rows, real=True) for rows in REAL_ROWS], ""
@@ -69,7 +75,8 @@ def probe(request: SizeRequest, kept_bytes: int) -> tuple[list[StepMemory], str]
         return [], f"{type(error).__name__} in a step on zeros"
 
 
-def _step(request: SizeRequest, rows: int, *, real: bool = False) -> StepMemory:
+def _step(request: SizeRequest, rows: int, *, real: bool = False, anyway: bool = True) -> StepMemory:
+    """A step's memory; _KeepsMore if fake tensors do not show all of it, unless it is to be measured `anyway`."""
     train, project = request.train, Path(request.project)
     config = train["lightning"].get("trainer") or {}
     batch, live = zeros(request, rows), _Live()
@@ -77,6 +84,9 @@ def _step(request: SizeRequest, rows: int, *, real: bool = False) -> StepMemory:
     with fake or contextlib.nullcontext(), _default_type(config), live:
         module = build_module(train, project, optimizer=True)
         module.train()
+        # A CPU's own kernels of an LSTM keep a work space for the backward pass and copy the weights.
+        if not (real or anyway or request.accelerated) and any(isinstance(one, nn.LSTM) for one in module.modules()):
+            raise _KeepsMore
         with_trainer(module, config)
         if not module.automatic_optimization:
             raise Unprobed("the module optimises by hand (automatic_optimization is False)")

@@ -135,7 +135,7 @@ def test_two_sensors_at_once_start_one_run(begun: Site) -> None:
     looks: list[Look] = []
     begun.while_it_settles = lambda: (setattr(begun, "while_it_settles", lambda: None), looks.append(begun.look()))
     looks.append(begun.look())
-    assert [one.sentence.partition(" ")[0] for one in looks] == ["1", "Another"]
+    assert [one.sentence.partition(" ")[0] for one in looks] == ["/in/b", "Another"]
     assert (list(begun.started.values()), begun.look().what) == ([1], "nothing")
 
 
