@@ -49,8 +49,13 @@ def good_words(result: Result) -> str:
     if result.share is None:
         return "–"
     if result.objective.measure == "goodput":
-        return f"{result.good / 3600:,.1f} of {result.total / 3600:,.1f} h"
+        return f"{_hours(result.good)} of {_hours(result.total)} h"
     return f"{result.good:,.0f} of {result.total:,.0f}"
+
+
+def _hours(seconds: float) -> str:
+    hours = seconds / 3600
+    return f"{hours:,.1f}" if hours >= 10 else f"{hours:.3g}"
 
 
 def budget_words(result: Result) -> str:
