@@ -34,8 +34,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     write_rows(spec.parent / "rows.csv", rows=3_000)
     write_rows(spec.parent / "judge.csv", rows=300, seed=5)
-    report = answer(trainwright("run", spec, "--json"))
-    assert report["verdict"] == "promoted", report["sentence"]
+    done = trainwright("run", spec, "--json")
+    assert done.returncode == 0, done.stderr
+    assert answer(done)["verdict"] == "promoted", done.stderr
     return spec.parent
 
 
