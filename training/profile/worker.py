@@ -72,6 +72,9 @@ def profiled(request: ProfileRequest, report: Report) -> StepProfile:
     """This rank's part; errors as the error tree has them."""
     context = _context(request)
     prepare(context)
+    threads = os.environ["OMP_NUM_THREADS"].partition(",")[0]
+    if threads.isdigit() and int(threads):
+        torch.set_num_threads(int(threads))  # torch is imported already, and has read the variable
     try:
         return _profiled(context, request, report)
     except TrainwrightError:
