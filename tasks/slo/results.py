@@ -46,8 +46,7 @@ class Result:
         """`met`, `missed` or `no data`."""
         if self.share is None:
             return "no data"
-        # A count on the edge is met: 19 of 20 are 0.95, whatever floats make of it.
-        return "met" if self.share >= self.objective.target - 1e-12 else "missed"
+        return "met" if self.share >= self.objective.target else "missed"
 
     @property
     def budget_left(self) -> float | None:
