@@ -336,7 +336,7 @@ def test_a_torchrun_that_cannot_be_killed_is_lost(
 ) -> None:
     launch({})
     supervisor = node_module._Supervisor(store, TRAINING, 0, 0, "127.0.0.1")
-    watch = node_module.RankWatch(supervisor.ranks)
+    watch = node_module.ranks.RankWatch(supervisor.ranks)
     with pytest.raises(
         NodeLost, match=r"torchrun on node 0 was killed and does not end before its ranks had answered\."
     ):
