@@ -51,16 +51,17 @@ def test_what_is_malformed_is_named(name: str, value: str) -> None:
     assert "s3cr3t" not in str(caught.value)
 
 
-def test_all_that_is_well_formed_passes() -> None:
-    check_otlp(
-        {
-            **AT,
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-            "OTEL_EXPORTER_OTLP_HEADERS": "api-key=a%20b, other = c=d",
-            "OTEL_EXPORTER_OTLP_TIMEOUT": "2.5",
-            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "gzip",
-            "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=prod,team=a",
-            "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
-            "OTEL_TRACES_SAMPLER_ARG": "0.25",
-        }
-    )
+def test_of_all_that_may_be_set_only_what_is_malformed_is_refused() -> None:
+    well_formed = {
+        **AT,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_HEADERS": "api-key=a%20b, other = c=d",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "2.5",
+        "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION": "gzip",
+        "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=prod,team=a",
+        "OTEL_TRACES_SAMPLER": "parentbased_traceidratio",
+        "OTEL_TRACES_SAMPLER_ARG": "0.25",
+    }
+    check_otlp(well_formed)
+    with pytest.raises(UsageError, match="^OTEL_TRACES_SAMPLER_ARG is not "):
+        check_otlp({**well_formed, "OTEL_TRACES_SAMPLER_ARG": "1.25"})
