@@ -12,7 +12,7 @@ from data_contracts.errors import TrainwrightError
 from flows.commands.report import write_page
 from infra.orchestrator.artifacts import as_text, stage_artifact
 from tasks.costs.months import idle_pools, keep_months, month_before, month_costs, month_named
-from tasks.pages.cost_page import cost_markdown, cost_page
+from tasks.pages.cost_page import cost_page, cost_rows
 from tasks.run.run import known_store_list
 
 log = logging.getLogger("trainwright")
@@ -37,7 +37,7 @@ def cost_report(store: str | None = None, month: str | None = None) -> State:
             away.append(f"{one.uri}: {error.message}")
     idle = idle_pools(asked, found, now)
     path = write_page(cost_page(found, idle).encode(), None, f"cost-{asked.name}")
-    rows = [" | ".join(map(as_text, row)) for row in cost_markdown(found)]
+    rows = [" | ".join(map(as_text, row)) for row in cost_rows(found)]
     lines = ["pipeline | runs | node-hours | cost", "--- | ---: | ---: | ---:", *rows]
     table = "\n".join(f"| {line} |" for line in lines)
     more = "".join(f"\n{as_text(pool.line)}\n" for pool in idle)

@@ -12,7 +12,7 @@ from flows.commands.report import write_page
 from flows.commands.tables import table
 from infra.store import Store
 from tasks.costs.months import idle_pools, month_costs, month_named
-from tasks.pages.cost_page import cost_markdown, cost_page
+from tasks.pages.cost_page import cost_page, cost_rows
 
 
 def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
@@ -32,7 +32,7 @@ def cost_month(arguments: argparse.Namespace, stores: list[Store]) -> Answer:
         "idle_pools": [pool.to_json() for pool in idle],
     }
     head = ("pipeline", "runs", "node-hours", "cost")
-    rows = cost_markdown(found)
+    rows = cost_rows(found)
     text = table(head, rows, head[1:3]) if rows else f"No run used anything in {month.name}"
     if idle:
         text = "\n".join([text, "", *(pool.line for pool in idle)])

@@ -63,7 +63,9 @@ class BesideTime:
         }
         self.unpriced |= {name for name, count in counts.items() if count}
         self.joules += line.joules
-        self.estimated_joules += max(line.joules - (used.millijoules or 0) / 1000, 0.0)
+        estimated = line.joules - (used.millijoules or 0) / 1000
+        # Two sums of the same figures may differ in their last digits.
+        self.estimated_joules += estimated if estimated > line.joules * 1e-6 else 0.0
         self.unmetered_s += 0.0 if line.joules else line.node_seconds
         self.grams += line.grams
         self.ungraded_joules += 0.0 if line.grams else line.joules

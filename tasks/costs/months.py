@@ -20,6 +20,7 @@ from data_contracts.resources import NOTHING
 from data_contracts.usage import ExecutionUsage
 from infra.machine import machines
 from infra.store import Store, layout
+from tasks.costs.beside_time import JOULES_PER_KWH
 from tasks.costs.charges import Charge
 from tasks.costs.histories import usage_of
 from tasks.costs.idle_pools import IdlePool, idle_in_month
@@ -229,6 +230,6 @@ def _line(group: list[tuple[ExecutionUsage, Charge]]) -> MonthLine:
         currency=first.price.currency,
         amount=sum(known),
         joules=sum(energy for energy, _ in joules),
-        grams=sum(energy / 3.6e6 * grams for energy, grams in joules),
+        grams=sum(energy / JOULES_PER_KWH * grams for energy, grams in joules),
         used=sum((charge.used for _, charge in group), NOTHING),
     )

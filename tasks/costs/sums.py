@@ -101,8 +101,13 @@ class Sum:
     @property
     def goodput(self) -> float | None:
         """The share of node-seconds that was work; None without node-seconds, and where the cause is unknown."""
-        told = self.node_seconds - self.causes.get("unknown", 0.0)
-        return self.causes.get("work", 0.0) / told if told > 0 else None
+        known_s = self.node_seconds - self.causes.get("unknown", 0.0)
+        return self.causes.get("work", 0.0) / known_s if known_s > 0 else None
+
+    @property
+    def wasted_s(self) -> float:
+        """Node-seconds that were not work, without those of an unknown cause."""
+        return sum(seconds for cause, seconds in self.causes.items() if cause not in ("work", "unknown"))
 
     @property
     def money(self) -> str:

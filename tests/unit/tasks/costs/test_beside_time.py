@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from data_contracts.month_costs import MonthLine
 from data_contracts.resolved import Price, StoreRates
 from data_contracts.resources import Resources
 from tasks.costs.beside_time import BesideTime, store_amounts
@@ -74,3 +75,14 @@ def test_amounts_of_the_store_are_in_its_currency() -> None:
     value = found.to_json()
     assert (value["store_amounts"], value["storage_per_month"]) == ({"EUR": 13.0}, {"EUR": 0.02})
     assert (value["put_requests"], value["read_bytes"]) == (2000, 2 * 10**9)
+
+
+def test_a_month_whose_energy_was_all_measured_has_no_estimate() -> None:
+    """0.1 J and 0.2 J are not 0.3 J as floats."""
+    line = MonthLine(
+        run_id="r", pipeline="p", model="m", tags={}, stage="train", cause="work", machine="m", node_seconds=9.0,
+        gpu_seconds=0.0, joules=0.1 + 0.2, used=Resources(millijoules=300),
+    )  # fmt: skip
+    found = BesideTime()
+    found.add_line(line)
+    assert (found.energy, found.estimated_joules) == ("8.33e-08 kWh", 0.0)

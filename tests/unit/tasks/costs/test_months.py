@@ -14,7 +14,8 @@ from data_contracts.resources import Resources
 from infra.gc import Limits
 from infra.store import Store, layout, open_store
 from tasks.costs.months import deleted_runs, keep_months, kept_costs, month_before, month_costs, month_named
-from tasks.pages.cost_page import cost_markdown, cost_page
+from tasks.costs.sums import sums
+from tasks.pages.cost_page import cost_page, cost_rows
 from tests.unit.tasks.costs.test_charges import BEGAN, execution
 
 RUN = "20251124-160000-abcdef"  # began at BEGAN
@@ -152,7 +153,7 @@ def test_the_page_has_bars_and_figures_and_loads_nothing(store: Store) -> None:
     assert "<b>a" not in text
     assert text.count("<svg") == 3
     assert "://" not in text.replace("http://www.w3.org", "")
-    [row] = cost_markdown(found)
+    [row] = cost_rows(found)
     assert row == ("tiny", "1", "0.03", "0.1000 USD")
     assert "No run used anything." in cost_page([])
 
@@ -175,3 +176,15 @@ def test_the_page_says_of_energy_that_only_a_part_is_known(store: Store) -> None
     assert "at least 0.5 kg" in both
     assert ">1 kWh<" in shown(measured)
     assert ">0.5 kg<" in shown(measured)
+
+
+def test_the_page_has_the_goodput_that_cost_prints(store: Store) -> None:
+    """Where an earlier Trainwright left the cause unknown, nobody knows whether it was work."""
+    use(store, tags={}, pipeline="tiny")
+    [figures] = [month_costs(store, NOVEMBER, LATER)]
+    lines = [figures.lines[0].model_copy(update={"cause": cause}) for cause in ("work", "unknown")]
+    [tiny], _ = sums((), ["pipeline"], set(), lines)
+    text = cost_page([figures.model_copy(update={"lines": lines})])
+    assert (tiny.goodput, tiny.wasted_s) == (1.0, 0.0)
+    assert ">100%<" in text
+    assert ">50%<" not in text
