@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from data_contracts.handoffs import HandOff, Record
-from data_contracts.resolved import Price, StoreRates
+from data_contracts.resolved import UNKNOWN_PRICE, Price, StoreRates
 from data_contracts.resources import Resources
 from data_contracts.run_report import StageStatus
 
@@ -134,3 +134,7 @@ class ExecutionUsage(HandOff):
     gangs: list[GangUsage] = Field(default_factory=list)
     used: Resources | None = Field(default=None, exclude_if=lambda used: used is None)
     rates: StoreRates | None = Field(default=None, exclude_if=lambda rates: rates is None)
+
+    def price_of(self, section: str) -> Price:
+        """What a node of a section costs; a section without a price of its own works on this machine."""
+        return self.prices.get(section) or self.prices.get(HERE) or self.prices.get("train") or UNKNOWN_PRICE

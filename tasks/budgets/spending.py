@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from data_contracts.budgets import EVERY_S, Balance, Budgets, BudgetWarning
 from data_contracts.errors import StorageUnavailable, TrainwrightError
-from data_contracts.resolved import UNKNOWN_PRICE, Price
+from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
-from data_contracts.usage import ExecutionUsage, GangUsage
+from data_contracts.usage import HERE, ExecutionUsage, GangUsage
 from infra.audit import now
 from infra.budgets.editions import current_budgets
 from infra.budgets.ledger import Executed
@@ -270,7 +270,7 @@ class Spending:
 
     def _per_second(self, share: Share) -> float:
         """How much of a budget the run uses in a second now."""
-        limit, here = share.budget.limit, self._price("here")
+        limit, here = share.budget.limit, self._price(HERE)
         if self._nodes is None:
             return per_second(limit, here)
         section, nodes, local = self._nodes
@@ -278,9 +278,9 @@ class Spending:
         return nodes * per_second(limit, self._price(section)) + (0.0 if local else per_second(limit, here))
 
     def _price(self, section: str) -> Price:
-        prices = self._run.meters[-1].so_far.prices
-        return prices.get(section) or prices.get("here") or UNKNOWN_PRICE
+        so_far: ExecutionUsage = self._run.meters[-1].so_far
+        return so_far.price_of(section)
 
     def _prices(self) -> Sequence[Price]:
         """The prices of all places where the run may work."""
-        return [self._price(one) for one in ("here", "train", "verify", "evaluate")]
+        return [self._price(one) for one in (HERE, "train", "verify", "evaluate")]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from data_contracts.resolved import UNKNOWN_PRICE, Price
+from data_contracts.resolved import Price
 from data_contracts.resources import NOTHING, Resources
 from data_contracts.usage import HERE, ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from tasks.costs.quantities import MICRO, Place, Span, may_be_estimated, of_process, spread
@@ -102,7 +102,7 @@ def _launches(gangs: Iterable[GangUsage]) -> list[list[GangUsage]]:
 
 
 def _of_gang(execution: ExecutionUsage, gang: GangUsage, following: GangUsage | None) -> Iterator[Charge]:
-    price = _price(execution, gang.stage)
+    price = execution.price_of(gang.stage)
     over = max(_micro(node.released) for node in gang.nodes)
     if following is not None:
         over = max(over, min(_micro(node.started) for node in following.nodes))
@@ -189,7 +189,7 @@ def _of_machine(execution: ExecutionUsage) -> Iterator[Charge]:
                 cause=cause,
                 began_us=free[0],
                 ended_us=free[1],
-                price=_price(execution, HERE),
+                price=execution.price_of(HERE),
                 estimable=may_be_estimated([execution.used]),
             )
 
@@ -197,7 +197,7 @@ def _of_machine(execution: ExecutionUsage) -> Iterator[Charge]:
 def _at_start(execution: ExecutionUsage) -> Charge:
     """A charge of no length, for what a process used that was killed before any time was noted."""
     at = _micro(execution.began)
-    price = _price(execution, HERE)
+    price = execution.price_of(HERE)
     return Charge(execution.run_id, execution.execution, "run", "conductor", began_us=at, ended_us=at, price=price)
 
 
@@ -226,12 +226,6 @@ def _without(span: Span, taken: Iterable[Span]) -> Iterator[Span]:
         at = max(at, ended)
     if at < span[1]:
         yield (at, span[1])
-
-
-def _price(execution: ExecutionUsage, section: str) -> Price:
-    """What a node of a section costs; a section without a price of its own works on this machine."""
-    prices = execution.prices
-    return prices.get(section) or prices.get(HERE) or prices.get("train") or UNKNOWN_PRICE
 
 
 def _span(node: NodeUsage) -> Span:

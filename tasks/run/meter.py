@@ -63,7 +63,7 @@ def _settle(run: Run) -> None:
             continue
         for gang in one.gangs:
             seconds = sum(max(node.released - node.started, 0.0) for node in gang.nodes)
-            run.spent.append(cost(seconds, one.prices.get(gang.stage) or one.prices.get("train") or UNKNOWN_PRICE))
+            run.spent.append(cost(seconds, one.price_of(gang.stage)))
 
 
 def follow(run: Run, section: str, where: str, local: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from data_contracts.resolved import UNKNOWN_PRICE
 from data_contracts.usage import HERE, ExecutionUsage, GangUsage
 from infra.telemetry.catalogue import Sample
 from tasks.costs.charges import charges
@@ -57,7 +56,7 @@ def _rates(execution: ExecutionUsage, live: GangUsage | None) -> dict[str, float
     held += [(HERE, 1)] if live is None or not live.local else []
     rates: dict[str, float] = defaultdict(float)
     for place, number in held:
-        price = execution.prices.get(place) or execution.prices.get("train") or UNKNOWN_PRICE
+        price = execution.price_of(place)
         if price.per_hour is not None:
             rates[price.currency] += number * price.per_hour
     return dict(rates)
