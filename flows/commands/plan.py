@@ -10,8 +10,8 @@ from typing import Any
 from data_contracts.pipeline_spec import PipelineSpec
 from flows.commands.guard import Answer
 from flows.commands.plan_page import estimate_lines
-from flows.commands.quantities import BYTES, in_words
 from flows.stages import stages
+from infra.quantities import BYTES, in_words
 from tasks.budgets.standing import left
 from tasks.estimates.estimate import estimate
 from tasks.queries.plan import plan as plan_run

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from flows.commands.quantities import SECONDS, in_words
 from flows.commands.tables import table
-from infra.quantities import size
+from infra.quantities import SECONDS, in_words, size
 from tasks.costs.beside_time import JOULES_PER_KWH
 from tasks.estimates.energy import Energy
 from tasks.estimates.estimate import Estimate

@@ -13,11 +13,11 @@ from data_contracts.canonical import is_name
 from data_contracts.handoffs import passed_over
 from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, log
-from flows.commands.quantities import BYTES, SECONDS, in_words
 from flows.commands.run import answer as report_answer
 from flows.commands.tables import table
 from infra.gang.checkpoints.listing import Found
 from infra.models import registry
+from infra.quantities import BYTES, SECONDS, in_words
 from infra.records.receipts import holds_after
 from infra.store import Store, layout
 from tasks.mirrors.outbox import NEWEST, due

@@ -9,7 +9,8 @@ from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.run_report import Cost, StageResult
 from flows.commands.terminal import printable
 from flows.stages import verbs
-from tasks.run.progress import StageBegan, StageEnded, duration, percent, sentence
+from infra.quantities import in_two_units
+from tasks.run.progress import StageBegan, StageEnded, percent, sentence
 from tasks.run.training_progress import TrainingProgress
 
 
@@ -36,7 +37,7 @@ class StageRow:
         if not self.status:
             return ""
         seconds = now - self.began if self.seconds is None else self.seconds
-        return f"{seconds:.1f} s" if seconds < 100 else duration(seconds)
+        return f"{seconds:.1f} s" if seconds < 100 else in_two_units(seconds)
 
 
 @dataclass(frozen=True)

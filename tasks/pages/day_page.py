@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from infra.quantities import in_two_units
 from tasks.charts.day_columns import DayColumn, day_columns
 from tasks.charts.picture import BAD, BLUE, GOOD, SERIES, SOFT, WARN
 from tasks.pages.day_attention import Need, needs, words
@@ -127,7 +128,7 @@ def _row(run: LedgerRun, now: datetime) -> tuple[str, ...]:
     ended = "" if run.blame == "open" else _minute(datetime.fromtimestamp(run.ended, UTC))
     took = now.timestamp() - run.began - run.waited_s if run.verdict == "running" else run.seconds
     verdict = tag("span", said, kind=f"tag {_TONES.get(group, 'warn')}")
-    return run.pipeline, verdict, ended, duration(took), run.stage, run.run_id
+    return run.pipeline, verdict, ended, in_two_units(took), run.stage, run.run_id
 
 
 def _strip(day: Day, store: StoreDay) -> list[DayColumn]:
@@ -204,15 +205,3 @@ def _day_name(at: float) -> str:
 
 def _minute(at: datetime) -> str:
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M}"
-
-
-def duration(seconds: float) -> str:
-    """A time in its two largest units."""
-    minutes, rest = divmod(round(max(seconds, 0.0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -14,6 +14,7 @@ from data_contracts.messages.raw_data import ShardProgress
 from data_contracts.run_report import StageResult
 from data_contracts.usage import GangUsage
 from infra.gang.checkpoints.participants import Seat
+from infra.quantities import in_two_units
 from tasks.run.training_progress import TrainingProgress
 
 _CLEAR = "\r\x1b[2K"
@@ -135,18 +136,9 @@ def sentence(record: Record) -> str:
     else:
         rows = f"{record.rows:,} of {record.total:,} rows" if record.total is not None else f"{record.rows:,} rows"
         words = [f"{record.phase} {rows}", f"{record.rows_per_s:,} rows/s"]
-    return ", ".join(words if left is None else [*words, f"{duration(left)} left"])
+    return ", ".join(words if left is None else [*words, f"{in_two_units(left)} left"])
 
 
 def percent(record: Record) -> float | None:
     """The part of its phase that is done, in percent; None if the total is unknown."""
     return None if record.share is None else round(100 * record.share, 1)
-
-
-def duration(seconds: float) -> str:
-    """Seconds in two units at most, such as `3 s`, `1 min 15 s` or `3 h 20 min`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, past = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {past} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

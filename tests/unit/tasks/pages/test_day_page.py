@@ -20,7 +20,7 @@ from infra.records.nodes import decide, record_mishap
 from infra.store import Store, layout, open_store
 from tasks.budgets.amounts import Share, month_of
 from tasks.pages.day_attention import MOST, needs
-from tasks.pages.day_page import MOST_RUNS, day_page, day_rows, duration, group_of, is_day_page
+from tasks.pages.day_page import MOST_RUNS, day_page, day_rows, group_of, is_day_page
 from tasks.pages.day_tables import age
 from tasks.queries.day import Day, day_of
 from tasks.slo.ledger import LedgerRun
@@ -179,14 +179,6 @@ def test_a_thousand_runs_make_a_page_of_a_bounded_size(store: Store) -> None:
 )
 def test_the_word_by_which_a_run_is_counted(verdict: str, cause: str, group: str) -> None:
     assert group_of(LedgerRun("r", "p", verdict, 0, 0, cause)) == group
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0, "0 s"), (59.6, "1 min 0 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h"), (-5, "0 s")],
-)
-def test_durations(seconds: float, said: str) -> None:
-    assert duration(seconds) == said
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import yaml
 from data_contracts.errors import UsageError
 from data_contracts.messages.gang import Launch
 from data_contracts.run_report import RunReport
-from flows.commands.quantities import BYTES, SECONDS, in_words
 from flows.stages import stages
 from infra.gang.checkpoints.ledger import Ledger
 from infra.store import Store, layout, open_store
@@ -120,12 +119,3 @@ def test_a_run_with_a_verdict_does_not_go_back(run: Run) -> None:
     assert line(reopen_run(run.run_id, run.store.uri)) == report
     with pytest.raises(UsageError, match=r"has ended \(promoted\) and cannot continue from step 5"):
         line(reopen_run(run.run_id, run.store.uri, 5))
-
-
-@pytest.mark.parametrize(
-    ("value", "units", "words"),
-    [(999, BYTES, "999 B"), (1234, BYTES, "1.23 kB"), (5e8, BYTES, "500 MB"), (0, SECONDS, "0 s"),
-     (59.4, SECONDS, "59 s"), (90, SECONDS, "1.5 min"), (200_000, SECONDS, "2.31 d")],
-)  # fmt: skip
-def test_figures_in_words(value: float, units: list[tuple[str, float]], words: str) -> None:
-    assert in_words(value, units) == words
