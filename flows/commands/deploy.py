@@ -44,10 +44,9 @@ def deploy(arguments: argparse.Namespace) -> Answer:
     from prefect.utilities.callables import parameter_schema
 
     from flows.retrain import retrain
-    from infra.orchestrator.cost_deployment import ensure_cost_report
-    from infra.orchestrator.day_deployment import ensure_day_page
     from infra.orchestrator.deployments import PipelineDeployment, deploy_pipeline, why_nobody_conducts
     from infra.orchestrator.notifications import find_blocks
+    from infra.orchestrator.page_deployments import ensure_pages
     from infra.orchestrator.reaper_deployments import ensure_reaper
 
     wanted = PipelineDeployment(
@@ -66,8 +65,7 @@ def deploy(arguments: argparse.Namespace) -> Answer:
         blocks = find_blocks(client, spec.notify)
         schedules = deploy_pipeline(client, wanted)
         ensure_reaper(wanted.pool)
-        ensure_cost_report(wanted.pool)
-        ensure_day_page(wanted.pool)
+        ensure_pages(wanted.pool)
         _automate(client, wanted.title, spec, blocks)
         _automate_after(client, wanted.title, after)
         _look_for_data(client, wanted, spec)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from infra.orchestrator import api, password, project
 from infra.orchestrator.api import Server
-from infra.orchestrator.cost_deployment import ensure_cost_report
-from infra.orchestrator.day_deployment import ensure_day_page
 from infra.orchestrator.local_pool import POOL, ensure_pool, start_worker, stop_worker
+from infra.orchestrator.page_deployments import ensure_pages
 from infra.orchestrator.reaper_deployments import ensure_reaper
 from infra.orchestrator.server import ensure_server, server_status, stop_server
 
@@ -21,8 +20,7 @@ def up() -> Server:
     server = ensure_server()
     ensure_pool()
     ensure_reaper(POOL)
-    ensure_cost_report(POOL)
-    ensure_day_page(POOL)
+    ensure_pages(POOL)
     start_worker(server.url)
     if server.ours:
         project.link(server.url, password.read())

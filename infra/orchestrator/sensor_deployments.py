@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
 from infra.orchestrator.deployments import find_deployment
-from infra.orchestrator.reaper_deployments import make_periodic, parameter_schema
+from infra.orchestrator.periodic_deployments import OPTIONAL_TEXT, Periodic, make_periodic
 from infra.orchestrator.work_pools import find_pool
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-SENSE = "flows.sense.sensor"
-EVERY = "*/5 * * * *"
-_TEXT = {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
-_PARAMETERS: dict[str, Any] = {
-    "spec": {"title": "spec", "description": "the spec's path", "type": "string", "position": 0},
-    "deployment": {"title": "deployment", "description": "what it starts", "type": "string", "position": 1},
-    "set": {"title": "set", "description": "overrides", "type": "string", "default": "", "position": 2},
-    "store": {"title": "store", "description": "store to use instead", **_TEXT, "position": 3},
-}
+_SENSOR = Periodic(
+    flow="sensor",
+    entrypoint="flows.sense.sensor",
+    description="Starts {} when data has arrived (schedule.sensor).",
+    every="*/5 * * * *",
+    properties={
+        "spec": {"title": "spec", "description": "the spec's path", "type": "string", "position": 0},
+        "deployment": {"title": "deployment", "description": "what it starts", "type": "string", "position": 1},
+        "set": {"title": "set", "description": "overrides", "type": "string", "default": "", "position": 2},
+        "store": {"title": "store", "description": "store to use instead", **OPTIONAL_TEXT, "position": 3},
+    },
+    required=("spec", "deployment"),
+)
 
 
 def ensure_sensor(client: SyncPrefectClient, name: str, pool: str, parameters: dict[str, Any]) -> str:
@@ -31,15 +36,12 @@ def ensure_sensor(client: SyncPrefectClient, name: str, pool: str, parameters: d
     known = find_deployment(client, title)
     make_periodic(
         client,
-        title,
+        name,
         known,
+        replace(_SENSOR, description=_SENSOR.description.format(f"retrain/{name}")),
         pool=pool,
         kind=find_pool(client, pool).type,
-        description=f"Starts retrain/{name} when data has arrived (schedule.sensor).",
-        entrypoint=SENSE,
-        every=EVERY,
         parameters={**(known.parameters if known else {}), **parameters, "deployment": f"retrain/{name}"},
-        schema=parameter_schema(_PARAMETERS, ["spec", "deployment"]),
     )
     return title
 

@@ -23,18 +23,17 @@ def deployments(listed: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def test_the_reaper_is_deployed_as_up_deploys_it(listed: list[dict[str, Any]]) -> None:
-    from infra.orchestrator.cost_deployment import COST_REPORT, MONTHLY
-    from infra.orchestrator.day_deployment import DAY_PAGE, HOURLY
     from infra.orchestrator.local_pool import POOL
-    from infra.orchestrator.reaper_deployments import EVERY, REAP, RESUME
+    from infra.orchestrator.page_deployments import COST_REPORT, DAY_PAGE
+    from infra.orchestrator.reaper_deployments import REAPER, RESUME
 
     by_entrypoint = {one["entrypoint"]: one for one in listed if "spec" not in one.get("parameters", {})}
-    assert set(by_entrypoint) == {REAP, RESUME, COST_REPORT, DAY_PAGE}
-    assert [one["cron"] for one in by_entrypoint[COST_REPORT]["schedules"]] == [MONTHLY]
-    assert [one["cron"] for one in by_entrypoint[DAY_PAGE]["schedules"]] == [HOURLY]
+    periodic = (REAPER, COST_REPORT, DAY_PAGE)
+    assert set(by_entrypoint) == {RESUME, *(one.entrypoint for one in periodic)}
+    for one in periodic:
+        assert [schedule["cron"] for schedule in by_entrypoint[one.entrypoint]["schedules"]] == [one.every]
     assert {(one["name"], one["work_pool"]["name"]) for one in by_entrypoint.values()} == {(POOL, POOL)}
-    assert [one["cron"] for one in by_entrypoint[REAP]["schedules"]] == [EVERY]
-    assert by_entrypoint[REAP]["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+    assert by_entrypoint[REAPER.entrypoint]["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
 
 
 def test_every_example_is_deployed_and_nothing_else(deployments: dict[str, dict[str, Any]], repository: Path) -> None:
