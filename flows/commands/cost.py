@@ -18,12 +18,12 @@ from infra.machine import machines
 from infra.quantities import size
 from infra.sources.window import Window, parse_window
 from infra.store import Store, layout
-from tasks.costs.beside_time import BesideTime
 from tasks.costs.charges import Charge
 from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_pool
 from tasks.costs.metric_gains import MetricGain, gains_of
 from tasks.costs.months import DeletedRuns, deleted_runs
+from tasks.costs.resource_costs import ResourceCosts
 from tasks.costs.sums import Sum, charged, check_words, in_words, sums
 from tasks.run.run import known_store_list
 
@@ -69,9 +69,9 @@ def cost(arguments: argparse.Namespace) -> Answer:
         text = focus_csv(arguments.focus_version, executions, found, so_far, window)
     else:
         text = _text(arguments, by, (groups, total), window)
-    beside = [*(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
-    if arguments.format == "table" and beside:
-        text = "\n".join([text, "", *beside])
+    below = [*(gain.line(amounts) for gain, amounts in gains), *(pool.line for pool in idle)]
+    if arguments.format == "table" and below:
+        text = "\n".join([text, "", *below])
     return Answer(text, value)
 
 
@@ -138,7 +138,7 @@ def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[st
     return used, damaged
 
 
-_COLUMNS: dict[str, Callable[[BesideTime], str]] = {
+_COLUMNS: dict[str, Callable[[ResourceCosts], str]] = {
     "requests": lambda one: _nonzero(one.used.put_requests + one.used.get_requests, "{:,}".format),
     "moved": lambda one: _nonzero(one.used.written_bytes + one.used.read_bytes, size),
     "store": lambda one: _store_money(one),
@@ -166,12 +166,12 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
     if not groups:
         return f"No run used anything since {window.start:%Y-%m-%d %H:%M} UTC"
     # Columns of what nobody measured would only take room.
-    beside = [name for name, of in _COLUMNS.items() if of(total.beside) not in ("", "unknown")]
-    figures = ("runs", "node-hours", "GPU-hours", "cost", *beside, "goodput")
+    extra = [name for name, of in _COLUMNS.items() if of(total.resources) not in ("", "unknown")]
+    figures = ("runs", "node-hours", "GPU-hours", "cost", *extra, "goodput")
 
     def shown(one: Sum) -> tuple[str, ...]:
         *before, goodput = _figures(one)
-        return (*before, *(_COLUMNS[name](one.beside) for name in beside), goodput)
+        return (*before, *(_COLUMNS[name](one.resources) for name in extra), goodput)
 
     lines = [(*one.words, *shown(one), _waste(one)) for one in groups]
     if len(groups) > 1:
@@ -200,7 +200,7 @@ def _table(by: Sequence[str], groups: list[Sum], total: Sum, window: Window) -> 
     return "\n".join(text)
 
 
-def _store_money(one: BesideTime) -> str:
+def _store_money(one: ResourceCosts) -> str:
     """Requests and egress, such as `at least 0.0024 EUR`; "" if all that was used is free."""
     unknown = one.unpriced - {"storage"}
     if not one.amounts:

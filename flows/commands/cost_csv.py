@@ -12,18 +12,18 @@ from typing import Any
 from data_contracts.usage import ExecutionUsage
 from flows.commands.guard import log
 from infra.sources.window import Window
-from tasks.costs.beside_time import BesideTime
 from tasks.costs.charges import Charge
 from tasks.costs.focus import Version, columns, left_out_s, rows
 from tasks.costs.focus_store import request_rows, storage_rows
+from tasks.costs.resource_costs import ResourceCosts
 from tasks.costs.sums import Sum
 
-_BESIDE = (
+_RESOURCES = (
     "put_requests", "get_requests", "written_bytes", "read_bytes", "joules", "estimated_joules", "grams_co2e",
 )  # fmt: skip
 _HEAD = (
     "runs", "node_seconds", "gpu_seconds", "uncounted_gpus_s", "unpriced_s", "goodput", "currency", "amount",
-    "estimate", *_BESIDE, "store_amount", "store_unpriced",
+    "estimate", *_RESOURCES, "store_amount", "store_unpriced",
 )  # fmt: skip
 # The last four are the wide forms, which some programs take for the same.
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
@@ -48,11 +48,11 @@ def focus_csv(
     """
     if (missing := left_out_s(found)) > 0:
         log.warning("%.0f node-seconds have no known price and are left out: FOCUS allows no unknown cost", missing)
-    beside = BesideTime()
+    resources = ResourceCosts()
     for one, charge in found:
-        beside.add(charge, one.rates)
-    if beside.unpriced:
-        unpriced = ", ".join(sorted(beside.unpriced))
+        resources.add(charge, one.rates)
+    if resources.unpriced:
+        unpriced = ", ".join(sorted(resources.unpriced))
         log.warning("of the store, these have no known price and are left out: %s (docs/cost.md)", unpriced)
     span = (window.start.timestamp(), min(window.end, datetime.now(UTC)).timestamp())
     made = [
@@ -65,15 +65,15 @@ def focus_csv(
 
 def _lines(group: Sum) -> list[list[Any]]:
     """One line for each currency; an unknown amount is empty."""
-    beside = group.beside
-    stored = {currency: f"{amount:.9f}" for currency, amount in beside.amounts.items()}
+    resources = group.resources
+    stored = {currency: f"{amount:.9f}" for currency, amount in resources.amounts.items()}
     known: list[tuple[str, Any, str]] = [
         (currency, f"{group.amounts[currency]:.6f}" if currency in group.amounts else "", stored.get(currency, ""))
         for currency in sorted({*group.amounts, *stored})
     ]
-    more = [beside.to_json()[name] for name in _BESIDE]
+    more = [resources.to_json()[name] for name in _RESOURCES]
     goodput = "" if group.goodput is None else f"{group.goodput:.4f}"
-    unpriced = " ".join(sorted(beside.unpriced - {"storage"}))
+    unpriced = " ".join(sorted(resources.unpriced - {"storage"}))
     start = [*group.words, len(group.runs)]
     figures = [
         f"{group.node_seconds:.3f}",

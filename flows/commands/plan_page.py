@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flows.commands.tables import table
 from infra.quantities import SECONDS, in_words, size
-from tasks.costs.beside_time import JOULES_PER_KWH
+from tasks.costs.resource_costs import JOULES_PER_KWH
 from tasks.estimates.energy import Energy
 from tasks.estimates.estimate import Estimate
 from tasks.estimates.offers import Offer

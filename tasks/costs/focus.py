@@ -14,7 +14,7 @@ from typing import Literal
 
 from data_contracts.usage import ExecutionUsage
 from tasks.costs.charges import Charge
-from tasks.costs.quantities import MICRO
+from tasks.costs.resource_shares import MICRO
 
 Version = Literal["1.2", "1.3", "1.4"]
 VERSIONS: tuple[Version, ...] = ("1.2", "1.3", "1.4")

@@ -15,7 +15,7 @@ from data_contracts.resources import NOTHING
 from data_contracts.usage import ExecutionUsage
 from tasks.costs.charges import Charge, charges
 from tasks.costs.focus import ALWAYS, DAY_US, Row, Version, columns, in_period, number, of_run, priced
-from tasks.costs.quantities import MICRO
+from tasks.costs.resource_shares import MICRO
 
 _GB = Decimal(10**9)
 Charged = tuple[ExecutionUsage, Charge]

@@ -20,10 +20,10 @@ from data_contracts.resources import NOTHING
 from data_contracts.usage import ExecutionUsage
 from infra.machine import machines
 from infra.store import Store, layout
-from tasks.costs.beside_time import JOULES_PER_KWH
 from tasks.costs.charges import Charge
 from tasks.costs.histories import usage_of
 from tasks.costs.idle_pools import IdlePool, idle_in_month
+from tasks.costs.resource_costs import JOULES_PER_KWH
 from tasks.costs.sums import charged
 
 # A run that never ends, because nobody resumes it, holds its month's record up for so long, at most.

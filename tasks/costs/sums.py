@@ -12,9 +12,9 @@ from data_contracts.errors import UsageError
 from data_contracts.month_costs import MonthLine
 from data_contracts.resolved import StoreRates
 from data_contracts.usage import ExecutionUsage, GangUsage
-from tasks.costs.beside_time import BesideTime
 from tasks.costs.charges import Charge, charges
-from tasks.costs.quantities import MICRO
+from tasks.costs.resource_costs import ResourceCosts
+from tasks.costs.resource_shares import MICRO
 
 # What a sum may be by; any other word is the name of a tag.
 _OWN: dict[str, Callable[[ExecutionUsage, Charge], str]] = {
@@ -52,7 +52,7 @@ class Sum:
         causes: node-seconds by cause.
         samples, epochs: that trainings consumed and kept; 0 if unknown.
         so_far: runs that have not ended.
-        beside: requests, bytes, energy and carbon.
+        resources: requests, bytes, energy and carbon.
         has_deleted: whether runs are in it that gc deleted, from the kept figures of months.
     """
 
@@ -67,12 +67,12 @@ class Sum:
     causes: dict[str, float] = field(default_factory=dict)
     samples: float = 0.0
     epochs: float = 0.0
-    beside: BesideTime = field(default_factory=BesideTime)
+    resources: ResourceCosts = field(default_factory=ResourceCosts)
     has_deleted: bool = False
 
     def add(self, charge: Charge, rates: StoreRates | None = None) -> None:
         """Add one charge; `rates`: of the store of its run."""
-        self.beside.add(charge, rates)
+        self.resources.add(charge, rates)
         seconds = charge.node_seconds
         self.runs.add(charge.run_id)
         self.node_seconds += seconds
@@ -87,7 +87,7 @@ class Sum:
 
     def add_line(self, line: MonthLine) -> None:
         """Add what a run that gc deleted used in a month, for one stage, cause and machine."""
-        self.beside.add_line(line)
+        self.resources.add_line(line)
         self.runs.add(line.run_id)
         self.has_deleted = True
         self.node_seconds += line.node_seconds
@@ -143,7 +143,7 @@ class Sum:
             "goodput": self.goodput,
             "per_epoch": self.per(self.epochs),
             "per_million_samples": self.per(self.samples / 1e6),
-            **self.beside.to_json(),
+            **self.resources.to_json(),
         }
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from data_contracts.resolved import Price
-from tasks.costs.beside_time import JOULES_PER_KWH
 from tasks.costs.charges import Charge
+from tasks.costs.resource_costs import JOULES_PER_KWH
 from tasks.estimates.span import NONE, Span
 
 

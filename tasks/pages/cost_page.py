@@ -65,15 +65,15 @@ def _sentence(lines: Sequence[MonthLine]) -> str:
 
 def _figures(one: Sum) -> tuple[str, ...]:
     """A sum in the columns of `_HEAD`."""
-    moved = one.beside.used.written_bytes + one.beside.used.read_bytes
+    moved = one.resources.used.written_bytes + one.resources.used.read_bytes
     return (
         str(len(one.runs)),
         f"{one.node_seconds / 3600:,.2f}",
         one.gpu_hours,
         one.money,
         "–" if one.goodput is None else f"{one.goodput:.0%}",
-        one.beside.energy,
-        one.beside.carbon,
+        one.resources.energy,
+        one.resources.carbon,
         size(moved) if moved else "–",
     )
 

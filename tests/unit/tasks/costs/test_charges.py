@@ -14,7 +14,7 @@ from data_contracts.resolved import Price
 from data_contracts.resources import NOTHING, Resources
 from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage, StageUsage
 from tasks.costs.charges import Charge, charges
-from tasks.costs.quantities import MICRO
+from tasks.costs.resource_shares import MICRO
 from tasks.costs.sums import charged
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=8, pool="gpu")

@@ -11,10 +11,10 @@ import pytest
 from data_contracts.resolved import StoreRates
 from data_contracts.resources import Resources
 from data_contracts.usage import ExecutionUsage, StageUsage
-from tasks.costs.beside_time import BesideTime
 from tasks.costs.charges import charges
 from tasks.costs.focus import VERSIONS, rows
 from tasks.costs.focus_store import request_rows, storage_rows
+from tasks.costs.resource_costs import ResourceCosts
 from tests.unit.tasks.costs.test_charges import HERE, execution
 from tests.unit.tasks.costs.test_focus import check_prices, check_row
 
@@ -72,7 +72,7 @@ def test_requests_and_egress_add_up_to_what_cost_tells() -> None:
     one = run(seconds=90_000, stages=[stage])
     made = requests(one)
     assert len({row["ChargePeriodStart"][:10] for row in made}) == 2, "a row for each day"
-    beside = BesideTime()
+    beside = ResourceCosts()
     for charge in charges(one):
         beside.add(charge, RATES)
     assert float(sum(Decimal(row["BilledCost"]) for row in made)) == pytest.approx(beside.amounts["EUR"])

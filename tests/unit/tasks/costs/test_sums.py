@@ -105,8 +105,8 @@ def test_deleted_runs_count_by_the_kept_figures_of_their_month() -> None:
         (one.words, one.money, one.gpu_hours) for one in expected
     ]
     assert (total.money, total.node_seconds, total.causes) == (whole.money, whole.node_seconds, whole.causes)
-    assert (total.beside.used, total.beside.joules) == (whole.beside.used, whole.beside.joules)
-    assert total.beside.unpriced == {"requests"}
+    assert (total.resources.used, total.resources.joules) == (whole.resources.used, whole.resources.joules)
+    assert total.resources.unpriced == {"requests"}
     assert (total.per(1.0), len(total.runs)) == (None, 3), "what they trained is not kept"
     [by_day], _ = sums([], ["day"], set(), lines)
     assert by_day.words == ("–",)

@@ -1,4 +1,4 @@
-"""What requests, bytes and energy of charges come to: amounts of the store's prices, kilowatt-hours and carbon.
+"""What requests, bytes and energy cost: amounts by the store's prices, kilowatt-hours and carbon.
 
 What is unknown is named, and never counts as 0.
 """
@@ -18,8 +18,8 @@ JOULES_PER_KWH = 3_600_000.0
 
 
 @dataclass
-class BesideTime:
-    """Sums of everything but time.
+class ResourceCosts:
+    """What charges use beside time, added up, and what that costs.
 
     Attributes:
         used: requests, bytes and measured energy.
@@ -132,16 +132,15 @@ def store_amounts(used: Resources, rates: StoreRates | None, region: str) -> dic
     if rates is None:
         counts = {"requests": puts + gets, "egress": used.read_bytes, "storage": used.written_bytes}
         return {name: None if count else 0.0 for name, count in counts.items()}
-    away = None if not (region and rates.region) else float(region != rates.region)
+    if region and rates.region:
+        per_gb = rates.egress_per_gb if region != rates.region else 0.0
+    else:
+        per_gb = 0.0 if rates.egress_per_gb == 0 else None
     return {
         "requests": _plus(_times(puts / 1000, rates.put_per_1000), _times(gets / 1000, rates.get_per_1000)),
-        "egress": 0.0 if away == 0.0 or rates.egress_per_gb == 0 else _times(used.read_bytes / GB, _if(away, rates)),
+        "egress": _times(used.read_bytes / GB, per_gb),
         "storage": _times(used.written_bytes / GB, rates.per_gb_month),
     }
-
-
-def _if(away: float | None, rates: StoreRates) -> float | None:
-    return None if away is None else rates.egress_per_gb
 
 
 def _times(count: float, price: float | None) -> float | None:

@@ -9,8 +9,8 @@ import pytest
 from data_contracts.month_costs import MonthLine
 from data_contracts.resolved import Price, StoreRates
 from data_contracts.resources import Resources
-from tasks.costs.beside_time import BesideTime, store_amounts
 from tasks.costs.charges import charges
+from tasks.costs.resource_costs import ResourceCosts, store_amounts
 from tests.unit.tasks.costs.test_charges import BEGAN, GPU, execution, gang, node
 
 RATES = StoreRates(
@@ -36,8 +36,8 @@ def test_what_has_no_price_is_unknown(rates: StoreRates | None, region: str, exp
     assert set(store_amounts(Resources(), rates, region).values()) == {0.0}, "nothing used costs nothing"
 
 
-def summed(**changes: Any) -> BesideTime:
-    found = BesideTime()
+def summed(**changes: Any) -> ResourceCosts:
+    found = ResourceCosts()
     for one in charges(execution(**changes)):
         found.add(one, RATES)
     return found
@@ -83,6 +83,6 @@ def test_a_month_whose_energy_was_all_measured_has_no_estimate() -> None:
         run_id="r", pipeline="p", model="m", tags={}, stage="train", cause="work", machine="m", node_seconds=9.0,
         gpu_seconds=0.0, joules=0.1 + 0.2, used=Resources(millijoules=300),
     )  # fmt: skip
-    found = BesideTime()
+    found = ResourceCosts()
     found.add_line(line)
     assert (found.energy, found.estimated_joules) == ("8.33e-08 kWh", 0.0)
