@@ -6,12 +6,11 @@ those with certain tags. A policy says which tags a spec must have, and with whi
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from data_contracts.canonical import Name, canonical, digest
 from data_contracts.pipeline_spec.base import FieldError, Section
@@ -22,7 +21,6 @@ VERSION = 1
 # The type of the bytes that a signed edition signs, in the envelope around them.
 EDITION_TYPE = "application/vnd.trainwright.edition+json"
 EVERY_S = 60.0
-_MONTH = re.compile(r"(?!0000)[0-9]{4}-(0[1-9]|1[0-2])")
 
 # Letters and a symbol that are drawn as nothing: fillers of Hangul, and the empty pattern of Braille.
 _BLANK = "\u115f\u1160\u3164\uffa0\u2800"
@@ -232,16 +230,6 @@ class BudgetWarning(HandOff):
 def is_visible(text: str) -> bool:
     """Whether a text shows anything: white space, control characters and those without width or ink are no value."""
     return any(unicodedata.category(one)[0] in "LNPS" and one not in _BLANK for one in text)
-
-
-def month(text: str) -> str:
-    """`text`, if it is a month such as 2026-11; else ValueError."""
-    if not _MONTH.fullmatch(text):
-        raise ValueError(f"{text!r} is not a month; write it as 2026-11")
-    return text
-
-
-Month = Annotated[str, AfterValidator(month)]
 
 
 def shown(amount: float) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from data_contracts.records import HandOff, Record
 from data_contracts.resources import NOTHING, Resources
+from data_contracts.times import Month
 
 Known = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -53,7 +54,7 @@ class MonthCosts(HandOff):
         has_pools: whether lines name their pools; those of an earlier Trainwright do not.
     """
 
-    month: Annotated[str, Field(pattern=r"^\d{4}-\d{2}$")]
+    month: Month
     made: str
     lines: list[MonthLine]
     unreadable: list[str] = Field(default_factory=list)

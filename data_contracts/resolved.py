@@ -27,7 +27,7 @@ class Price(Record):
     """
 
     machine: str
-    # Of a record that somebody changed, nothing negative and no sum that is infinite may be charged.
+    # Bounded, so that a record that somebody changed charges nothing negative and no infinite sum.
     per_hour: Amount | None
     price_date: str
     currency: str = Field(default="USD", exclude_if=lambda currency: currency == "USD")

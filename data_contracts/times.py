@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime
 from typing import Annotated
 
 from pydantic import AfterValidator
+
+_MONTH = re.compile(r"(?!0000)[0-9]{4}-(0[1-9]|1[0-2])")
 
 
 def iso_day(text: str) -> str:
@@ -16,7 +19,15 @@ def iso_day(text: str) -> str:
         raise ValueError(f"{text!r} is not a day; write it as 2026-11-09") from None
 
 
+def iso_month(text: str) -> str:
+    """`text`, if it is a month such as 2026-11; else ValueError."""
+    if not _MONTH.fullmatch(text):
+        raise ValueError(f"{text!r} is not a month; write it as 2026-11")
+    return text
+
+
 Day = Annotated[str, AfterValidator(iso_day)]
+Month = Annotated[str, AfterValidator(iso_month)]
 
 
 def readable(moment: str, *, seconds: bool = False) -> str:

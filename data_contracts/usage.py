@@ -30,8 +30,7 @@ class NodeUsage(Record):
     Attributes:
         joined: when it had answered the roll-call; None if it never did.
         working, stopped: when its first step and its last step were seen; None without a step.
-        waited_s: of the time between them, waiting for data; saved_s: waiting for
-            checkpoints to be copied.
+        waited_s, saved_s: of the time between them, what was spent waiting for data, and for checkpoints to be copied.
         used: by the node and its ranks beside time; None if they did not say.
         gpus: how many the node has; None if it did not say.
     """

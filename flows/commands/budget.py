@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.budgets import Budgets, Edition, Kind, Policy, month, shown
+from data_contracts.budgets import Budgets, Edition, Kind, Policy, shown
 from data_contracts.errors import UsageError
+from data_contracts.times import iso_month
 from flows.commands.guard import Answer
 from flows.commands.tables import table
 from infra.budgets.editions import apply_edition, newest_edition
@@ -17,7 +18,7 @@ from infra.signing.configured import configured_key
 from infra.store import Store, budget_paths
 from infra.store.records import parsed
 from tasks.budgets.settling import settle_all
-from tasks.budgets.standing import Standing, prepare, standings
+from tasks.budgets.standing import Standing, settle_and_check, standings
 from tasks.run.run import known_store_list
 
 # Of a budget for each run, the newest are shown.
@@ -68,7 +69,7 @@ def policy(arguments: argparse.Namespace) -> Answer:
 def _apply_budgets(arguments: argparse.Namespace) -> Answer:
     store = _store(arguments)
     content = read_rules(_file(arguments), Budgets)
-    unknown = prepare(store, content)
+    unknown = settle_and_check(store, content)
     made = apply_edition(store, "budgets", content.model_dump(mode="json", exclude_none=True))
     # Executions that ended meanwhile did not know of it.
     settle_all(store, content)
@@ -98,7 +99,7 @@ def _month(text: str | None) -> str:
     if text is None:
         return now
     try:
-        wanted = month(text)
+        wanted = iso_month(text)
     except ValueError as error:
         raise UsageError(f"--month: {error}.") from error
     if wanted > now:

@@ -27,7 +27,7 @@ from infra import stopping
 from infra.child import run_module
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.participants import generations
-from infra.gang.conductor.allowance import UNLIMITED, Allowance, refuse_over
+from infra.gang.conductor.allowance import UNLIMITED, Allowance, raise_why_over
 from infra.gang.conductor.bad_nodes import without_drained
 from infra.gang.conductor.conductor import WAIT_S
 from infra.gang.conductor.generation import Generation
@@ -169,7 +169,7 @@ def _generations(store: Store, errand: ErrandRequest, ledger: Ledger, keeper: Le
             answer = generation.run(errand.rollcall_timeout_s).plan
         except TrainwrightError as error:
             keeper.confirm()
-            refuse_over(errand.allowance, error)
+            raise_why_over(errand.allowance, error)
             key = error.retry_key or ""
             used[key] += 1
             # Only interruptions come from outside. Other failures, such as running out of memory, would happen again.

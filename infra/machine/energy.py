@@ -127,7 +127,7 @@ class EnergyMeter:
     def __init__(self, rapl: Rapl | None = None, gpus: Gpus | None = None, lock: Path | None = None) -> None:
         self._rapl = Rapl() if rapl is None else rapl
         self._gpus = Gpus(installed_nvml()) if gpus is None else gpus
-        self._microjoules = self._told = 0
+        self._microjoules = self._reported_mj = 0
         self._lock: int | None = None
         self._elsewhere, self._sampling = False, threading.Lock()
         if self._rapl.found or self._gpus.found:
@@ -154,8 +154,8 @@ class EnergyMeter:
         spent, busy_ms = self._gpus.sample()
         self._microjoules += spent + self._rapl.microjoules()
         # Whole millijoules: what is left over is told with the next part.
-        new = self._microjoules // 1000 - self._told
-        self._told += new
+        new = self._microjoules // 1000 - self._reported_mj
+        self._reported_mj += new
         return Resources(millijoules=new, gpu_busy_ms=busy_ms if self._gpus.found else None)
 
     def close(self) -> None:

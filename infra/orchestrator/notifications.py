@@ -114,7 +114,7 @@ def triggers(pipeline: str, model: str, causes: frozenset[Cause]) -> list[Trigge
     if events := frozenset(event for cause in causes for event in _RUN_EVENTS.get(cause, ())):
         found.append(Trigger("runs", events, of_pipeline, {}))
     if "drift" in causes:
-        # Who is told that the data was rejected is not told again that this was because of drift.
+        # A block that gets `rejected` gets no second message when drift was the reason.
         alone = {drift_events.REJECTED: "false"} if "rejected" in causes else {}
         found.append(Trigger("drift", frozenset({drift_events.EVENT}), {**of_pipeline, **alone}, {}))
     if "budget" in causes:

@@ -12,8 +12,8 @@ def turn(pipeline_name: str) -> str:
     return f"schedules/{_name(pipeline_name)}/turn"
 
 
-def wanted_turn(pipeline_name: str, token: int, holder: str) -> str:
-    """Mark, created once: the holder of the turn with this fencing token is asked to end.
+def end_request(pipeline_name: str, token: int, holder: str) -> str:
+    """Mark, created once: it asks the holder of the turn with this fencing token to end.
 
     A holder's name is random, so nobody can ask one to end before it is there.
     """

@@ -39,7 +39,7 @@ class Spans:
         # The SDK logs each attempt; a collector that is away is told once, by us.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL + 1)
         self._provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
-        self._processor = BatchSpanProcessor(_told_once(exporter))
+        self._processor = BatchSpanProcessor(_warning_once(exporter))
 
     def root(self, name: str, parent: Context | None) -> Context:
         """The context of a process's first span, below `parent`; the sampler decides for all spans below it."""
@@ -112,7 +112,7 @@ def _span_context(context: Context) -> SpanContext:
     return SpanContext(int(context.trace, 16), int(context.span, 16), is_remote=False, trace_flags=flags)
 
 
-def _told_once(exporter: SpanExporter | None) -> SpanExporter:
+def _warning_once(exporter: SpanExporter | None) -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import SpanExporter as Base
     from opentelemetry.sdk.trace.export import SpanExportResult

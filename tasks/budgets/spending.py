@@ -70,11 +70,11 @@ def refuse_over(run: Run) -> None:
 
 def allowance(run: Run, section: str, *, local: bool) -> Allowance:
     """What a gang that works for a section may use; `local`: its nodes are processes on this machine."""
-    return _Gang(run.budgets[0], section, local) if run.budgets else UNLIMITED
+    return _SectionAllowance(run.budgets[0], section, local) if run.budgets else UNLIMITED
 
 
 @dataclass(frozen=True)
-class _Gang:
+class _SectionAllowance:
     """The allowance of one section's gang."""
 
     spending: Spending

@@ -55,7 +55,7 @@ class Standing:
         }
 
 
-def left(store: Store, spec: PipelineSpec) -> list[Standing]:
+def standings_of_spec(store: Store, spec: PipelineSpec) -> list[Standing]:
     """The budgets that a run of a spec would use now, and what is left of each; nothing is written."""
     budgets = current_budgets(store)
     found = {} if budgets is None else budgets.budgets
@@ -98,7 +98,7 @@ def standings(
     return found, more
 
 
-def prepare(store: Store, budgets: Budgets) -> list[str]:
+def settle_and_check(store: Store, budgets: Budgets) -> list[str]:
     """Count what was used so far of new budgets; UsageError if one could not hold.
 
     A limit below what is spent in this month is refused, and a currency in which no price is.

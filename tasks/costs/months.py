@@ -17,6 +17,7 @@ from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.month_costs import MonthCosts, MonthLine
 from data_contracts.resources import NOTHING
+from data_contracts.times import iso_month
 from data_contracts.usage import ExecutionUsage
 from infra.machine import machines
 from infra.store import Store, layout
@@ -46,8 +47,10 @@ class Month:
 
 def month_named(name: str) -> Month:
     """The month such as 2026-10; UsageError if it is none."""
-    if not re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", name) or name.startswith("0000"):
-        raise UsageError(f"--month: {name!r} is not a month.", remedy="Write it as 2026-10.")
+    try:
+        iso_month(name)
+    except ValueError as error:
+        raise UsageError(f"--month: {error}.") from error
     start = datetime(int(name[:4]), int(name[5:]), 1, tzinfo=UTC)
     if start.year == datetime.max.year:
         raise UsageError(f"--month: {name} lies too far away.", remedy="Name a month that has begun.")
@@ -67,7 +70,7 @@ def month_costs(store: Store, month: Month, now: datetime) -> MonthCosts:
 def kept_costs(store: Store, month: Month, now: datetime) -> MonthCosts | None:
     """The kept figures of a month; None if there are none. CorruptError if they are damaged.
 
-    A record of a month that is not over, or made before it was, is nobody's: a warning says that it does not count.
+    A record that was made before its month was over is not Trainwright's: it is left out, with a warning.
     """
     path = layout.month_costs(month.name)
     found = store.find_as(path, MonthCosts.from_json)

@@ -17,7 +17,7 @@ from infra.records.datasets import find_dataset_by_id
 from tasks.estimates.energy import Energy
 from tasks.estimates.measure import measure
 from tasks.estimates.memory import Need, layout_plan, needs, recommendation
-from tasks.estimates.offers import Interruptions, Offer, offers, relative, shortlist, spot_rate, verdict
+from tasks.estimates.offers import Offer, SpotInterruptions, offers, shortlist, spot_rate, time_by_speeds, verdict
 from tasks.estimates.past import Past, past_of, settings_of
 from tasks.estimates.span import Span
 from tasks.estimates.stage_estimate import TRAIN, StageEstimate, stage_estimates
@@ -209,9 +209,9 @@ def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tu
             for name in {one.machine for one in past.trainings}
         }
         times = {name: span.expected for name, span in spans.items() if span is not None}
-        return relative(times, speeds, machine)
+        return time_by_speeds(times, speeds, machine)
 
-    def spot(machine: Machine, seconds: float) -> Interruptions:
+    def spot(machine: Machine, seconds: float) -> SpotInterruptions:
         found = _interruptions(run, past, machine, seconds, samples)
         sources.add(found.source)
         return found
@@ -227,7 +227,7 @@ def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tu
     return listed, "; ".join(sorted(sources))
 
 
-def _interruptions(run: Run, past: Past, machine: Machine, time_s: float, samples: int | None) -> Interruptions:
+def _interruptions(run: Run, past: Past, machine: Machine, time_s: float, samples: int | None) -> SpotInterruptions:
     """How often a spot node is taken away, by the book and by the pipeline's runs on spot nodes."""
     every = run.spec.train.checkpoint.every_steps
     between_s = CHECKPOINT_S
@@ -237,4 +237,4 @@ def _interruptions(run: Run, past: Past, machine: Machine, time_s: float, sample
     stated = [one for one in machine.prices if one.term == "spot" and one.interruptions_per_hour is not None]
     newest = max(stated, key=lambda one: one.date).interruptions_per_hour if stated else None
     rate, source = spot_rate(past.interruptions, past.spot_s / 3600, newest)
-    return Interruptions(rate, lost_s, source)
+    return SpotInterruptions(rate, lost_s, source)

@@ -50,7 +50,7 @@ class Offer:
 
 
 @dataclass(frozen=True)
-class Interruptions:
+class SpotInterruptions:
     """How often a spot node is taken away, and what that costs the training.
 
     Attributes:
@@ -83,7 +83,7 @@ def spot_rate(seen: int, hours: float, stated: float | None) -> tuple[float | No
     return None, f"unknown: {few}, and the price book does not say"
 
 
-def with_interruptions(time_s: float, nodes: int, known: Interruptions) -> tuple[float, float | None]:
+def with_interruptions(time_s: float, nodes: int, known: SpotInterruptions) -> tuple[float, float | None]:
     """The expected time on spot nodes, and the expected number of interruptions, of which each stops all nodes."""
     if known.per_hour is None:
         return time_s, None
@@ -102,7 +102,7 @@ def offers(
     layouts: Callable[[int], Iterable[tuple[int, int]]],
     needs: Callable[[int, int], Sequence[Need]],
     time_s: Callable[[str, int], float | None],
-    spot: Callable[[Machine, float], Interruptions],
+    spot: Callable[[Machine, float], SpotInterruptions],
 ) -> list[Offer]:
     """Every offer of machines whose memory and price the book knows, by currency; the cheapest first, unknown last.
 
@@ -195,7 +195,7 @@ def _of_currency(found: Sequence[Offer]) -> str:
     return f"{sentence} One device ({alone.machine}) would take {_hours(alone)} and cost {_money(alone)}."
 
 
-def relative(times: Mapping[str, float], speeds: Mapping[str, float], machine: str) -> float | None:
+def time_by_speeds(times: Mapping[str, float], speeds: Mapping[str, float], machine: str) -> float | None:
     """A time on `machine`: of a run there, else of one elsewhere if the book knows how fast both machines are."""
     if machine in times:
         return times[machine]

@@ -30,7 +30,7 @@ class PastTraining:
     Attributes:
         machine: its kind; settings: a digest of what decides how long a step takes, beside the ranks.
         rate: samples per second after the first step, with waiting, saving and validation.
-        around_s: the rest of the stage's time: starting the nodes, what the first step takes longer, releasing them.
+        overhead_s: the rest of the stage's time: starting the nodes, what the first step takes longer, releasing them.
         epoch_samples: 0 if unknown.
     """
 
@@ -41,7 +41,7 @@ class PastTraining:
     nodes: int
     devices: int
     rate: float
-    around_s: float
+    overhead_s: float
     epoch_samples: int = 0
 
     @property
@@ -140,7 +140,7 @@ def _training(resolved: Resolved, gang: GangUsage, whole_s: float) -> list[PastT
             nodes=len(gang.nodes),
             devices=train["devices"],
             rate=rate,
-            around_s=max(whole_s - steps * step_s, 0.0),
+            overhead_s=max(whole_s - steps * step_s, 0.0),
             epoch_samples=round(gang.steps_per_epoch * each),
         )
     ]

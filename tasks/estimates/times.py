@@ -67,7 +67,7 @@ def most_s(trainer: Mapping[str, Any]) -> float | None:
     return None
 
 
-def like(past: Sequence[PastTraining], machine: str, settings: str) -> tuple[list[PastTraining], str]:
+def comparable(past: Sequence[PastTraining], machine: str, settings: str) -> tuple[list[PastTraining], str]:
     """The trainings that tell most about one on this machine with these settings, and what differs; none: why."""
     if not past:
         return [], "no earlier run of this pipeline has trained"
@@ -95,7 +95,7 @@ def training_time(
     Args:
         samples: None if they are unknown; limit_s: the longest that its steps may take; None without a limit.
     """
-    chosen, note = like(past, machine, settings)
+    chosen, note = comparable(past, machine, settings)
     if not chosen:
         return TrainingTime(None, note)
     if samples is None and limit_s is None:
@@ -109,8 +109,8 @@ def training_time(
     used = exact or chosen
     most = math.inf if limit_s is None else limit_s
     steps = [math.inf if samples is None else samples / one.rate for one in used]
-    expected = [one.around_s + min(each * one.ranks / ranks, most) for one, each in zip(used, steps, strict=True)]
-    as_then = [one.around_s + min(each, most) for one, each in zip(used, steps, strict=True)]
+    expected = [one.overhead_s + min(each * one.ranks / ranks, most) for one, each in zip(used, steps, strict=True)]
+    as_then = [one.overhead_s + min(each, most) for one, each in zip(used, steps, strict=True)]
     if limit_s is not None and max(steps) * max(one.ranks for one in used) / ranks > limit_s:
         notes.append("it may end at trainer.max_time")
     span = Span(statistics.median(expected), min(expected), max([*expected, *([] if exact else as_then)]))

@@ -134,9 +134,9 @@ def _measure(
 
 
 def _compared(before: StepProfile, after: StepProfile, settings: dict[str, Any], change: Change) -> Comparison:
-    def held(checkpoint: dict[str, Any]) -> float:
+    def added_s(checkpoint: dict[str, Any]) -> float:
         mean_s = sum(before.step_s) / len(before.step_s)
         between = steps_between(checkpoint, before.steps_per_epoch, mean_s)
         return (before.checkpoint_s or 0.0) / between if between else 0.0
 
-    return compare(before, after, (held(settings["checkpoint"]), held(change.train["checkpoint"])))
+    return compare(before, after, (added_s(settings["checkpoint"]), added_s(change.train["checkpoint"])))

@@ -125,14 +125,15 @@ class Comparison:
         return self.after / self.before - 1 if self.before > 0 else 0.0
 
 
-def compare(before: StepProfile, after: StepProfile, held: tuple[float, float] = (0.0, 0.0)) -> Comparison:
+def compare(before: StepProfile, after: StepProfile, checkpoint_s: tuple[float, float] = (0.0, 0.0)) -> Comparison:
     """Compare two profiles by the seconds of a row. A difference counts if the middle halves of the steps are apart.
 
     Args:
-        held: seconds of a step that checkpoints hold, before and after.
+        checkpoint_s: seconds that checkpoints add to a step, before and after.
     """
     first, second = (
-        [(seconds + wait) / one.rows for seconds in one.step_s] for one, wait in zip((before, after), held, strict=True)
+        [(seconds + wait) / one.rows for seconds in one.step_s]
+        for one, wait in zip((before, after), checkpoint_s, strict=True)
     )
     (low, high), (low_after, high_after) = _middle(first), _middle(second)
     helps = True if high_after < low else False if low_after > high else None

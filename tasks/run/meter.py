@@ -79,9 +79,9 @@ def used_by_gang(run: Run, section: str, usage: GangUsage) -> None:
     """Record what the nodes of a generation used for a section of the run."""
     for meter in run.meters:
         meter.gang(usage.model_copy(update={"stage": section}))
-    if run.meters and not run.meters[0].told_other_machine:
+    if run.meters and not run.meters[0].warned_of_machine:
         sentence = other_machine(run.resolved.price_of(section), usage)
-        run.meters[0].told_other_machine = bool(sentence)
+        run.meters[0].warned_of_machine = bool(sentence)
         if sentence:
             log.warning(sentence)
 
@@ -143,7 +143,7 @@ class Meter:
         # After one write failed, the rest waits for the last record, so that an outage does not delay the run's end.
         self._is_away = False
         # Whether it was said that a node is another machine than the price book says.
-        self.told_other_machine = False
+        self.warned_of_machine = False
         # What the process used before belongs to no run.
         PROCESS.take()
         self._energy, self._taking = EnergyMeter(), threading.Lock()

@@ -74,7 +74,7 @@ class Turn:
             keeper.start()
             token = self._taken(keeper)
             self._wait_for_others()
-            path = schedule_paths.wanted_turn(self.pipeline, token, with_process(holder))
+            path = schedule_paths.end_request(self.pipeline, token, with_process(holder))
             watch = threading.Thread(target=self._watch, args=(path, asked, over, stop), daemon=True)
             if self.overlap == "cancel_old":
                 watch.start()
@@ -120,7 +120,7 @@ class Turn:
             if _time_in(holder) > self.scheduled_s:
                 raise Skipped(f"A newer run of {self.pipeline} is at work (schedule.overlap: cancel_old).")
             record = {"schema_version": 1, "at": now()}
-            self.store.create_once(schedule_paths.wanted_turn(self.pipeline, token, holder), record)
+            self.store.create_once(schedule_paths.end_request(self.pipeline, token, holder), record)
             log.info("%s It is cancelled.", self._unfinished([]))
             return "asked"
         log.info("%s This one waits.", self._unfinished([]))
@@ -128,13 +128,13 @@ class Turn:
 
     def _wait_for_others(self) -> None:
         """Wait for runs that hold no turn, because a person or CI started them; Skipped with `skip`."""
-        told = False
+        has_said = False
         while living := self._living_runs():
             if self.overlap == "skip" and not self.waits:
                 raise Skipped(self._unfinished(living))
-            if not told:
+            if not has_said:
                 log.info("%s This one waits.", self._unfinished(living))
-                told = True
+                has_said = True
             time.sleep(self.look_every_s)
 
     def _living_runs(self) -> list[str]:

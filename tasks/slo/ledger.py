@@ -71,7 +71,7 @@ class LedgerRun:
 
 
 @dataclass(frozen=True)
-class LedgerPage:
+class RunLedger:
     """The runs of a store since some time, oldest first, and the ids of those whose records are damaged."""
 
     runs: Sequence[LedgerRun] = ()
@@ -84,7 +84,7 @@ def blame_of(cause: str) -> Blame:
     return "user" if isinstance(error, UserCodeError | UsageError) else "infrastructure"
 
 
-def read_ledger(store: Store, since: datetime, now: datetime) -> LedgerPage:
+def read_ledger(store: Store, since: datetime, now: datetime) -> RunLedger:
     """The runs that were at work between two times. StorageUnavailable if the store is away."""
     runs, unreadable = [], []
     first = f"{since.astimezone(UTC) - LONGEST:%Y%m%d-%H%M%S}"
@@ -99,7 +99,7 @@ def read_ledger(store: Store, since: datetime, now: datetime) -> LedgerPage:
             continue
         if run is not None and (run.blame == "open" or run.ended >= since.timestamp()):
             runs.append(run)
-    return LedgerPage(sorted(runs, key=lambda run: run.ended), unreadable)
+    return RunLedger(sorted(runs, key=lambda run: run.ended), unreadable)
 
 
 def read_run(store: Store, run_id: str, now: datetime) -> LedgerRun | None:

@@ -36,9 +36,9 @@ class Measuring(L.Callback):
         device = trainer.strategy.root_device
         if device.type == "cuda":
             self._reports.measures.device_memory = lambda: torch.cuda.max_memory_allocated(device)
-        told = getattr(pl_module, "flops_per_batch", None)
-        if isinstance(told, int | float) and told > 0:
-            self._flops_per_batch = float(told)
+        flops = getattr(pl_module, "flops_per_batch", None)
+        if isinstance(flops, int | float) and flops > 0:
+            self._flops_per_batch = float(flops)
             self._peak_flops = float(get_available_flops(device, _dtype(trainer)) or 0)
 
     def on_train_batch_end(

@@ -65,7 +65,7 @@ class EndEarly:
         self._asked = True
 
 
-def refuse_over(allowance: Allowance, error: TrainwrightError) -> None:
+def raise_why_over(allowance: Allowance, error: TrainwrightError) -> None:
     """Raise why the gang had to end early, where `error` is only what followed from it."""
     why = allowance.over()
     if why is not None and isinstance(error, Interrupted) and not isinstance(error, Fenced):

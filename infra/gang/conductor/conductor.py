@@ -26,7 +26,7 @@ from infra import stopping
 from infra.gang.checkpoints.ledger import Ledger
 from infra.gang.checkpoints.listing import adoptable, why_from
 from infra.gang.checkpoints.participants import begun
-from infra.gang.conductor.allowance import refuse_over
+from infra.gang.conductor.allowance import raise_why_over
 from infra.gang.conductor.bad_nodes import remember, without_drained
 from infra.gang.conductor.generation import Generation
 from infra.gang.conductor.rank_reports import Progress
@@ -227,7 +227,7 @@ class _Conductor:
         nodes, micro_batch = ({}, 0) if generation is None else (generation.nodes, generation.reports.micro_batch)
         is_quarantined = self._quarantines(ledger, error)
         try:
-            refuse_over(self.request.allowance, error)
+            raise_why_over(self.request.allowance, error)
             how = "It is quarantined." if is_quarantined else recovery.after(error, nodes, micro_batch)
         except TrainwrightError:
             restore_budgets(ledger, error)

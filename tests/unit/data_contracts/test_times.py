@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data_contracts.times import readable
+from data_contracts.times import iso_month, readable
 
 CASES = [
     ("2026-11-25T07:12:59+00:00", "2026-11-25 07:12 UTC"),
@@ -24,3 +24,10 @@ def test_a_time_as_a_person_reads_it(moment: str, text: str) -> None:
 
 def test_two_times_that_are_close() -> None:
     assert readable("2026-11-25T07:12:59+00:00", seconds=True) == "2026-11-25 07:12:59 UTC"
+
+
+@pytest.mark.parametrize("text", ["2026-13", "2026-1", "26-01", "2026-10-01", "0000-01", "2026-10\n", "٢٠٢٦-10", ""])
+def test_what_is_not_a_month_is_refused(text: str) -> None:
+    assert iso_month("2026-10") == "2026-10"
+    with pytest.raises(ValueError, match="is not a month; write it as 2026-11"):
+        iso_month(text)

@@ -25,7 +25,7 @@ from infra.budgets.policy import POLICY, refuse_by_policy
 from infra.processes.environment import SIGNING_KEY
 from infra.store import Store, budget_paths, layout, open_store
 from tasks.budgets.amounts import Share, month_of
-from tasks.budgets.standing import left
+from tasks.budgets.standing import standings_of_spec
 from tests.support.tiny import write_project
 
 NOW = month_of(time.time())
@@ -171,7 +171,7 @@ def test_of_a_budget_for_each_run_the_newest_are_shown(
 
 def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:
     spec = load_spec(write_project(tmp_path / "tiny"))
-    assert left(store, spec) == []
+    assert standings_of_spec(store, spec) == []
     content = {
         "version": 1,
         "budgets": {
@@ -183,7 +183,7 @@ def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:
     apply_edition(store, "budgets", content)
     budget = Budgets.model_validate(content).budgets["mine"]
     Share("mine", budget, NOW).ledger(store).settle(Executed("r", "1-a"), 1.0)
-    assert [one.sentence for one in left(store, spec)] == [
+    assert [one.sentence for one in standings_of_spec(store, spec)] == [
         f"mine: 3.00 of 4.00 node-hours left ({NOW})",
         "each: 2.00 of 2.00 node-hours left (each run)",
     ]

@@ -10,7 +10,16 @@ import pytest
 from data_contracts.price_book import MachinePrice
 from infra.machine.machines import Machine
 from tasks.estimates.memory import USABLE, Need
-from tasks.estimates.offers import MOST_OFFERS, Interruptions, Offer, offers, relative, shortlist, spot_rate, verdict
+from tasks.estimates.offers import (
+    MOST_OFFERS,
+    Offer,
+    SpotInterruptions,
+    offers,
+    shortlist,
+    spot_rate,
+    time_by_speeds,
+    verdict,
+)
 from tasks.estimates.offers import with_interruptions as expected_time
 
 DAY = "2026-11-25"
@@ -36,12 +45,12 @@ def made(
     *machines: Machine,
     bytes: int = 50,
     time_s: Callable[[str, int], float | None] = ten_hours,
-    spot: Interruptions | None = None,
+    spot: SpotInterruptions | None = None,
 ) -> list[Offer]:
     def needs(nodes: int, devices: int) -> list[Need]:
         return [Need("single" if nodes * devices == 1 else "ddp", nodes, devices, 8, bytes)]
 
-    known = spot or Interruptions(None, 60.0, "unknown")
+    known = spot or SpotInterruptions(None, 60.0, "unknown")
     return offers(machines, DAY, lambda devices: [(1, 1), (1, devices), (2, devices)], needs, time_s, lambda *_: known)
 
 
@@ -129,22 +138,22 @@ def test_how_often_a_spot_node_is_taken_away(case: str) -> None:
 @pytest.mark.parametrize(
     ("known", "expected"),
     [
-        (Interruptions(None, 60, ""), (3600, None)),
-        (Interruptions(0.0, 60, ""), (3600, 0)),
-        (Interruptions(1.0, 360, ""), (4000, pytest.approx(4000 / 3600))),  # a tenth of the time is lost
-        (Interruptions(10.0, 360, ""), (float("inf"), float("inf"))),  # it would never end
+        (SpotInterruptions(None, 60, ""), (3600, None)),
+        (SpotInterruptions(0.0, 60, ""), (3600, 0)),
+        (SpotInterruptions(1.0, 360, ""), (4000, pytest.approx(4000 / 3600))),  # a tenth of the time is lost
+        (SpotInterruptions(10.0, 360, ""), (float("inf"), float("inf"))),  # it would never end
     ],
 )
-def test_interruptions_lengthen_the_time(known: Interruptions, expected: tuple[float, Any]) -> None:
+def test_interruptions_lengthen_the_time(known: SpotInterruptions, expected: tuple[float, Any]) -> None:
     assert expected_time(3600, 1, known) == (pytest.approx(expected[0]), expected[1])
 
 
 def test_spot_nodes_on_which_it_would_never_end_are_not_offered() -> None:
-    assert {one.term for one in made(LARGE, spot=Interruptions(10.0, 36_000, ""))} == {"on-demand"}
+    assert {one.term for one in made(LARGE, spot=SpotInterruptions(10.0, 36_000, ""))} == {"on-demand"}
 
 
 def test_each_node_may_be_taken_away() -> None:
-    assert expected_time(3600, 5, Interruptions(1.0, 360, ""))[0] == pytest.approx(7200)
+    assert expected_time(3600, 5, SpotInterruptions(1.0, 360, ""))[0] == pytest.approx(7200)
 
 
 SENTENCES: dict[str, tuple[list[Offer], str]] = {
@@ -193,4 +202,4 @@ def test_one_sentence_names_the_cheapest(case: str) -> None:
     ],
 )
 def test_a_time_elsewhere_needs_both_speeds(machine: str, speeds: dict[str, float], time_s: float | None) -> None:
-    assert relative({"a": 100.0}, speeds, machine) == time_s
+    assert time_by_speeds({"a": 100.0}, speeds, machine) == time_s

@@ -40,7 +40,7 @@ def read(one: Any, price: Price = POOL) -> Past:
 def test_a_training_and_the_stages_of_a_run() -> None:
     past = read(execution(gangs=[gang(0, node(0, 12, 13, 20, 60, 63), **STEPS)], stages=STAGES))
     [training] = past.trainings
-    assert (training.rate, training.around_s, training.epoch_samples) == (pytest.approx(2.0), pytest.approx(20.0), 40)
+    assert (training.rate, training.overhead_s, training.epoch_samples) == (pytest.approx(2.0), pytest.approx(20.0), 40)
     assert (training.machine, training.nodes, training.devices) == ("gpu", 1, 2)
     took = {one.stage: one.seconds for one in past.stages}
     assert took == {"shard": pytest.approx(10), "train": pytest.approx(60), "": pytest.approx(30)}
@@ -52,7 +52,7 @@ def test_the_first_step_is_part_of_the_start() -> None:
     measured = gang(0, node(0, 12, 13, 20, 60, 63), **STEPS, stepping_s=18.0)
     [training] = read(execution(gangs=[measured], stages=STAGES)).trainings
     # Nine steps of 8 samples follow the first: 2 s each. The stage took 60 s, and ten such steps take 20 s.
-    assert (training.rate, training.around_s) == (pytest.approx(4.0), pytest.approx(40.0))
+    assert (training.rate, training.overhead_s) == (pytest.approx(4.0), pytest.approx(40.0))
 
 
 NONE = {

@@ -35,9 +35,9 @@ def test_samples_ahead(trainer: dict[str, Any], epoch_steps: int, samples: int |
     assert samples_ahead(trainer, epoch_steps, 8) == samples
 
 
-def past(run_id: str, rate: float = 10.0, around_s: float = 5.0, **changes: Any) -> PastTraining:
+def past(run_id: str, rate: float = 10.0, overhead_s: float = 5.0, **changes: Any) -> PastTraining:
     known: dict[str, Any] = {"machine": "m", "settings": "s", "strategy": "ddp", "nodes": 1, "devices": 2}
-    return PastTraining(run_id=run_id, rate=rate, around_s=around_s, **{**known, **changes})
+    return PastTraining(run_id=run_id, rate=rate, overhead_s=overhead_s, **{**known, **changes})
 
 
 TIMES: dict[str, tuple[list[PastTraining], int | None, int, Span | None, str]] = {

@@ -10,7 +10,7 @@ import pytest
 from data_contracts.errors import Cancelled, Diverged, Fenced, NodeLost, OverBudget, Preempted, TrainwrightError
 from data_contracts.usage import GangUsage
 from infra.gang.checkpoints.listing import committed
-from infra.gang.conductor.allowance import refuse_over
+from infra.gang.conductor.allowance import raise_why_over
 from infra.store import Store, open_store
 from tests.support.conducting import TRAINING, run, steps
 
@@ -79,8 +79,8 @@ def test_what_follows_from_the_end_is_the_budget_and_nothing_else_is(
     spent = Spent(until=lambda: True)
     spent.launched(lambda: None)  # type: ignore[arg-type, return-value]
     if becomes is None:
-        refuse_over(spent, error)
+        raise_why_over(spent, error)
         return
     with pytest.raises(becomes):
-        refuse_over(spent, error)
-    refuse_over(Spent(), error)
+        raise_why_over(spent, error)
+    raise_why_over(Spent(), error)
