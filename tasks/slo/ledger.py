@@ -173,5 +173,8 @@ def _checkpoints(store: Store, gangs: Sequence[GangUsage]) -> dict[tuple[str, in
 
 
 def _epoch(moment: str) -> float:
-    """A time of a record (ISO 8601) as seconds since the epoch; 0 if it has none."""
-    return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+    """A time of a record (ISO 8601) as seconds since the epoch; 0 if it has none. CorruptError if it is not a time."""
+    try:
+        return datetime.fromisoformat(moment).timestamp() if moment else 0.0
+    except (ValueError, OverflowError) as error:
+        raise CorruptError(f"{moment!r} in a run's report is not a time.") from error

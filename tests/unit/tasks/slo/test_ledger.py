@@ -92,11 +92,13 @@ def test_damage_is_named_and_strange_names_are_not_runs(store: Store) -> None:
     write(store, report(RUN, BEGAN, BEGAN + HOUR), usage(RUN, BEGAN, BEGAN + HOUR))
     hurt = run_id_at(BEGAN, 7)
     store.create(layout.report(hurt), b"{nonsense")
+    timeless = run_id_at(BEGAN, 6)
+    store.create_once(layout.report(timeless), report(timeless, BEGAN, BEGAN + HOUR, finished="soon").to_json())
     store.create("runs/notes.txt", b"")
     store.create("runs/20260101-000000-abcdef/report.json", b"{nonsense")  # too long ago to be read
     store.create(f"runs/{run_id_at(BEGAN, 8)}/other.json", b"{}")  # it was stopped before it began
     page = read_ledger(store, NOW - timedelta(days=28), NOW)
-    assert ([run.run_id for run in page.runs], page.unreadable) == ([RUN], [hurt])
+    assert ([run.run_id for run in page.runs], page.unreadable) == ([RUN], [timeless, hurt])
 
 
 def test_an_empty_store_has_no_runs(store: Store) -> None:
