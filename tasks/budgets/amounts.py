@@ -71,6 +71,14 @@ def months(began: float, ended: float) -> list[str]:
     return found
 
 
+def span_of(execution: ExecutionUsage) -> tuple[float, float]:
+    """From the first to the last that an execution used: nodes may outlive the process that launched them."""
+    nodes = [node for gang in execution.gangs for node in gang.nodes]
+    ended = execution.began if execution.ended is None else execution.ended
+    first = min([execution.began, *(node.started for node in nodes)])
+    return first, max([ended, *(node.released for node in nodes)])
+
+
 def shares(
     budgets: Budgets, pipeline: str, tags: Mapping[str, str], run_id: str, span: tuple[float, float]
 ) -> Iterator[Share]:

@@ -18,7 +18,7 @@ from infra.processes.process_id import has_ended
 from infra.store import Store, layout
 from infra.store.lease import held_lease, process_of
 from infra.usage.executions import executions_of
-from tasks.budgets.amounts import Share, shares, uncounted_s
+from tasks.budgets.amounts import Share, shares, span_of, uncounted_s
 
 log = logging.getLogger("trainwright")
 
@@ -40,8 +40,7 @@ def settle_run(store: Store, run_id: str, budgets: Budgets, *, ended: bool = Fal
     """
     over = _over(store, run_id, ended=ended)
     for one in over:
-        span = (one.began, one.began if one.ended is None else one.ended)
-        for share in shares(budgets, one.pipeline, one.tags, run_id, span):
+        for share in shares(budgets, one.pipeline, one.tags, run_id, span_of(one)):
             share.ledger(store).settle(Executed(run_id, one.execution), share.used(one))
     return over
 
@@ -89,8 +88,7 @@ def settle_all(store: Store, budgets: Budgets) -> list[str]:
 def _uncounted(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterator[tuple[Share, float]]:
     """The budgets by month in which executions used something that cannot be counted, with its node-seconds."""
     for one in executions:
-        span = (one.began, one.began if one.ended is None else one.ended)
-        for share in shares(budgets, one.pipeline, one.tags, one.run_id, span):
+        for share in shares(budgets, one.pipeline, one.tags, one.run_id, span_of(one)):
             seconds = uncounted_s(share.budget.limit, one, share.bounds) if share.budget.per == "month" else 0.0
             if seconds:
                 yield share, seconds

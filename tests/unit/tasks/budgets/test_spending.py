@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,13 +14,13 @@ import pytest
 from data_contracts.budgets import Budgets, BudgetWarning
 from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, UsageError
 from data_contracts.resolved import Price
-from data_contracts.usage import GangUsage, NodeUsage
+from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
 from infra.budgets.editions import apply_edition
 from infra.budgets.ledger import Executed, Ledger
 from infra.orchestrator import budget_events
 from infra.store import Store, layout, open_store
 from tasks.budgets import spending
-from tasks.budgets.amounts import Share, month_of
+from tasks.budgets.amounts import Share, month_bounds, month_of
 from tasks.budgets.refusals import nothing_left
 from tasks.budgets.settling import settle_all, settle_others
 from tasks.costs.histories import usage_of
@@ -218,6 +219,21 @@ def test_a_killed_run_is_settled_from_its_records_by_whoever_needs_the_room(stor
     settle_others(store, share, ledger)
     settle_all(store, Budgets.model_validate({"version": 1, "budgets": {"all": share.budget.model_dump()}}))
     assert ledger.balance().spent == pytest.approx(30), "once"
+
+
+def test_nodes_that_outlive_their_process_count_in_the_month_in_which_they_work(store: Store) -> None:
+    share = limited(store, {"hours": 100.0})
+    november = month_bounds("2025-11")[0]
+    node = NodeUsage(number=0, started=november - 7200, released=november + 1800)
+    lost = GangUsage(stage="train", where="w", generation=0, local=False, nodes=[node], ended="node_lost")
+    used = ExecutionUsage(
+        run_id="r0", execution="1-a", pipeline="p", model="p", tags={}, prices={}, began=november - 7200,
+        ended=november - 1800, gangs=[lost],
+    )  # fmt: skip
+    store.create_once(layout.usage("r0", "1-a", "ended"), used.to_json())
+    settle_all(store, Budgets.model_validate({"version": 1, "budgets": {"all": share.budget.model_dump()}}))
+    spent = {month: replace(share, period=month).ledger(store).balance().spent for month in ("2025-10", "2025-11")}
+    assert spent == {"2025-10": pytest.approx(2 + 1.5), "2025-11": pytest.approx(0.5)}
 
 
 def test_what_a_dead_run_holds_warns_of_no_share(store: Store) -> None:
