@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
@@ -86,8 +86,8 @@ def _gains(
 
 def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
     """The pools of the price book that keep nodes running, with what no run used, at the price of the last day."""
-    book, day = machines.prices(), f"{window.end:%Y-%m-%d}"
-    span = window.start.timestamp(), min(window.end, datetime.now(UTC)).timestamp()
+    book, end = machines.prices(), min(window.end, datetime.now(UTC))
+    span, day = (window.start.timestamp(), end.timestamp()), f"{end - timedelta(microseconds=1):%Y-%m-%d}"
     return [
         idle_pool(name, pool.kept, book.of_pool(name, day), (charge for _, charge in found), span)
         for name, pool in sorted(book.pools.items())

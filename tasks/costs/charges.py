@@ -22,6 +22,7 @@ Cause = Literal[
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 # How a generation ended of which an earlier Trainwright kept only a sum.
 ONLY_A_SUM = ""
+DAY_US = 86_400 * MICRO
 _FAILED = ("failed", "cancelled", "killed")
 
 
@@ -91,6 +92,15 @@ def charges(execution: ExecutionUsage) -> list[Charge]:
     shared = zip(made, of_process(execution, places), strict=True)
     made = [replace(one, used=one.used + share) if share.anything else one for one, share in shared]
     return [one for one in made if one.ended_us > one.began_us or one.used.anything]
+
+
+def by_day(charge: Charge) -> Iterator[Charge]:
+    """A charge cut at each midnight (UTC); one without a length stays as it is."""
+    began = charge.began_us
+    while (midnight := (began // DAY_US + 1) * DAY_US) < charge.ended_us:
+        yield charge.cut(began, midnight)
+        began = midnight
+    yield charge.cut(began, charge.ended_us)
 
 
 def _launches(gangs: Iterable[GangUsage]) -> list[list[GangUsage]]:

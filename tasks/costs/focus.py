@@ -13,14 +13,13 @@ from decimal import Decimal
 from typing import Literal
 
 from data_contracts.usage import ExecutionUsage
-from tasks.costs.charges import Charge
+from tasks.costs.charges import DAY_US, Charge, by_day
 from tasks.costs.resource_shares import MICRO
 
 Version = Literal["1.2", "1.3", "1.4"]
 VERSIONS: tuple[Version, ...] = ("1.2", "1.3", "1.4")
 Row = dict[str, str | None]
 _US_PER_HOUR = 3600 * MICRO
-DAY_US = 86_400 * MICRO
 US = "Trainwright"
 
 
@@ -95,11 +94,8 @@ def left_out_s(found: Iterable[tuple[ExecutionUsage, Charge]]) -> float:
 def _by_day(found: Sequence[tuple[ExecutionUsage, Charge]]) -> Iterator[tuple[ExecutionUsage, Charge]]:
     """Charges with a known price, cut at midnight (UTC), so that none crosses a billing period."""
     for one, charge in found:
-        began = charge.began_us
-        while charge.amount is not None and began < charge.ended_us:
-            ended = min(charge.ended_us, (began // DAY_US + 1) * DAY_US)
-            yield one, charge.cut(began, ended)
-            began = ended
+        if charge.amount is not None and charge.ended_us > charge.began_us:
+            yield from ((one, part) for part in by_day(charge))
 
 
 def _row(group: list[tuple[ExecutionUsage, Charge]], so_far: set[str]) -> Row:

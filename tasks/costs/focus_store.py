@@ -13,8 +13,8 @@ from decimal import Decimal
 from data_contracts.resolved import StoreRates
 from data_contracts.resources import NOTHING
 from data_contracts.usage import ExecutionUsage
-from tasks.costs.charges import Charge, charges
-from tasks.costs.focus import ALWAYS, DAY_US, Row, Version, columns, in_period, number, of_run, priced
+from tasks.costs.charges import DAY_US, Charge, by_day, charges
+from tasks.costs.focus import ALWAYS, Row, Version, columns, in_period, number, of_run, priced
 from tasks.costs.resource_shares import MICRO
 
 _GB = Decimal(10**9)
@@ -105,13 +105,8 @@ def _month(at_us: int) -> _Period:
 def _by_day(found: Iterable[Charged]) -> Iterator[Charged]:
     """Charges of executions whose store has prices, cut at midnight (UTC); one without a length stays as it is."""
     for one, charge in found:
-        if one.rates is None:
-            continue
-        at, first = charge.began_us, True
-        while first or at < charge.ended_us:
-            ended = min(charge.ended_us, (at // DAY_US + 1) * DAY_US)
-            yield one, charge.cut(at, ended)
-            at, first = ended, False
+        if one.rates is not None:
+            yield from ((one, part) for part in by_day(charge))
 
 
 def _of_requests(group: list[Charged], so_far: set[str]) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.month_costs import MonthLine
 from data_contracts.resolved import StoreRates
 from data_contracts.usage import ExecutionUsage, GangUsage
-from tasks.costs.charges import Charge, charges
+from tasks.costs.charges import Charge, by_day, charges
 from tasks.costs.resource_costs import ResourceCosts
 from tasks.costs.resource_shares import MICRO
 
@@ -204,6 +204,8 @@ def sums(
     trained_us: dict[tuple[str, int], int] = {}
     # What a training consumed belongs to a run as a whole, not to one of its stages or causes.
     of_runs = all(name in ("pipeline", "model", "run", "execution") or name not in _OWN for name in by)
+    if "day" in by:
+        found = [(one, part) for one, charge in found for part in by_day(charge)]
     for one, charge in found:
         words = tuple(_word(name, one, charge) for name in by)
         group = groups.setdefault(words, Sum(words=words, so_far=so_far))

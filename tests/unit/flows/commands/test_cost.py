@@ -15,6 +15,7 @@ from data_contracts.resolved import Price, StoreRates
 from data_contracts.resources import Resources
 from data_contracts.usage import ExecutionUsage
 from flows.cli import main
+from flows.commands.cost import _idle_pools, window_since
 from infra.machine.machines import THIS_MACHINE, VARIABLE
 from infra.store import Store, layout, open_store
 from tests.support.tiny import home_with_server, trainwright, work_on_a_copy, write_project
@@ -240,3 +241,12 @@ def test_a_time_that_no_calendar_has_is_a_damaged_record(used: Store, capsys: py
     used.create_once(layout.usage(RUN, "strange", "ended"), strange)
     value = json.loads(said(capsys, used.uri, "--by", "day", "--since", "2020-01-01", "--json"))
     assert (value["unreadable"], value["groups"]) == ([RUN], [])
+
+
+def test_an_idle_pool_has_the_price_of_the_last_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prices = ", ".join(f"{{date: 2025-{month}-01, currency: USD, per_hour: {month}}}" for month in (10, 11))
+    book = f"version: 1\nmachines: {{desk: {{prices: [{prices}]}}}}\npools: {{night: {{machine: desk, kept: 1}}}}\n"
+    (tmp_path / "prices.yaml").write_text(book)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "prices.yaml"))
+    [pool] = _idle_pools([], window_since("2025-10-01..2025-11-01"))
+    assert (pool.price.price_date, pool.amount) == ("2025-10-01", 744 * 10)
