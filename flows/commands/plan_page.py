@@ -37,14 +37,13 @@ def _time(found: Estimate) -> list[str]:
     rows = [(one.stage or "between", *_figures(one), one.why) for one in found.stages]
     said = table(("stage", "time", "range", "cost", "from"), rows, ("time", "cost"))
     lines += [f"  {line}" for line in said.splitlines()]
-    if found.whole is None or found.ready_at is None:
+    if found.whole is None:
         missing = [one.stage for one in found.stages if one.time is None]
         lines.append(f"  The time of the whole run is unknown, because that of {_listed(missing)} is unknown.")
     else:
-        lines.append(
-            f"  In all {in_words(found.whole.expected, SECONDS)}{_in_brackets(_range(found.whole))}: ready at "
-            f"{found.ready_at:%Y-%m-%d %H:%M} UTC if it starts now. Cost: {_whole_cost(found)}."
-        )
+        ready = "" if found.ready_at is None else f": ready at {found.ready_at:%Y-%m-%d %H:%M} UTC if it starts now"
+        whole = f"{in_words(found.whole.expected, SECONDS)}{_in_brackets(_range(found.whole))}"
+        lines.append(f"  In all {whole}{ready}. Cost: {_whole_cost(found)}.")
     if found.energy is not None and (found.energy.known or found.energy.unmetered):
         lines.append(f"  {_energy(found.energy)}")
     if found.unreadable:

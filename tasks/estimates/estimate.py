@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 from data_contracts.errors import UsageError
 from data_contracts.handoffs import Dataset
 from data_contracts.messages.sizes import ModuleSizes
+from data_contracts.price_book import price_on
 from infra.machine import machines
 from infra.machine.machines import Machine
 from infra.records.datasets import find_dataset_by_id
@@ -80,8 +82,10 @@ class Estimate:
 
     @property
     def ready_at(self) -> datetime | None:
-        """When the result would be there if the run began now."""
-        return None if self.whole is None else self.now + timedelta(seconds=self.whole.expected)
+        """When the result would be there if the run began now; None if that is unknown, or beyond the calendar."""
+        with contextlib.suppress(OverflowError):
+            return None if self.whole is None else self.now + timedelta(seconds=self.whole.expected)
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """For a program; what is unknown is null."""
@@ -229,12 +233,15 @@ def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tu
 
 def _interruptions(run: Run, past: Past, machine: Machine, time_s: float, samples: int | None) -> SpotInterruptions:
     """How often a spot node is taken away, by the book and by the pipeline's runs on spot nodes."""
-    every = run.spec.train.checkpoint.every_steps
-    between_s = CHECKPOINT_S
-    if every is not None and samples:
-        between_s = time_s * every * run.spec.train.global_batch_size / samples
+    own, auto = run.spec.train.checkpoint, run.resolved.checkpoint
+    every_s = own.every_s if auto is None else auto.every_s
+    known = [float(every_s)] if isinstance(every_s, int | float) else []
+    if own.every_steps is not None and samples:
+        known.append(time_s * own.every_steps * run.spec.train.global_batch_size / samples)
+    # No interruption costs more than what was done.
+    between_s = min([*(known or [CHECKPOINT_S]), time_s])
     lost_s = between_s / 2 + (max(past.start_s) if past.start_s else 0.0)
-    stated = [one for one in machine.prices if one.term == "spot" and one.interruptions_per_hour is not None]
-    newest = max(stated, key=lambda one: one.date).interruptions_per_hour if stated else None
-    rate, source = spot_rate(past.interruptions, past.spot_s / 3600, newest)
+    price = price_on(machine.prices, run.resolved.started[:10], term="spot")
+    stated = None if price is None else price.interruptions_per_hour
+    rate, source = spot_rate(past.interruptions, past.spot_s / 3600, stated)
     return SpotInterruptions(rate, lost_s, source)

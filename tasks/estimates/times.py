@@ -40,7 +40,7 @@ def samples_ahead(trainer: Mapping[str, Any], epoch_steps: int, global_batch: in
     limit = trainer.get("limit_train_batches")
     if isinstance(limit, int | float) and not isinstance(limit, bool) and limit >= 0:
         # As Lightning reads it, 1 is one batch and 1.0 is all of them.
-        if isinstance(limit, int) or limit > 1:
+        if isinstance(limit, int) or 1 < limit < math.inf:
             epoch_steps = min(epoch_steps, int(limit))
         elif limit < 1:
             epoch_steps = int(epoch_steps * limit)
@@ -62,7 +62,7 @@ def most_s(trainer: Mapping[str, Any]) -> float | None:
     if isinstance(limit, str) and (parts := re.fullmatch(r"(\d+):(\d\d):(\d\d):(\d\d)", limit.strip())):
         limit = dict(zip(("days", "hours", "minutes", "seconds"), map(int, parts.groups()), strict=True))
     if isinstance(limit, Mapping):
-        with contextlib.suppress(TypeError, OverflowError):
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
             return timedelta(**limit).total_seconds()
     return None
 

@@ -25,6 +25,7 @@ SAMPLES: list[tuple[dict[str, Any], int, int | None]] = [
     ({"max_epochs": 2, "limit_train_batches": 4}, 0, None),
     ({"max_epochs": 2, "limit_train_batches": 0.5}, 10, 80),
     ({"max_epochs": 2, "limit_train_batches": 1.0}, 10, 160),
+    ({"max_epochs": 2, "limit_train_batches": float("inf")}, 10, 160),
     ({"max_epochs": 0}, 10, 0),
     ({"max_time": "00:01:00:00"}, 10, None),  # Lightning trains until then
 ]
@@ -76,7 +77,9 @@ def test_training_time(case: str) -> None:
 @pytest.mark.parametrize(
     ("limit", "seconds"),
     [
-        (None, None), ("01:02:03:04", 93_784), ({"hours": 1}, 3600), ({"weeks_": 1}, None), ("an hour", None), (7, None)
+        (None, None),
+        ("01:02:03:04", 93_784), ({"hours": 1}, 3600), ({"weeks_": 1}, None), ("an hour", None), (7, None),
+        ({"hours": float("nan")}, None), ({"hours": float("inf")}, None),
     ],
 )  # fmt: skip
 def test_the_longest_that_steps_take(limit: Any, seconds: float | None) -> None:
