@@ -91,8 +91,14 @@ class Sensor:
         return Look("started", 0, f"Started {started[-1]}, which an earlier look left.") if started else found
 
     def reset(self, to: Literal["now", "beginning"]) -> str:
-        """Set the cursor: all files that are there count as seen, or none; returns what happens next."""
-        files = self._marks() if to == "now" else {}
+        """Set the cursor: all files that are there count as seen, or none; returns what happens next.
+
+        UsageError while files change, or if another sensor is at work.
+        """
+        try:
+            files = self._marks() if to == "now" else {}
+        except StillArriving as error:
+            raise UsageError(f"Files of {self.pipeline} change while they are listed.", remedy="Try again.") from error
         steps, cursor = self._numbers(), self._pointer.read()
         known = None
         with contextlib.suppress(CorruptError):

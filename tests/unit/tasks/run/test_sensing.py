@@ -156,6 +156,14 @@ def test_a_cursor_that_was_deleted_reruns_nothing_until_a_person_decides(begun: 
     assert begun.look().what == "nothing"
 
 
+def test_files_that_change_while_a_cursor_is_reset_are_one_sentence(begun: Site) -> None:
+    def listed() -> dict[str, str]:
+        raise StillArriving
+
+    with pytest.raises(UsageError, match="Files of tiny change while they are listed. Try again."):
+        Sensor(begun.store, "tiny", listed, set, 0).reset("now")
+
+
 def test_a_sensor_that_was_killed_in_its_first_look_goes_on(begun: Site) -> None:
     (begun.folder / schedule_paths.sensor_cursor("tiny")).unlink()
     begun.files["/in/b"] = "1"
