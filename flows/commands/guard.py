@@ -167,7 +167,7 @@ def fail(error: TrainwrightError, arguments: argparse.Namespace) -> int:
 def _explain(error: TrainwrightError, *, sentence: bool = True) -> None:
     if os.environ.get(LOG_FORMAT) == "json":
         more: dict[str, Any] = {"exception": error.user_traceback} if error.user_traceback else {}
-        print(json_line("error", str(error), cause=error.cause, **more), file=sys.stderr)
+        print(json_line("error", str(error), logger=log.name, cause=error.cause, **more), file=sys.stderr)
         return
     if error.user_traceback:
         print(printable(error.user_traceback.rstrip()), file=sys.stderr)

@@ -38,7 +38,8 @@ def _of(environ: Mapping[str, str], name: str) -> str:
     return (environ.get(f"{_OTLP}TRACES_{name}") or environ.get(f"{_OTLP}{name}") or "").strip()
 
 
-def _is_url(text: str) -> bool:
+def is_url(text: str) -> bool:
+    """Whether a text is an address of HTTP with a host."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -57,7 +58,7 @@ def _is_share(text: str) -> bool:
 # Name after OTEL_EXPORTER_OTLP_ (and OTEL_EXPORTER_OTLP_TRACES_), or the whole name; whether a value is fine; what it
 # has to be.
 _CHECKS: tuple[tuple[str, Callable[[str], bool], str], ...] = (
-    ("ENDPOINT", _is_url, "a URL such as http://collector:4318"),
+    ("ENDPOINT", is_url, "a URL such as http://collector:4318"),
     ("PROTOCOL", lambda text: text == "http/protobuf", "http/protobuf, which is all that Trainwright sends"),
     ("HEADERS", lambda text: _PAIRS.fullmatch(text) is not None, "a list such as name=value,name=value"),
     ("TIMEOUT", _is_positive, "a number above 0"),

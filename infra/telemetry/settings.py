@@ -15,6 +15,7 @@ from data_contracts.errors import UsageError
 from infra.files.atomic import replace_private
 from infra.files.locks import locked
 from infra.machine.settings import state_folder
+from infra.telemetry.otlp_settings import is_url
 
 # A port such as `9400`, or a range such as `9400-9409` of which the first free one is taken.
 METRICS_PORT = "TRAINWRIGHT_METRICS_PORT"
@@ -95,16 +96,10 @@ def _ports(text: str) -> tuple[int, ...]:
 
 
 def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
-        secret = parts.username is not None or parts.password is not None
-    except ValueError:
-        fine, secret = False, False
-    if secret:
+    if not is_url(url):
+        raise UsageError(f"{METRICS_PUSH} is not a URL such as http://gateway:9091.")
+    if "@" in urlsplit(url).netloc:
         raise UsageError(
             f"{METRICS_PUSH} holds a password, which logs would show.",
             remedy=f"Leave it out: the secret in {METRICS_TOKEN_FILE} is sent as a bearer token.",
         )
-    if not fine:
-        raise UsageError(f"{METRICS_PUSH} is not a URL such as http://gateway:9091.")

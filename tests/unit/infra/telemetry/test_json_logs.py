@@ -87,5 +87,5 @@ def test_a_command_that_fails_says_so_in_json(tmp_path: Path) -> None:
     env = {**os.environ, LOG_FORMAT: "json", "TRAINWRIGHT_HOME": str(tmp_path / "home")}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
-    assert (done.returncode, lines[-1]["level"]) == (2, "error")
+    assert (done.returncode, lines[-1]["level"], lines[-1]["logger"]) == (2, "error", "trainwright")
     assert "none.yaml" in lines[-1]["message"]
