@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from data_contracts.resolved import Resolved
+from data_contracts.resolved import Price, Resolved
+from data_contracts.run_report import RunReport
 from data_contracts.usage import HERE, ExecutionUsage, GangUsage, NodeUsage
 from infra.store import Store, layout
+from infra.store.records import parsed
 from infra.usage.executions import executions_of
 from tasks.run.report import latest_report
 from tasks.run.run import Run
@@ -51,24 +53,28 @@ def _seconds(moment: str) -> float:
 
 
 def _of_report(store: Store, run_id: str) -> list[ExecutionUsage]:
-    """The cost in the report of a run of an earlier Trainwright, which counted the nodes that trained."""
+    """The cost in the report of a run of an earlier Trainwright. CorruptError if its figures cannot be."""
     resolved = store.find_as(layout.resolved(run_id), Resolved.from_json)
     report = latest_report(store, run_id)
     if resolved is None or report is None:
         return []
+    price = resolved.price
+    return [parsed(layout.report(run_id), lambda known: _as_execution(run_id, known, price), report)]
+
+
+def _as_execution(run_id: str, report: RunReport, price: Price) -> ExecutionUsage:
+    """An execution that used what a report says, which counted the nodes that trained."""
     ended = _seconds(report.finished or report.started)
     node = NodeUsage(number=0, started=ended - report.cost.node_seconds, released=ended)
     gang = GangUsage(stage="train", where=f"runs/{run_id}", generation=0, local=False, nodes=[node], ended="")
-    return [
-        ExecutionUsage(
-            run_id=run_id,
-            execution=EARLIER,
-            pipeline=report.pipeline,
-            model=report.model.name if report.model is not None else report.pipeline,
-            tags=report.tags,
-            prices={"train": resolved.price, HERE: resolved.price},
-            began=ended,
-            ended=ended,
-            gangs=[gang] if report.cost.node_seconds else [],
-        )
-    ]
+    return ExecutionUsage(
+        run_id=run_id,
+        execution=EARLIER,
+        pipeline=report.pipeline,
+        model=report.model.name if report.model is not None else report.pipeline,
+        tags=report.tags,
+        prices={"train": price, HERE: price},
+        began=ended,
+        ended=ended,
+        gangs=[gang] if report.cost.node_seconds else [],
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from data_contracts.errors import UsageError
 from data_contracts.month_costs import MonthCosts, MonthLine
 from data_contracts.resolved import StoreRates
 from data_contracts.resources import Resources
+from data_contracts.run_report import Cost, RunReport
 from infra.gc import Limits
 from infra.store import Store, layout, open_store
 from tasks.costs.months import deleted_runs, keep_months, kept_costs, month_before, month_costs, month_named
@@ -50,6 +52,21 @@ def test_a_store_price_that_somebody_made_negative_is_a_damaged_record(store: St
     one["rates"]["put_per_1000"] = -1.0
     store.create_once(layout.usage(RUN, "e1", "ended"), one)
     assert month_costs(store, NOVEMBER, LATER).unreadable == [RUN]
+
+
+@pytest.mark.parametrize("change", [{"finished": "soon"}, {"cost": Cost(node_seconds=1e15)}])
+def test_a_report_of_an_earlier_version_that_cannot_be_is_a_damaged_record(
+    change: dict[str, object], tmp_path: Path, repository: Path
+) -> None:
+    shutil.copytree(repository / "tests/golden/store-v1/store", tmp_path / "old")
+    old = open_store(str(tmp_path / "old"))
+    run_id, *others = old.list(layout.runs())
+    report = old.read_as(layout.report(run_id), RunReport.from_json).model_copy(update=change)
+    (tmp_path / "old" / layout.report(run_id)).unlink()
+    old.create_once(layout.report(run_id), report.to_json())
+    found = month_costs(old, month_named("2026-11"), datetime(2026, 12, 2, tzinfo=UTC))
+    assert found.unreadable == [run_id]
+    assert {line.run_id for line in found.lines} <= set(others)
 
 
 def test_a_month_is_kept_once_it_is_over_and_stays(store: Store) -> None:
