@@ -101,7 +101,13 @@ def window_since(since: str) -> Window:
     try:
         day = datetime.fromisoformat(since)
     except ValueError:
-        window = parse_window(since, now)
+        try:
+            window = parse_window(since, now)
+        except UsageError as error:
+            if ".." in since:
+                raise
+            remedy = "Name a length such as 7d or 12h, or a day such as 2026-11-20."
+            raise UsageError(f"--since: {since!r} cannot be read.", remedy=remedy) from error
     else:
         window = Window(day if day.tzinfo else day.replace(tzinfo=UTC), now)
     if window.start >= now:

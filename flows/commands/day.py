@@ -32,6 +32,10 @@ def day(arguments: argparse.Namespace) -> Answer:
 
     path = Path(arguments.html)
     _refuse_other_file(path)
+    if ".." in (arguments.since or ""):
+        raise UsageError(
+            "--since: a page of a day ends now, so it has no END.", remedy="Name its beginning: --since 7d."
+        )
     since = None if arguments.since is None else window_since(arguments.since).start
     found = day_of(known_store_list(arguments.store), read_objectives(arguments.objectives), since)
     try:

@@ -41,10 +41,12 @@ def bars(drawn: Sequence[Bar], title: str, *, low: float = 0.0, high: float | No
         end, good = scale.at(one.value), scale.at(one.value - one.wasted)
         picture.text((_LEFT - 12, top + 19), one.name, size=13, anchor="end", room=_LEFT - 14)
         picture.rect((_LEFT, top + 5, scale.end - _LEFT, 19), PANEL, radius=3)
-        picture.rect((_LEFT, top + 5, max(good - _LEFT, 1.5), 19), one.colour, radius=3, more=' fill-opacity="0.85"')
+        if one.wasted <= 0 or good - _LEFT >= 0.01:
+            more = ' fill-opacity="0.85"'
+            picture.rect((_LEFT, top + 5, max(good - _LEFT, 1.5), 19), one.colour, radius=3, more=more)
         if one.wasted > 0:
             more = ' fill-opacity="0.8"'
-            picture.rect((good, top + 5, end - good, 19), "var(--bad,#e0533d)", radius=3, more=more)
+            picture.rect((good, top + 5, max(end - good, 1.5), 19), "var(--bad,#e0533d)", radius=3, more=more)
         picture.text((scale.end + 8, top + 19), one.figure, size=12, fill=SOFT, room=_WIDTH - scale.end - 8)
         picture.tip((0, top, _WIDTH, _ROW), f"{one.name}: {one.figure}")
     return picture.svg()

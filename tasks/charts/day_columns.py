@@ -38,15 +38,18 @@ def day_columns(days: Sequence[DayColumn], colours: Mapping[str, str], title: st
     _legend(picture, lines, colours)
     up = Scale(0, max(sums), top + _HIGH, top)
     whole = all(float(value).is_integer() for day in days for value in day.parts.values())
-    for value, words in up.ticks(3):
-        if whole and not float(value).is_integer():
-            continue
-        y = up.at(value)
-        picture.line((_LEFT, y, _RIGHT, y), GRID)
-        picture.text((_LEFT - 6, y + 4), words.removesuffix(".0"), size=11, anchor="end", fill=SOFT)
-    wide = (_RIGHT - _LEFT) / len(days)
+    ticks = [
+        (up.at(value), words.removesuffix(".0"))
+        for value, words in up.ticks(3)
+        if not whole or float(value).is_integer()
+    ]
+    left = max(_LEFT, *(width_of(words, 11) + 8 for _, words in ticks))
+    for y, words in ticks:
+        picture.line((left, y, _RIGHT, y), GRID)
+        picture.text((left - 6, y + 4), words, size=11, anchor="end", fill=SOFT)
+    wide = (_RIGHT - left) / len(days)
     for number, day in enumerate(days):
-        x = _LEFT + number * wide
+        x = left + number * wide
         _column(picture, day, names, colours, up, (x + wide * 0.14, wide * 0.72))
         picture.text((x + wide / 2, top + _HIGH + 16), day.day[-2:], size=11, anchor="middle", fill=SOFT)
         said = ", ".join(f"{name} {day.parts[name]:,.4g}" for name in names if day.parts.get(name, 0) > 0)

@@ -84,10 +84,10 @@ def _section(word: str, lines: Sequence[MonthLine]) -> Markup:
     drawn = [
         Bar(one.words[0], one.node_seconds / 3600, one.money, wasted=one.wasted_s / 3600) for one in groups[:_BARS]
     ]
-    picture = bars(drawn, f"{title}: node-hours, with what was no work")
+    picture = bars(drawn, f"{title}: node-hours, with what was not work")
     return section(
         title,
-        chart(picture, "Node-hours; the red part was no work. At the end of each bar: its cost.") if picture else "",
+        chart(picture, "Node-hours; the red part was not work. At the end of each bar: its cost.") if picture else "",
         _table(word, groups),
     )
 

@@ -47,7 +47,12 @@ def _needs(day: Day, store: StoreDay) -> Iterator[Need]:
                 tone, "objective", f"{result.name}: {alert.sentence}", f"trainwright slo {shlex.quote(store.uri)}"
             )
     for run, what in store.waits:
-        yield Need("warn", "approval", f"{run.pipeline} waits {what}".rstrip(), f"trainwright approve {run.run_id}")
+        yield Need(
+            "warn",
+            "approval",
+            f"{run.pipeline} waits {what}".rstrip(),
+            f"trainwright approve {run.run_id} --reason WHY",
+        )
     for run in store.runs:
         if run.verdict == "died":
             sentence = f"the process of a run of {run.pipeline} died in {run.stage or 'its beginning'}"
@@ -75,7 +80,8 @@ def _of_the_store(day: Day, store: StoreDay) -> Iterator[Need]:
         since = day.since.astimezone(UTC).isoformat()
         went_wrong = [one for one in node.mishaps if _moment(one.at) >= _moment(since)]
         if went_wrong and not node.is_drained:
-            sentence = f"node {node.name}: {len(went_wrong)} mishaps, the last one a {words(went_wrong[-1].kind)}"
+            mishaps = "1 mishap" if len(went_wrong) == 1 else f"{len(went_wrong)} mishaps"
+            sentence = f"node {node.name}: {mishaps}, the last one a {words(went_wrong[-1].kind)}"
             yield Need("warn", "node", sentence, f"trainwright nodes {shlex.quote(store.uri)}")
     if store.unreadable:
         number = len(store.unreadable)

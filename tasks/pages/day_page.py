@@ -155,7 +155,7 @@ def _goodput(day: Day, store: StoreDay) -> Markup:
     whole = sum(causes.values())
     wasted = sorted(((hours, cause) for cause, hours in causes.items() if cause != "work"), reverse=True)
     named = ", ".join(f"{cause} {hours / whole:.1%}" for hours, cause in wasted[:5] if hours > 0)
-    said = f"Goodput {causes.get('work', 0.0) / whole:.1%}. No work: {named or 'nothing'}." if whole > 0 else ""
+    said = f"Goodput {causes.get('work', 0.0) / whole:.1%}. Not work: {named or 'nothing'}." if whole > 0 else ""
     return section(
         "Goodput",
         chart(

@@ -35,7 +35,7 @@ def objective_section(store: StoreDay) -> Markup:
     return section(
         "Objectives",
         table(("objective", "state", "target", "28 days", "good", "budget left", "alert"), rows, numbers=[2, 3, 4, 5]),
-        tag("p", "Of 28 days. A run that the contract or a gate refused is good: the line did its work.", kind="soft"),
+        tag("p", "Over 28 days. A run that the contract or a gate refused is good: it did its work.", kind="soft"),
     )
 
 
@@ -75,7 +75,7 @@ def champion_section(store: StoreDay, now: datetime) -> Markup:
     more = len(store.champions) - len(rows)
     return section(
         "Champions",
-        table(("alias", "version", "there for", "canary"), rows, numbers=[1]),
+        table(("alias", "version", "age", "canary"), rows, numbers=[1]),
         tag("p", f"{more:,} more aliases; `trainwright status` lists them.", kind="soft") if more > 0 else NOTHING,
     )
 

@@ -6,7 +6,7 @@ from tasks.charts.bars import Bar, bars
 from tasks.charts.picture import BLUE
 from tasks.pages.html import NOTHING, Markup, chart, facts, page, section, table, tag
 from tasks.profile.profile import Profiled
-from tasks.profile.verdict import PARTS, SENTENCES, Comparison
+from tasks.profile.verdict import NAMES, PARTS, SENTENCES, Comparison
 from tasks.run.run import Run
 
 _COLOURS = {
@@ -15,17 +15,6 @@ _COLOURS = {
     "synchronisation": "var(--violet,#8454cc)",
     "checkpoint": "var(--teal,#127f8b)",
     "callbacks": "var(--pink,#c43d7d)",
-}
-_NAMES = {
-    "data": "data",
-    "transfer": "copies to the device",
-    "communication": "communication",
-    "checkpoint": "checkpoints",
-    "callbacks": "callbacks and logging",
-    "compute": "compute",
-    "memory": "memory",
-    "calls": "many small operations",
-    "unknown": "the module's own work",
 }
 
 
@@ -44,7 +33,7 @@ def profile_page(run: Run, found: Profiled) -> str:
 
 def sentence(found: Profiled) -> str:
     """What bounds a step, and what the change gave, in one line."""
-    said = f"bound by {_NAMES[found.bound]}"
+    said = f"bound by {NAMES[found.bound]}"
     if found.change is None:
         return said
     return f"{said}; {found.change.what} {result(found)}"
@@ -71,7 +60,7 @@ def _head(run: Run, found: Profiled) -> Markup:
     return tag(
         "header",
         tag("p", f"{run.spec.name} · profile of {run.run_id}", kind="eyebrow"),
-        tag("h1", f"Bound by {_NAMES[found.bound]}"),
+        tag("h1", f"Bound by {NAMES[found.bound]}"),
         tag("p", SENTENCES[found.bound], kind="why"),
         tag("p", f"{found.change.what} {result(found)}", kind="next") if found.change else NOTHING,
         facts(
@@ -91,12 +80,12 @@ def _head(run: Run, found: Profiled) -> Markup:
 def _parts(found: Profiled) -> Markup:
     total = sum(found.parts.values()) or 1.0
     drawn = [
-        Bar(PARTS[part], seconds, f"{_time(seconds)}  {seconds / total:.1%}", _COLOURS.get(part, BLUE))
+        Bar(PARTS[part], seconds, f"{_time(seconds)}, {seconds / total:.1%}", _COLOURS.get(part, BLUE))
         for part, seconds in found.parts.items()
     ]
     note = (
-        "Each second belongs to the innermost part that was running, on rank 0. A checkpoint's share is the time of "
-        "one, divided by the steps between two."
+        "The times are those of rank 0, and the parts do not overlap. The time of a checkpoint is divided by the steps "
+        "from one checkpoint to the next."
     )
     return section("Where a step's time goes", chart(bars(drawn, "Seconds of a mean step by part")), _soft(note))
 
@@ -167,7 +156,7 @@ def _method(found: Profiled) -> Markup:
     profile = found.profile
     lines = [
         f"{len(profile.step_s)} steps of a training of their own were timed after a warm-up, without torch's profiler. "
-        "The training was in scratch: it left no checkpoint, and its weights are those that the module makes.",
+        "The training ran in a temporary folder: it left no checkpoint. Its weights are those that the module makes.",
         "Loggers of the config were left out. Callbacks ran.",
         f"The trace holds {profile.traced} later steps, under torch's profiler. Open it in ui.perfetto.dev, or in "
         "chrome://tracing. It holds names and times, and no values."

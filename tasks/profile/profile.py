@@ -19,7 +19,17 @@ from infra import scratch
 from infra.child import run_child
 from infra.records.datasets import local_dataset, mixed
 from tasks.profile.changes import Change, change_for
-from tasks.profile.verdict import Bound, Comparison, Roofline, bound_by, compare, parts_of, roofline, steps_between
+from tasks.profile.verdict import (
+    NAMES,
+    Bound,
+    Comparison,
+    Roofline,
+    bound_by,
+    compare,
+    parts_of,
+    roofline,
+    steps_between,
+)
 from tasks.run.run import Run
 
 # Steps before the first that is timed, timed steps, and steps of the trace.
@@ -90,7 +100,7 @@ def profile(run: Run, dataset: Dataset | None) -> Profiled:
         change = change_for(bound, before, settings, os.cpu_count() or 1)
         after, failed = None, ""
         if change is not None:
-            log.info("profile: bound by %s; measuring the change: %s", bound, change.what)
+            log.info("profile: bound by %s; measuring the change: %s", NAMES[bound], change.what)
             after, failed = _try(run, dataset, change, folder.path)
     comparison = None if change is None or after is None else _compared(before, after, settings, change)
     return Profiled(before, parts, roof, bound, change, comparison, after, failed, trace)

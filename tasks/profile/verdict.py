@@ -25,6 +25,18 @@ PARTS = {
 _WORK = ("forward", "backward", "optimizer")
 # Below this share of what the device can do, neither arithmetic nor memory limits a step, but the number of its calls.
 _BUSY = 0.25
+# What bounds a step, as people read it.
+NAMES: dict[Bound, str] = {
+    "data": "data",
+    "transfer": "copies to the device",
+    "communication": "communication",
+    "checkpoint": "checkpoints",
+    "callbacks": "callbacks and logging",
+    "compute": "compute",
+    "memory": "memory",
+    "calls": "many small operations",
+    "unknown": "the module's own work",
+}
 SENTENCES: dict[Bound, str] = {
     "data": "Steps wait for data longer than for anything else.",
     "transfer": "Copying batches to the device takes longer than anything else.",

@@ -51,7 +51,7 @@ class Outlook:
         spacing = f"a checkpoint every {in_words(self.every_s)}"
         if not self.is_measured:
             return f"{spacing}, because {self.why}"
-        best = f"{spacing} loses least ({self.loss:.2%} of the time expected: {self.why})"
+        best = f"{spacing} loses least (an expected {self.loss:.2%} of the time: {self.why})"
         if self.own_s is None or self.own_loss is None:
             return best
         if self.own_loss <= _WORSE * self.loss or self.own_loss - self.loss <= _MUCH:
@@ -72,8 +72,8 @@ def outlook(spec: PipelineSpec, past: Interruptions) -> Outlook:
     node_days = past.node_seconds / DAY_S
     gang = "a node fails" if nodes == 1 else f"one of {nodes} nodes fails"
     why = (
-        f"a checkpoint stops the steps for {in_words(stall_s)}, and {gang} about once in {in_words(mtbf_s)}, by {seen} "
-        f"in {node_days:{',.0f' if node_days >= 10 else '.2g'}} node-days and one in 150 where nothing is known"
+        f"a checkpoint stops the steps for {in_words(stall_s)}, and {gang} about once in {in_words(mtbf_s)}, from "
+        f"{seen} in {node_days:{',.0f' if node_days >= 10 else '.2g'}} node-days and an assumed one in 150"
     )
     return Outlook(
         every_s,

@@ -80,6 +80,8 @@ def test_the_page_replaces_a_page_of_a_day_and_no_other_file(
     assert "is not a page of a day" in said(capsys, *words, str(link), code=2)
     assert "cannot be written" in said(capsys, *words, str(tmp_path / "no" / "day.html"), code=2)
     assert "lies in the future" in said(capsys, *words, str(tmp_path / "b.html"), "--since", "2999-01-01", code=2)
+    span = ("--since", "2026-01-01..2026-01-02")
+    assert "a page of a day ends now" in said(capsys, *words, str(tmp_path / "b.html"), *span, code=2)
     assert "--since has no effect" in said(capsys, "status", "--since", "2h", code=2)
 
 

@@ -122,6 +122,12 @@ def test_two_sides_share_a_panel() -> None:
     assert [name for name, _ in drawn] == ["loss"]
 
 
+def test_a_bar_that_was_all_wasted_has_no_good_part() -> None:
+    picture = bars([Bar("start", 2.0, "2 h", "green", wasted=2.0), Bar("end", 1e-9, "0 h", "green", wasted=1e-9)], "t")
+    assert "green" not in picture
+    assert picture.count("--bad") == 2
+
+
 def test_confusion_counts_every_row_and_puts_rare_classes_together() -> None:
     truth, prediction = DRAW.integers(0, 40, 3000), DRAW.integers(0, 40, 3000)
     names, counts = confusion_counts(truth, prediction)

@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from tasks.charts.day_columns import DayColumn, day_columns
+from tasks.charts.picture import width_of
 from tests.support.pictures import texts_of
 
 COLOURS = {"promoted": "green", "failed": "red"}
@@ -34,6 +35,13 @@ def test_the_parts_of_a_day_stand_on_each_other() -> None:
     assert not {"never", "0.5", "1.5"} & set(texts)
     assert "2026-11-01: promoted 3, failed 1 (runs)" in picture
     assert "2026-11-02: nothing (runs)" in picture
+
+
+def test_the_labels_of_small_values_are_whole() -> None:
+    shown = ET.fromstring(day_columns(days({"promoted": 0.0072}), COLOURS, "title", "hours"))
+    texts = [one for one in shown.iter("{http://www.w3.org/2000/svg}text") if one.get("text-anchor") == "end"]
+    assert "0.0050" in [one.text for one in texts]
+    assert all(float(one.get("x", 0)) >= width_of(one.text or "", 11) for one in texts)
 
 
 def test_fourteen_days_of_anything_fit() -> None:

@@ -88,7 +88,8 @@ def test_what_waits_or_died_or_is_damaged_needs_a_person(store: Store) -> None:
     hurt = run_id_at(began, 1)
     store.create(layout.report(hurt), b"{nonsense")
     commands = [one.command for one in needs(seen(store))]
-    assert commands == [f"trainwright resume {dead}", f"trainwright show {hurt}", f"trainwright approve {waiting}"]
+    answer = f"trainwright approve {waiting} --reason WHY"
+    assert commands == [f"trainwright resume {dead}", f"trainwright show {hurt}", answer]
     title, counted, _ = day_rows(seen(store))
     assert (title, counted) == ("3 things need a person", "1 failed, 1 not ended.")
 
@@ -113,7 +114,7 @@ def test_budgets_and_nodes(store: Store) -> None:
     before = store.stored()
     assert sentences(seen(store)) == [
         ("bad", f"nothing is left of mine: 0.00 of 1.00 node-hours left ({share.period})"),
-        ("warn", "node n<b>1: 1 mishaps, the last one a straggler"),
+        ("warn", "node n<b>1: 1 mishap, the last one a straggler"),
     ]
     assert store.stored() == before  # the page only reads
     decide(store, "n<b>1", drained=True, reason="<script>alert(1)</script>")

@@ -36,8 +36,8 @@ def test_without_a_measured_checkpoint_it_is_the_default(tmp_path: Path) -> None
 def test_a_plan_says_what_loses_least_and_why() -> None:
     found = outlook(spec("auto"), PAST)
     assert found.line == (
-        "a checkpoint every 2.04 h loses least (0.05% of the time expected: a checkpoint stops the steps for 2 s, and "
-        "a node fails about once in 156 d, by 3 failures in 400 node-days and one in 150 where nothing is known)"
+        "a checkpoint every 2.04 h loses least (an expected 0.05% of the time: a checkpoint stops the steps for 2 s, "
+        "and a node fails about once in 156 d, from 3 failures in 400 node-days and an assumed one in 150)"
     )
 
 
