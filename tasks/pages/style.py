@@ -46,7 +46,7 @@ svg{display:block;max-width:100%;height:auto}
 color:var(--tone,var(--soft));border:1px solid currentColor}
 footer{color:var(--soft);font-size:.82rem;padding:0 .3rem}footer p{max-width:none}
 @media (max-width:700px){main{padding:.7rem .6rem 2rem}header,section{padding:1rem;border-radius:10px}
-h1{font-size:1.6rem}table{min-width:34rem}.chart svg{max-width:none}}
+h1{font-size:1.6rem}table{width:max-content;min-width:100%}td{max-width:14rem}.chart svg{max-width:none}}
 @media print{:root{--ink:#000;--soft:#444;--grid:#bbb;--panel:#f2f2f2;--paper:#fff;--page:#fff;--good:#17713f;
 --bad:#b3301e;--warn:#8f5600;--blue:#245bb0;--orange:#b3530f;--violet:#6a3db3;--pink:#a02c63;--teal:#0d6a74}
 @page{margin:14mm}

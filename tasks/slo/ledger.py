@@ -134,6 +134,8 @@ def described(
     # A run that ended and was resumed has a report, and a process whose signs of life are newer.
     if so_far and (finished is None or last > finished):
         verdict, cause = ("running", "") if now_s - last < SILENT_S else ("died", "crashed")
+    elif report is None and now_s - last >= SILENT_S:  # its process ended without a report
+        verdict, cause = "died", "crashed"
     stages = [stage.name for one in done for stage in one.stages]
     return LedgerRun(
         run_id=run_id,

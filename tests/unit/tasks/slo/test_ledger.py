@@ -67,6 +67,14 @@ def test_a_run_without_a_sign_of_life_for_an_hour_has_died(store: Store, ago: ti
     assert read_ledger(store, NOW - timedelta(minutes=30), NOW).runs == ([one] if verdict == "running" else [])
 
 
+@pytest.mark.parametrize(("ago", "verdict"), [(timedelta(minutes=59), "unknown"), (timedelta(minutes=61), "died")])
+def test_a_run_that_ended_an_hour_ago_without_a_report_has_died(store: Store, ago: timedelta, verdict: str) -> None:
+    write(store, None, usage(RUN, BEGAN, NOW - ago))
+    one = only(store)
+    assert (one.verdict, one.ended) == (verdict, (NOW - ago).timestamp())
+    assert one.blame == ("infrastructure" if verdict == "died" else "open")
+
+
 def test_the_time_that_a_run_waits_for_a_person_is_not_its_own(store: Store) -> None:
     began, answered = BEGAN.timestamp(), BEGAN.timestamp() + 3 * 3600
     stage = StageUsage(name="promote", began=began + 10, ended=began + 20, status="waiting")
