@@ -14,6 +14,8 @@ from infra.telemetry.exposition import Samples, page
 
 # A client that sends nothing for so long is left.
 CLIENT_S = 10.0
+# Whoever reaches the port may connect, and each client takes a thread and a file descriptor of the run.
+MOST_CLIENTS = 16
 PATH = "/metrics"
 
 
@@ -22,6 +24,20 @@ class _Server(ThreadingHTTPServer):
     # Another process must not be able to listen on the same port, and this one not beside another.
     allow_reuse_address = False
     allow_reuse_port = False
+
+    def __init__(self, *arguments: Any) -> None:
+        self._places = threading.BoundedSemaphore(MOST_CLIENTS)
+        super().__init__(*arguments)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether there is a place for another client; `process_request_thread` frees it."""
+        return self._places.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is nobody's fault."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import http.client
+import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from infra.telemetry.catalogue import Sample
-from infra.telemetry.endpoint import Endpoint
+from infra.telemetry.endpoint import MOST_CLIENTS, Endpoint
 
 TOKEN = "a-secret-of-the-test"
 
@@ -44,6 +46,19 @@ def test_nobody_else_gets_anything(path: str, token: str | None, endpoint: Endpo
 def test_there_is_nothing_else(endpoint: Endpoint) -> None:
     assert answer(endpoint.port, "/")[0] == 404
     assert answer(endpoint.port, "/metrics?x=1")[0] == 200
+
+
+def test_clients_that_send_nothing_take_few_threads_and_files_of_the_run(endpoint: Endpoint) -> None:
+    before, address = threading.active_count(), ("127.0.0.1", endpoint.port)
+    silent = [socket.create_connection(address, timeout=10) for _ in range(MOST_CLIENTS)]
+    with socket.create_connection(address, timeout=10) as more:
+        assert more.recv(1) == b"", "one too many is turned away at once"
+    assert threading.active_count() <= before + MOST_CLIENTS
+    for one in silent:
+        one.close()
+    while threading.active_count() > before:
+        pass
+    assert answer(endpoint.port)[0] == 200
 
 
 def test_a_port_that_is_taken_leaves_the_next_of_the_range(endpoint: Endpoint) -> None:
