@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from data_contracts.ci_report import CaseStatus, CiCase, CiReport
 from data_contracts.contract.suites import SEVERITIES
@@ -41,8 +41,8 @@ def report_of_run(report: RunReport, facts: Facts | None) -> CiReport:
     """
     error = None if report.error is None else from_json(report.error)
     sentence = sentence_of(report)
-    quiet = facts is None or facts.run.withholds
-    mistakes = _mistakes(error) if isinstance(error, SpecError) and not quiet else []
+    shown = None if facts is None or facts.run.withholds else facts
+    mistakes = _mistakes(error) if isinstance(error, SpecError) and shown is not None else []
     contract = None if facts is None else facts.contract
     return CiReport(
         pipeline=report.pipeline,
@@ -51,7 +51,11 @@ def report_of_run(report: RunReport, facts: Facts | None) -> CiReport:
         exit_code=report.exit_code,
         cause="" if error is None else error.cause,
         sentence=sentence,
-        cases=(*mistakes, *_stages(report.stages, sentence, quiet=quiet), *([] if facts is None else _found(facts))),
+        cases=(
+            *mistakes,
+            *_stages(report.stages, sentence, {} if shown is None else _in_numbers(shown)),
+            *([] if facts is None else _found(facts)),
+        ),
         suite="" if contract is None else contract.suite_digest,
         # With another verdict, a report names the version that the alias still names.
         model=report.model if report.verdict in ("promoted", "canary", "unchanged") else None,
@@ -101,12 +105,26 @@ def _mistakes(error: TrainwrightError) -> list[CiCase]:
     return list(_numbered(cases))
 
 
-def _stages(stages: Sequence[StageResult], failure: str, *, quiet: bool) -> Iterator[CiCase]:
+def _in_numbers(facts: Facts) -> dict[str, str]:
+    """What stages did, by their name. Their own sentences may quote a row, even of accepted data, or a person."""
+    said: dict[str, str] = {}
+    if (contract := facts.contract) is not None:
+        met = contract.expectations - len(contract.failures)
+        aside = f", {contract.quarantine.rows:,} of them set aside" if contract.quarantine is not None else ""
+        said["validate"] = f"{contract.rows:,} rows{aside}; {met} of {contract.expectations} expectations met"
+    if (dataset := facts.dataset) is not None:
+        said["shard"] = ", ".join(f"{split} {dataset.rows(split):,} rows" for split in dataset.splits)
+    if facts.checkpoint is not None:
+        said["train"] = f"step {facts.checkpoint.step:,}"
+    return said
+
+
+def _stages(stages: Sequence[StageResult], failure: str, said: Mapping[str, str]) -> Iterator[CiCase]:
     """Each stage of the line, in order.
 
     Args:
-        failure: why the run failed, in place of the stage's own text, which may quote a row.
-        quiet: leave out what stages say that did not fail, too.
+        failure: why the run failed.
+        said: what a stage did that did not fail, by its name.
     """
     ended = {stage.name: stage for stage in stages}
     for name, section in SECTIONS.items():
@@ -115,8 +133,8 @@ def _stages(stages: Sequence[StageResult], failure: str, *, quiet: bool) -> Iter
             yield CiCase(kind="stage", name=name, status="skipped", sentence="The run did not get so far.")
             continue
         status = _STAGES.get(stage.status, "failed")
-        said = "" if quiet else stage.sentence
-        sentence = failure if status == "failed" else f"{stage.status}{': ' * bool(said)}{said}"
+        done = said.get(name, "")
+        sentence = failure if status == "failed" else f"{stage.status}{': ' * bool(done)}{done}"
         yield CiCase(kind="stage", name=name, status=status, sentence=sentence, seconds=stage.seconds, field=(section,))
 
 

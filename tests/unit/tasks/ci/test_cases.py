@@ -30,6 +30,7 @@ from tasks.ci import cases
 from tasks.ci.cases import report_of_error, report_of_run
 from tasks.pages.facts import Facts
 from tasks.run.report import VERDICTS
+from tasks.stages.validate import accepted
 from tests.support.tiny import write_project
 
 SECRET = "17.5 Ada Lovelace"
@@ -120,7 +121,21 @@ def test_no_text_of_an_error_is_in_it(kind: Any, sensitive: tuple[str, ...], spe
     stages = ends(made, "stage")
     assert [status for status, _ in stages.values()] == ["passed"] * 2 + ["failed"] + ["skipped"] * 3
     assert ("-1" in json.dumps(made.to_json())) == (not sensitive), "bounds may be values of a sensitive column"
-    assert stages["validate"][1] == ("reused" if sensitive else "reused: validate is there")
+    assert stages["validate"][1] == ("reused" if sensitive else "reused: 600 rows; 2 of 3 expectations met")
+
+
+@pytest.mark.parametrize("aside", [None, Quarantine(rows=1, broken=[failure()])], ids=["warned", "set aside"])
+def test_what_a_stage_says_of_accepted_data_and_of_persons_stays_out(aside: Quarantine | None, spec_path: Path) -> None:
+    checked = contract(failure(severity="warning"), aside=aside)
+    said = accepted(ContractReport(key="k", rows=600, expectations=3, suite_digest="", **checked))
+    assert SECRET in said
+    report = ended(None)
+    stages = [one.model_copy(update={"sentence": f"{said}; {SECRET} lifted its hold"}) for one in report.stages]
+    report = report.model_copy(update={"stages": stages})
+    made = report_of_run(report, facts(spec_path, report, checked))
+    assert SECRET not in json.dumps(made.to_json())
+    met = "600 rows; 2 of 3" if aside is None else "600 rows, 1 of them set aside; 2 of 3"
+    assert ends(made, "stage")["validate"] == ("passed", f"reused: {met} expectations met")
 
 
 def test_gates_are_those_of_the_spec_with_what_they_found(spec_path: Path) -> None:
