@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from data_contracts.records import HandOff, Record
 from data_contracts.run_report import Cost, ModelName, Verdict
 
@@ -46,7 +48,7 @@ class CiReport(HandOff):
     pipeline: str
     run_id: str
     verdict: Verdict
-    exit_code: int
+    exit_code: int = Field(ge=0, le=255)
     sentence: str
     cause: str = ""
     cases: tuple[CiCase, ...] = ()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # The end of a run waits so long for the last spans to be sent.
 CLOSE_S = 5.0
 SERVICE = "trainwright"
+_LAST_S = 1.8e10
 log = logging.getLogger("trainwright")
 Attributes = Mapping[str, str | int | float]
 
@@ -75,7 +76,8 @@ class Spans:
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        began = round(times[0] * 1e9)
+        # A message of a node may have any number; OTLP's nanoseconds end in the year 2554.
+        began, ended = (round(min(max(at, 0.0), _LAST_S) * 1e9) for at in times)
         span = ReadableSpan(
             name,
             context=_span_context(context),
@@ -85,7 +87,7 @@ class Spans:
             kind=SpanKind.SERVER if server else SpanKind.INTERNAL,
             status=Status(StatusCode.ERROR) if error else Status(),
             start_time=began,
-            end_time=max(round(times[1] * 1e9), began),
+            end_time=max(ended, began),
             instrumentation_scope=InstrumentationScope(SERVICE),
         )
         self._processor.on_end(span)

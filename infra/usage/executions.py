@@ -33,7 +33,12 @@ def executions_of(store: Store, run_id: str) -> tuple[list[ExecutionUsage], bool
     for name in filter(is_name, store.list(layout.usages(run_id))):  # what is no name was not made by Trainwright
         whole = store.find_as(layout.usage(run_id, name, "ended"), ExecutionUsage.from_json)
         whole = whole or _interrupted(store, run_id, name, signs)
-        found += [whole] if whole is not None else []
+        if whole is None:
+            continue
+        if (whole.run_id, whole.execution) != (run_id, name):  # its times would be held against another run's
+            log.warning("The record of use %s of the run %s names another, and is left out.", name, run_id)
+            continue
+        found.append(whole)
     found.sort(key=lambda one: one.began)
     if signs:
         found = _with_lost_gangs(store, found, signs)

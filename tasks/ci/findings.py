@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -83,8 +84,9 @@ class SpecFiles:
         if found is None:
             return "", 1
         for folder in (Path.cwd(), self.spec.parent):
-            if (path := folder / found["file"]).is_file() and (inside := self._inside(path)):
-                return inside, int(found["line"])
+            with contextlib.suppress(OSError):  # such as a name that is too long
+                if (path := folder / found["file"]).is_file() and (inside := self._inside(path)):
+                    return inside, int(found["line"])
         return "", 1
 
     def _inside(self, path: Path) -> str:
@@ -144,7 +146,7 @@ def findings(report: CiReport, files: SpecFiles, notes: Sequence[str] = ()) -> l
         level: Level = "notice" if report.verdict == "waiting" else "error"
         file, line = files.find(CiCase(kind="spec", name="", status="failed"), "")
         found.insert(0, Finding(level, report.verdict.replace("_", " "), plain(report.sentence), file, line))
-    return [*found, *(Finding("warning", report.pipeline, plain(note)) for note in notes)]
+    return [*found, *(Finding("warning", plain(report.pipeline, 200), plain(note)) for note in notes)]
 
 
 def _finding(report: CiReport, files: SpecFiles, case: CiCase) -> Finding:

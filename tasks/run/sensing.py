@@ -201,7 +201,11 @@ class Sensor:
         )
 
     def _step(self, n: int) -> SensorStep | None:
-        return self.store.find_as(schedule_paths.sensor_step(self.pipeline, n), SensorStep.from_json)
+        path = schedule_paths.sensor_step(self.pipeline, n)
+        step = self.store.find_as(path, SensorStep.from_json)
+        if step is not None and step.n != n:  # the cursor would move to it, and the next look begin there
+            raise CorruptError(f"{path} is step {step.n} of the sensor.", details={"file": path})
+        return step
 
     def _numbers(self) -> list[int]:
         names = (name.removesuffix(".json") for name in self.store.list(schedule_paths.sensor_steps(self.pipeline)))

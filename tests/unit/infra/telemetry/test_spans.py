@@ -38,6 +38,17 @@ def test_a_collector_gets_spans_with_their_parents(monkeypatch: pytest.MonkeyPat
     assert (run.status.code, run.attributes[0].key, run.attributes[0].value.string_value) == (2, "error.type", "hung")
 
 
+def test_times_that_no_calendar_has_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(lambda asked: (200, {})) as (address, got):
+        monkeypatch.setenv(ENDPOINT, address)
+        spans = Spans()
+        spans.ended("checkpoint", new_context(), None, (-1e300, 1e300), {})
+        spans.close()
+    [resource] = ExportTraceServiceRequest.FromString(got[0].body).resource_spans
+    [span] = resource.scope_spans[0].spans
+    assert (span.start_time_unix_nano, span.end_time_unix_nano) == (0, 18_000_000_000 * 10**9)
+
+
 @pytest.mark.parametrize(
     ("sampler", "parent", "sampled"),
     [

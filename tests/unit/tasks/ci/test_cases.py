@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from data_contracts.ci_report import CiCase
+from data_contracts.ci_report import CiCase, CiReport
 from data_contracts.contract.suites import load_suite, suite_digest
 from data_contracts.contract_results import Result
 from data_contracts.errors import (
@@ -177,6 +178,14 @@ def test_a_checkpoint_has_its_state_and_not_its_reason(
     made = facts(spec_path, report)
     object.__setattr__(made, "training", "trainings/k-0")
     assert ends(report_of_run(report, made), "checkpoint") == {"step 30, generation 1": (status, sentence)}
+
+
+@pytest.mark.parametrize("code", [-1, 256])
+def test_an_exit_code_that_a_shell_would_read_as_another_is_refused(code: int) -> None:
+    made = report_of_run(ended(UserCodeError("x"), "train", "failed"), None).to_json()
+    assert CiReport.from_json(made).exit_code == 8
+    with pytest.raises(ValidationError):
+        CiReport.from_json({**made, "exit_code": code})
 
 
 def test_a_store_that_cannot_be_read_leaves_the_stages() -> None:

@@ -56,10 +56,17 @@ def test_an_expectation_of_another_suite_is_marked_at_the_contract(root: Path, f
     assert (found.file, found.line) == ("models/pipeline.yaml", line_of(root / "models/pipeline.yaml", "contract:"))
 
 
-@pytest.mark.parametrize("place", ["/etc/passwd:1", "../../secret.yaml:3", "nowhere.yaml:1", "no place"])
+@pytest.mark.parametrize(
+    "place", ["/etc/passwd:1", "../../secret.yaml:3", "nowhere.yaml:1", "no place", f"{'a' * 5000}:1"]
+)
 def test_a_place_outside_of_the_checkout_is_not_named(place: str, files: SpecFiles, root: Path) -> None:
     (root.parent / "secret.yaml").write_text("a: 1\n" * 5)
     assert [one.file for one in findings(report(case("spec", place=place)), files)] == [""]
+
+
+def test_the_title_of_a_note_is_one_line_of_visible_characters(files: SpecFiles) -> None:
+    *_, note = findings(report(pipeline="a\n\x1b\u2028b"), files, ["a note"])
+    assert (note.title, note.sentence) == ("a b", "a note")
 
 
 def test_errors_and_causes_come_first_and_notes_last(files: SpecFiles) -> None:

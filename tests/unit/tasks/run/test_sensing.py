@@ -130,6 +130,16 @@ def test_a_sensor_that_is_killed_starts_the_run_of_its_step_once(begun: Site, at
     assert (begun.look().what, len(begun.started)) == ("nothing", 1)
 
 
+def test_a_step_under_the_number_of_another_ends_the_look(begun: Site) -> None:
+    begun.files["/in/b"] = "1"
+    begun.look()
+    again = begun.store.read_json(schedule_paths.sensor_step("tiny", 1))
+    begun.store.create_once(schedule_paths.sensor_step("tiny", 2), again)
+    with pytest.raises(CorruptError, match=r"2.json is step 1 of the sensor"):
+        begun.look()
+    assert list(begun.started.values()) == [1]
+
+
 def test_two_sensors_at_once_start_one_run(begun: Site) -> None:
     begun.files["/in/b"] = "1"
     looks: list[Look] = []
