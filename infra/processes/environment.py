@@ -35,6 +35,8 @@ _PASSWORD_IN_URL = re.compile(r"\w://[^/\s:@]*:[^/\s@]+@")
 _INDEXES = re.compile(r"(?:PIP|UV)_(?!NO_INDEX$).*(?:INDEX|FIND_LINKS)")
 # Collectors ask for their keys in headers.
 _HEADERS = re.compile(r"OTEL_.*_HEADERS$")
+# Or in the endpoint's address, as a user or in its query.
+_KEY_IN_ENDPOINT = re.compile(r"(?i)://[^/\s?#]*@|[?&][^=&]*(?:key|token|secret|auth)[^=&]*=")
 _PRIVATE_KEY = "PRIVATE KEY-----"
 # The key itself in PEM, or the path of its file; the variable of its password begins alike.
 SIGNING_KEY = "TRAINWRIGHT_SIGNING_KEY"
@@ -71,6 +73,8 @@ def is_credential(name: str, value: str) -> bool:
     if _FAMILIES.match(upper) or _INDEXES.match(upper) or _HEADERS.match(upper):
         return True
     if any(part in upper for part in _PARTS) or not _WORDS.isdisjoint(upper.split("_")):
+        return True
+    if upper.startswith("OTEL_") and _KEY_IN_ENDPOINT.search(value):
         return True
     # A proxy's password is needed to reach anything at all.
     return (bool(_PASSWORD_IN_URL.search(value)) and not upper.endswith("_PROXY")) or _PRIVATE_KEY in value

@@ -98,8 +98,8 @@ def _ports(text: str) -> tuple[int, ...]:
 def _check_url(url: str) -> None:
     if not is_url(url):
         raise UsageError(f"{METRICS_PUSH} is not a URL such as http://gateway:9091.")
-    if "@" in urlsplit(url).netloc:
+    if "@" in urlsplit(url).netloc or urlsplit(url).query:
         raise UsageError(
-            f"{METRICS_PUSH} holds a password, which logs would show.",
+            f"{METRICS_PUSH} holds a password or a query, which logs would show.",
             remedy=f"Leave it out: the secret in {METRICS_TOKEN_FILE} is sent as a bearer token.",
         )

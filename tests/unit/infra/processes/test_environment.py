@@ -72,6 +72,9 @@ def test_what_code_and_libraries_read_is_passed_on(name: str) -> None:
         ("DEPLOYMENT", PRIVATE_KEY, True),
         ("TRACKING", "https://tracking.internal:5000/a@b", False),
         ("TRACKING", "https://me@tracking.internal", False),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://token@collector.internal", True),
+        ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "https://collector.internal/v1/traces?api_key=1", True),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.internal:4318", False),
         # Without its proxy a process reaches nothing.
         ("HTTPS_PROXY", "http://me:hunter2@proxy:3128", False),
         ("https_proxy", "http://me:hunter2@proxy:3128", False),

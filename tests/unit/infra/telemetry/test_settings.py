@@ -42,9 +42,10 @@ def test_a_gateway_that_is_no_url_is_refused(url: str) -> None:
         metrics_settings({METRICS_PUSH: url})
 
 
-def test_a_password_in_the_gateways_url_is_refused_and_not_repeated() -> None:
+@pytest.mark.parametrize("url", ["https://me:hunter2@gateway", "https://gateway/?token=hunter2"])
+def test_a_password_in_the_gateways_url_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError, match="holds a password") as caught:
-        metrics_settings({METRICS_PUSH: "https://me:hunter2@gateway"})
+        metrics_settings({METRICS_PUSH: url})
     assert "hunter2" not in str(caught.value)
 
 
