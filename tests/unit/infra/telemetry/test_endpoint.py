@@ -5,10 +5,12 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from infra.telemetry import endpoint as module
 from infra.telemetry.catalogue import Sample
 from infra.telemetry.endpoint import MOST_CLIENTS, Endpoint
 
@@ -48,7 +50,9 @@ def test_there_is_nothing_else(endpoint: Endpoint) -> None:
     assert answer(endpoint.port, "/metrics?x=1")[0] == 200
 
 
-def test_clients_that_send_nothing_take_few_threads_and_files_of_the_run(endpoint: Endpoint) -> None:
+def test_clients_that_send_nothing_take_few_threads_and_files_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLIENT_S", 600.0)
+    endpoint = Endpoint("127.0.0.1", [0], TOKEN, "tiny", list)
     before, address = threading.active_count(), ("127.0.0.1", endpoint.port)
     silent = [socket.create_connection(address, timeout=10) for _ in range(MOST_CLIENTS)]
     with socket.create_connection(address, timeout=10) as more:
@@ -57,8 +61,9 @@ def test_clients_that_send_nothing_take_few_threads_and_files_of_the_run(endpoin
     for one in silent:
         one.close()
     while threading.active_count() > before:
-        pass
+        time.sleep(0.01)
     assert answer(endpoint.port)[0] == 200
+    endpoint.close()
 
 
 def test_a_port_that_is_taken_leaves_the_next_of_the_range(endpoint: Endpoint) -> None:
