@@ -97,9 +97,10 @@ def add(past: Past, resolved: Resolved, executions: Sequence[ExecutionUsage]) ->
         past.powers += powers(charges(execution))
         for stage in execution.stages:
             if stage.status == "ran":
-                past.stages.append(PastStage(resolved.run_id, stage.name, stage.ended - stage.began, raw_bytes))
+                seconds = max(stage.ended - stage.began, 0.0)
+                past.stages.append(PastStage(resolved.run_id, stage.name, seconds, raw_bytes))
         if execution.ended is not None and all(stage.status != "killed" for stage in execution.stages):
-            inside = sum(stage.ended - stage.began for stage in execution.stages)
+            inside = sum(max(stage.ended - stage.began, 0.0) for stage in execution.stages)
             between = max(execution.ended - execution.began - inside, 0.0)
             past.stages.append(PastStage(resolved.run_id, "", between, raw_bytes))
         gangs = [gang for gang in execution.gangs if gang.stage == "train" and gang.nodes]
@@ -113,11 +114,11 @@ def add(past: Past, resolved: Resolved, executions: Sequence[ExecutionUsage]) ->
 
 def _add_interruptions(past: Past, gang: GangUsage, price: Price) -> None:
     if price.term == "spot":
-        past.spot_s += sum(node.released - node.started for node in gang.nodes)
+        past.spot_s += sum(max(node.released - node.started, 0.0) for node in gang.nodes)
         past.interruptions += gang.ended in _INTERRUPTED
     working = [node.working for node in gang.nodes if node.working is not None]
     if working:
-        past.start_s.append(max(working) - min(node.started for node in gang.nodes))
+        past.start_s.append(max(max(working) - min(node.started for node in gang.nodes), 0.0))
 
 
 def _training(resolved: Resolved, gang: GangUsage, whole_s: float) -> list[PastTraining]:

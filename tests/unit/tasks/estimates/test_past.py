@@ -73,6 +73,11 @@ def test_a_stage_that_failed_or_was_reused_says_nothing() -> None:
     assert [one.stage for one in read(execution(stages=stages)).stages] == [""]
 
 
+def test_times_that_run_backward_are_no_time() -> None:
+    past = read(execution(gangs=[gang(0, node(0, 90, 13, 20, 60, 63))], stages=[stage("shard", 11, 1)]), SPOT)
+    assert (past.spot_s, past.start_s, past.stages[0].seconds) == (0, [0], 0)
+
+
 def test_spot_nodes_and_their_interruptions() -> None:
     first = gang(0, node(0, 0, 1, 2, 12, 13), node(1, 0, 1, 2, 12, 13), ended="preempted", kept_step=4)
     again = gang(1, node(0, 15, 16, 20, 26, 26))
