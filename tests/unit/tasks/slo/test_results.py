@@ -7,7 +7,9 @@ from datetime import timedelta
 import pytest
 
 from data_contracts.objectives import Objectives
+from tasks.costs.charges import charges
 from tasks.slo.results import Result, read_objectives, results
+from tests.support.ledger_runs import generation, usage
 from tests.unit.tasks.slo.test_indicators import NOW, run
 
 
@@ -48,3 +50,12 @@ def test_two_failed_nights_page_and_say_so() -> None:
     found = success("failed", "failed")
     assert (found.severity, found.to_json()["alerts"][0]["severity"]) == ("page", "page")
     assert "spent 20.0 times too fast over 24 h" in found.alerts[0].sentence
+
+
+def test_a_flawless_training_on_one_node_meets_what_is_shipped() -> None:
+    """Beside the node of a pool, the machine that carries the run out is paid, too, so at most half is work."""
+    began, ended = NOW - timedelta(hours=11), NOW - timedelta(hours=1)
+    flawless = charges(usage("r1", began, ended, generation(began, ended)))
+    found = {one.name: one for one in results(read_objectives(None), [run(charges=flawless)], NOW)}["goodput"]
+    assert found.share == pytest.approx(0.5, abs=0.001)
+    assert (found.state, found.severity) == ("met", "")
