@@ -21,6 +21,8 @@ _FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif"
 _NARROW, _WIDE = set("fijlrt.,:;'|!()[] "), set("mwMW@%")
 # XML 1.0 has no place for other control characters, nor for halves of surrogate pairs.
 _ALLOWED_CONTROLS = "\t\n\r"
+# They turn the direction of what follows, also of a command beside the text that has them.
+_TURNS = frozenset(map(chr, (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
 
 
 def plain(text: str) -> str:
@@ -28,7 +30,7 @@ def plain(text: str) -> str:
     return "".join(
         " " if one in _ALLOWED_CONTROLS else "�" if ord(one) < 32 or 0xD800 <= ord(one) <= 0xDFFF else one
         for one in text
-        if ord(one) not in (0xFFFE, 0xFFFF)
+        if one not in _TURNS and ord(one) not in (0xFFFE, 0xFFFF)
     )
 
 
