@@ -67,7 +67,7 @@ def test_no_store_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "There is no run or model abc: no store is known on this machine. Name its store with --store, or run a "
         "pipeline: `trainwright run SPEC`."
     )
-    answer = queries.status(Namespace(store=None))
+    answer = queries.status(Namespace(store=None, html=None, since=None, objectives=None))
     assert answer.text.endswith("\n\nno store is known on this machine; `trainwright run SPEC` makes one")
     assert answer.value["stores"] == []
 
@@ -75,7 +75,7 @@ def test_no_store_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_status_of_an_empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = open_store(str(tmp_path / ".trainwright"))
-    answer = queries.status(Namespace(store=None))
+    answer = queries.status(Namespace(store=None, html=None, since=None, objectives=None))
     assert answer.text.endswith(
         f"\n\nstore     {store.uri}\n  no runs and no models yet; `trainwright run SPEC` makes the first"
     )
