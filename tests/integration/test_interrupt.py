@@ -188,7 +188,7 @@ class Moment:
 
 
 MOMENTS = [
-    Moment("importing", lambda line: line.catches(signal.SIGTERM)),
+    Moment("importing", lambda line: True),
     Moment("connecting", lambda line: "Prefect UI" in line.log()),
     Moment("validate", lambda line: bool(line.kept("runs/*/resolved.json"))),
     Moment("shard", lambda line: line.stage_done("validate")),
@@ -213,7 +213,8 @@ def stop(line: Line, moment: Moment, whole_group: bool) -> None:
     known = set(line.kept("*/*/manifest.json"))
     process = line.begin()
     own = psutil.Process(process.pid)
-    while not moment.there(line):
+    # What a moment looks for may lie there from the process before, which was stopped a little later than asked.
+    while not (line.catches(signal.SIGTERM) and moment.there(line)):
         assert process.poll() is None, f"it ended before {moment.name}: {line.log()}"
         time.sleep(0.002)
     descendants = own.children(recursive=True)
