@@ -1,10 +1,12 @@
 """A PostgreSQL server for tests, from Debian's package, and a way to lose its answer to a commit.
 
 from tests.support.postgres import postgres   # a session fixture; import it in a conftest.py
+postgres.prefect_database()                    # a new database for a Prefect server
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import pwd
 import shutil
@@ -26,6 +28,7 @@ class Postgres:
 
     def __init__(self) -> None:
         os.environ[PASSWORD_IN] = PASSWORD
+        self._numbers = itertools.count()
         self._programs = sorted(Path("/usr/lib/postgresql").glob("*/bin"))[-1]
         # It refuses to run as root; Debian's package brings a user for it.
         self._user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
@@ -51,6 +54,14 @@ class Postgres:
     def url(self, port: int | None = None, password: str = f"env:{PASSWORD_IN}") -> str:
         """The address of its database, with the password named."""
         return f"postgresql://tw:{password}@127.0.0.1:{port or self.port}/postgres"
+
+    def prefect_database(self) -> str:
+        """The address of a new empty database, as PREFECT_SERVER_DATABASE_CONNECTION_URL names it."""
+        name = f"prefect_{next(self._numbers)}"
+        created = ["psql", "-h", "127.0.0.1", "-p", str(self.port), "-U", "tw", "-d", "postgres"]
+        created += ["-c", f"CREATE DATABASE {name}"]
+        subprocess.run(created, env={**os.environ, "PGPASSWORD": PASSWORD}, check=True, capture_output=True, timeout=60)
+        return f"postgresql+asyncpg://tw:{PASSWORD}@127.0.0.1:{self.port}/{name}"
 
     def stop(self) -> None:
         """End the process."""
