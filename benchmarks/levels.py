@@ -18,8 +18,8 @@ from common import arguments, machine
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_scores import PairedScores
 from tasks.evidence.paired_values import PairedValues
+from tasks.evidence.proportions import Proportion
 from tasks.evidence.resampled_metrics import resampled_metric
-from tasks.evidence.shares import Share
 
 LEVELS = (0.025, 0.005, 0.0005)
 Draw = np.random.Generator
@@ -38,7 +38,7 @@ def counts(rows: int, differ: float, bound: float) -> Case:
 
 def share(rows: int, bound: float) -> Case:
     """One model's accuracy, which is what the gate asks for."""
-    return lambda draw: Share(int(draw.binomial(rows, bound)), rows).p_value(bound)
+    return lambda draw: Proportion(int(draw.binomial(rows, bound)), rows).p_value(bound)
 
 
 def losses(rows: int, rare: float = 0.0) -> Case:

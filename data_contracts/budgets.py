@@ -19,7 +19,7 @@ from data_contracts.records import HandOff, Record
 
 VERSION = 1
 # The type of the bytes that a signed edition signs, in the envelope around them.
-EDITION_TYPE = "application/vnd.trainwright.edition+json"
+RULES_TYPE = "application/vnd.trainwright.edition+json"
 EVERY_S = 60.0
 
 # Letters and a symbol that are drawn as nothing: fillers of Hangul, and the empty pattern of Braille.
@@ -139,7 +139,7 @@ class Policy(Section):
         return None
 
 
-class Edition(HandOff):
+class RulesVersion(HandOff):
     """One version of the budgets or of the policy of a store, created once; the newest holds.
 
     Attributes:

@@ -13,7 +13,7 @@ from data_contracts.load import load_spec
 from flows.flow_runs import overrides
 from infra.orchestrator.sensor_deployments import start_once
 from tasks.run.run import open_spec_store
-from tasks.run.source_sensor import sensor_of
+from tasks.schedules.source_sensor import sensor_of
 
 
 @flow(name="sensor", flow_run_name="sensor", retries=0)

@@ -16,7 +16,7 @@ from infra.orchestrator.cancelling import stop_this_process
 from infra.store import layout
 from tasks.run.options import SENSOR_KEY
 from tasks.run.run import Run, open_spec_store
-from tasks.run.turns import Skipped, Turn
+from tasks.schedules.turns import Skipped, Turn
 
 # Nobody watches these: a person or CI that starts a run means now.
 BY_ITSELF = ("schedule", "automation")

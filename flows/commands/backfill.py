@@ -26,10 +26,10 @@ from flows.commands.run import connect
 from flows.commands.tables import table
 from infra.processes.processes import CODE_ROOT
 from infra.sources.window import Window, parse_window
-from tasks.run.backfilling import Backfill, windows_between
-from tasks.run.missed_times import MissedTimes, windows_of
 from tasks.run.run import open_spec_store
 from tasks.run.spec_check import check_spec
+from tasks.schedules.backfilling import Backfill, windows_between
+from tasks.schedules.missed_times import MissedTimes, windows_of
 
 # After one of these, the other windows would end in the same way.
 _STOPS = (1, 2, 130)

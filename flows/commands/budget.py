@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.budgets import Budgets, Edition, Kind, Policy, shown
+from data_contracts.budgets import Budgets, Kind, Policy, RulesVersion, shown
 from data_contracts.errors import UsageError
 from data_contracts.times import iso_month
 from flows.commands.guard import Answer
 from flows.commands.tables import table
-from infra.budgets.editions import apply_edition, newest_edition
-from infra.budgets.files import read_rules
+from infra.budgets.rules_files import read_rules
+from infra.budgets.rules_versions import apply_rules, newest_rules
 from infra.signing.configured import configured_key
 from infra.store import Store, budget_paths
 from infra.store.records import parsed
@@ -34,7 +34,7 @@ def budget(arguments: argparse.Namespace) -> Answer:
     lines: list[str] = []
     value: list[dict[str, Any]] = []
     for store in known_store_list(arguments.store):
-        edition = newest_edition(store, "budgets")
+        edition = newest_rules(store, "budgets")
         found, more = standings(store, wanted, None if arguments.json else _MOST_RUNS)
         if edition is not None:
             lines += [f"{store.uri}: {_of(edition)}", table(_HEAD, [_row(one) for one in found], _HEAD[3:7])]
@@ -51,12 +51,12 @@ def policy(arguments: argparse.Namespace) -> Answer:
     if arguments.action == "apply":
         store = _store(arguments)
         content = read_rules(_file(arguments), Policy)
-        made = apply_edition(store, "policy", content.model_dump(mode="json"))
+        made = apply_rules(store, "policy", content.model_dump(mode="json"))
         return Answer(f"{store.uri}: {_of(made)}; it holds for every spec from now on", _json(made))
     lines: list[str] = []
     value: list[dict[str, Any]] = []
     for store in known_store_list(arguments.store):
-        edition = newest_edition(store, "policy")
+        edition = newest_rules(store, "policy")
         if edition is not None:
             tags = Policy.model_validate(edition.content).tags
             rows = [[name, allowed if allowed == "any" else ", ".join(allowed)] for name, allowed in tags.items()]
@@ -70,7 +70,7 @@ def _apply_budgets(arguments: argparse.Namespace) -> Answer:
     store = _store(arguments)
     content = read_rules(_file(arguments), Budgets)
     unknown = settle_and_check(store, content)
-    made = apply_edition(store, "budgets", content.model_dump(mode="json", exclude_none=True))
+    made = apply_rules(store, "budgets", content.model_dump(mode="json", exclude_none=True))
     # Executions that ended meanwhile did not know of it.
     settle_all(store, content)
     said = f"{store.uri}: {_of(made)}; it holds from now on, for running runs, too"
@@ -107,15 +107,15 @@ def _month(text: str | None) -> str:
     return wanted
 
 
-def _of(edition: Edition) -> str:
+def _of(edition: RulesVersion) -> str:
     kind: Kind = edition.kind
     checked = "signed" if configured_key() is not None else "with a signature that is not checked here, without the key"
     signed = f", {checked}" if edition.signature is not None else ""
     return f"version {edition.n} of the {kind}, applied by {edition.by} at {edition.at[:16]} UTC{signed}"
 
 
-def _json(edition: Edition) -> dict[str, Any]:
-    value, path = edition.to_json(), budget_paths.edition(edition.kind, edition.n)
+def _json(edition: RulesVersion) -> dict[str, Any]:
+    value, path = edition.to_json(), budget_paths.rules_version(edition.kind, edition.n)
     signed = edition.signature
     key = None if signed is None else parsed(path, lambda one: str(one["signatures"][0]["keyid"]), signed)
     return {**value, "signature": key}

@@ -13,8 +13,8 @@ from pathlib import Path
 from data_contracts.budgets import Policy
 from data_contracts.errors import SpecError
 from data_contracts.pipeline_spec import PipelineSpec
-from infra.budgets.editions import newest_edition
-from infra.budgets.files import read_rules
+from infra.budgets.rules_files import read_rules
+from infra.budgets.rules_versions import newest_rules
 from infra.store import Store, budget_paths
 from infra.store.records import parsed
 
@@ -43,6 +43,6 @@ def refuse_by_policy(spec: PipelineSpec, path: Path, store: Store | None = None)
 def _policies(store: Store | None) -> Iterator[tuple[Policy, str]]:
     if named := os.environ.get(POLICY):
         yield read_rules(Path(named), Policy), f"the file {named} ({POLICY})"
-    if store is not None and (newest := newest_edition(store, "policy")) is not None:
-        where = budget_paths.edition("policy", newest.n)
+    if store is not None and (newest := newest_rules(store, "policy")) is not None:
+        where = budget_paths.rules_version("policy", newest.n)
         yield parsed(where, Policy.model_validate, newest.content), f"{where} in {store.uri}, of {newest.by}"

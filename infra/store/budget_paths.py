@@ -7,14 +7,14 @@ from infra.store.path_parts import name_part, number_part
 _ROOT = "budgets"
 
 
-def editions(kind: str) -> str:
+def rules_versions(kind: str) -> str:
     """Folder of the versions of a store's `budgets` or `policy`: `<n>.json` from 0, the newest of which holds."""
     return f"editions/{name_part(kind)}"
 
 
-def edition(kind: str, n: int) -> str:
+def rules_version(kind: str, n: int) -> str:
     """Version `n`."""
-    return f"{editions(kind)}/{number_part(n)}.json"
+    return f"{rules_versions(kind)}/{number_part(n)}.json"
 
 
 def periods(budget: str, scope: str) -> str:

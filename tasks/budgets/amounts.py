@@ -23,7 +23,7 @@ MOST_MONTHS = 120
 
 
 @dataclass(frozen=True)
-class Share:
+class BudgetPeriod:
     """A budget in one of its periods."""
 
     name: str
@@ -79,14 +79,14 @@ def span_of(execution: ExecutionUsage) -> tuple[float, float]:
     return first, max([ended, *(node.released for node in nodes)])
 
 
-def shares(
+def budget_periods(
     budgets: Budgets, pipeline: str, tags: Mapping[str, str], run_id: str, span: tuple[float, float]
-) -> Iterator[Share]:
+) -> Iterator[BudgetPeriod]:
     """The budgets of which a run uses something in a span of time, in each period that the span touches."""
     for name, budget in budgets.budgets.items():
         if budget.is_for(pipeline, tags):
             periods = [run_id] if budget.per == "run" else months(*span)
-            yield from (Share(name, budget, period) for period in periods)
+            yield from (BudgetPeriod(name, budget, period) for period in periods)
 
 
 def used(limit: Limit, execution: ExecutionUsage, bounds: tuple[float, float] = ALWAYS) -> float:
@@ -117,18 +117,19 @@ def per_second(limit: Limit, price: Price) -> float:
     return (1.0 if limit.hours is not None else price.devices) / HOUR_S
 
 
-def price_fault(share: Share, prices: Iterable[Price]) -> str:
+def price_fault(budget_period: BudgetPeriod, prices: Iterable[Price]) -> str:
     """Why a budget cannot be counted at these prices, as a sentence; "" if it can."""
-    currency = share.budget.limit.currency
-    if share.budget.limit.gpu_hours is not None:
+    currency = budget_period.budget.limit.currency
+    if budget_period.budget.limit.gpu_hours is not None:
         for price in prices:
             if not price.knows_devices:  # they would count as none
-                return f"The budget {share.name} is in GPU-hours, and nobody knows the GPUs of {price.place}."
+                return f"The budget {budget_period.name} is in GPU-hours, and nobody knows the GPUs of {price.place}."
     if currency is None:
         return ""
     for price in prices:
         if price.per_hour is None:
-            return f"The budget {share.name} is in {currency}, and a price is unknown: of {price.place}."
+            return f"The budget {budget_period.name} is in {currency}, and a price is unknown: of {price.place}."
         if price.currency != currency:
-            return f"The budget {share.name} is in {currency}, and the price of {price.place} is in {price.currency}."
+            theirs = f"the price of {price.place} is in {price.currency}"
+            return f"The budget {budget_period.name} is in {currency}, and {theirs}."
     return ""

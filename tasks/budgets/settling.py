@@ -18,7 +18,7 @@ from infra.processes.process_id import has_ended
 from infra.store import Store, layout
 from infra.store.lease import held_lease, process_of
 from infra.usage.executions import executions_of
-from tasks.budgets.amounts import Share, shares, span_of, uncounted_s
+from tasks.budgets.amounts import BudgetPeriod, budget_periods, span_of, uncounted_s
 
 log = logging.getLogger("trainwright")
 
@@ -40,12 +40,12 @@ def settle_run(store: Store, run_id: str, budgets: Budgets, *, ended: bool = Fal
     """
     over = _over(store, run_id, ended=ended)
     for one in over:
-        for share in shares(budgets, one.pipeline, one.tags, run_id, span_of(one)):
-            share.ledger(store).settle(Executed(run_id, one.execution), share.used(one))
+        for budget_period in budget_periods(budgets, one.pipeline, one.tags, run_id, span_of(one)):
+            budget_period.ledger(store).settle(Executed(run_id, one.execution), budget_period.used(one))
     return over
 
 
-def settle_others(store: Store, share: Share, ledger: Ledger, mine: Executed | None = None) -> bool:
+def settle_others(store: Store, budget_period: BudgetPeriod, ledger: Ledger, mine: Executed | None = None) -> bool:
     """Settle the holders of a budget that no process carries out any more; returns whether there were any."""
     settled = False
     for hold in ledger.balance().holds.values():
@@ -55,10 +55,10 @@ def settle_others(store: Store, share: Share, ledger: Ledger, mine: Executed | N
                 continue
             known = next((one for one in _over(store, who.run_id, ended=True) if one.execution == who.execution), None)
         except (CorruptError, UsageError) as error:  # what another run's damaged records hold stays held
-            log.warning("budget %s: %s is not settled: %s", share.name, who.run_id, error.message)
+            log.warning("budget %s: %s is not settled: %s", budget_period.name, who.run_id, error.message)
             continue
         # Without a record of its use, which gc deletes with the run, what it held is all that is known.
-        ledger.settle(who, hold.amount if known is None else share.used(known))
+        ledger.settle(who, hold.amount if known is None else budget_period.used(known))
         settled = True
     return settled
 
@@ -73,8 +73,10 @@ def settle_all(store: Store, budgets: Budgets) -> list[str]:
     for run_id in filter(is_name, store.list(layout.runs())):
         try:
             over = settle_run(store, run_id, budgets, ended=not is_carried_out(store, run_id))
-            for share, seconds in _uncounted(over, budgets):
-                runs = unknown.setdefault((share.name, share.period, share.budget.limit.unit), {})
+            for budget_period, seconds in _uncounted(over, budgets):
+                runs = unknown.setdefault(
+                    (budget_period.name, budget_period.period, budget_period.budget.limit.unit), {}
+                )
                 runs[run_id] = runs.get(run_id, 0.0) + seconds
         except (CorruptError, UsageError) as error:
             log.warning("%s is not counted: %s", run_id, error.message)
@@ -85,13 +87,17 @@ def settle_all(store: Store, budgets: Budgets) -> list[str]:
     ]
 
 
-def _uncounted(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterator[tuple[Share, float]]:
+def _uncounted(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterator[tuple[BudgetPeriod, float]]:
     """The budgets by month in which executions used something that cannot be counted, with its node-seconds."""
     for one in executions:
-        for share in shares(budgets, one.pipeline, one.tags, one.run_id, span_of(one)):
-            seconds = uncounted_s(share.budget.limit, one, share.bounds) if share.budget.per == "month" else 0.0
+        for budget_period in budget_periods(budgets, one.pipeline, one.tags, one.run_id, span_of(one)):
+            seconds = (
+                uncounted_s(budget_period.budget.limit, one, budget_period.bounds)
+                if budget_period.budget.per == "month"
+                else 0.0
+            )
             if seconds:
-                yield share, seconds
+                yield budget_period, seconds
 
 
 def _over(store: Store, run_id: str, *, ended: bool) -> list[ExecutionUsage]:

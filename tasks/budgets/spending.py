@@ -19,12 +19,12 @@ from data_contracts.resolved import Price
 from data_contracts.run_report import RunReport
 from data_contracts.usage import HERE, ExecutionUsage, GangUsage
 from infra.audit import now
-from infra.budgets.editions import current_budgets
 from infra.budgets.ledger import Executed
+from infra.budgets.rules_versions import current_budgets
 from infra.gang.conductor.allowance import UNLIMITED, Allowance
 from infra.processes.clock import now_s
 from infra.processes.processes import uninterrupted
-from tasks.budgets.amounts import Share, month_of, per_second, price_fault, shares
+from tasks.budgets.amounts import BudgetPeriod, budget_periods, month_of, per_second, price_fault
 from tasks.budgets.refusals import nothing_left, refuse_uncounted
 from tasks.budgets.settling import settle_others, settle_run
 from tasks.run.run import Run
@@ -122,13 +122,13 @@ class Spending:
         if not run.recorded or not run.meters:
             return
         budgets = current_budgets(run.store)
-        mine = self._shares(budgets, self._execution())
-        for share in mine:
-            refuse_uncounted(share, self._prices())
+        mine = self._budget_periods(budgets, self._execution())
+        for budget_period in mine:
+            refuse_uncounted(budget_period, self._prices())
         if budgets is not None:
             settle_run(run.store, run.run_id, budgets)
-        for share in mine:
-            self._refuse_empty(share)
+        for budget_period in mine:
+            self._refuse_empty(budget_period)
         self._reserved = True
         self._renew(budgets)
         if self._over is not None:
@@ -186,63 +186,65 @@ class Spending:
             budgets = budgets or current_budgets(self._run.store)
             self._every_s = EVERY_S if budgets is None else budgets.every_s
             execution = self._execution()
-            for share in self._shares(budgets, execution):
+            for budget_period in self._budget_periods(budgets, execution):
                 assert budgets is not None
-                self._tell_uncounted(share)
-                warnings += self._reserve(share, execution, budgets.every_s)
+                self._tell_uncounted(budget_period)
+                warnings += self._reserve(budget_period, execution, budgets.every_s)
         for warning in warnings:
             self._tell(warning)
 
-    def _reserve(self, share: Share, execution: ExecutionUsage, every_s: float) -> list[BudgetWarning]:
+    def _reserve(self, budget_period: BudgetPeriod, execution: ExecutionUsage, every_s: float) -> list[BudgetWarning]:
         """Reserve in one budget; returns the warnings that are due."""
-        run, limit, ledger = self._run, share.budget.limit, share.ledger(self._run.store)
-        who, stops = Executed(run.run_id, execution.execution), share.budget.at_limit == "stop"
-        is_now = share.budget.per == "run" or share.period == month_of(now_s())
-        ahead = self._per_second(share) * every_s if is_now else 0.0
-        used, cap = share.used(execution), limit.value if stops else None
+        run, limit, ledger = self._run, budget_period.budget.limit, budget_period.ledger(self._run.store)
+        who, stops = Executed(run.run_id, execution.execution), budget_period.budget.at_limit == "stop"
+        is_now = budget_period.budget.per == "run" or budget_period.period == month_of(now_s())
+        ahead = self._per_second(budget_period) * every_s if is_now else 0.0
+        used, cap = budget_period.used(execution), limit.value if stops else None
         held, balance = ledger.reserve(who, used, ahead, cap)
-        if held < ahead and settle_others(run.store, share, ledger, who):
+        if held < ahead and settle_others(run.store, budget_period, ledger, who):
             held, balance = ledger.reserve(who, used, ahead, cap)
-        due = self._due(share, balance)
+        due = self._due(budget_period, balance)
         # What a dead execution holds may be more than it used.
-        if due and settle_others(run.store, share, ledger, who):
+        if due and settle_others(run.store, budget_period, ledger, who):
             balance = ledger.balance()
-            due = self._due(share, balance)
+            due = self._due(budget_period, balance)
         if stops and ahead and held < ahead / 2:
-            self._over = self._over or nothing_left(share, balance, run.run_id)
-            due = self._due(share, balance, is_over=True)
-        about = {"budget": share.name, "period": share.period, "limit": limit.value, "unit": limit.unit}
+            self._over = self._over or nothing_left(budget_period, balance, run.run_id)
+            due = self._due(budget_period, balance, is_over=True)
+        about = {"budget": budget_period.name, "period": budget_period.period, "limit": limit.value, "unit": limit.unit}
         used = balance.spent + balance.held
         new = [BudgetWarning(share=one, used=used, run_id=run.run_id, at=now(), **about) for one in due]
         self._warned |= {(one.budget, one.period, one.share, one.limit) for one in new}
         return [one for one in new if ledger.warn_once(one)]
 
-    def _due(self, share: Share, balance: Balance, *, is_over: bool = False) -> list[float]:
+    def _due(self, budget_period: BudgetPeriod, balance: Balance, *, is_over: bool = False) -> list[float]:
         """The shares of a budget that are reached, and of which this execution has not warned.
 
         Args:
             is_over: whether the limit counts as reached, because nothing is left to reserve.
         """
-        limit, used = share.budget.limit.value, balance.spent + balance.held
-        reached = [one for one in share.budget.warn_at if one < 1 and used >= one * limit]
+        limit, used = budget_period.budget.limit.value, balance.spent + balance.held
+        reached = [one for one in budget_period.budget.warn_at if one < 1 and used >= one * limit]
         reached += [1.0] if is_over or used >= limit else []
-        return [one for one in reached if (share.name, share.period, one, limit) not in self._warned]
+        return [one for one in reached if (budget_period.name, budget_period.period, one, limit) not in self._warned]
 
-    def _refuse_empty(self, share: Share) -> None:
+    def _refuse_empty(self, budget_period: BudgetPeriod) -> None:
         """OverBudget if a budget that refuses runs is used up, and this run could use anything of it."""
-        if share.budget.at_limit == "warn" or not any(per_second(share.budget.limit, one) for one in self._prices()):
+        if budget_period.budget.at_limit == "warn" or not any(
+            per_second(budget_period.budget.limit, one) for one in self._prices()
+        ):
             return
-        ledger = share.ledger(self._run.store)
+        ledger = budget_period.ledger(self._run.store)
         for _ in range(2):
             balance = ledger.balance()
-            if balance.spent + balance.held < share.budget.limit.value:
+            if balance.spent + balance.held < budget_period.budget.limit.value:
                 return
-            settle_others(self._run.store, share, ledger)
-        raise nothing_left(share, balance, self._run.run_id)
+            settle_others(self._run.store, budget_period, ledger)
+        raise nothing_left(budget_period, balance, self._run.run_id)
 
-    def _tell_uncounted(self, share: Share) -> None:
+    def _tell_uncounted(self, budget_period: BudgetPeriod) -> None:
         """Warn, once, of a budget that was applied after the run began, and in which it cannot be counted."""
-        fault = price_fault(share, self._prices())
+        fault = price_fault(budget_period, self._prices())
         sentence = f"{fault} What this run uses there does not count."
         if fault and sentence not in self.sentences:
             log.warning("%s", sentence)
@@ -262,15 +264,15 @@ class Spending:
         live = self.live
         return so_far if live is None else so_far.model_copy(update={"gangs": [*so_far.gangs, live()]})
 
-    def _shares(self, budgets: Budgets | None, execution: ExecutionUsage) -> list[Share]:
+    def _budget_periods(self, budgets: Budgets | None, execution: ExecutionUsage) -> list[BudgetPeriod]:
         if budgets is None:
             return []
         run, span = self._run, (execution.began, now_s())
-        return list(shares(budgets, run.spec.name, run.spec.tags, run.run_id, span))
+        return list(budget_periods(budgets, run.spec.name, run.spec.tags, run.run_id, span))
 
-    def _per_second(self, share: Share) -> float:
+    def _per_second(self, budget_period: BudgetPeriod) -> float:
         """How much of a budget the run uses in a second now."""
-        limit, here = share.budget.limit, self._price(HERE)
+        limit, here = budget_period.budget.limit, self._price(HERE)
         if self._nodes is None:
             return per_second(limit, here)
         section, nodes, local = self._nodes

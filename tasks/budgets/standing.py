@@ -11,10 +11,10 @@ from data_contracts.budgets import Budget, Budgets, shown
 from data_contracts.canonical import is_name
 from data_contracts.errors import UsageError
 from data_contracts.pipeline_spec import PipelineSpec
-from infra.budgets.editions import current_budgets
+from infra.budgets.rules_versions import current_budgets
 from infra.machine.machines import prices
 from infra.store import Store, budget_paths
-from tasks.budgets.amounts import Share, month_of
+from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.budgets.settling import settle_all, settle_others
 
 
@@ -60,7 +60,7 @@ def standings_of_spec(store: Store, spec: PipelineSpec) -> list[Standing]:
     budgets = current_budgets(store)
     found = {} if budgets is None else budgets.budgets
     return [
-        _standing(store, Share(name, budget, month_of(time.time())))
+        _standing(store, BudgetPeriod(name, budget, month_of(time.time())))
         if budget.per == "month"
         else Standing(name, budget, "each run", 0.0, 0.0)
         for name, budget in found.items()
@@ -89,10 +89,10 @@ def standings(
             more[name] = len(periods) - most
             periods = periods[:most]
         for period in periods:
-            share = Share(name, budget, period)
+            budget_period = BudgetPeriod(name, budget, period)
             if settle:
-                settle_others(store, share, share.ledger(store))
-            found.append(_standing(store, share))
+                settle_others(store, budget_period, budget_period.ledger(store))
+            found.append(_standing(store, budget_period))
         if not periods:
             found.append(Standing(name, budget, "each run", 0.0, 0.0))
     return found, more
@@ -118,7 +118,7 @@ def settle_and_check(store: Store, budgets: Budgets) -> list[str]:
     unknown = settle_all(store, budgets)
     for name, budget in budgets.budgets.items():
         if budget.per == "month":
-            now = _standing(store, Share(name, budget, month_of(time.time())))
+            now = _standing(store, BudgetPeriod(name, budget, month_of(time.time())))
             if now.spent > budget.limit.value:
                 limit = budget.limit
                 raise UsageError(
@@ -136,6 +136,6 @@ def _runs_of(store: Store, name: str, budget: Budget, month: str) -> Iterable[st
     return (one for one in names if is_name(one) and one.startswith(of_month))
 
 
-def _standing(store: Store, share: Share) -> Standing:
-    balance = share.ledger(store).balance()
-    return Standing(share.name, share.budget, share.period, balance.spent, balance.held)
+def _standing(store: Store, budget_period: BudgetPeriod) -> Standing:
+    balance = budget_period.ledger(store).balance()
+    return Standing(budget_period.name, budget_period.budget, budget_period.period, balance.spent, balance.held)

@@ -18,7 +18,7 @@ from infra.machine.machines import Machine
 from infra.records.datasets import find_dataset_by_id
 from tasks.estimates.energy import Energy
 from tasks.estimates.measure import measure
-from tasks.estimates.memory import Need, layout_plan, needs, recommendation
+from tasks.estimates.memory import MemoryNeed, layout_plan, needs, recommendation
 from tasks.estimates.offers import Offer, SpotInterruptions, offers, shortlist, spot_rate, time_by_speeds, verdict
 from tasks.estimates.past import Past, past_of, settings_of
 from tasks.estimates.span import Span
@@ -48,7 +48,7 @@ class Estimate:
     now: datetime
     machine: str
     memory_bytes: int
-    needs: list[Need] = field(default_factory=list)
+    needs: list[MemoryNeed] = field(default_factory=list)
     unmeasured: str = ""
     recommendation: str = ""
     stages: list[StageEstimate] = field(default_factory=list)

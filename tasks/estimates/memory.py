@@ -18,7 +18,7 @@ USABLE = 0.9
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """What a strategy needs on each device.
 
     Attributes:
@@ -60,7 +60,7 @@ def strategies(train: TrainSpec, nodes: int, devices: int) -> list[str]:
     return ["ddp", *(["hsdp"] if two_levels else []), "fsdp"]
 
 
-def needs(train: TrainSpec, sizes: ModuleSizes, nodes: int, devices: int) -> list[Need]:
+def needs(train: TrainSpec, sizes: ModuleSizes, nodes: int, devices: int) -> list[MemoryNeed]:
     """What each strategy needs on `nodes` × `devices` ranks, the simplest strategy first; none if they do not fit."""
     plan = layout_plan(train, nodes * devices)
     if plan is None:
@@ -69,7 +69,7 @@ def needs(train: TrainSpec, sizes: ModuleSizes, nodes: int, devices: int) -> lis
     for strategy in strategies(train, nodes, devices):
         shard = mesh_of(strategy, train.shard_ranks or devices, nodes * devices)[1]
         num_bytes = need_bytes(sizes, strategy, shard, plan.micro_batch, accumulates=plan.accumulate > 1)
-        found.append(Need(strategy, nodes, devices, plan.micro_batch, num_bytes))
+        found.append(MemoryNeed(strategy, nodes, devices, plan.micro_batch, num_bytes))
     return found
 
 
@@ -105,7 +105,9 @@ def at(steps: Sequence[StepMemory], rows: int, what: str) -> int:
     return max(round(known[first] + slope * (rows - first)), 0)
 
 
-def recommendation(found: Sequence[Need], memory_bytes: int, machine: str, *, whole: bool, on_cpu: bool = False) -> str:
+def recommendation(
+    found: Sequence[MemoryNeed], memory_bytes: int, machine: str, *, whole: bool, on_cpu: bool = False
+) -> str:
     """One sentence: which strategy to take on a machine, and why none that is more complex.
 
     Args:
@@ -140,5 +142,5 @@ def recommendation(found: Sequence[Need], memory_bytes: int, machine: str, *, wh
     )
 
 
-def _of(need: Need, memory_bytes: int) -> str:
+def _of(need: MemoryNeed, memory_bytes: int) -> str:
     return f"{size(need.bytes)} of {size(memory_bytes)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from data_contracts.price_book import Term
 from infra.machine.machines import Machine
-from tasks.estimates.memory import Need
+from tasks.estimates.memory import MemoryNeed
 
 MOST_OFFERS = 8
 # Without a rate in the price book, fewer node-hours on spot nodes than these say nothing.
@@ -100,7 +100,7 @@ def offers(
     machines: Iterable[Machine],
     day: str,
     layouts: Callable[[int], Iterable[tuple[int, int]]],
-    needs: Callable[[int, int], Sequence[Need]],
+    needs: Callable[[int, int], Sequence[MemoryNeed]],
     time_s: Callable[[str, int], float | None],
     spot: Callable[[Machine, float], SpotInterruptions],
 ) -> list[Offer]:

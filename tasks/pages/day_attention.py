@@ -16,7 +16,7 @@ _ORDER = ("bad", "warn")
 
 
 @dataclass(frozen=True)
-class Need:
+class AttentionItem:
     """Something that needs a person; `tone`: `bad` or `warn`."""
 
     tone: str
@@ -25,29 +25,29 @@ class Need:
     command: str
 
 
-def needs(day: Day) -> list[Need]:
+def needs(day: Day) -> list[AttentionItem]:
     """What needs a person, the gravest first; of each kind at most `MOST`, and then how many more there are."""
-    found: dict[tuple[str, str], list[Need]] = {}
+    found: dict[tuple[str, str], list[AttentionItem]] = {}
     for store in day.stores:
         for one in _needs(day, store):
             found.setdefault((one.tone, one.kind), []).append(one)
-    listed: list[Need] = []
+    listed: list[AttentionItem] = []
     for (tone, kind), alike in found.items():
         listed += alike[:MOST]
         if len(alike) > MOST:
-            listed.append(Need(tone, kind, f"{len(alike) - MOST} more of this kind", "trainwright status"))
+            listed.append(AttentionItem(tone, kind, f"{len(alike) - MOST} more of this kind", "trainwright status"))
     return sorted(listed, key=lambda one: _ORDER.index(one.tone))
 
 
-def _needs(day: Day, store: StoreDay) -> Iterator[Need]:
+def _needs(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
     for result in store.results:
         for alert in result.alerts[:1]:
             tone = "bad" if alert.severity == "page" else "warn"
-            yield Need(
+            yield AttentionItem(
                 tone, "objective", f"{result.name}: {alert.sentence}", f"trainwright slo {shlex.quote(store.uri)}"
             )
     for run, what in store.waits:
-        yield Need(
+        yield AttentionItem(
             "warn",
             "approval",
             f"{run.pipeline} waits {what}".rstrip(),
@@ -56,21 +56,21 @@ def _needs(day: Day, store: StoreDay) -> Iterator[Need]:
     for run in store.runs:
         if run.verdict == "died":
             sentence = f"the process of a run of {run.pipeline} died in {run.stage or 'its beginning'}"
-            yield Need("bad", "died", sentence, f"trainwright resume {run.run_id}")
+            yield AttentionItem("bad", "died", sentence, f"trainwright resume {run.run_id}")
     for run in _failing(day.recent(store)):
         sentence = f"the newest run of {run.pipeline} failed in {run.stage or 'its beginning'}: {cause_words(run)}"
-        yield Need("bad", "failed", sentence, f"trainwright report {run.run_id}")
+        yield AttentionItem("bad", "failed", sentence, f"trainwright report {run.run_id}")
     yield from _of_the_store(day, store)
 
 
-def _of_the_store(day: Day, store: StoreDay) -> Iterator[Need]:
+def _of_the_store(day: Day, store: StoreDay) -> Iterator[AttentionItem]:
     for champion in store.champions:
         if champion.beside == "has ended":
             sentence = f"the canary of {champion.model} has ended, and its alias has not followed"
-            yield Need("warn", "canary", sentence, f"trainwright canary {champion.model}")
+            yield AttentionItem("warn", "canary", sentence, f"trainwright canary {champion.model}")
     for budget in store.budgets:
         if budget.period != "each run" and budget.left <= 0:
-            yield Need(
+            yield AttentionItem(
                 "bad",
                 "budget",
                 f"nothing is left of {budget.sentence}",
@@ -82,13 +82,15 @@ def _of_the_store(day: Day, store: StoreDay) -> Iterator[Need]:
         if went_wrong and not node.is_drained:
             mishaps = "1 mishap" if len(went_wrong) == 1 else f"{len(went_wrong)} mishaps"
             sentence = f"node {node.name}: {mishaps}, the last one a {words(went_wrong[-1].kind)}"
-            yield Need("warn", "node", sentence, f"trainwright nodes {shlex.quote(store.uri)}")
+            yield AttentionItem("warn", "node", sentence, f"trainwright nodes {shlex.quote(store.uri)}")
     if store.unreadable:
         number = len(store.unreadable)
         sentence = f"{number} run{'' if number == 1 else 's'} with damaged records, such as {store.unreadable[0]}"
-        yield Need("bad", "damaged", sentence, f"trainwright show {store.unreadable[0]}")
+        yield AttentionItem("bad", "damaged", sentence, f"trainwright show {store.unreadable[0]}")
     for what in store.missing:
-        yield Need("warn", "missing", f"not on this page, because it could not be read: {what}", "trainwright doctor")
+        yield AttentionItem(
+            "warn", "missing", f"not on this page, because it could not be read: {what}", "trainwright doctor"
+        )
 
 
 def _failing(recent: Iterable[LedgerRun]) -> Iterator[LedgerRun]:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from infra.quantities import in_two_units
 from tasks.charts.day_columns import DayColumn, day_columns
 from tasks.charts.picture import BAD, BLUE, GOOD, SERIES, SOFT, WARN
-from tasks.pages.day_attention import Need, needs, words
+from tasks.pages.day_attention import AttentionItem, needs, words
 from tasks.pages.day_tables import budget_section, champion_section, drift_section, node_section, objective_section
 from tasks.pages.html import HEAD, NOTHING, Markup, chart, page, section, table, tag
 from tasks.queries.day import STRIP_DAYS, Day, StoreDay
@@ -50,7 +50,7 @@ def is_day_page(beginning: str) -> bool:
     return beginning.startswith(HEAD) and f"<title>{_TITLE}" in beginning
 
 
-def _head(day: Day, asked: Sequence[Need]) -> Markup:
+def _head(day: Day, asked: Sequence[AttentionItem]) -> Markup:
     tone = asked[0].tone if asked else ("good" if any(store.runs for store in day.stores) else "calm")
     return tag(
         "header",
@@ -66,7 +66,7 @@ def _counts(day: Day) -> str:
     return ", ".join(f"{number} {name}" for name, number in _counted(runs).items()) or "No runs"
 
 
-def _title(day: Day, asked: Sequence[Need]) -> str:
+def _title(day: Day, asked: Sequence[AttentionItem]) -> str:
     if asked:
         return f"{len(asked)} thing{' needs' if len(asked) == 1 else 's need'} a person"
     return "Nothing needs a person" if any(store.runs for store in day.stores) else "No runs yet"
@@ -76,7 +76,7 @@ def _since(day: Day) -> str:
     return f"{_minute(day.since)} to {_minute(day.now)} UTC"
 
 
-def _needs(asked: Sequence[Need]) -> Markup:
+def _needs(asked: Sequence[AttentionItem]) -> Markup:
     lines = [
         tag(
             "li",

@@ -13,7 +13,7 @@ from data_contracts.usage import ExecutionUsage
 from infra.store import Store, layout
 from infra.usage.checkpoint_interval import DAY_S, expected_loss, interval, node_mtbf
 from infra.usage.executions import executions_of
-from infra.usage.interruptions import Interruptions, interruptions
+from infra.usage.past_trainings import PastTrainings, past_trainings
 
 # Without a measured checkpoint, and without a measured restart.
 DEFAULT_S, RESTART_S = 600.0, 120.0
@@ -59,7 +59,7 @@ class Outlook:
         return f"{best}; {self.own} saves one about every {in_words(self.own_s)}, which loses {self.own_loss:.1%}"
 
 
-def outlook(spec: PipelineSpec, past: Interruptions) -> Outlook:
+def outlook(spec: PipelineSpec, past: PastTrainings) -> Outlook:
     """The interval that loses least for the trainings of a spec."""
     if not past.saves:
         return Outlook(DEFAULT_S, "no run of this pipeline has measured a checkpoint yet")
@@ -88,7 +88,7 @@ def outlook(spec: PipelineSpec, past: Interruptions) -> Outlook:
 
 def look(spec: PipelineSpec, store: Store) -> Outlook:
     """The interval that loses least, by the newest runs in a store. What cannot be read is not counted."""
-    return outlook(spec, interruptions(_past(store), spec.name, spec.train.pool or ""))
+    return outlook(spec, past_trainings(_past(store), spec.name, spec.train.pool or ""))
 
 
 def resolve_interval(spec: PipelineSpec, store: Store) -> CheckpointInterval | None:
@@ -105,7 +105,7 @@ def in_words(seconds: float) -> str:
     return f"{seconds / unit_s:.3g} {unit}"
 
 
-def _own_interval(spec: PipelineSpec, past: Interruptions) -> tuple[float | None, str]:
+def _own_interval(spec: PipelineSpec, past: PastTrainings) -> tuple[float | None, str]:
     """Seconds between checkpoints with the spec as it is, as fast as steps were, or None; and what sets them."""
     own = spec.train.checkpoint
     if own.every_s == "auto":

@@ -28,10 +28,10 @@ from infra.models.recipes import seal_recipe
 from infra.project import code_bundle
 from infra.signing.configured import configured_key
 from infra.store import Store, absolute_address, layout, open_store
+from tasks.run.idempotency_keys import claim, note_time, of_pipeline, resolved_before
 from tasks.run.inputs import read_inputs, record_inputs
 from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.resolve import ci_key, resolve
-from tasks.run.triggers import claim, note_time, of_pipeline, resolved_before
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from infra.records.row_sketch import TestRows
 from tasks.evidence.decision import Measured
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_values import PairedValues
+from tasks.evidence.proportions import Proportion
 from tasks.evidence.resampled_metrics import ResampledMetric, cannot_be_resampled, resampled_metric
-from tasks.evidence.shares import Share
 from tasks.run.run import Run
 from tasks.stages.evaluate import sets_to_score
 from tasks.stages.test_rows import SetRows, num_different, read_test_rows
@@ -146,7 +146,7 @@ class SetScores:
             return self._of_pairs(metric, "max" if sign > 0 else "min", chosen, evaluation)
         values, rows = chosen.of(outcomes.values), chosen.of(outcomes.rows)
         if chosen.units is None and outcomes.unit == "row" and _are_flags(values):
-            return Share(int(values.sum()), len(values), sign)
+            return Proportion(int(values.sum()), len(values), sign)
         return _values(sign * values * rows, rows, chosen.units, _seed(evaluation))
 
     def _chosen(self, gate: GateSpec) -> tuple[_Chosen, str]:

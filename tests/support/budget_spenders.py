@@ -20,12 +20,12 @@ from typing import Any
 from data_contracts.budgets import Budgets
 from data_contracts.errors import OverBudget
 from data_contracts.resolved import Price
-from infra.budgets.editions import apply_edition
+from infra.budgets.rules_versions import apply_rules
 from infra.store import Lease, Store, layout, open_store
 from infra.store.lease import with_process
 from infra.usage.executions import executions_of
 from tasks.budgets import spending
-from tasks.budgets.amounts import Share
+from tasks.budgets.amounts import BudgetPeriod
 from tasks.budgets.settling import settle_all
 from tasks.run import meter
 
@@ -90,7 +90,7 @@ def start(store_uri: str, number: int, began: float) -> int:
 def spend(store_uri: str, kills: int, seed: int) -> dict[str, Any]:
     """Let the runs use the budget up, some of them killed in between; returns what was charged and counted."""
     store, draw = open_store(store_uri), random.Random(seed)
-    apply_edition(store, "budgets", BUDGETS)
+    apply_rules(store, "budgets", BUDGETS)
     running = {start(store_uri, number, START): number for number in range(RUNS)}
     killed = failed = 0
     while running:
@@ -109,12 +109,12 @@ def spend(store_uri: str, kills: int, seed: int) -> dict[str, Any]:
         failed += os.WIFEXITED(status) and os.WEXITSTATUS(status) != 0
     budgets = Budgets.model_validate(BUDGETS)
     settle_all(store, budgets)
-    share = Share("all", budgets.budgets["all"], MONTH)
+    budget_period = BudgetPeriod("all", budgets.budgets["all"], MONTH)
     found = [one for n in range(RUNS) for one in executions_of(store, f"run-{n}")[0]]
-    balance = share.ledger(store).balance()
+    balance = budget_period.ledger(store).balance()
     return {
-        "charged": sum(share.used(one) for one in found),
-        "entries": sum(one.amount for one in share.ledger(store).entries()),
+        "charged": sum(budget_period.used(one) for one in found),
+        "entries": sum(one.amount for one in budget_period.ledger(store).entries()),
         "spent": balance.spent,
         "held": balance.held,
         "executions": len(found),

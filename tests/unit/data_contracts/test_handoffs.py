@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from data_contracts import handoffs
 from data_contracts.approvals import Answer, Protection, Question
-from data_contracts.budgets import BudgetWarning, Edition, SpendingEntry
+from data_contracts.budgets import BudgetWarning, RulesVersion, SpendingEntry
 from data_contracts.canaries import CanaryAsk, CanaryEnd, Night
 from data_contracts.ci_report import CiReport
 from data_contracts.deliveries import Delivery
@@ -36,7 +36,7 @@ WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, hando
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
            Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
-           Edition, SpendingEntry, BudgetWarning, MonthCosts, CiReport]  # fmt: skip
+           RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

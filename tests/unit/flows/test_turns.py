@@ -14,7 +14,7 @@ from prefect.states import Cancelled, Completed, State
 
 from flows import turns
 from infra.store import layout, open_store
-from tasks.run.turns import Skipped, Turn
+from tasks.schedules.turns import Skipped, Turn
 from tests.support.tiny import write_project
 
 AT = datetime(2026, 11, 25, 3, tzinfo=UTC)

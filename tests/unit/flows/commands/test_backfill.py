@@ -21,7 +21,7 @@ from flows.cli import main
 from infra.processes.processes import CODE_ROOT
 from infra.sources.window import Window
 from infra.store import layout, open_store
-from tasks.run.backfilling import Backfill, windows_between
+from tasks.schedules.backfilling import Backfill, windows_between
 from tests.support.pool import until
 from tests.support.tiny import answer, home_with_server, trainwright, write_project
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from data_contracts.budgets import Budgets, Edition, Policy
+from data_contracts.budgets import Budgets, Policy, RulesVersion
 from data_contracts.errors import CorruptError, SpecError, UsageError
 from data_contracts.load import load_spec
 from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage
 from flows.cli import main
 from flows.commands.deploy import _load
-from infra.budgets.editions import apply_edition, current_budgets, newest_edition
-from infra.budgets.files import read_rules
 from infra.budgets.ledger import Executed
 from infra.budgets.policy import POLICY, refuse_by_policy
+from infra.budgets.rules_files import read_rules
+from infra.budgets.rules_versions import apply_rules, current_budgets, newest_rules
 from infra.processes.environment import SIGNING_KEY
 from infra.store import Store, budget_paths, layout, open_store
-from tasks.budgets.amounts import Share, month_of
+from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.budgets.standing import standings_of_spec
 from tests.support.tiny import write_project
 
@@ -86,7 +86,7 @@ def test_budgets_are_applied_shown_and_raised(store: Store, tmp_path: Path, caps
     sales = next(line for line in lines if line.startswith("sales"))
     assert sales.split() == ["sales", "team=tests", NOW, "15.00", "0.00", "485.00", "500.00", "USD", "stop"]
     budget = read_rules(Path(file), Budgets).budgets["sales"]
-    Share("sales", budget, NOW).ledger(store).reserve(Executed("r", "1-b"), 5, 5, 500)
+    BudgetPeriod("sales", budget, NOW).ledger(store).reserve(Executed("r", "1-b"), 5, 5, 500)
     written(tmp_path, f"sales: {MONEY.replace('500', '600')}")
     said(capsys, "budget", "apply", file, "--store", store.uri)
     value = json.loads(said(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
@@ -120,7 +120,7 @@ def test_a_wrong_file_is_one_sentence_and_nothing_is_applied(
     used(store, "20261101-000000-abcdef", 1.5)
     error = said(capsys, "budget", "apply", written(tmp_path, *budgets), "--store", store.uri, code=2)
     assert sentence in error
-    assert newest_edition(store, "budgets") is None
+    assert newest_rules(store, "budgets") is None
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,9 @@ def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:
             "each": {"per": "run", "limit": {"hours": 2.0}},
         },
     }
-    apply_edition(store, "budgets", content)
+    apply_rules(store, "budgets", content)
     budget = Budgets.model_validate(content).budgets["mine"]
-    Share("mine", budget, NOW).ledger(store).settle(Executed("r", "1-a"), 1.0)
+    BudgetPeriod("mine", budget, NOW).ledger(store).settle(Executed("r", "1-a"), 1.0)
     assert [one.sentence for one in standings_of_spec(store, spec)] == [
         f"mine: 3.00 of 4.00 node-hours left ({NOW})",
         "each: 2.00 of 2.00 node-hours left (each run)",
@@ -193,7 +193,7 @@ def test_versions_are_signed_with_a_release_key_and_no_other_counts(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content: dict[str, Any] = {"version": 1, "budgets": {}}
-    apply_edition(store, "budgets", content)
+    apply_rules(store, "budgets", content)
     for name in ("ours", "theirs"):
         said(capsys, "key", "new", str(tmp_path / name))
     key = next((tmp_path / "ours").glob("*.key*"), None) or next(
@@ -202,22 +202,22 @@ def test_versions_are_signed_with_a_release_key_and_no_other_counts(
     monkeypatch.setenv(SIGNING_KEY, str(key))
     with pytest.raises(CorruptError, match="it is not signed"):
         current_budgets(store)
-    made = apply_edition(store, "budgets", content)
+    made = apply_rules(store, "budgets", content)
     assert (made.n, made.signature is not None) == (1, True)
     assert current_budgets(store) is not None
     forged = made.model_copy(update={"n": 2, "content": {"version": 1, "budgets": {}}})
-    store.create_once(budget_paths.edition("budgets", 2), forged.to_json())
+    store.create_once(budget_paths.rules_version("budgets", 2), forged.to_json())
     with pytest.raises(CorruptError, match="it is not what was signed"):
         current_budgets(store)
     monkeypatch.delenv(SIGNING_KEY)
     with pytest.raises(UsageError, match=r"are signed \(editions/budgets/1\.json\), and no key is configured"):
-        apply_edition(store, "budgets", content)
+        apply_rules(store, "budgets", content)
 
 
 def test_a_version_that_is_missing_is_told(store: Store) -> None:
     for _ in range(2):
-        apply_edition(store, "budgets", {"version": 1, "budgets": {}})
-    store.forget(budget_paths.edition("budgets", 0))
+        apply_rules(store, "budgets", {"version": 1, "budgets": {}})
+    store.forget(budget_paths.rules_version("budgets", 0))
     with pytest.raises(CorruptError, match=r"A version before editions/budgets/1\.json is missing"):
         current_budgets(store)
 
@@ -273,8 +273,8 @@ def test_a_planted_version_is_one_sentence_and_not_said_to_be_signed(
     signature: dict[str, object], store: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = {"version": 1, "budgets": {"a": {"per": "run", "limit": {"hours": 1}}}}
-    planted = Edition(kind="budgets", n=0, content=content, by="eve", at="2026-11-25", signature=signature)
-    store.create_once(budget_paths.edition("budgets", 0), planted.to_json())
+    planted = RulesVersion(kind="budgets", n=0, content=content, by="eve", at="2026-11-25", signature=signature)
+    store.create_once(budget_paths.rules_version("budgets", 0), planted.to_json())
     (Path(store.uri) / "editions/budgets/007.json").write_text("{}")
     if signature.get("signatures"):
         assert "with a signature that is not checked here" in said(capsys, "budget", "--store", store.uri)
@@ -291,9 +291,9 @@ def test_what_is_not_a_signature_keeps_nobody_from_applying(planted: str, store:
         path.write_text(planted)
     else:
         about: dict[str, Any] = {"kind": "budgets", "n": 0, "content": content, "by": "eve", "at": "2026-11-25"}
-        one = Edition(signature=json.loads(planted), **about)
-        store.create_once(budget_paths.edition("budgets", 0), one.to_json())
-    assert apply_edition(store, "budgets", content).n == 1
+        one = RulesVersion(signature=json.loads(planted), **about)
+        store.create_once(budget_paths.rules_version("budgets", 0), one.to_json())
+    assert apply_rules(store, "budgets", content).n == 1
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_policy_that_no_spec_could_meet_is_refused(
 ) -> None:
     (tmp_path / "policy.yaml").write_text(f"version: 1\ntags: {tags}\n")
     assert sentence in said(capsys, "policy", "apply", str(tmp_path / "policy.yaml"), "--store", store.uri, code=2)
-    assert newest_edition(store, "policy") is None
+    assert newest_rules(store, "policy") is None
 
 
 @pytest.mark.parametrize(("tag", "remedy"), [("team", "Correct the tag; "), ("owner", "Add tags.owner to the spec; ")])

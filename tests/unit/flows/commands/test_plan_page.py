@@ -9,13 +9,13 @@ import pytest
 from flows.commands.plan_page import estimate_lines
 from tasks.estimates.energy import Energy
 from tasks.estimates.estimate import Estimate
-from tasks.estimates.memory import Need
+from tasks.estimates.memory import MemoryNeed
 from tasks.estimates.offers import Offer
 from tasks.estimates.span import Span
 from tasks.estimates.stage_estimate import StageEstimate
 
 NOW = datetime(2026, 11, 25, 22, 0, tzinfo=UTC)
-NEEDS = [Need("ddp", 2, 4, 16, 2**30), Need("fsdp", 2, 4, 16, 2**29)]
+NEEDS = [MemoryNeed("ddp", 2, 4, 16, 2**30), MemoryNeed("fsdp", 2, 4, 16, 2**29)]
 OFFER = Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0, 0.0)
 MEASURED = Energy(Span(3.6e6, 1.8e6, 7.2e6), Span(400, 200, 800), measured=True)
 SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, 0.25)

@@ -11,7 +11,7 @@ from data_contracts.budgets import Budgets, Limit, Policy
 from data_contracts.errors import CorruptError
 from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
-from tasks.budgets.amounts import Share, month_bounds, months, per_second, price_fault, shares, used
+from tasks.budgets.amounts import BudgetPeriod, budget_periods, month_bounds, months, per_second, price_fault, used
 
 GPU = Price(machine="gpu", per_hour=36.0, price_date="2026-01-01", devices=8)
 HERE = Price(machine="cpu", per_hour=3.6, price_date="2026-01-01")
@@ -88,7 +88,7 @@ def test_what_a_node_uses_in_an_hour(limit: str, expected: float) -> None:
 def test_the_runs_of_a_budget(where: dict[str, Any], expected: list[str]) -> None:
     content = {"version": 1, "budgets": {"b": {"per": "month", "limit": {"hours": 1}, **where}}}
     span = (at("2026-11-25"), at("2026-11-26"))
-    found = shares(Budgets.model_validate(content), "p", {"team": "sales"}, "r", span)
+    found = budget_periods(Budgets.model_validate(content), "p", {"team": "sales"}, "r", span)
     assert [f"{one.name} {one.period}" for one in found] == expected
 
 
@@ -123,8 +123,8 @@ def test_a_limit_that_is_raised_keeps_what_was_used_and_another_unit_does_not() 
 )
 def test_a_budget_needs_what_it_counts_of_each_machine(limit: str, prices: list[Price], expected: str) -> None:
     content = {"version": 1, "budgets": {"b": {"per": "month", "limit": LIMITS[limit].model_dump()}}}
-    share = Share("b", Budgets.model_validate(content).budgets["b"], "2026-11")
-    assert price_fault(share, prices) == expected
+    budget_period = BudgetPeriod("b", Budgets.model_validate(content).budgets["b"], "2026-11")
+    assert price_fault(budget_period, prices) == expected
 
 
 @pytest.mark.parametrize("span", [(-6e10, 0.0), (0.0, 2e11), (-1.0, 1.0)])

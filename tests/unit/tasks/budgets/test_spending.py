@@ -15,12 +15,12 @@ from data_contracts.budgets import Budgets, BudgetWarning
 from data_contracts.errors import CorruptError, OverBudget, StorageUnavailable, UsageError
 from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
-from infra.budgets.editions import apply_edition
 from infra.budgets.ledger import Executed, Ledger
+from infra.budgets.rules_versions import apply_rules
 from infra.orchestrator import budget_events
 from infra.store import Store, layout, open_store
 from tasks.budgets import spending
-from tasks.budgets.amounts import Share, month_bounds, month_of
+from tasks.budgets.amounts import BudgetPeriod, month_bounds, month_of
 from tasks.budgets.refusals import nothing_left
 from tasks.budgets.settling import settle_all, settle_others
 from tasks.costs.histories import usage_of
@@ -37,11 +37,11 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "store"))
 
 
-def limited(store: Store, limit: dict[str, Any], **more: Any) -> Share:
+def limited(store: Store, limit: dict[str, Any], **more: Any) -> BudgetPeriod:
     content = {"version": 1, "budgets": {"all": {"per": "month", "limit": limit, **more}}}
-    apply_edition(store, "budgets", content)
+    apply_rules(store, "budgets", content)
     budget = Budgets.model_validate(content).budgets["all"]
-    return Share("all", budget, NOW if budget.per == "month" else "r1")
+    return BudgetPeriod("all", budget, NOW if budget.per == "month" else "r1")
 
 
 def run_in(store: Store, run_id: str = "r1", here: Price = FREE) -> Any:
@@ -80,18 +80,18 @@ def test_without_budgets_nothing_is_written(store: Store) -> None:
 
 
 def test_what_a_run_used_is_settled_and_is_what_the_charges_say(store: Store) -> None:
-    share = limited(store, {"amount": 500.0, "currency": "USD"})
+    budget_period = limited(store, {"amount": 500.0, "currency": "USD"})
     carry_out(run_in(store), lambda run: training(run, 10))
-    balance = share.ledger(store).balance()
+    balance = budget_period.ledger(store).balance()
     assert balance.holds == {}
     assert balance.spent == pytest.approx(10)
     [execution] = usage_of(store, "r1").executions
-    assert balance.spent == pytest.approx(share.used(execution), abs=1e-9)
+    assert balance.spent == pytest.approx(budget_period.used(execution), abs=1e-9)
 
 
 def test_a_run_is_refused_before_anything_is_booked(store: Store) -> None:
-    share = limited(store, {"amount": 100.0, "currency": "USD"})
-    share.ledger(store).settle(Executed("r0", "1-a"), 100)
+    budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
+    budget_period.ledger(store).settle(Executed("r0", "1-a"), 100)
     with pytest.raises(OverBudget) as caught:
         carry_out(run_in(store), spending.admit)
     assert str(caught.value) == (
@@ -100,7 +100,7 @@ def test_a_run_is_refused_before_anything_is_booked(store: Store) -> None:
     )
     limited(store, {"amount": 200.0, "currency": "USD"})
     carry_out(run_in(store), lambda run: training(run, 10))
-    assert share.ledger(store).balance().spent == pytest.approx(110)
+    assert budget_period.ledger(store).balance().spent == pytest.approx(110)
 
 
 def test_nodes_that_cannot_be_paid_for_half_an_interval_are_not_launched(store: Store) -> None:
@@ -210,19 +210,19 @@ def killed(store: Store, run_id: str, seconds: float) -> None:
 
 
 def test_a_killed_run_is_settled_from_its_records_by_whoever_needs_the_room(store: Store) -> None:
-    share = limited(store, {"amount": 100.0, "currency": "USD"})
+    budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
     killed(store, "r0", seconds=10)
-    ledger = share.ledger(store)
+    ledger = budget_period.ledger(store)
     assert ledger.balance().held == pytest.approx(70, abs=1)
     carry_out(run_in(store), lambda run: training(run, 20))
     assert (ledger.balance().spent, ledger.balance().holds) == (pytest.approx(30), {})
-    settle_others(store, share, ledger)
-    settle_all(store, Budgets.model_validate({"version": 1, "budgets": {"all": share.budget.model_dump()}}))
+    settle_others(store, budget_period, ledger)
+    settle_all(store, Budgets.model_validate({"version": 1, "budgets": {"all": budget_period.budget.model_dump()}}))
     assert ledger.balance().spent == pytest.approx(30), "once"
 
 
 def test_nodes_that_outlive_their_process_count_in_the_month_in_which_they_work(store: Store) -> None:
-    share = limited(store, {"hours": 100.0})
+    budget_period = limited(store, {"hours": 100.0})
     november = month_bounds("2025-11")[0]
     node = NodeUsage(number=0, started=november - 7200, released=november + 1800)
     lost = GangUsage(stage="train", where="w", generation=0, local=False, nodes=[node], ended="node_lost")
@@ -231,8 +231,10 @@ def test_nodes_that_outlive_their_process_count_in_the_month_in_which_they_work(
         ended=november - 1800, gangs=[lost],
     )  # fmt: skip
     store.create_once(layout.usage("r0", "1-a", "ended"), used.to_json())
-    settle_all(store, Budgets.model_validate({"version": 1, "budgets": {"all": share.budget.model_dump()}}))
-    spent = {month: replace(share, period=month).ledger(store).balance().spent for month in ("2025-10", "2025-11")}
+    settle_all(store, Budgets.model_validate({"version": 1, "budgets": {"all": budget_period.budget.model_dump()}}))
+    spent = {
+        month: replace(budget_period, period=month).ledger(store).balance().spent for month in ("2025-10", "2025-11")
+    }
     assert spent == {"2025-10": pytest.approx(2 + 1.5), "2025-11": pytest.approx(0.5)}
 
 
@@ -248,23 +250,23 @@ def test_what_a_dead_run_holds_warns_of_no_share(store: Store) -> None:
 
 
 def test_a_refused_run_is_told_its_own_part(store: Store) -> None:
-    share = limited(store, {"amount": 100.0, "currency": "USD"})
-    ledger = share.ledger(store)
+    budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
+    ledger = budget_period.ledger(store)
     ledger.settle(Executed("r0", "1-a"), 40)
     ledger.reserve(Executed("r1", "1-b"), 30, 0, None)
     ledger.reserve(Executed("r2", "1-c"), 30, 0, None)
-    found = nothing_left(share, ledger.balance(), "r1")
+    found = nothing_left(budget_period, ledger.balance(), "r1")
     assert found.message.endswith(
         "40.00 of 100.00 USD are spent, 30.00 used or reserved by this run and 30.00 used or reserved by other runs."
     )
-    assert "by this run" not in nothing_left(share, ledger.balance(), "r9").message
+    assert "by this run" not in nothing_left(budget_period, ledger.balance(), "r9").message
 
 
 def test_who_holds_and_has_no_records_any_more_used_what_was_held(store: Store) -> None:
-    share = limited(store, {"hours": 1.0})
-    ledger = share.ledger(store)
+    budget_period = limited(store, {"hours": 1.0})
+    ledger = budget_period.ledger(store)
     ledger.reserve(Executed("gone", "1-a"), 0.25, 0, 1)
-    assert settle_others(store, share, ledger)
+    assert settle_others(store, budget_period, ledger)
     assert (ledger.balance().spent, ledger.balance().holds) == (0.25, {})
 
 
@@ -272,11 +274,11 @@ def test_a_run_that_is_carried_out_is_not_settled(store: Store) -> None:
     from infra.store import Lease
     from infra.store.lease import with_process
 
-    share = limited(store, {"hours": 1.0})
-    ledger = share.ledger(store)
+    budget_period = limited(store, {"hours": 1.0})
+    ledger = budget_period.ledger(store)
     ledger.reserve(Executed("r0", "1-a"), 0.25, 0, 1)
     Lease.take(store, layout.lease(layout.run("r0")), with_process("r0"))
-    assert not settle_others(store, share, ledger)
+    assert not settle_others(store, budget_period, ledger)
     assert ledger.balance().held == 0.25
 
 
@@ -316,7 +318,7 @@ def test_a_shorter_interval_that_is_applied_while_a_run_works_is_renewed_as_ofte
     def work(run: Any) -> Any:
         spending.admit(run)
         content = {"all": {"per": "month", "limit": {"hours": 1.0}}}
-        apply_edition(store, "budgets", {"version": 1, "every_s": 0.2, "budgets": content})
+        apply_rules(store, "budgets", {"version": 1, "every_s": 0.2, "budgets": content})
         renewed: list[float] = []
         mine = run.budgets[0]
         run.budgets[0]._renew()
@@ -342,10 +344,10 @@ def test_a_run_at_an_unknown_price_is_told_of_a_budget_that_is_applied_later(sto
 
 
 def test_a_run_that_is_refused_while_it_reserves_holds_nothing_afterwards(store: Store) -> None:
-    share = limited(store, {"amount": 20.0, "currency": "USD"})
+    budget_period = limited(store, {"amount": 20.0, "currency": "USD"})
     with pytest.raises(OverBudget):
         carry_out(run_in(store, here=DEAR), spending.admit)
-    assert share.ledger(store).balance().holds == {}
+    assert budget_period.ledger(store).balance().holds == {}
 
 
 def test_ledgers_of_other_budgets_stay_apart(store: Store) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.price_book import MachinePrice
 from infra.machine.machines import Machine
-from tasks.estimates.memory import USABLE, Need
+from tasks.estimates.memory import USABLE, MemoryNeed
 from tasks.estimates.offers import (
     MOST_OFFERS,
     Offer,
@@ -47,8 +47,8 @@ def made(
     time_s: Callable[[str, int], float | None] = ten_hours,
     spot: SpotInterruptions | None = None,
 ) -> list[Offer]:
-    def needs(nodes: int, devices: int) -> list[Need]:
-        return [Need("single" if nodes * devices == 1 else "ddp", nodes, devices, 8, bytes)]
+    def needs(nodes: int, devices: int) -> list[MemoryNeed]:
+        return [MemoryNeed("single" if nodes * devices == 1 else "ddp", nodes, devices, 8, bytes)]
 
     known = spot or SpotInterruptions(None, 60.0, "unknown")
     return offers(machines, DAY, lambda devices: [(1, 1), (1, devices), (2, devices)], needs, time_s, lambda *_: known)

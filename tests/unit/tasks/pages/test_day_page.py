@@ -14,11 +14,11 @@ from data_contracts.budgets import Budgets
 from data_contracts.errors import StorageUnavailable
 from data_contracts.node_standing import NodeMishap
 from data_contracts.objectives import Objectives
-from infra.budgets.editions import apply_edition
 from infra.budgets.ledger import Executed
+from infra.budgets.rules_versions import apply_rules
 from infra.records.nodes import decide, record_mishap
 from infra.store import Store, layout, open_store
-from tasks.budgets.amounts import Share, month_of
+from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.pages.day_attention import MOST, needs
 from tasks.pages.day_page import MOST_RUNS, day_page, day_rows, group_of, is_day_page
 from tasks.pages.day_tables import age
@@ -104,16 +104,16 @@ def test_two_bad_nights_are_an_alert(store: Store) -> None:
 def test_budgets_and_nodes(store: Store) -> None:
     add(store, 1)
     content = {"version": 1, "budgets": {"mine": {"per": "month", "limit": {"hours": 1.0}}}}
-    apply_edition(store, "budgets", content)
-    share = Share("mine", Budgets.model_validate(content).budgets["mine"], month_of(time.time()))
-    share.ledger(store).settle(Executed("r", "1-a"), 2.0)
+    apply_rules(store, "budgets", content)
+    budget_period = BudgetPeriod("mine", Budgets.model_validate(content).budgets["mine"], month_of(time.time()))
+    budget_period.ledger(store).settle(Executed("r", "1-a"), 2.0)
     mishap = NodeMishap(
         node="n<b>1", kind="straggler", cause="", sentence="", training="t", generation=0, at=NOW.isoformat()
     )
     record_mishap(store, mishap)
     before = store.stored()
     assert sentences(seen(store)) == [
-        ("bad", f"nothing is left of mine: 0.00 of 1.00 node-hours left ({share.period})"),
+        ("bad", f"nothing is left of mine: 0.00 of 1.00 node-hours left ({budget_period.period})"),
         ("warn", "node n<b>1: 1 mishap, the last one a straggler"),
     ]
     assert store.stored() == before  # the page only reads

@@ -10,11 +10,11 @@ import pytest
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.resolved import CheckpointInterval
 from infra.store import open_store
-from infra.usage.interruptions import Interruptions
+from infra.usage.past_trainings import PastTrainings
 from tasks.run.checkpointing import DEFAULT_S, LEAST_S, in_words, look, outlook, resolve_interval
 from tests.support.tiny import SPEC
 
-PAST = Interruptions(
+PAST = PastTrainings(
     failures=3, node_seconds=400 * 86_400, saves=10, stalled_s=20.0, restarts=2, restarting_s=120.0, steps=1000,
     stepping_s=2000.0, steps_per_epoch=500,
 )  # fmt: skip
@@ -65,7 +65,7 @@ def test_an_interval_that_loses_much_more_is_named(every_s: float, is_named: boo
 def test_more_nodes_fail_more_often_and_a_checkpoint_that_costs_nothing_has_a_least_interval() -> None:
     one, sixteen = (outlook(spec("auto", nodes=nodes, strategy="ddp", global_batch_size=32), PAST) for nodes in (1, 16))
     assert one.every_s == pytest.approx(4 * sixteen.every_s, rel=0.01)
-    free = Interruptions(saves=3, stalled_s=0.0)
+    free = PastTrainings(saves=3, stalled_s=0.0)
     assert outlook(spec("auto"), free).every_s == LEAST_S
 
 

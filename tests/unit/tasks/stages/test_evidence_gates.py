@@ -19,7 +19,7 @@ from infra.records.row_sketch import TestRows
 from infra.store import Store, open_store
 from tasks.evidence.levels import Spent, level
 from tasks.evidence.paired_counts import PairedCounts
-from tasks.evidence.shares import Share
+from tasks.evidence.proportions import Proportion
 from tasks.stages.all_gates import is_undecided, judged, lacking, more_rows, refusing
 from tasks.stages.evidence_gates import judge_evidence
 
@@ -47,8 +47,8 @@ class Scores:
             return PairedCounts(*self.counts[candidate.checkpoint_id], 1_000)
         return PairedCounts(*reversed(self.counts[champion.checkpoint_id]), 1_000)
 
-    def alone(self, gate: GateSpec, evaluation: Evaluation, sign: Literal[1, -1]) -> Share:
-        return Share(self.counts[evaluation.checkpoint_id][0], 1_000, sign)
+    def alone(self, gate: GateSpec, evaluation: Evaluation, sign: Literal[1, -1]) -> Proportion:
+        return Proportion(self.counts[evaluation.checkpoint_id][0], 1_000, sign)
 
     def test_rows(self, evaluation: Evaluation, gate: GateSpec) -> TestRows:
         return self.rows

@@ -22,7 +22,7 @@ from infra.store import Store, open_store
 from tasks.evidence.paired_counts import PairedCounts
 from tasks.evidence.paired_scores import PairedScores
 from tasks.evidence.paired_values import PairedValues
-from tasks.evidence.shares import Share
+from tasks.evidence.proportions import Proportion
 from tasks.stages import set_scores
 from tasks.stages.set_scores import SetScores
 from tasks.stages.test_rows import SetRows
@@ -113,8 +113,8 @@ def test_right_and_wrong_are_counted(store: Store, monkeypatch: pytest.MonkeyPat
 def test_one_model_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     found = scores(store, monkeypatch)
     mine, _ = both(store)
-    assert found.alone(gate(), mine, 1) == Share(7, 8)
-    assert found.alone(gate(slice="old"), mine, -1) == Share(5, 5, -1)
+    assert found.alone(gate(), mine, 1) == Proportion(7, 8)
+    assert found.alone(gate(slice="old"), mine, -1) == Proportion(5, 5, -1)
     by_unit = scores(store, monkeypatch, unit="customer").alone(gate(), mine, -1)
     assert isinstance(by_unit, PairedValues)
     assert (by_unit.gains.tolist(), by_unit.rows, by_unit.gain) == ([-2, -2, -2, -1], 8, -7 / 8)

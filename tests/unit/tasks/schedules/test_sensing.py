@@ -9,8 +9,8 @@ import pytest
 
 from data_contracts.errors import CorruptError, UsageError
 from infra.store import Store, open_store, schedule_paths
-from tasks.run import sensing
-from tasks.run.sensing import Look, Sensor, StillArriving
+from tasks.schedules import sensing
+from tasks.schedules.sensing import Look, Sensor, StillArriving
 
 
 class Killed(BaseException):

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from tasks.evidence.shares import Share
+from tasks.evidence.proportions import Proportion
 
 
 @given(st.integers(1, 400), st.floats(0, 1), st.floats(0.001, 0.999))
 def test_test_and_interval_are_those_of_scipy(rows: int, part: float, bound: float) -> None:
     count = round(part * rows)
-    above, below = Share(count, rows), Share(count, rows, -1)
+    above, below = Proportion(count, rows), Proportion(count, rows, -1)
     assert above.p_value(bound) == pytest.approx(binomtest(count, rows, bound, "greater").pvalue, abs=1e-12)
     assert below.p_value(-bound) == pytest.approx(binomtest(count, rows, bound, "less").pvalue, abs=1e-12)
     wanted = binomtest(count, rows).proportion_ci(0.9, "exact")
@@ -27,7 +27,7 @@ def test_test_and_interval_are_those_of_scipy(rows: int, part: float, bound: flo
 
 @pytest.mark.parametrize("count", [0, 7, 20])
 def test_bounds_that_no_share_reaches(count: int) -> None:
-    above, below = Share(count, 20), Share(count, 20, -1)
+    above, below = Proportion(count, 20), Proportion(count, 20, -1)
     assert (above.p_value(-0.1), above.p_value(1.0), above.p_value(1.1)) == (0, 1, 1)
     assert (below.p_value(-1.1), below.p_value(0.0), below.p_value(0.1)) == (0, 1, 1)
 
@@ -35,17 +35,17 @@ def test_bounds_that_no_share_reaches(count: int) -> None:
 @pytest.mark.parametrize("bound", [0.5, 0.9, 0.99])
 def test_a_share_at_the_bound_is_never_called_above_it_more_often_than_asked(bound: float) -> None:
     counts = np.arange(201)
-    met = [Share(int(one), 200).p_value(bound) <= 0.01 for one in counts]
+    met = [Proportion(int(one), 200).p_value(bound) <= 0.01 for one in counts]
     assert float(binom.pmf(counts, 200, bound)[met].sum()) <= 0.01
 
 
 def test_rows_needed_would_decide_as_often_as_said() -> None:
-    rows = Share(920, 1_000).rows_needed(0.9, 0.025)
+    rows = Proportion(920, 1_000).rows_needed(0.9, 0.025)
     assert rows is not None
     counts = np.random.default_rng(2).binomial(rows, 0.92, 2_000).tolist()
-    assert np.mean([Share(one, rows).p_value(0.9) <= 0.025 for one in counts]) == pytest.approx(0.8, abs=0.05)
-    assert Share(890, 1_000).rows_needed(0.9, 0.025) is None
+    assert np.mean([Proportion(one, rows).p_value(0.9) <= 0.025 for one in counts]) == pytest.approx(0.8, abs=0.05)
+    assert Proportion(890, 1_000).rows_needed(0.9, 0.025) is None
     # Without any error the rows that are needed are those that could have shown one.
-    perfect = Share(30, 30).rows_needed(0.9, 0.025)
+    perfect = Proportion(30, 30).rows_needed(0.9, 0.025)
     assert perfect is not None
     assert 30 < perfect < 80

@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
-from infra.usage.interruptions import Interruptions, interruptions
+from infra.usage.past_trainings import PastTrainings, past_trainings
 
 GPU = Price(machine="gpu", per_hour=1.0, price_date="2026-11-01", pool="gpu")
 
@@ -30,7 +30,7 @@ def execution(*gangs: GangUsage, pipeline: str = "a") -> ExecutionUsage:
 
 
 def found(*executions: ExecutionUsage, pool: str = "gpu") -> dict[str, Any]:
-    none, some = asdict(Interruptions()), asdict(interruptions(executions, "a", pool))
+    none, some = asdict(PastTrainings()), asdict(past_trainings(executions, "a", pool))
     return {name: value for name, value in some.items() if value != none[name]}
 
 

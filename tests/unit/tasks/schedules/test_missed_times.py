@@ -12,8 +12,8 @@ from data_contracts.errors import UsageError
 from data_contracts.executions import ScheduledTime
 from data_contracts.run_report import RunReport
 from infra.store import Store, layout, open_store, schedule_paths
-from tasks.run.missed_times import MissedTimes, windows_of
 from tasks.run.options import scheduled_key
+from tasks.schedules.missed_times import MissedTimes, windows_of
 
 AT = datetime(2026, 11, 25, 3, tzinfo=UTC)
 DEPLOYMENT = "0f0e0d0c-0b0a-4908-8706-050403020100"

@@ -13,7 +13,7 @@ FAILURES = frozenset(("node_lost", "hung", "storage", "corrupt", "killed"))
 
 
 @dataclass(frozen=True)
-class Interruptions:
+class PastTrainings:
     """What the trainings of past runs tell.
 
     Attributes:
@@ -35,7 +35,7 @@ class Interruptions:
     steps_per_epoch: int = 0
 
 
-def interruptions(executions: Iterable[ExecutionUsage], pipeline: str, pool: str) -> Interruptions:
+def past_trainings(executions: Iterable[ExecutionUsage], pipeline: str, pool: str) -> PastTrainings:
     """What executions tell, oldest first; a generation that two of them recorded counts once.
 
     Args:
@@ -66,7 +66,7 @@ def interruptions(executions: Iterable[ExecutionUsage], pipeline: str, pool: str
                     # A node works from the end of its first step that was seen.
                     steps, stepping_s = steps + gang.last_step - gang.first_step - 1, stepping_s + max(spans)
                 per_epoch = gang.steps_per_epoch or per_epoch
-    return Interruptions(failures, node_seconds, saves, stalled_s, restarts, restarting_s, steps, stepping_s, per_epoch)
+    return PastTrainings(failures, node_seconds, saves, stalled_s, restarts, restarting_s, steps, stepping_s, per_epoch)
 
 
 def _between(before: GangUsage, after: GangUsage) -> float:

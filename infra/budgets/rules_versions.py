@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from data_contracts.budgets import EDITION_TYPE, Budgets, Edition, Kind
+from data_contracts.budgets import RULES_TYPE, Budgets, Kind, RulesVersion
 from data_contracts.canonical import canonical
 from data_contracts.errors import CorruptError, UsageError
 from infra.audit import actor, now
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from infra.signing.keys import PublicKey, SigningKey
 
 
-def newest_edition(store: Store, kind: Kind) -> Edition | None:
+def newest_rules(store: Store, kind: Kind) -> RulesVersion | None:
     """The version that holds; None if there is none.
 
     CorruptError if it is damaged, an earlier one is missing, or this process has a key that did not sign it.
@@ -32,10 +32,10 @@ def newest_edition(store: Store, kind: Kind) -> Edition | None:
     numbers = _numbers(store, kind)
     if not numbers:
         return None
-    path = budget_paths.edition(kind, numbers[-1])
+    path = budget_paths.rules_version(kind, numbers[-1])
     if numbers != list(range(len(numbers))):
         raise CorruptError(f"A version before {path} is missing.", details={"file": path})
-    found = store.read_as(path, Edition.from_json)
+    found = store.read_as(path, RulesVersion.from_json)
     if (found.kind, found.n) != (kind, numbers[-1]):
         raise CorruptError(f"{path} is version {found.n} of the {found.kind}.", details={"file": path})
     key = configured_key()
@@ -49,14 +49,14 @@ def newest_edition(store: Store, kind: Kind) -> Edition | None:
 
 
 def current_budgets(store: Store) -> Budgets | None:
-    """The budgets that hold; None if there are none. CorruptError as `newest_edition`."""
-    newest = newest_edition(store, "budgets")
+    """The budgets that hold; None if there are none. CorruptError as `newest_rules`."""
+    newest = newest_rules(store, "budgets")
     if newest is None:
         return None
-    return parsed(budget_paths.edition("budgets", newest.n), Budgets.model_validate, newest.content)
+    return parsed(budget_paths.rules_version("budgets", newest.n), Budgets.model_validate, newest.content)
 
 
-def apply_edition(store: Store, kind: Kind, content: dict[str, Any]) -> Edition:
+def apply_rules(store: Store, kind: Kind, content: dict[str, Any]) -> RulesVersion:
     """Store a version as the newest, signed if this process has a release key.
 
     UsageError if there is no key and a version is signed.
@@ -71,9 +71,9 @@ def apply_edition(store: Store, kind: Kind, content: dict[str, Any]) -> Edition:
                 f"The {kind} of this store are signed ({path}), and no key is configured to sign the next version.",
                 remedy=f"Name the release key: {SIGNING_KEY}=FILE; if nobody of yours signed it, delete that file.",
             )
-        made = Edition(kind=kind, n=n, content=content, by=actor(), at=now())
+        made = RulesVersion(kind=kind, n=n, content=content, by=actor(), at=now())
         made = made if key is None else _signed(made, key)
-        if store.create_once(budget_paths.edition(kind, n), made.to_json()):
+        if store.create_once(budget_paths.rules_version(kind, n), made.to_json()):
             return made
 
 
@@ -85,9 +85,9 @@ def _newest_signed(store: Store, kind: Kind, numbers: list[int]) -> str | None:
     from infra.signing.envelopes import unverified_payload
 
     for n in reversed(numbers):
-        path = budget_paths.edition(kind, n)
+        path = budget_paths.rules_version(kind, n)
         with contextlib.suppress(CorruptError):
-            found = store.read_as(path, Edition.from_json)
+            found = store.read_as(path, RulesVersion.from_json)
             signature = found.signature
             if signature is not None and unverified_payload(canonical(signature), path)[0] == found.signed_bytes:
                 return path
@@ -99,27 +99,27 @@ def command_of(kind: Kind) -> str:
     return "budget" if kind == "budgets" else "policy"
 
 
-def _signed(edition: Edition, key: SigningKey) -> Edition:
+def _signed(edition: RulesVersion, key: SigningKey) -> RulesVersion:
     from infra.signing.envelopes import sign_bytes
 
-    signature = json.loads(sign_bytes(edition.signed_bytes, EDITION_TYPE, key))
+    signature = json.loads(sign_bytes(edition.signed_bytes, RULES_TYPE, key))
     return edition.model_copy(update={"signature": signature})
 
 
-def _fault(edition: Edition, key: PublicKey) -> str:
+def _fault(edition: RulesVersion, key: PublicKey) -> str:
     """Why a version does not count for a process with this key, as the end of a sentence; "" if it does."""
     if edition.signature is None:
         return "it is not signed"
     from infra.signing.envelopes import verify
 
     try:
-        found = verify(canonical(edition.signature), EDITION_TYPE, [key], "the version")
+        found = verify(canonical(edition.signature), RULES_TYPE, [key], "the version")
     except CorruptError as error:
         return error.message.rstrip(".")
     return "" if found.payload == edition.signed_bytes else "it is not what was signed"
 
 
 def _numbers(store: Store, kind: Kind) -> list[int]:
-    names = [name.removesuffix(".json") for name in store.list(budget_paths.editions(kind))]
+    names = [name.removesuffix(".json") for name in store.list(budget_paths.rules_versions(kind))]
     # `007` was not made by Trainwright, and its path is not that of version 7.
     return sorted(int(name) for name in names if re.fullmatch("0|[1-9][0-9]*", name))

@@ -11,7 +11,7 @@ from data_contracts.pipeline_spec import PipelineSpec, SourceSpec
 from infra.sources.places import place_of
 from infra.sources.resolve import listed_sources
 from infra.store import Store
-from tasks.run.sensing import Sensor, StillArriving
+from tasks.schedules.sensing import Sensor, StillArriving
 
 
 def sensor_of(spec: PipelineSpec, root: Path, store: Store, sleep: Callable[[float], None] = time.sleep) -> Sensor:

@@ -12,7 +12,7 @@ from tasks.evidence.paired_counts import rows_needed
 
 
 @dataclass(frozen=True)
-class Share:
+class Proportion:
     """On how many rows an outcome was 1, and whether a larger (1) or a smaller (-1) share is asked for."""
 
     count: int

@@ -20,7 +20,7 @@ class MissedTimes:
     """The windows of a schedule's times; each has the key that the schedule itself would give its run.
 
     So a flow run that a worker takes late, a second call and the schedule share one run. The interface is that of
-    `tasks.run.backfilling.Backfill`.
+    `tasks.schedules.backfilling.Backfill`.
     """
 
     store: Store

@@ -15,7 +15,7 @@ from data_contracts.canonical import digest
 from infra.store import Store, layout, open_store, schedule_paths
 from infra.store.lease import held_lease
 from infra.store.lease_keeper import LeaseKeeper
-from tasks.run.turns import Skipped, Turn
+from tasks.schedules.turns import Skipped, Turn
 
 RUN = "20261125-010203-0a1b2c"
 QUICK: dict[str, Any] = {"patience_s": 0.6, "look_every_s": 0.02, "renew_s": 0.05}
