@@ -9,13 +9,15 @@ from typing import Any
 
 from data_contracts.contract.suites import own_classes, suite_digest
 from data_contracts.drift_report import DriftReport
-from data_contracts.handoffs import ContractReport, SourceFile
+from data_contracts.handoffs import ContractReport, Ref, SourceFile
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractOutcome, ContractRequest
 from infra import scratch
 from infra.contract import contract_worker
 from infra.contract.profiles import put_profile, read_profile
 from infra.contract.quarantine import FILE
 from infra.records.handoffs import put_handoff, read_handoff
+from infra.store.attempts import seal_attempt
+from infra.store.writer import Writer
 from tasks.run.run import Run
 from tasks.stages import drift_check
 from tasks.stages.kept_parts import kept_parts
@@ -132,17 +134,20 @@ def _sealed(
         "fail_on": request.fail_on,
         "files": [file.blake3 for file in request.files],
     }
-    # Another version of pyarrow may write other bytes than a killed run did.
-    writer = run.store.writer(run.store.next_attempt("contracts", key), afresh=True)
-    put_handoff(writer, fields if drift is None else {**fields, "drift": drift.to_json()})
-    if outcome.profile is not None:
-        put_profile(writer, outcome.profile)
     if request.quarantine is not None:
         settings["quarantine"] = request.quarantine.model_dump(mode="json")
+    if provenance is None:
+        provenance = {**run.provenance(), **run.raw_provenance(request.files, request.sources)}
+
+    def fill(writer: Writer) -> Ref:
+        put_handoff(writer, fields if drift is None else {**fields, "drift": drift.to_json()})
+        if outcome.profile is not None:
+            put_profile(writer, outcome.profile)
         if outcome.quarantine is not None and outcome.quarantine.rows:
             assert request.folder is not None
             writer.put(FILE, Path(request.folder) / FILE, private=True)
-    if provenance is None:
-        provenance = {**run.provenance(), **run.raw_provenance(request.files, request.sources)}
-    ref = writer.seal("contract", settings, provenance)
+        return writer.seal("contract", settings, provenance)
+
+    # Files of equal bytes have one key; the report names the files. Another version of pyarrow writes other bytes, too.
+    ref = seal_attempt(run.store, "contracts", key, fill)
     return read_handoff(run.store, ref, ContractReport)

@@ -13,11 +13,14 @@ from pathlib import Path
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import suite_digest
 from data_contracts.errors import CorruptError, UsageError
+from data_contracts.handoffs import Ref
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.part_group import cut
 from infra import scratch
 from infra.contract.contract_parts import KNOWN, NEW, part_names
 from infra.store import Manifest, Store, layout
+from infra.store.attempts import seal_attempt
+from infra.store.writer import Writer
 from tasks.run.run import Run
 from tasks.stages.raw_rows import reading_settings
 
@@ -28,7 +31,6 @@ AREA = "contracts"
 LEAST_BYTES = 2**20
 # Directories that are looked through; one that is written as the last of so many holds all parts in use.
 MOST = 8
-TRIES = 3
 
 log = logging.getLogger("trainwright")
 
@@ -130,12 +132,15 @@ def _seal(run: Run, key: str, folder: Path, kept: _KeptDirectories) -> None:
     if not new:
         return
     older = kept.older(folder / KNOWN, {path.name for path in new})
-    for _ in range(TRIES):
-        # Another run that checks with this suite may seal the same attempt first.
-        with contextlib.suppress(CorruptError):
-            writer = run.store.writer(run.store.next_attempt(AREA, key), afresh=True)
-            for path in [*new, *older]:
-                writer.put(path.name, path, private=True)
-            writer.seal("contract_parts", {"key": key, "version": VERSION}, run.provenance())
-            return
-    log.warning("validate: what was found in %d new files is not kept; a later run reads them again", len(new))
+
+    def fill(writer: Writer) -> Ref:
+        for path in [*new, *older]:
+            writer.put(path.name, path, private=True)
+        return writer.seal("contract_parts", {"key": key, "version": VERSION}, run.provenance())
+
+    try:
+        seal_attempt(run.store, AREA, key, fill)
+    except CorruptError as error:
+        log.warning(
+            "validate: what was found in %d new files is not kept; a later run reads them again: %s", len(new), error
+        )

@@ -1,0 +1,28 @@
+"""Seals a directory under a reuse key, while another process may seal other content under the same key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Ref
+from infra.store import layout
+from infra.store.store import Store
+from infra.store.writer import Writer
+
+TRIES = 5
+
+
+def seal_attempt(store: Store, area: str, key: str, fill: Callable[[Writer], Ref]) -> Ref:
+    """What `fill` seals in the first attempt at `key` where no other content lies.
+
+    The bytes of a process that was killed, or of one that writes at this moment, stay as they are: the two cannot be
+    told apart. Raises what `fill` raises last, if it meets other content again and again.
+    """
+    uri = store.next_attempt(area, key)
+    for _ in range(TRIES - 1):
+        try:
+            return fill(store.writer(uri))
+        except CorruptError:
+            uri = layout.attempt(area, key, max(store.attempts(area, key), default=-1) + 1)
+    return fill(store.writer(uri))

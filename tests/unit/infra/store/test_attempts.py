@@ -1,0 +1,75 @@
+"""Two processes that seal other content under one key at once both succeed, and nothing sealed is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Ref
+from infra.store import Store
+from infra.store.attempts import TRIES, seal_attempt
+from infra.store.writer import Writer
+
+
+def filling(files: dict[str, bytes], between: Callable[[], object] = lambda: None) -> Callable[[Writer], Ref]:
+    """Puts files, with a call after the first one, and seals."""
+
+    def fill(writer: Writer) -> Ref:
+        for number, (name, data) in enumerate(files.items()):
+            writer.put(name, data)
+            if number == 0:
+                between()
+        return writer.seal("contract", {}, {})
+
+    return fill
+
+
+def test_other_content_of_a_process_at_work_is_neither_taken_nor_replaced(store: Store) -> None:
+    others: list[Ref] = []
+
+    def meanwhile() -> None:
+        if not others:
+            others.append(seal_attempt(store, "contracts", "k", filling({"a": b"2", "b": b"2"})))
+
+    ref = seal_attempt(store, "contracts", "k", filling({"a": b"1", "b": b"1"}, meanwhile))
+    assert {ref.uri, others[0].uri} == {"contracts/k-0", "contracts/k-1"}
+    assert store.read(f"{ref.uri}/a") == b"1"
+    assert store.read(f"{others[0].uri}/b") == b"2"
+    for each in (ref, others[0]):
+        assert store.verify(each).ref == each
+    assert store.newest("contracts", "k") in (ref, others[0])
+
+
+def test_equal_content_of_two_is_one_directory(store: Store) -> None:
+    others: list[Ref] = []
+
+    def meanwhile() -> None:
+        others.append(seal_attempt(store, "contracts", "k", filling({"a": b"1", "b": b"1"})))
+
+    assert seal_attempt(store, "contracts", "k", filling({"a": b"1", "b": b"1"}, meanwhile)) == others[0]
+    assert store.attempts("contracts", "k") == [0]
+
+
+def test_what_a_killed_process_left_is_completed_or_passed_over(store: Store) -> None:
+    store.writer("contracts/same-0").put("a", b"1")
+    assert seal_attempt(store, "contracts", "same", filling({"a": b"1"})).uri == "contracts/same-0"
+    store.writer("contracts/other-0").put("a", b"of another machine")
+    ref = seal_attempt(store, "contracts", "other", filling({"a": b"1"}))
+    assert ref.uri == "contracts/other-1"
+    assert store.newest("contracts", "other") == ref
+
+
+def test_it_ends_where_each_attempt_holds_other_content(store: Store) -> None:
+    met: list[str] = []
+
+    def fill(writer: Writer) -> Ref:
+        met.append(writer.uri)
+        store.writer(writer.uri).put("a", b"2")
+        writer.put("a", b"1")
+        raise AssertionError
+
+    with pytest.raises(CorruptError, match="contracts/k-4/a exists already with other bytes"):
+        seal_attempt(store, "contracts", "k", fill)
+    assert met == [f"contracts/k-{n}" for n in range(TRIES)]
