@@ -17,19 +17,14 @@ higher number counts the other; on rows that overlap at least one counts the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from data_contracts.exposures import ExposureEntry, SpentBefore
 from infra.records.row_sketch import TestRows
 from infra.store import Store, layout
 from infra.store.records import corrupt
-
-_READERS = 16
-T = TypeVar("T")
-U = TypeVar("U")
+from infra.store.several import read_several
 
 
 @dataclass(frozen=True)
@@ -216,7 +211,7 @@ def _folders(store: Store, rows_id: str | None = None) -> list[_Folder]:
 def _shares(store: Store, rows: TestRows, folders: Iterable[_Folder]) -> dict[str, float]:
     """The share of these rows that each set has; 1 for the rows themselves."""
     ids = [folder.rows_id for folder in folders if folder.rows_id != rows.id]
-    others = _in_threads(store, lambda rows_id: rows.covered_by(_read_rows(store, rows_id)), ids)
+    others = read_several(store, lambda rows_id: rows.covered_by(_read_rows(store, rows_id)), ids)
     return {rows.id: 1.0, **dict(zip(ids, others, strict=True))}
 
 
@@ -235,16 +230,8 @@ def _read_rows(store: Store, rows_id: str) -> TestRows:
 
 
 def _read_entries(store: Store, paths: Sequence[str]) -> list[ExposureEntry]:
-    return _in_threads(store, lambda path: _read_entry(store, path), paths)
+    return read_several(store, lambda path: _read_entry(store, path), paths)
 
 
 def _read_entry(store: Store, path: str) -> ExposureEntry:
     return store.read_as(path, ExposureEntry.from_json)
-
-
-def _in_threads(store: Store, read: Callable[[T], U], wanted: Sequence[T]) -> list[U]:
-    """What `read` returns for each; several at a time where each is a request to a server."""
-    if store.is_local or len(wanted) < 2:
-        return [read(one) for one in wanted]
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="exposures") as pool:
-        return list(pool.map(read, wanted))

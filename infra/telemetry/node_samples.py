@@ -25,9 +25,6 @@ def node_samples(messages: Messages, heard: Mapping[int, float]) -> Iterator[Sam
     first = next((report for report in reports if report.rank == 0), None)
     if first is not None:
         yield from _of_training(first)
-    failed = sum(report.measured.failed_saves for report in reports if report.measured is not None)
-    if reports:
-        yield Sample("checkpoint_failures_total", failed)
     for number, message in sorted(messages.items()):
         node = str(number)
         if number in heard:
@@ -35,6 +32,12 @@ def node_samples(messages: Messages, heard: Mapping[int, float]) -> Iterator[Sam
         yield from _of_node(node, message)
         for report in reports_of(message):
             yield from _of_rank(node, report)
+
+
+def failed_saves(messages: Messages) -> int:
+    """How many checkpoints the ranks could not save."""
+    reports = [report for message in messages.values() for report in reports_of(message)]
+    return sum(report.measured.failed_saves for report in reports if report.measured is not None)
 
 
 def _of_training(report: RankReport) -> Iterator[Sample]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Literal
 
 from data_contracts.canonical import is_name
@@ -14,6 +15,7 @@ from data_contracts.errors import CorruptError, UsageError, UserCodeError, from_
 from data_contracts.run_report import RunReport
 from data_contracts.usage import ExecutionUsage, GangUsage
 from infra.store import Store, layout
+from infra.store.several import read_several
 from tasks.costs.charges import Charge, charges
 from tasks.costs.histories import usage_of
 from tasks.run.report import FINAL, latest_report
@@ -86,20 +88,27 @@ def blame_of(cause: str) -> Blame:
 
 def read_ledger(store: Store, since: datetime, now: datetime) -> RunLedger:
     """The runs that were at work between two times. StorageUnavailable if the store is away."""
-    runs, unreadable = [], []
     first = f"{since.astimezone(UTC) - LONGEST:%Y%m%d-%H%M%S}"
-    for run_id in store.list(layout.runs()):
-        # A run's id begins with the time of its start (UTC); what names no time was not made by Trainwright.
-        if not (is_name(run_id) and re.match(r"[0-9]{8}-", run_id)) or run_id < first:
-            continue
-        try:
-            run = read_run(store, run_id, now)
-        except (CorruptError, UsageError):
-            unreadable.append(run_id)
-            continue
-        if run is not None and (run.blame == "open" or run.ended >= since.timestamp()):
-            runs.append(run)
+    # A run's id begins with the time of its start (UTC); what names no time was not made by Trainwright.
+    known = [
+        run_id
+        for run_id in store.list(layout.runs())
+        if is_name(run_id) and re.match(r"[0-9]{8}-", run_id) and run_id >= first
+    ]
+    read = read_several(store, partial(_tried, store, now=now), known)
+    unreadable = [run for run in read if isinstance(run, str)]
+    runs = [
+        run for run in read if isinstance(run, LedgerRun) and (run.blame == "open" or run.ended >= since.timestamp())
+    ]
     return RunLedger(sorted(runs, key=lambda run: run.ended), unreadable)
+
+
+def _tried(store: Store, run_id: str, *, now: datetime) -> LedgerRun | str | None:
+    """A run as `read_run` has it; its id alone if a record is damaged."""
+    try:
+        return read_run(store, run_id, now)
+    except (CorruptError, UsageError):
+        return run_id
 
 
 def read_run(store: Store, run_id: str, now: datetime) -> LedgerRun | None:

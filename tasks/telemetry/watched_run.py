@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from data_contracts.errors import causes
+from data_contracts.errors import causes, from_json
 from data_contracts.messages.gang import Heartbeat, NodeExit
 from data_contracts.usage import GangUsage
 from infra.processes.clock import now_s
 from infra.telemetry.catalogue import Sample
-from infra.telemetry.node_samples import node_samples
+from infra.telemetry.node_samples import failed_saves, node_samples
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
 from tasks.run.run import Run
 from tasks.run.training_progress import TrainingProgress
@@ -22,6 +22,8 @@ from tasks.telemetry.run_samples import run_samples
 # The use of a gang is counted anew at most so often, in the conductor's thread: it walks over all nodes.
 LIVE_EVERY_S = 1.0
 _CAUSES = causes()
+# Shown as 0 from the beginning: Prometheus sees no increase where a counter begins at 1.
+_RETRIED = tuple(cause for cause in _CAUSES if from_json({"cause": cause}).retry_key)
 
 
 class WatchedRun:
@@ -37,8 +39,12 @@ class WatchedRun:
         self._messages: dict[int, Heartbeat | NodeExit] = {}
         self._heard: dict[int, float] = {}
         self._progress: TrainingProgress | None = None
-        self._restarts: Counter[str] = Counter()
+        self._restarts: Counter[str] = Counter(dict.fromkeys(_RETRIED, 0))
+        # A training's nodes were first heard at; 0.0: not yet.
+        self._training_at = 0.0
         self._commits, self._checkpoint, self._checkpoint_at = 0, -1, 0.0
+        # Of the generations before this one.
+        self._failed_saves = 0
         self._waited_s = 0.0
         self._waiting_since: float | None = None
         self._changing = threading.Lock()
@@ -60,14 +66,18 @@ class WatchedRun:
         match event:
             case StageBegan():
                 self._stage = event.stage
+                if event.stage == "train":
+                    self._training_at = self._checkpoint_at = 0.0
             case StageEnded():
                 self._stage = ""
             case GangLaunched():
+                self._failed_saves += failed_saves(self._messages)
                 self._generation, self._usage, self._checkpoint = event.launch.generation, event.usage, -1
                 self._messages, self._heard, self._live_at = {}, {}, 0.0
                 self._count()
             case NodeHeard():
                 self._messages[event.node], self._heard[event.node] = event.message, now_s()
+                self._training_at = self._training_at or now_s()
                 self._count()
             case GangReleased():
                 self._usage = self._live = None
@@ -101,12 +111,16 @@ class WatchedRun:
         yield Sample("queue_wait_seconds", self._waited_s + waits_s)
         yield Sample("gang_nodes", 0 if self._live is None else len(self._live.nodes))
         yield Sample("checkpoints_committed_total", self._commits)
+        yield Sample("checkpoint_failures_total", self._failed_saves + failed_saves(self._messages))
         for cause, number in sorted(self._restarts.items()):
             yield Sample("restarts_total", number, (cause,))
         if self._generation is not None:
             yield Sample("generation", self._generation)
         if self._checkpoint >= 0:
             yield Sample("checkpoint_step", self._checkpoint)
+        if self._checkpoint_at:
             yield Sample("checkpoint_time_seconds", self._checkpoint_at)
+        if self._training_at:
+            yield Sample("training_start_time_seconds", self._training_at)
         if self._progress is not None and self._progress.samples_per_s is not None:
             yield Sample("samples_per_second", self._progress.samples_per_s)

@@ -2,70 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
-import subprocess
 import time
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from infra.telemetry.catalogue import METRICS
 from infra.telemetry.settings import metrics_token
+from tests.support.prometheus import ask, free_port, prometheus
 from tests.support.stub_server import Asked, serving
 from tests.support.tiny import SPEC, trainwright, write_project
 
 # What a run on processors alone, without a failure and with one rank, does not have.
-ABSENT = ("gpu_", "restarts_total", "rank_mfu", "rank_device", "node_energy")
+ABSENT = ("gpu_", "rank_mfu", "rank_device", "node_energy")
 # So long that several scrapes see the training.
 EPOCHS = 20
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
-@contextlib.contextmanager
-def prometheus(folder: Path, target: int, token: Path) -> Iterator[str]:
-    """The address of a Prometheus that scrapes a port each second."""
-    port = free_port()
-    config = {
-        "global": {"scrape_interval": "1s"},
-        "scrape_configs": [
-            {
-                "job_name": "trainwright",
-                "authorization": {"credentials_file": str(token)},
-                "static_configs": [{"targets": [f"127.0.0.1:{target}"]}],
-            }
-        ],
-    }
-    (folder / "prometheus.yml").write_text(json.dumps(config))
-    arguments = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
-    log = (folder / "prometheus.log").open("wb")
-    served = subprocess.Popen(
-        ["prometheus", *arguments, f"--web.listen-address=127.0.0.1:{port}"], stdout=log, stderr=log
-    )
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        served.terminate()
-        served.wait(30)
-        log.close()
-
-
-def ask(address: str, query: str) -> list[dict[str, Any]]:
-    question = urllib.parse.urlencode({"query": query})
-    with urllib.request.urlopen(f"{address}/api/v1/query?{question}", timeout=20) as got:
-        return json.loads(got.read())["data"]["result"]  # type: ignore[no-any-return]
 
 
 def names(got: list[Asked]) -> dict[str, str]:
@@ -95,7 +49,10 @@ def test_a_run_is_seen_by_prometheus_by_a_collector_and_in_json(
         tmp_path / "tiny", {"train": {**SPEC["train"], "lightning": lightning, "machine": "aws-m7g.large"}}
     )
     env = {"TRAINWRIGHT_METRICS_PORT": str(port), "TRAINWRIGHT_LOG_FORMAT": "json"}
-    with prometheus(tmp_path, port, home / "metrics-token") as seen, serving(lambda asked: (200, {})) as (address, got):
+    with (
+        prometheus(tmp_path, {port: home / "metrics-token"}) as seen,
+        serving(lambda asked: (200, {})) as (address, got),
+    ):
         done = trainwright("run", spec, env={**env, "OTEL_EXPORTER_OTLP_ENDPOINT": address})
         time.sleep(1)
         wanted = [metric.name for metric in METRICS if not metric.name.removeprefix("trainwright_").startswith(ABSENT)]

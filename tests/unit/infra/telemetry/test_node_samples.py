@@ -8,7 +8,7 @@ from data_contracts.messages.gang import Heartbeat, NodeExit
 from data_contracts.messages.ranks import RankEnd, RankMeasures, RankReport
 from data_contracts.resources import GpuReading, Resources
 from infra.telemetry.catalogue import Counts, Sample
-from infra.telemetry.node_samples import node_samples
+from infra.telemetry.node_samples import failed_saves, node_samples
 
 MEASURED = RankMeasures(
     spent_s={"fetching": 1.5, "daydreaming": 9.0},
@@ -38,7 +38,7 @@ def test_ranks_give_their_own_figures_and_rank_0_those_of_the_training() -> None
     found = by_name(list(node_samples(beats, {0: 100.0, 1: 101.0})))
     assert (found["step",], found["loss",], found["gradient_norm",]) == (7, 0.5, 2.0)
     assert found["step_duration_seconds",] == Counts(2, 0.0025, [0, 2])
-    assert (found["checkpoint_save_duration_seconds",], found["checkpoint_failures_total",]) == (Counts(3, 3.0), 3)
+    assert (found["checkpoint_save_duration_seconds",], failed_saves(beats)) == (Counts(3, 3.0), 3)
     assert found["rank_activity_seconds_total", "1", "2", "fetching"] == 1.5
     assert (found["rank_mfu_ratio", "0", "1"], found["rank_device_memory_bytes", "0", "0"]) == (0.25, 20)
     assert found["node_heartbeat_time_seconds", "1"] == 101.0

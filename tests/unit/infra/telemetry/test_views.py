@@ -2,68 +2,113 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import re
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from infra.telemetry.catalogue import METRICS
+from infra.telemetry.catalogue import METRICS, Metric
+from tests.support.views import (
+    ALERTS,
+    BOARDS,
+    ROOT,
+    RULES_FILE,
+    board,
+    filled,
+    operands,
+    panel_questions,
+    rules,
+    variables,
+)
 
-ROOT = Path(__file__).resolve().parents[4]
-ALERTS = ROOT / "infra" / "alerts"
-BOARDS = sorted((ROOT / "infra" / "dashboards").glob("*.json"))
-RULES: list[dict[str, Any]] = yaml.safe_load((ALERTS / "trainwright.yml").read_text())["groups"][0]["rules"]
+RULES = rules()
 SUFFIXES = {"histogram": ("_bucket", "_count", "_sum"), "summary": ("_count", "_sum")}
-NAMES = {
-    f"{one.name}{suffix}": {*one.labels, "pipeline", "instance", "le"}
-    for one in METRICS
-    for suffix in SUFFIXES.get(one.kind, ("",))
+NAMES: dict[str, Metric] = {
+    f"{metric.name}{suffix}": metric for metric in METRICS for suffix in SUFFIXES.get(metric.kind, ("",))
 }
-_SELECTOR = re.compile(r"(trainwright_[a-z_]+)(?:\{([^}]*)\})?")
+# Labels that Prometheus adds to each series that it scrapes.
+ADDED = {"pipeline", "instance"}
+SELECTOR = re.compile(r"(trainwright_[a-z_]+)(?:\{([^}]*)\})?(\[\w+\])?")
+# Each query, and each series that a variable's values come from, by its place.
+QUERIES = {question.place: question.expr for path in BOARDS for question in panel_questions(path)} | {
+    f"{path.stem}: ${name}": series for path in BOARDS for name, series, _ in variables(path)
+} | {rule["alert"]: rule["expr"] for rule in RULES}  # fmt: skip
 
 
-def board(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
-
-
-def queries(path: Path) -> Iterator[str]:
-    for panel in board(path)["panels"]:
-        yield from (target["expr"] for target in panel["targets"])
+def labels_of(name: str) -> set[str]:
+    return {*NAMES[name].labels, *ADDED, *(("le",) if name.endswith("_bucket") else ())}
 
 
 def refuse(query: str) -> None:
-    """Fail for a metric or a label that nothing shows."""
-    for name, matchers in _SELECTOR.findall(query):
+    """Fail for a metric or a label that nothing shows, and for a function of the wrong kind of metric."""
+    known: set[str] = set()
+    for name, matchers, _ in SELECTOR.findall(query):
         assert name in NAMES, query
-        labels = set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", matchers))
-        assert labels <= NAMES[name], query
+        assert set(re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", matchers)) <= labels_of(name), query
+        known |= labels_of(name)
+    for function, rest in re.findall(r"\b(rate|irate|increase|changes|delta|deriv)\((.*)", query):
+        metric = NAMES[SELECTOR.match(rest)[1]]  # type: ignore[index]
+        assert (metric.kind == "gauge") == (function in ("changes", "delta", "deriv")), query
+    for rest in re.findall(r"histogram_quantile\((.*)", query):
+        assert re.match(r"[\d.]+, sum by \((\w+, )*le\) \(rate\(\w+_bucket\b", rest), query
+    for listed in re.findall(r"(?:by|on|ignoring|group_left) \(([^)]*)\)", query):
+        assert set(re.findall(r"\w+", listed)) <= known, query
 
 
-def test_the_metrics_of_every_query_exist() -> None:
-    for query in [*(rule["expr"] for rule in RULES), *itertools.chain.from_iterable(map(queries, BOARDS))]:
+@pytest.mark.parametrize("place", QUERIES)
+def test_the_metrics_of_a_query_exist_and_are_of_the_kind_that_it_needs(place: str) -> None:
+    refuse(QUERIES[place])
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "rate(trainwright_steps_total[5m])",
+        'trainwright_loss{rank="0"}',
+        "rate(trainwright_loss[5m])",
+        "changes(trainwright_restarts_total[5m])",
+        "histogram_quantile(0.5, sum by (le) (rate(trainwright_step_duration_seconds_count[5m])))",
+        "histogram_quantile(0.5, sum by (pipeline) (rate(trainwright_step_duration_seconds_bucket[5m])))",
+        "sum by (rank) (trainwright_loss)",
+        "sum by (le) (rate(trainwright_step_duration_seconds_count[5m]))",
+    ],
+)
+def test_a_query_that_would_have_no_data_is_refused(query: str) -> None:
+    with pytest.raises(AssertionError):
         refuse(query)
-    with pytest.raises(AssertionError):
-        refuse("rate(trainwright_steps_total[5m])")
-    with pytest.raises(AssertionError):
-        refuse('trainwright_loss{rank="0"}')
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_a_legend_and_a_variable_name_labels_that_their_series_have(path: Path) -> None:
+    for question in panel_questions(path):
+        left = re.match(r"(?:sum|avg|max|min|count) by \(([^)]*)\)", question.expr)
+        names = [name for name, _, _ in SELECTOR.findall(question.expr)]
+        kept = set(re.findall(r"\w+", left[1])) if left else set.intersection(*map(labels_of, names))
+        assert set(question.legend) <= kept, question.place
+    for name, series, label in variables(path):
+        assert label in labels_of(SELECTOR.match(series)[1]), name  # type: ignore[index]
+
+
+def test_each_side_of_a_rule_can_be_asked_alone() -> None:
+    found = [question.expr for question in operands(RULES[0])]
+    assert found[0] == "changes(trainwright_step[15m])"
+    assert found[-1] == "trainwright_step"
+    assert all("\n" not in side or "/" in side for side in found)
 
 
 @pytest.mark.apt("prometheus")
 def test_promtool_parses_every_query_and_every_rule_fires_when_it_should(tmp_path: Path) -> None:
     rules = [
-        {"record": f"panel:{number}", "expr": query.replace("$pipeline", ".*").replace("$instance", ".*")}
-        for number, query in enumerate(itertools.chain.from_iterable(map(queries, BOARDS)))
+        {"record": f"panel:{number}", "expr": filled(question.expr, {"pipeline": ".*", "instance": ".*"})}
+        for number, question in enumerate(question for path in BOARDS for question in panel_questions(path))
     ]
     panels = tmp_path / "panels.yml"
     panels.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
     for words in (
-        ("check", "rules", str(ALERTS / "trainwright.yml"), str(panels)),
+        ("check", "rules", str(RULES_FILE), str(panels)),
         ("test", "rules", str(ALERTS / "trainwright.test.yml")),
     ):
         done = subprocess.run(["promtool", *words], capture_output=True, text=True, check=False)

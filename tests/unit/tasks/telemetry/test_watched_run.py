@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from data_contracts.messages.gang import Heartbeat, Launch
-from data_contracts.messages.ranks import RankReport
+from data_contracts.messages.ranks import RankMeasures, RankReport
 from data_contracts.resolved import Price
 from data_contracts.run_report import StageResult
 from data_contracts.usage import ExecutionUsage, GangUsage, NodeUsage
@@ -43,6 +43,11 @@ def watched(clock: Clock) -> WatchedRun:
 
 def of(watched: WatchedRun) -> dict[tuple[str, ...], Any]:
     return {(one.name, *one.labels): one.value for one in watched.samples()}
+
+
+def restarts(watched: WatchedRun) -> dict[str, int]:
+    """The causes that occurred, of those that are shown."""
+    return {key[1]: value for key, value in of(watched).items() if key[0] == "restarts_total" and value}
 
 
 def usage(generation: int, **changes: Any) -> GangUsage:
@@ -88,16 +93,43 @@ def test_a_generation_is_followed_and_the_next_begins_anew(watched: WatchedRun) 
     watched(launched(1))
     assert ("step",) not in of(watched)
     watched(GangReleased(usage(1, ended="done")))
-    assert {key for key in of(watched) if key[0] == "restarts_total"} == {("restarts_total", "node_lost")}
+    assert restarts(watched) == {"node_lost": 1}
+
+
+def test_causes_that_are_retried_and_failed_saves_are_counted_from_0(watched: WatchedRun) -> None:
+    begun = of(watched)
+    shown = {key[1] for key in begun if key[0] == "restarts_total"}
+    assert shown >= {"node_lost", "hung", "preempted", "storage", "diverged", "out_of_memory", "gang_incomplete"}
+    assert {begun["restarts_total", cause] for cause in shown} == {0}
+    assert begun["checkpoint_failures_total",] == 0
+
+
+def test_failed_saves_and_the_newest_checkpoint_outlive_their_generation(watched: WatchedRun) -> None:
+    failed = Heartbeat(ranks=[RankReport(rank=0, step=7, measured=RankMeasures(failed_saves=1))])
+    watched(StageBegan("train", "tiny", "r1"))
+    assert ("training_start_time_seconds",) not in of(watched)
+    watched(launched(0))
+    watched(NodeHeard(0, failed))
+    watched(NodeHeard(0, failed))
+    watched(TrainingProgress("training", checkpoint_step=10))
+    before = of(watched)
+    watched(launched(1))
+    watched(NodeHeard(0, Heartbeat(ranks=[RankReport(rank=0, step=7, measured=RankMeasures())])))
+    after = of(watched)
+    for name in ("checkpoint_failures_total", "checkpoint_time_seconds", "training_start_time_seconds"):
+        assert after[name,] == before[name,] > 0
+    watched(launched(2))
+    watched(NodeHeard(0, failed))
+    assert of(watched)["checkpoint_failures_total",] == 2
+    watched(StageBegan("train", "tiny", "r1"))
+    assert {"checkpoint_time_seconds", "training_start_time_seconds"}.isdisjoint(key[0] for key in of(watched))
 
 
 def test_a_cause_that_nobody_knows_makes_no_new_label(watched: WatchedRun) -> None:
     for number, cause in enumerate(("rows of Alice", "rows of Bob")):
         watched(launched(number))
         watched(GangReleased(usage(number, ended=cause)))
-    assert {key: value for key, value in of(watched).items() if key[0] == "restarts_total"} == {
-        ("restarts_total", "other"): 2
-    }
+    assert restarts(watched) == {"other": 2}
 
 
 def test_what_a_gang_used_is_counted_once_a_second_at_most(watched: WatchedRun, clock: Clock) -> None:

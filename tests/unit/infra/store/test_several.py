@@ -1,0 +1,48 @@
+"""Several files at a time where reading is a request; in order, and not after an error."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from infra.store.several import READERS, read_several
+
+
+class Away:
+    is_local = False
+
+
+class Here:
+    is_local = True
+
+
+def test_requests_are_made_several_at_a_time_and_answers_stay_in_order() -> None:
+    together = threading.Barrier(READERS, timeout=60)
+
+    def read(number: int) -> int:
+        together.wait()  # it passes only if so many wait at once
+        return -number
+
+    away: Any = Away()
+    assert read_several(away, read, range(2 * READERS)) == [-number for number in range(2 * READERS)]
+
+
+def test_files_of_this_machine_are_read_one_after_the_other() -> None:
+    here: Any = Here()
+    names = read_several(here, lambda number: threading.current_thread().name, range(40))
+    assert set(names) == {threading.current_thread().name}
+
+
+def test_an_error_ends_what_has_not_begun() -> None:
+    begun: list[int] = []
+
+    def read(number: int) -> None:
+        begun.append(number)
+        raise ValueError(f"{number} is damaged")
+
+    away: Any = Away()
+    with pytest.raises(ValueError, match="0 is damaged"):
+        read_several(away, read, range(100_000))
+    assert len(begun) < 100_000
