@@ -47,6 +47,11 @@ class Crash(HandOff):
     by: str
 
 
+def resume_key(run_id: str, n: int) -> str:
+    """What Prefect knows the request after crash `n` by: the same for two reapers that answer the same crash."""
+    return f"reap/{run_id}/{n}"
+
+
 class BackfilledWindow(HandOff):
     """A window of the data that a backfill has begun, or its run's verdict. Times are UTC, ISO 8601."""
 

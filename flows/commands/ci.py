@@ -21,6 +21,7 @@ from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightErro
 from data_contracts.load import load_spec
 from flows.commands.guard import Answer, log
 from flows.commands.run import QUIET, run_line, text
+from infra import stopping
 from infra.audit import TRIGGER, revision
 from infra.files.atomic import replace_text
 from infra.store import absolute_address
@@ -40,21 +41,27 @@ _FILES = ("junit", "summary", "code_quality", "dotenv")
 
 
 def ci(arguments: argparse.Namespace) -> Answer:
-    """The `ci` command: the exit code is the run's own."""
+    """The `ci` command: the exit code is the run's own. Every failure is written, too, also a bug of ours."""
     spec = Path(arguments.spec).resolve()
     _refuse_files(arguments)
     host = _Host(arguments, spec, os.environ)
     host.stop_commands()
     try:
         answer, report, notes = _remote(arguments, spec) if arguments.deployment else _here(arguments, spec)
-    except TrainwrightError as error:
-        host.write(report_of_error(error, _name(spec)))
+        host.write(report, notes)
+        return answer
+    except BaseException as error:  # not only Exception: a panic of a library in Rust is a BaseException
+        host.write(report_of_error(_as_error(error), _name(spec)))
         raise
-    except KeyboardInterrupt:
-        host.write(report_of_error(Cancelled("The job was cancelled."), _name(spec)))
-        raise
-    host.write(report, notes)
-    return answer
+
+
+def _as_error(error: BaseException) -> TrainwrightError:
+    """What the host is told of a failure. Libraries turn an exception that a signal raises in them into their own."""
+    if isinstance(error, TrainwrightError):
+        return error
+    if isinstance(error, KeyboardInterrupt) or stopping.received:
+        return Cancelled("The job was cancelled.")
+    return TrainwrightError(type(error).__name__)
 
 
 def _here(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport, list[str]]:
@@ -77,27 +84,20 @@ def _remote(arguments: argparse.Namespace, spec: Path) -> tuple[Answer, CiReport
     from infra.orchestrator import remote_runs
     from infra.orchestrator.admission import asking
     from infra.orchestrator.api import unreachable
-    from infra.orchestrator.ci_reports import read_ci_report
 
     title = f"retrain/{arguments.deployment.removeprefix('retrain/')}"
     try:
         with asking(retries=2) as client:
             flow_run = remote_runs.begin(client, title, _parameters(arguments))
         log.info("started the remote run %s of %s", flow_run.name, title)
-        try:
-            state = remote_runs.wait(flow_run)
-        except KeyboardInterrupt:
-            remote_runs.cancel(flow_run)
-            raise
-        with asking(retries=2) as client:
-            report = read_ci_report(client, flow_run.id)
+        ended = remote_runs.follow(flow_run)
     except TrainwrightError:
         raise
     except Exception as error:
         raise unreachable(error) or error from error
-    if report is None:
-        raise remote_runs.without_report(flow_run, state)
-    return _answer(report), report, _notes(report, title, spec)
+    if ended.report is None:
+        raise remote_runs.without_report(ended)
+    return _answer(ended.report), ended.report, _notes(ended.report, title, spec)
 
 
 def _connect() -> None:
@@ -151,10 +151,7 @@ def _answer(report: CiReport) -> Answer:
 
 
 def _name(spec: Path) -> str:
-    try:
-        return load_spec(spec).name
-    except TrainwrightError:
-        return spec.parent.name if spec.stem == "pipeline" else spec.stem
+    return tried(lambda: load_spec(spec).name) or (spec.parent.name if spec.stem == "pipeline" else spec.stem)
 
 
 def _refuse_files(arguments: argparse.Namespace) -> None:
@@ -205,8 +202,9 @@ class _Host:
 
     def _spec_files(self, report: CiReport) -> SpecFiles:
         root = checkout_root(self.spec, self.environment)
-        if report.run_id and report.pipeline != _name(self.spec):
-            return SpecFiles(root, self.spec)  # the run was of another pipeline, whose lines are not these
+        if report.cause == TrainwrightError.cause or (report.run_id and report.pipeline != _name(self.spec)):
+            # Reading the files may be what failed; or the run was of another pipeline, whose lines are not these.
+            return SpecFiles(root, self.spec)
         return spec_files(self.spec, root, self.arguments.set)
 
     def _to_github(self, report: CiReport, notes: list[str], commands: list[str]) -> None:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 from data_contracts.errors import Fenced
-from data_contracts.executions import Crash, FlowRunStanding
+from data_contracts.executions import Crash, FlowRunStanding, resume_key
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
+from infra.orchestrator.ci_reports import CI_TAG
 from infra.orchestrator.reaper_deployments import ensure_resume_deployment
 from infra.orchestrator.run_events import announce_not_resumed, announce_resumed
 from infra.orchestrator.work_pools import find_pool, lacks_worker
@@ -35,6 +36,9 @@ _STATES: dict[str, Any] = {
 _AGAIN = "AwaitingRetry"
 # As `tasks.run.run.new_run_id` makes them: no other flow run's name has such a word.
 _RUN_ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
+
+# Crashes of one run that are looked through; the default budget is three in a row.
+_MOST_CRASHES = 100
 
 log = logging.getLogger("trainwright")
 
@@ -88,6 +92,8 @@ class PrefectResumer:
                 ensure_resume_deployment(client, pool.name, pool.type),
                 parameters={"run_id": crash.run_id, "store": store},
                 idempotency_key=key,
+                # A CI job that waits for the run follows it, and needs its report.
+                tags=[CI_TAG] if same is not None and CI_TAG in same.tags else None,
             )
             return f"the flow run {made.name} on the work pool {pool.name} resumes it"
 
@@ -161,11 +167,28 @@ def _own_flow_run(client: SyncPrefectClient, flow_run: str | None, run_id: str) 
     Its id comes from the store: whoever can write there could have any flow run of the server executed again or ended.
     """
     found = _flow_run(client, flow_run)
-    if found is None or not _RUN_ID.fullmatch(run_id):
-        return None
+    return found if found is not None and run_id in run_ids_of(found) else None
+
+
+def run_ids_of(flow_run: FlowRun) -> list[str]:
+    """The runs that the server itself says a flow run is of: at most one, in its name or as what it resumes."""
     # The run's id is in the name from the time when the run was opened (`flows.flow_runs.name_flow_run`).
-    named = [*found.name.split(), found.parameters.get("run_id")]
-    return found if run_id in named else None
+    named = [*flow_run.name.split(), str(flow_run.parameters.get("run_id"))]
+    return [word for word in named if _RUN_ID.fullmatch(word)]
+
+
+def resumption_of(client: SyncPrefectClient, flow_run: FlowRun) -> FlowRun | None:
+    """The flow run that a reaper made since this one ended, to resume its run; None if there is none."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    keys = [resume_key(run_id, n) for run_id in run_ids_of(flow_run) for n in range(_MOST_CRASHES)]
+    if not keys or flow_run.state is None:
+        return None
+    wanted = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=keys))
+    made = client.read_flow_runs(flow_run_filter=wanted, sort=FlowRunSort.START_TIME_DESC)
+    ended = flow_run.state.timestamp
+    return next((one for one in made if one.created is not None and one.created >= ended), None)
 
 
 def _by_key(client: SyncPrefectClient, key: str) -> FlowRun | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from data_contracts.ci_report import CaseStatus, CiCase, CiReport
 from data_contracts.contract.suites import SEVERITIES
 from data_contracts.contract_results import Result
-from data_contracts.errors import SpecError, TrainwrightError, UsageError, from_json
+from data_contracts.errors import Cancelled, SpecError, TrainwrightError, UsageError, from_json
 from data_contracts.gate_results import GateResult
 from data_contracts.handoffs import ContractReport
 from data_contracts.pipeline_spec.promote import GateSpec
@@ -29,6 +29,11 @@ SECTIONS = {
     "promote": "promote",
 }
 _STAGES: dict[str, CaseStatus] = {"ran": "passed", "reused": "passed", "skipped": "skipped", "waiting": "skipped"}
+# Fixed, because an error's text may quote what was being read.
+_WITHOUT_RUN: dict[type[TrainwrightError], str] = {
+    Cancelled: "The job was cancelled.",
+    TrainwrightError: "An internal error of Trainwright ended the job; its log says where the traceback is.",
+}
 _ASKED = ("min", "max", "min_gain", "margin", "max_gap")
 _PLACED = re.compile(r"(?P<place>[^:\n]+:\d+): (?P<sentence>.+)")
 
@@ -75,18 +80,20 @@ def _found(facts: Facts) -> Iterator[CiCase]:
 
 
 def report_of_error(error: TrainwrightError, pipeline: str) -> CiReport:
-    """The CI report of what ended before there was a run; a mistake in the spec or the command keeps its text."""
-    verdict = VERDICTS.get(error.exit_code, "failed")
+    """The CI report of what ended without a report of its run, or before there was one.
+
+    Mistakes in the spec or the command keep their text, and so do errors about a flow run: they say nothing of data.
+    """
     cause = error.cause.replace("_", " ")
     sentence = f"It ended before there was a run: {cause} (exit code {error.exit_code})."
-    if verdict == "cancelled":
-        sentence = "The job was cancelled."
-    elif isinstance(error, UsageError):
+    if "flow_run" in error.details or isinstance(error, UsageError):
         sentence = str(error)
+    elif isinstance(error, Cancelled) or type(error) is TrainwrightError:
+        sentence = _WITHOUT_RUN[type(error)]
     return CiReport(
         pipeline=pipeline,
-        run_id="",
-        verdict=verdict,
+        run_id=error.details.get("run_id", "") if "flow_run" in error.details else "",
+        verdict=VERDICTS.get(error.exit_code, "failed"),
         exit_code=error.exit_code,
         cause=error.cause,
         sentence=sentence,

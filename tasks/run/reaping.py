@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import Crashed, Fenced, Interrupted, TrainwrightError
-from data_contracts.executions import Crash, Execution, FlowRunStanding
+from data_contracts.executions import Crash, Execution, FlowRunStanding, resume_key
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import StageResult
 from infra.audit import now
@@ -161,7 +161,9 @@ class _Dead:
     def _forgotten(self, execution: Execution | None) -> bool:
         """Whether the last crash was answered, but no process began, and none is about to."""
         crash = self._unbegun(execution)
-        return crash is not None and self.resumer.requested(crash, self._key(crash)).state in ("gone", "ended")
+        if crash is None:
+            return False
+        return self.resumer.requested(crash, resume_key(self.run_id, crash.n)).state in ("gone", "ended")
 
     def _decide(self, lease: Lease, execution: Execution | None, standing: FlowRunStanding) -> Reaped | None:
         ends = num_ends(self.store, self.run_id)
@@ -169,7 +171,7 @@ class _Dead:
             return None
         crash = self._unbegun(execution)
         if crash is not None:
-            asked = self.resumer.requested(crash, self._key(crash)).state
+            asked = self.resumer.requested(crash, resume_key(self.run_id, crash.n)).state
             if asked in ("asked", "running", "stopped"):
                 return None
             if asked == "gone":  # the reaper died before it asked
@@ -210,7 +212,7 @@ class _Dead:
 
     def _ask(self, lease: Lease, crash: Crash) -> Reaped:
         lease.confirm()
-        how = self.resumer.resume(crash, self.store.uri, self.run.spec.name, self._key(crash))
+        how = self.resumer.resume(crash, self.store.uri, self.run.spec.name, resume_key(self.run_id, crash.n))
         which = f"crash {crash.n + 1}; {self.run.spec.retry.crashed} are retried in a row"
         sentence = f"{self.run_id} of {self.run.spec.name} had lost its process ({which}); {how or 'resuming it here'}"
         log.info("%s", sentence)
@@ -230,10 +232,6 @@ class _Dead:
         self.resumer.gave_up(self.run_id, self.run.spec.name, flow_run, str(error))
         log.warning("%s", error)
         return Reaped(self.run_id, self.store.uri, "ended", str(error))
-
-    def _key(self, crash: Crash) -> str:
-        """What Prefect knows the request by: the same for two reapers that answer the same crash."""
-        return f"reap/{self.run_id}/{crash.n}"
 
     def _free(self, process: ProcessId | None) -> None:
         """Fence the dead process's trainings, so that their nodes end, and free their slots."""

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from data_contracts.errors import SpecError, StorageUnavailable
+from data_contracts.errors import Cancelled, SpecError, StorageUnavailable
 from flows.cli import parser
 from flows.commands import ci
 from flows.commands.guard import Answer
@@ -88,6 +88,7 @@ def test_a_named_summary_takes_the_place_of_the_step_s(
         (KeyboardInterrupt(), "cancelled", 130),
         (StorageUnavailable("away"), "failed", 5),
         (SpecError("pipeline.yaml:2: name: no"), "failed", 2),
+        (Cancelled("The remote run owl was cancelled.", details={"flow_run": "x"}), "cancelled", 130),
     ],
 )
 def test_what_ends_early_is_written_too(
@@ -106,6 +107,45 @@ def test_what_ends_early_is_written_too(
     assert ET.parse(spec.parent / "junit.xml").getroot().get("failures") == "1"
     line = "file=pipeline.yaml,line=2,title=spec failed::name: no"
     assert (line in capsys.readouterr().err) == isinstance(stopped, SpecError)
+
+
+class Panic(BaseException):
+    """As a library in Rust raises it."""
+
+
+@pytest.mark.parametrize("bug", [ValueError("row 7 is 4711"), Panic("row 7 is 4711")])
+@pytest.mark.parametrize("where", ["run", "write"])
+def test_a_bug_of_ours_leaves_one_error_case_and_no_text(
+    where: str,
+    bug: BaseException,
+    spec: Path,
+    exits: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise bug
+
+    if where == "write":
+        monkeypatch.setattr(ci, "spec_files", fails)
+    with pytest.raises(type(bug)):
+        call(spec, report() if where == "write" else bug, monkeypatch, "--dotenv", "vars.env")
+    root = ET.parse(spec.parent / "junit.xml").getroot()
+    assert (root.get("tests"), root.get("errors"), root.get("failures")) == ("1", "1", "0")
+    assert [one.tag for one in root.iter("testcase") for one in one] == ["error"]
+    assert "exit_code=1\n" in (spec.parent / "output").read_text()
+    assert "internal error" in (spec.parent / "step.md").read_text()
+    written = [(spec.parent / name).read_text() for name in ("junit.xml", "step.md", "cq.json", "vars.env", "output")]
+    assert "4711" not in "".join([*written, capsys.readouterr().err])
+
+
+def test_a_signal_that_a_library_turned_into_an_error_of_its_own_is_a_cancelled_job(
+    spec: Path, exits: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ci.stopping, "received", [15])
+    with pytest.raises(ValueError, match="torn"):
+        call(spec, ValueError("torn"), monkeypatch)
+    assert "verdict=cancelled\n" in (spec.parent / "output").read_text()
 
 
 def test_a_run_of_another_pipeline_marks_no_line_of_this_spec(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -18,7 +19,8 @@ from data_contracts.errors import Cancelled, GangIncomplete, Interrupted, Storag
 from infra.orchestrator import remote_runs
 from infra.orchestrator.ci_reports import CI_TAG
 
-RUN: Any = SimpleNamespace(id=uuid4(), name="calm-owl")
+RUN: Any = SimpleNamespace(id=uuid4(), name="calm-owl", parameters={})
+RUN_ID = "20261126-010029-7717a3"
 
 
 def state(kind: str, name: str | None = None) -> State:
@@ -30,6 +32,7 @@ class Client:
 
     def __init__(self, *answers: Any, deployment: Any = None) -> None:
         self.answers, self.deployment, self.done = list(answers), deployment, []  # type: ignore[var-annotated]
+        self.reapers, self.resumptions, self.reports = [], [], {}  # type: ignore[var-annotated]
 
     def read_deployment_by_name(self, name: str) -> Any:
         if self.deployment is None:
@@ -42,11 +45,17 @@ class Client:
 
     def read_flow_run(self, flow_run: Any) -> Any:
         answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
-        return SimpleNamespace(state=answer)
+        return SimpleNamespace(id=flow_run, name=f"calm-owl {RUN_ID}", parameters={}, state=answer)
 
-    def set_flow_run_state(self, flow_run: Any, wanted: State) -> None:
+    def read_deployments(self, **_: Any) -> list[Any]:
+        return self.reapers
+
+    def read_flow_runs(self, **_: Any) -> list[Any]:
+        return self.resumptions
+
+    def set_flow_run_state(self, flow_run: Any, wanted: State, force: bool = False) -> None:
         self.done.append(wanted.type)
         if self.answers:
             raise self.answers.pop(0)
@@ -62,6 +71,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Client:
         yield client
 
     monkeypatch.setattr(remote_runs, "asking", asking)
+    monkeypatch.setattr(remote_runs, "read_ci_report", lambda client, flow_run: client.reports.get(flow_run))
     monkeypatch.setattr(remote_runs, "ASK_S", 0.0)
     return client
 
@@ -140,6 +150,63 @@ def test_a_cancel_is_asked_for_and_a_failure_is_a_warning(server: Client, caplog
     ],
 )
 def test_a_run_without_a_report_has_the_error_of_its_state(end: State, kind: type[Exception], sentence: str) -> None:
-    error = remote_runs.without_report(RUN, end)
+    error = remote_runs.without_report(remote_runs.Ended(RUN, end, None))
     assert type(error) is kind
     assert sentence in str(error)
+
+
+REAPER = SimpleNamespace(paused=False, schedules=[SimpleNamespace(active=True)])
+CRASHED, DONE = state("CRASHED"), state("COMPLETED", "Promoted")
+
+
+def made_at(moment: datetime) -> Any:
+    return SimpleNamespace(id=uuid4(), name=f"resume-{RUN_ID}", parameters={"run_id": RUN_ID}, created=moment)
+
+
+def test_a_run_that_is_executed_again_after_a_crash_is_followed(server: Client) -> None:
+    server.reapers, server.reports = [REAPER], {}
+    server.answers = [CRASHED, CRASHED, state("SCHEDULED", "AwaitingRetry"), state("RUNNING"), DONE]
+    ended = remote_runs.follow(RUN)
+    assert (ended.flow_run.id, ended.state) == (RUN.id, DONE)
+
+
+def test_a_flow_run_that_resumes_a_crashed_run_is_followed_and_an_older_one_is_not(server: Client) -> None:
+    server.reapers = [REAPER]
+    before, after = (made_at(CRASHED.timestamp + timedelta(seconds=step)) for step in (-1, 1))
+    server.resumptions = [after, before]
+    server.reports = {after.id: "its report"}
+    server.answers = [CRASHED, CRASHED, DONE]
+    assert remote_runs.follow(RUN) == remote_runs.Ended(after, DONE, "its report")  # type: ignore[arg-type]
+    server.resumptions, server.answers = [before], [CRASHED, CRASHED]
+    server.reports = {}
+    with pytest.raises(IndexError):  # it asks again, until REAPED_S
+        remote_runs.follow(RUN)
+
+
+@pytest.mark.parametrize(
+    ("reapers", "patience_s"),
+    [([], 300.0), ([SimpleNamespace(paused=True, schedules=REAPER.schedules)], 300.0), ([REAPER], 0.0)],
+)
+def test_a_crash_that_nobody_resumes_ends_the_wait(
+    reapers: list[Any], patience_s: float, server: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_runs, "REAPED_S", patience_s)
+    server.reapers, server.answers = reapers, [CRASHED]
+    ended = remote_runs.follow(RUN)
+    error = remote_runs.without_report(ended)
+    assert (ended.state, ended.report, server.answers) == (CRASHED, None, [])
+    assert "its process died, and nobody resumed it" in str(error)
+    assert error.details["flow_run"] == str(RUN.id)
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [([KeyboardInterrupt()], StateType.CANCELLING), ([CRASHED, KeyboardInterrupt()], StateType.CANCELLED)],
+)
+def test_a_cancelled_job_cancels_the_run_also_between_a_crash_and_its_resumption(
+    answers: list[Any], asked: StateType, server: Client
+) -> None:
+    server.reapers, server.answers = [REAPER], answers
+    with pytest.raises(KeyboardInterrupt):
+        remote_runs.follow(RUN)
+    assert server.done == [asked]

@@ -32,6 +32,7 @@ class Server:
             run_count=1,
             deployment_id=UUID(int=1),
             work_pool_name="gpu",
+            tags=["trainwright-ci", "team:sales"],
         )
         self.set: list[str] = []
         self.made: list[dict[str, Any]] = []
@@ -98,6 +99,16 @@ def test_a_flow_run_that_only_the_store_calls_the_runs_is_never_touched(serves: 
     assert server.set == []
     assert how == "the flow run resume on the work pool nights resumes it"
     assert [made["parameters"]["run_id"] for made in server.made] == [run_id]
+    assert [made["tags"] for made in server.made] == [None]
+
+
+def test_a_flow_run_that_resumes_a_run_of_ci_leaves_a_report_for_it(
+    serves: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serves(Server(f"tiny {RUN}"))
+    monkeypatch.setattr(PrefectResumer, "_is_served", lambda *_: False)
+    PrefectResumer("nights").resume(crash(), "/s", "tiny", "key")
+    assert [made["tags"] for made in server.made] == [["trainwright-ci"]]
 
 
 @pytest.mark.parametrize("state", ["CANCELLED", "CANCELLING", "PAUSED"])

@@ -214,7 +214,11 @@ def test_a_mistake_in_the_spec_keeps_its_text_and_place_unless_columns_are_sensi
     ("error", "verdict", "sentence"),
     [
         (StorageUnavailable(SECRET), "failed", "It ended before there was a run: storage (exit code 5)."),
-        (TrainwrightError(SECRET), "failed", "It ended before there was a run: internal (exit code 1)."),
+        (
+            TrainwrightError(SECRET),
+            "failed",
+            "An internal error of Trainwright ended the job; its log says where the traceback is.",
+        ),
         (Cancelled(SECRET), "cancelled", "The job was cancelled."),
     ],
 )

@@ -20,7 +20,7 @@ CASES = [
 
 def test_each_kind_is_a_suite_and_each_case_has_its_end() -> None:
     root = ET.fromstring(junit(report(*CASES)))
-    assert root.attrib == {"name": "trainwright tiny", "tests": "5", "failures": "1", "skipped": "1"}
+    assert root.attrib == {"name": "trainwright tiny", "tests": "5", "failures": "1", "errors": "0", "skipped": "1"}
     assert [suite.get("name") for suite in root] == ["tiny.stages", "tiny.contract", "tiny.checkpoints", "tiny.gates"]
     ends = {
         made.get("name"): [(one.tag, one.get("message"), one.text) for one in made] for made in root.iter("testcase")
