@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from blake3 import blake3
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from training.shard import blake3_rows
+
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
-DIGEST_BYTES = 16
 
 
 class UnusableKey(ValueError):
@@ -28,44 +29,60 @@ def key_digests(columns: Sequence[pa.ChunkedArray], seed: int) -> NDArray[np.uin
 
     A null is a value like any other: rows without a key stay together. UnusableKey for nested types.
     """
-    # Arrow finds the distinct values, so Python sees each key of a batch once instead of each row.
-    per_row, values = [], []
+    per_row, framed = [], []
     for index, column in enumerate(columns):
         if pa.types.is_nested(column.type):
             raise UnusableKey(index, column.type)
         encoded = column.combine_chunks().dictionary_encode()
-        values.append([*_typed(encoded.dictionary, index), b"n"])
-        per_row.append(encoded.indices.fill_null(len(values[-1]) - 1).to_numpy().astype(np.int64))
-    start = f"trainwright key {seed}\0".encode()
-    if len(columns) == 1:
-        return _digests(map(start.__add__, _framed(values[0])))[per_row[0]]
-    distinct, rows = np.unique(np.stack(per_row), axis=1, return_inverse=True)
-    framed = [_framed(column) for column in values]
-    keys = (b"".join([start, *map(list.__getitem__, framed, key)]) for key in distinct.T.tolist())
-    return _digests(keys)[rows.reshape(-1)]
+        values = pa.concat_arrays([_typed(encoded.dictionary, index), pa.array([b"n"], pa.large_binary())])
+        framed.append(_framed(values))
+        per_row.append(encoded.indices.fill_null(len(values) - 1))
+    start = pa.scalar(f"trainwright key {seed}\0".encode(), pa.large_binary())
+    if len(columns) == 1:  # the digest of each distinct value of a batch
+        return _digests(_joined(start, framed[0]))[per_row[0].to_numpy()]
+    return _digests(_joined(start, *map(pc.take, framed, per_row)))
 
 
-def _framed(values: list[bytes]) -> list[bytes]:
+def _framed(values: pa.Array) -> pa.Array:
     """Each value after its length, so that no two keys of several columns are the same bytes."""
-    heads = {size: struct.pack("<Q", size) for size in set(map(len, values))}
-    return [heads[len(value)] + value for value in values]
+    lengths = pc.binary_length(values).to_numpy().astype("<i8")
+    heads = pa.Array.from_buffers(pa.binary(8), len(lengths), [None, pa.py_buffer(lengths)])
+    return _joined(heads.cast(pa.large_binary()), values)
 
 
-def _digests(keys: Iterable[bytes]) -> NDArray[np.uint64]:
-    return np.frombuffer(b"".join([blake3(key).digest(DIGEST_BYTES) for key in keys]), "<u8").reshape(-1, 2)
+def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.large_binary()))
 
 
-def _typed(values: pa.Array, index: int) -> list[bytes]:
+def _digests(keys: pa.Array) -> NDArray[np.uint64]:
+    _, offsets, data = keys.buffers()
+    at = np.frombuffer(offsets, np.int64)[keys.offset : keys.offset + len(keys) + 1]
+    return blake3_rows.digests(np.frombuffer(data or b"", np.uint8), at)
+
+
+def _typed(values: pa.Array, index: int) -> pa.Array:
     """Each value as a letter for its kind and bytes that do not depend on the column's width or unit."""
     type_ = values.type
-    if pa.types.is_boolean(type_) or pa.types.is_integer(type_):
-        return [b"i%d" % value for value in values.to_pylist()]
+    if pa.types.is_boolean(type_):
+        return _lettered(b"i", values.cast(pa.int8()).cast(pa.string()))
+    if pa.types.is_integer(type_):
+        return _lettered(b"i", values.cast(pa.string()))
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return _lettered(b"s", values)
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        return _lettered(b"b", values)
+    return pa.array(_seldom(values, index), pa.large_binary())
+
+
+def _lettered(letter: bytes, values: pa.Array) -> pa.Array:
+    return _joined(pa.scalar(letter, pa.large_binary()), values.cast(pa.large_binary()))
+
+
+def _seldom(values: pa.Array, index: int) -> list[bytes]:
+    """`_typed` for types that are seldom keys, value by value."""
+    type_ = values.type
     if pa.types.is_floating(type_):
         return [b"f" + (b"nan" if value != value else struct.pack("<d", value + 0.0)) for value in values.to_pylist()]
-    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        return [b"s" + value.encode() for value in values.to_pylist()]
-    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
-        return [b"b" + value for value in values.to_pylist()]
     if pa.types.is_timestamp(type_):
         scale = 10**9 // _PER_SECOND[type_.unit]
         return [b"t%d" % (value * scale) for value in values.cast(pa.int64()).to_pylist()]
