@@ -7,11 +7,14 @@ largest uint64, a null inside a list), so that a format can refuse them without 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from data_contracts.quoting import column_shown, text_of
 from training.formats.normalize import finish, narrow, widen
@@ -71,12 +74,17 @@ class Facts:
     largest: dict[str, int] = field(default_factory=dict)
     holed: set[str] = field(default_factory=set)
 
-    def look(self, group: str, rows: pa.Table) -> pa.Table:
-        """Record some rows of a group; returns them narrowed. Mismatch if their columns differ from earlier rows'."""
+    def look(self, groups: Sequence[str], of_row: NDArray[np.int16], rows: pa.Table) -> pa.Table:
+        """Record some rows and return them narrowed; Mismatch if their columns differ from earlier rows'.
+
+        Args:
+            of_row: each row's index into `groups`, (rows,).
+        """
         narrowed = narrow(rows)
-        one = Facts(rows.schema.remove_metadata(), narrowed.schema, {group: Size(rows.num_rows)})
+        counts = np.bincount(of_row, minlength=len(groups)).tolist()
+        one = Facts(rows.schema.remove_metadata(), narrowed.schema, dict(zip(groups, map(Size, counts), strict=True)))
         for column_field, column in zip(narrowed.schema, narrowed.columns, strict=True):
-            one._look_at(column_field, column, one.sizes[group])
+            one._look_at(column_field, column, of_row)
         self.merge(one)
         return narrowed
 
@@ -117,24 +125,37 @@ class Facts:
             columns.append(pa.array([value], type_))
         return pa.Table.from_arrays(columns, schema=schema)
 
-    def _look_at(self, column_field: pa.Field, column: pa.ChunkedArray, size: Size) -> None:
+    def _look_at(self, column_field: pa.Field, column: pa.ChunkedArray, of_row: NDArray[np.int16]) -> None:
         name, type_ = column_field.name, column_field.type
         tensor = tensor_of(column_field)
         values: pa.ChunkedArray = column
+        of_value = of_row
         if tensor is not None:
-            size.values[name] = (len(column) - column.null_count) * math.prod(tensor[1])
+            valid = column.is_valid().to_numpy()
+            for size, rows in self._sums(of_row, valid):
+                size.values[name] = rows * math.prod(tensor[1])
             if tensor[0] == np.uint64:
                 self.largest[name] = max((_largest_of(chunk) for chunk in column.chunks), default=0)
             return
         if pa.types.is_list(type_):
             values = pc.list_flatten(column)
-            size.values[name] = len(values)
+            lengths = pc.list_value_length(column).fill_null(0).to_numpy()
+            for size, count in self._sums(of_row, lengths):
+                size.values[name] = count
+            if _is_text(values.type):
+                of_value = np.repeat(of_row, lengths)
             if values.null_count:
                 self.holed.add(name)
         if _is_text(values.type):
-            size.text_bytes[name] = pc.sum(pc.binary_length(values)).as_py() or 0
+            for size, count in self._sums(of_value, pc.binary_length(values).fill_null(0).to_numpy()):
+                size.text_bytes[name] = count
         if values.type == pa.uint64():
             self.largest[name] = pc.max(values).as_py() or 0
+
+    def _sums(self, of_value: NDArray[np.int16], amounts: NDArray[Any]) -> Iterator[tuple[Size, int]]:
+        """Each group's size, in the order of their indices, and the sum of its amounts, which are whole numbers."""
+        sums = np.bincount(of_value, amounts, minlength=len(self.sizes))
+        return zip(self.sizes.values(), sums.astype(np.int64).tolist(), strict=True)
 
 
 def _largest_of(rows: pa.Array) -> int:

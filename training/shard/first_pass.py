@@ -6,7 +6,7 @@ functions over picklable requests, so that an engine on other machines can call 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -23,7 +23,7 @@ from training.formats.facts import Facts, Mismatch
 from training.formats.normalize import settle, widen
 from training.shard.row_keys import shuffle_keys, stream_start
 from training.shard.source_units import Fetcher, Source, Unit
-from training.shard.spill import Spill, Spilled
+from training.shard.spill import BATCH_BYTES, Spill, Spilled
 from training.shard.split_leakage import Sides
 from training.shard.splitter import LEFT_OUT, Notes, Splitter
 from training.user.imports import add_project, load_callable
@@ -45,6 +45,7 @@ class Job:
         folder: where rows are spilled.
         run_bytes: rows that a process sorts at once.
         keep_bytes: rows that may stay in memory; 0: all are written.
+        batch_bytes: rows that the second pass reads at once from a file.
         one_split: put every row into a split of this name instead of splitting.
         bounds: for a split by time with fractions, see `training.shard.time_split.cut`.
         sensitive: columns whose values no message may show.
@@ -56,6 +57,7 @@ class Job:
     folder: Path
     run_bytes: int
     keep_bytes: int = 0
+    batch_bytes: int = BATCH_BYTES
     one_split: str | None = None
     bounds: tuple[int, ...] | None = None
     sensitive: tuple[str, ...] = ()
@@ -134,7 +136,7 @@ class Gatherer:
         self._job, self._transform, self._count = job, transform, count
         self._splitter = None if job.one_split is not None else job.splitter()
         self._found = Gathered()
-        self._rows = Spill(job.folder, job.run_bytes, job.keep_bytes, _unified)
+        self._rows = Spill(job.folder, job.run_bytes, job.keep_bytes, _unified, job.batch_bytes)
         split = job.settings.split
         checked = job.one_split is None and split.key is not None and bool(split.time or split.column)
         self._sides = Sides(job.folder, job.run_bytes // 8, job.keep_bytes // 8) if checked else None
@@ -164,28 +166,37 @@ class Gatherer:
         return self._found
 
     def _take(self, rows: pa.Table, unit: Unit, at: int) -> None:
-        for split, part in self._parts(rows, unit, at):
-            self._found.assigned[split] = self._found.assigned.get(split, 0) + part.num_rows
-            if self._transform is None:
-                self._put(split, part)
-            else:
-                self._waiting.setdefault(split, []).append(part)
-                self._transform_waiting(split)
+        names, of_row, rows = self._assigned(rows, unit, at)
+        counts = np.bincount(of_row, minlength=len(names)).tolist()
+        for split, count in zip(names, counts, strict=True):
+            if count:
+                self._found.assigned[split] = self._found.assigned.get(split, 0) + count
+        if self._transform is None:
+            self._put(names, of_row, rows)
+            return
+        for index in np.flatnonzero(counts).tolist():
+            mask = of_row == index
+            part = rows if mask.all() else rows.filter(pa.array(mask))
+            self._waiting.setdefault(names[index], []).append(part)
+            self._transform_waiting(names[index])
 
-    def _parts(self, rows: pa.Table, unit: Unit, at: int) -> Iterator[tuple[str, pa.Table]]:
-        """The rows of each split; nothing once it is certain that the rows will be refused."""
+    def _assigned(self, rows: pa.Table, unit: Unit, at: int) -> tuple[list[str], NDArray[np.int16], pa.Table]:
+        """Splits, each row's index into them, and the rows that are in one.
+
+        There are no rows once it is certain that they will be refused.
+        """
         if self._splitter is None:
             assert self._job.one_split is not None
-            yield self._job.one_split, rows
-            return
+            return [self._job.one_split], np.zeros(rows.num_rows, np.int16), rows
         of_row = self._splitter.assign(rows, (unit.number, at))
         if self._splitter.notes.spoilt:
-            return
+            return self._splitter.names, of_row[:0], rows.slice(0, 0)
         if self._sides is not None:
             self._sides.note(self._splitter.digests(rows), of_row, self._splitter.names, unit.number, at)
-        for index in np.unique(of_row[of_row != LEFT_OUT]).tolist():
-            mask = of_row == index
-            yield self._splitter.names[index], rows if mask.all() else rows.filter(pa.array(mask))
+        there = of_row != LEFT_OUT
+        if not there.all():
+            of_row, rows = of_row[there], rows.filter(pa.array(there))
+        return self._splitter.names, of_row, rows
 
     def _transform_waiting(self, split: str, to_the_end: bool = False) -> None:
         """Give the waiting rows of a split to the transform, in batches that do not depend on how they were read."""
@@ -200,18 +211,28 @@ class Gatherer:
             waiting = waiting.slice(stop)
             made = checked_rows(self._transform(batch))
             if made.num_rows:  # an empty result does not decide the types: an empty list of Python objects has none
-                self._put(split, made)
+                self._put([split], np.zeros(made.num_rows, np.int16), made)
 
-    def _put(self, split: str, rows: pa.Table) -> None:
-        assert self._unit is not None
+    def _put(self, splits: Sequence[str], of_row: NDArray[np.int16], rows: pa.Table) -> None:
+        if not rows.num_rows:
+            return
         try:
-            narrowed = self._found.facts.look(split, rows)
+            narrowed = self._found.facts.look(splits, of_row, rows)
         except Mismatch as error:
             raise unlike_batches(error) from error
+        keys = np.empty(rows.num_rows, np.uint64)
+        for index, split in enumerate(splits):
+            mask = of_row == index
+            keys[mask] = self._next_keys(split, int(mask.sum()))
+        self._rows.put_mixed(splits, of_row, keys, narrowed)
+
+    def _next_keys(self, split: str, rows: int) -> NDArray[np.uint64]:
+        """The shuffle keys of a split's next rows of this unit."""
+        assert self._unit is not None
         first = self._written.get(split, 0)
+        self._written[split] = first + rows
         start = stream_start(self._job.settings.seed, split, self._unit.number, self._unit.digest)
-        self._rows.put(split, shuffle_keys(start, first, rows.num_rows), narrowed)
-        self._written[split] = first + rows.num_rows
+        return shuffle_keys(start, first, rows)
 
 
 def unlike_batches(error: Mismatch) -> UserCodeError:

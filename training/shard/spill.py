@@ -1,10 +1,11 @@
 """Takes rows under (group, 64-bit key), and reads them back in the order of their keys, in bounded memory.
 
-This is an external merge sort. Rows wait until a *run* is full; a run is sorted by group and key and written as an
-Arrow file of small batches, whose first keys are remembered. Counts per key range (the key's top 16 bits) say which
-range holds the rows of any ranks, so a reader takes only those batches of every run, and sorts them once more. Keys are
-digests or draws, so the ranges are even. Rows of one key keep the order in which they were put in, if `merge` gets the
-parts in that order. While everything fits, runs stay in memory; their place changes no result.
+This is an external merge sort. Rows wait until a *run* is full; a run is sorted by group and range and written as an
+Arrow file of small batches, whose first ranges are remembered. A run is sorted by key *range* (the key's top 16 bits)
+only. Counts per range say which range holds the rows of any ranks, so a reader takes only those batches of every run,
+and sorts them by the whole key. Keys are digests or draws, so the ranges are even. Rows of one key keep the order in
+which they were put in, if `merge` gets the parts in that order. While everything fits, runs stay in memory; their place
+changes no result.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ RANGES = 2**16
 _SHIFT = np.uint64(48)
 # The smallest read from a run: smaller batches waste fewer bytes, larger batches have less overhead.
 BATCH_BYTES = 2**15
+LARGEST_BATCH_BYTES = 2**18
 BATCH_ROWS = 2**14
+# A batch of this size is not copied for the sake of the objects around its columns.
+_LARGE_BYTES = 2**17
+# What is written to a run's file at once: a batch consists of many small buffers.
+_WRITE_BYTES = 2**20
 
 # Brings the waiting tables of a run to one schema.
 Unify = Callable[[Sequence[pa.Table]], list[pa.Table]]
@@ -32,7 +38,7 @@ Settle = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class Slice:
-    """Batches `start` to `stop` of a run's file, or rows of a run in memory, and the wanted key range."""
+    """Batches `start` to `stop` of a run's file, or rows of a run in memory; wanted are ranges `low` to `high`."""
 
     low: int
     high: int
@@ -42,16 +48,18 @@ class Slice:
     kept: tuple[NDArray[np.uint64], pa.Table] | None = None
 
     def read(self) -> tuple[NDArray[np.uint64], pa.Table]:
-        """Keys, (rows,), and rows in the range, in their order in the run, each column in one chunk."""
+        """Keys, (rows,), and rows in the ranges, in their order in the run."""
         if self.kept is not None:
             return self.kept
         # Not memory-mapped: pages of a mapped file would count as this process's memory.
         with pa.OSFile(self.path) as file, pa.ipc.open_file(file) as reader:
             batches = [reader.get_batch(index) for index in range(self.start, self.stop)]
-        # Joined at once: the objects around a small batch's columns take more memory than their values.
-        rows = pa.Table.from_batches(batches).combine_chunks()
+        rows = pa.Table.from_batches(batches)
+        if rows.nbytes < len(batches) * _LARGE_BYTES:
+            # Joined at once: the objects around a small batch's columns take more memory than their values.
+            rows = rows.combine_chunks()
         keys = rows.column(0).to_numpy()
-        first, last = _between(keys, self.low, self.high)
+        first, last = _between(_ranges(keys), self.low, self.high)
         return keys[first:last], rows.remove_column(0).slice(first, last - first)
 
 
@@ -69,42 +77,36 @@ class Part:
         if not pieces:
             return schema.empty_table()
         keys = np.concatenate([keys for keys, _ in pieces])
-        # Stable: rows of one key stay in the order in which they were put in.
-        order = pa.array(np.argsort(keys, kind="stable")[self.skip : self.skip + self.rows])
+        order = _order(keys)[self.skip : self.skip + self.rows]
         tables = [settle(table) for _, table in pieces]
         del pieces, keys
-        columns = []
-        for index, field_ in enumerate(schema):
-            chunks = [chunk for table in tables for chunk in table.column(index).chunks]
-            # Column by column, so that only one column exists in addition to the rows as read and as returned.
-            columns.append(pa.concat_arrays(chunks).take(order) if chunks else pa.nulls(0, field_.type))
-        del tables
+        rows = _taken(tables, order)
         # The allocator keeps freed memory for later, but what is written next needs other sizes.
         pa.default_memory_pool().release_unused()
-        return pa.Table.from_arrays(columns, schema=schema)
+        return rows
 
 
 @dataclass
 class Run:
-    """One sorted run: per group the first key of each of its batches, or keys and rows if it is kept in memory."""
+    """One sorted run: per group the first range of each of its batches, or keys and rows if it is kept in memory."""
 
     path: str = ""
-    first_keys: dict[str, tuple[int, NDArray[np.uint64]]] = field(default_factory=dict)
+    first_ranges: dict[str, tuple[int, NDArray[np.uint16]]] = field(default_factory=dict)
     kept: dict[str, tuple[NDArray[np.uint64], pa.Table]] = field(default_factory=dict)
 
     def locate(self, group: str, low: int, high: int) -> Slice | None:
-        """The slice that holds keys low <= key < high; None if there is none."""
+        """The slice that holds the ranges low <= range < high; None if there is none."""
         if group in self.kept:
             keys, rows = self.kept[group]
-            first, last = _between(keys, low, high)
+            first, last = _between(_ranges(keys), low, high)
             kept = (keys[first:last], rows.slice(first, last - first))
             return Slice(low, high, kept=kept) if first < last else None
-        if group not in self.first_keys:
+        if group not in self.first_ranges:
             return None
-        offset, firsts = self.first_keys[group]
+        offset, firsts = self.first_ranges[group]
+        first, stop = _between(firsts, low, high)
         # A batch may begin below `low` and end above it, so the batch before counts too.
-        start = max(0, int(np.searchsorted(firsts, np.uint64(low), "left")) - 1)
-        stop = len(firsts) if high >= 2**64 else int(np.searchsorted(firsts, np.uint64(high), "left"))
+        start = max(0, first - 1)
         return Slice(low, high, self.path, offset + start, offset + stop) if start < stop else None
 
 
@@ -131,8 +133,7 @@ class Spilled:
             return Part([], 0, 0)
         ends = np.cumsum(self.counts[group])
         first, last = (int(np.searchsorted(ends, rank, "right")) for rank in (start, stop - 1))
-        low, high = first << int(_SHIFT), (last + 1) << int(_SHIFT)
-        slices = [found for run in self.runs if (found := run.locate(group, low, high)) is not None]
+        slices = [found for run in self.runs if (found := run.locate(group, first, last + 1)) is not None]
         before = int(ends[first - 1]) if first else 0
         return Part(slices, start - before, stop - start)
 
@@ -156,22 +157,41 @@ class Spill:
 
     Args:
         folder: where runs are written; names are drawn, so several processes may share it.
-        run_bytes: rows that wait for a run to be full; making the run takes three times as much.
+        run_bytes: rows that wait for a run to be full; making the run takes twice as much.
         keep_bytes: runs that may stay in memory; 0 writes each to a file.
         unify: brings tables of one run to one schema; by default they must have one.
+        batch_bytes: rows that are read from a file at once; see `batch_bytes_for`.
     """
 
-    def __init__(self, folder: Path, run_bytes: int, keep_bytes: int = 0, unify: Unify = list) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        run_bytes: int,
+        keep_bytes: int = 0,
+        unify: Unify = list,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> None:
         self._folder, self._run_bytes, self._keep_bytes, self._unify = folder, run_bytes, keep_bytes, unify
-        self._waiting: dict[str, list[tuple[NDArray[np.uint64], pa.Table]]] = {}
+        self._batch_bytes = batch_bytes
+        self._numbers: dict[str, int] = {}  # of groups
+        self._waiting: list[tuple[NDArray[np.int16], NDArray[np.uint64], pa.Table]] = []
         self._bytes = self._kept_bytes = 0
         self._spilled = Spilled()
 
     def put(self, group: str, keys: NDArray[np.uint64], rows: pa.Table) -> None:
-        """Add rows with their keys, (rows,) uint64."""
+        """Add rows of one group with their keys, (rows,) uint64."""
+        self.put_mixed([group], np.zeros(len(keys), np.int16), keys, rows)
+
+    def put_mixed(
+        self, groups: Sequence[str], of_row: NDArray[np.int16], keys: NDArray[np.uint64], rows: pa.Table
+    ) -> None:
+        """Add rows with their keys; `of_row` is each row's index into `groups`."""
         if not len(keys):
             return
-        self._waiting.setdefault(group, []).append((keys, rows))
+        numbers = [self._numbers.setdefault(group, len(self._numbers)) for group in groups]
+        if numbers != list(range(len(numbers))):
+            of_row = np.array(numbers, np.int16)[of_row]
+        self._waiting.append((of_row, keys, rows))
         self._bytes += rows.nbytes + keys.nbytes
         if self._bytes >= self._run_bytes:
             self._make_run()
@@ -184,17 +204,19 @@ class Spill:
     def _make_run(self) -> None:
         if not self._waiting:
             return
-        unified = iter(self._unify([rows for pieces in self._waiting.values() for _, rows in pieces]))
-        groups = {
-            group: ([keys for keys, _ in pieces], [next(unified) for _ in pieces])
-            for group, pieces in self._waiting.items()
-        }
-        run = Run()
-        self._waiting = {}
-        for group in list(groups):
-            pieces, tables = groups.pop(group)
-            run.kept[group] = _sorted(np.concatenate(pieces), pa.concat_tables(tables))
-            counts = np.bincount((run.kept[group][0] >> _SHIFT).astype(np.int64), minlength=RANGES)
+        of_row, keys = (np.concatenate([piece[index] for piece in self._waiting]) for index in (0, 1))
+        tables = self._unify([rows for _, _, rows in self._waiting])
+        self._waiting = []
+        # By range, then by group: each is a radix sort of 16 bits, which is stable.
+        order = np.argsort(_ranges(keys), kind="stable")
+        order = order[np.argsort(of_row[order], kind="stable")]
+        keys, rows, run = keys[order], _taken(tables, order), Run()
+        ends = np.cumsum(np.bincount(of_row, minlength=len(self._numbers))).tolist()
+        for group, start, stop in zip(self._numbers, [0, *ends[:-1]], ends, strict=True):
+            if start == stop:
+                continue
+            run.kept[group] = (keys[start:stop], rows.slice(start, stop - start))
+            counts = np.bincount(_ranges(keys[start:stop]), minlength=RANGES)
             self._spilled.merge(Spilled(counts={group: counts}))
         self._spilled.runs.append(run)
         self._kept_bytes += self._bytes
@@ -209,26 +231,54 @@ class Spill:
         rows_of_any = next(iter(run.kept.values()))[1]
         schema = rows_of_any.schema.insert(0, pa.field("", pa.uint64()))
         batches = 0
-        with pa.OSFile(written.path, "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        with pa.output_stream(written.path, buffer_size=_WRITE_BYTES) as file, pa.ipc.new_file(file, schema) as writer:
             for group, (keys, rows) in run.kept.items():
                 row_bytes = max(1, (rows.nbytes + keys.nbytes) // len(keys))
-                step = min(BATCH_ROWS, max(1, BATCH_BYTES // row_bytes))
+                step = min(BATCH_ROWS, max(1, self._batch_bytes // row_bytes))
                 whole = rows.add_column(0, schema.field(0), pa.array(keys)).to_batches()[0]
                 for start in range(0, len(keys), step):
                     writer.write_batch(whole.slice(start, step))
-                written.first_keys[group] = (batches, keys[::step].copy())
-                batches += len(written.first_keys[group][1])
+                written.first_ranges[group] = (batches, _ranges(keys[::step]))
+                batches += len(written.first_ranges[group][1])
         return written
 
 
-def _sorted(keys: NDArray[np.uint64], rows: pa.Table) -> tuple[NDArray[np.uint64], pa.Table]:
-    order = np.argsort(keys, kind="stable")
-    at = pa.array(order)
-    columns = [pa.concat_arrays(column.chunks).take(at) for column in rows.columns]
-    return keys[order], pa.Table.from_arrays(columns, schema=rows.schema)
+def batch_bytes_for(all_bytes: int, run_bytes: int, part_bytes: int) -> int:
+    """The bytes of a batch with which a reader of a part finds about four in each run; more would be read in vain.
+
+    Args:
+        all_bytes: about all rows.
+        run_bytes: of a run.
+        part_bytes: of the parts that are read.
+    """
+    return min(LARGEST_BATCH_BYTES, max(BATCH_BYTES, part_bytes * run_bytes // max(1, all_bytes) // 4))
 
 
-def _between(keys: NDArray[np.uint64], low: int, high: int) -> tuple[int, int]:
-    """The part of sorted keys with low <= key < high."""
-    last = len(keys) if high >= 2**64 else int(np.searchsorted(keys, np.uint64(high), "left"))
-    return int(np.searchsorted(keys, np.uint64(low), "left")), last
+def _taken(tables: list[pa.Table], order: NDArray[np.int64]) -> pa.Table:
+    """The rows of tables, one after another, in an order, each column in one chunk; empties `tables`."""
+    whole = pa.concat_tables(tables)
+    tables.clear()
+    schema, columns, at = whole.schema, whole.columns, pa.array(order)
+    del whole
+    for index, column in enumerate(columns):
+        # Column by column, so that only one exists in addition to the rows before and after.
+        columns[index] = None
+        columns[index] = column.combine_chunks().take(at)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _ranges(keys: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    return (keys >> _SHIFT).astype(np.uint16)
+
+
+def _order(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The order of keys; equal keys stay in the order in which they were put in."""
+    order = np.argsort(keys)  # vectorised, but not stable
+    ordered = keys[order]
+    return np.argsort(keys, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
+
+
+def _between(ranges: NDArray[np.uint16], low: int, high: int) -> tuple[int, int]:
+    """The part of sorted ranges with low <= range < high."""
+    last = len(ranges) if high >= RANGES else int(np.searchsorted(ranges, np.uint16(high), "left"))
+    return int(np.searchsorted(ranges, np.uint16(low), "left")), last

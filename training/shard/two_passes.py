@@ -40,7 +40,7 @@ from training.shard.position_split import Documents
 from training.shard.progress import Meter, Report
 from training.shard.quarantined import without_quarantined
 from training.shard.source_units import TASK_BYTES, Source, Unit, open_source, tasks_of
-from training.shard.spill import Part
+from training.shard.spill import Part, batch_bytes_for
 from training.shard.splitter import REQUIRED, Notes
 from training.shard.time_split import cut, selector
 from training.shard.workers import Workers, default_count
@@ -132,11 +132,13 @@ def shard_files(asked: Sharding) -> Sharded:
         source, units = open_source(asked.files, asked.source, map_files)
         if asked.left_out is not None:
             units = without_quarantined(units, asked.left_out)
+        run_bytes = max(2**20, min(2**26, settings.memory_bytes // (8 * workers.sharing)))
         job = Job(
             source=source,
             settings=settings,
             folder=asked.folder,
-            run_bytes=max(2**20, min(2**26, settings.memory_bytes // (8 * workers.sharing))),
+            run_bytes=run_bytes,
+            batch_bytes=batch_bytes_for(sum(unit.bytes for unit in units), run_bytes, settings.target_size_bytes),
             one_split=asked.one_split,
             sensitive=tuple(asked.sensitive),
             project=asked.project,

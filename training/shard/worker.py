@@ -55,13 +55,12 @@ class StoreShard:
         with scratch.make("shard", root=self.scratch) as folder:
             path = folder.path / name
             formats.get(self.settings.format).write_shard(rows, path)
-            # An existing shard is compared, not trusted: shards of two different draws must never be mixed.
-            digest = file_digest(path)
             entry = self.there.get(name)
-            if entry is not None and entry.blake3 != digest:
-                raise _unlike(f"{self.uri}/{name}", self.settings)
             if entry is None:
-                entry = _writer(self.store.model_dump_json(), self.uri).put(name, path)
+                return _writer(self.store.model_dump_json(), self.uri).put(name, path)
+            # An existing shard is compared, not trusted: shards of two different draws must never be mixed.
+            if entry.blake3 != file_digest(path):
+                raise _unlike(f"{self.uri}/{name}", self.settings)
             return entry
 
 

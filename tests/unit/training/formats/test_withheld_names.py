@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -54,7 +55,7 @@ def _other_shapes() -> None:
 def _look(*tables: pa.Table) -> None:
     facts = Facts()
     for table in tables:
-        facts.look("train", table)
+        facts.look(["train"], np.zeros(table.num_rows, np.int16), table)
 
 
 CASES = [

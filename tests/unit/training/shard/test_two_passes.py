@@ -155,14 +155,15 @@ def test_shards_differ_by_one_row_at_most(rows, shards):
 def test_the_size_of_rows_is_that_of_their_values(column, size):
     facts = Facts()
     longer = pa.table({"x": pa.concat_arrays([column, column])})
-    facts.look("all", longer.slice(len(column)))
+    facts.look(["all"], np.zeros(len(column), np.int16), longer.slice(len(column)))
     assert facts.sizes["all"].logical_bytes(facts.schema()) == size
 
 
 def test_the_size_of_lists_counts_those_that_were_tensors_in_their_batch():
     facts = Facts()
     for rows in ([[1, 2], None], [[1, 2, 3]], [None]):
-        facts.look("all", pa.table({"x": pa.array(rows, pa.list_(pa.int16()))}))
+        table = pa.table({"x": pa.array(rows, pa.list_(pa.int16()))})
+        facts.look(["all"], np.zeros(len(rows), np.int16), table)
     assert facts.schema().field("x").type == pa.list_(pa.int16())
     assert facts.sizes["all"].logical_bytes(facts.schema()) == 4 * 4 + 2 * 5
 
