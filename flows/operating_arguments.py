@@ -93,11 +93,23 @@ def _sensor(command: argparse.ArgumentParser) -> None:
     command.add_argument("--store", help="store to use instead of the store in the spec")
 
 
+def _server(command: argparse.ArgumentParser) -> None:
+    """`server`: what to do, and the folder of a backup."""
+    help_ = (
+        "start: serve in the foreground; backup: write a backup of the server's database; restore: put a backup into "
+        "an empty database. Prefect's variables say which database: PREFECT_SERVER_DATABASE_CONNECTION_URL"
+    )
+    command.add_argument("action", choices=("start", "backup", "restore"), help=help_)
+    help_ = "backup: a new folder for the backup; restore: the folder of a backup"
+    command.add_argument("folder", nargs="?", metavar="FOLDER", help=help_)
+
+
 OPERATING: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "backfill": _backfill,
     "gc": _gc,
     "reap": _reap,
     "sensor": _sensor,
+    "server": _server,
     "nodes": _nodes,
     "status": _status,
     "slo": _slo,

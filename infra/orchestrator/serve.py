@@ -3,7 +3,7 @@
 `prefect server start` binds its port itself, so another process may take the port between the search for a free port
 and the binding. Here the parent binds, and the server takes over the listening socket as file descriptor FD. Two layers
 stand in front of Prefect: a check of who calls (`server_access.py`) and the page that signs a browser in
-(`sign_in.py`).
+(`sign_in.py`). A team's server (`team_server.py`) is served in the same way.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Serve Prefect's API and UI on the inherited socket until a signal ends the server."""
-    listener = socket.socket(fileno=int(sys.argv[1]))
-    # Only the owner may read the database, too.
+    serve(socket.socket(fileno=int(sys.argv[1])), os.environ["PREFECT_SERVER_API_AUTH_STRING"])
+
+
+def serve(listener: socket.socket, password: str) -> bool:
+    """Serve Prefect's API and UI on a listening socket until a signal ends the server; False if it could not start."""
+    # Only the owner may read the database and the files of leases, too.
     os.umask(0o077)
 
     import uvicorn
@@ -35,9 +39,11 @@ def main() -> None:
     answer_503_without_connection()
     host, port = listener.getsockname()[:2]
     places = addresses(host, port, os.environ.get("PREFECT_SERVER_UI_API_URL"))
-    prefect = SignIn(create_app(final=True), os.environ["PREFECT_SERVER_API_AUTH_STRING"], origins(places))
+    prefect = SignIn(create_app(final=True), password, origins(places))
     config = uvicorn.Config(AccessCheck(prefect, places), log_level="warning", access_log=False)
-    uvicorn.Server(config).run(sockets=[listener])
+    server = uvicorn.Server(config)
+    server.run(sockets=[listener])
+    return server.started
 
 
 def queue_writers() -> None:

@@ -21,6 +21,7 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from infra.machine.settings import state_folder
 from infra.orchestrator import api, password, services
 from infra.orchestrator.api import REACH_TIMEOUT_S, Server
+from infra.orchestrator.server_access import ip_address_of
 from infra.orchestrator.services import Service
 from infra.processes.processes import module_command, new_mark
 
@@ -190,17 +191,10 @@ def _start() -> Service:
 
 def _host() -> str:
     """The IP address to listen on: Prefect's own setting, which defaults to this machine alone."""
-    host = os.environ.get("PREFECT_SERVER_API_HOST") or "127.0.0.1"
-    try:
-        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
-    except ValueError:
-        raise UsageError(
-            f"PREFECT_SERVER_API_HOST is {host!r}, which is not an IP address.",
-            remedy="Give an IP address, or leave it out.",
-        ) from None
+    address = ip_address_of(os.environ.get("PREFECT_SERVER_API_HOST") or "127.0.0.1")
     if not address.is_loopback and not os.environ.get(_AUTH):
         raise UsageError(
-            f"PREFECT_SERVER_API_HOST is {host}, which is reachable from the network, but no password is set.",
+            f"PREFECT_SERVER_API_HOST is {address}, which is reachable from the network, but no password is set.",
             remedy=f"Set {_AUTH} (user:password), or leave the host out.",
         )
     return str(address)

@@ -75,7 +75,7 @@ def test_what_runs_is_there_and_what_only_tests_need_is_not(build: str, reposito
         return {_name(re.split(r"[\[<>=!~; ]", text, maxsplit=1)[0]) for text in requirements}
 
     optional = project["optional-dependencies"]
-    deployed = names(project["dependencies"]) | names(optional["postgres"])
+    deployed = names(project["dependencies"]) | names(optional["postgres"]) | names(optional["redis"])
     # setuptools installs the checkout itself; torch needs it, too.
     assert deployed | {"setuptools"} <= set(locked)
     # What a library that is deployed needs itself is not for tests alone: onnx brings protobuf.

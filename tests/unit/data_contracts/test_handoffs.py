@@ -30,13 +30,14 @@ from data_contracts.recipe import Recipe
 from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from data_contracts.sensor_steps import SensorStep
+from data_contracts.server_backup import ServerBackup
 from data_contracts.usage import ExecutionUsage
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
            handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
            Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
-           RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport]  # fmt: skip
+           RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, ServerBackup]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

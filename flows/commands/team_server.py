@@ -1,0 +1,52 @@
+"""`server`: a team's Prefect server on PostgreSQL: start it, back it up, restore it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from pathlib import Path
+
+from data_contracts.errors import UsageError
+from flows.commands.guard import Answer
+from infra.quantities import size
+
+
+def server(arguments: argparse.Namespace) -> Answer:
+    """The `server` command."""
+    if (arguments.folder is None) != (arguments.action == "start"):
+        wants = "takes no folder" if arguments.action == "start" else "needs a folder"
+        raise UsageError(f"server {arguments.action} {wants}.")
+    if arguments.action == "start":
+        return _start()
+    folder = Path(arguments.folder)
+    return _back_up(folder) if arguments.action == "backup" else _restore(folder)
+
+
+def _start() -> Answer:
+    from infra.orchestrator.team_server import start
+
+    # How a server ends: uvicorn has answered the signal, and raises it again.
+    with contextlib.suppress(KeyboardInterrupt):
+        start()
+    return Answer("The Prefect server has stopped.", {"stopped": True})
+
+
+def _back_up(folder: Path) -> Answer:
+    from infra.orchestrator.server_backup import back_up
+
+    backup = back_up(folder)
+    text = (
+        f"{folder} is a backup of the Prefect server's database: {size(backup.size)}, schema "
+        f"{backup.database_schema}, Prefect {backup.prefect}. It holds the secrets of Prefect's blocks."
+    )
+    return Answer(text, {"folder": str(folder), **backup.to_json()})
+
+
+def _restore(folder: Path) -> Answer:
+    from infra.orchestrator.server_backup import restore
+
+    backup, old = restore(folder)
+    text = f"The database holds the backup of {backup.made}."
+    if old:
+        text += " Its schema is an earlier Prefect's; next: prefect server database upgrade --yes"
+    return Answer(text, {"folder": str(folder), "upgrade_needed": old, **backup.to_json()})

@@ -1,0 +1,76 @@
+"""A team's server on a real PostgreSQL: a run and a deployment are there again after a backup is restored."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.pool import api_client
+from tests.support.postgres import Postgres, postgres
+from tests.support.team_server import PASSWORD, client_settings, migrate, server_settings, team_server
+from tests.support.tiny import SUITE, answer, trainwright, write_project
+
+__all__ = ["postgres"]
+
+REJECTING = {**SUITE, "expectations": [{"type": "expect_table_row_count_to_equal", "kwargs": {"value": 1}}]}
+
+
+def kept(url: str) -> dict[str, list[dict[str, Any]]]:
+    """The pipeline's flow runs and deployments."""
+    with api_client(url, PASSWORD) as api:
+        ours = {"flows": {"name": {"any_": ["retrain"]}}}
+        return {
+            kind: api.post(f"/{kind}/filter", json=ours).raise_for_status().json()
+            for kind in ("flow_runs", "deployments")
+        }
+
+
+def make_pool(url: str) -> None:
+    with api_client(url, PASSWORD) as api:
+        api.post("/work_pools/", json={"name": "trainwright", "type": "process"}).raise_for_status()
+
+
+@pytest.mark.apt("postgresql")
+def test_a_run_and_a_deployment_are_there_after_a_restore(
+    tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, backup = tmp_path / "home", tmp_path / "backup"
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(home))
+    spec = write_project(tmp_path / "tiny")
+    (tmp_path / "tiny" / "suite.json").write_text(json.dumps(REJECTING))
+    first, second = (server_settings(postgres.prefect_database(), home) for _ in range(2))
+    refused = trainwright("server", "start", env=first)
+    assert refused.returncode == 2
+    assert "The database has no tables of Prefect" in refused.stderr
+    migrate(first)
+    with team_server(first, tmp_path / "first.log") as url:
+        assert httpx.get(f"{url}/admin/version", trust_env=False).status_code == 401
+        make_pool(url)
+        done = trainwright("run", spec, "--json", env=client_settings(first))
+        assert done.returncode == 3, done.stderr
+        deployed = trainwright("deploy", spec, "--cron", "0 3 * * *", env=client_settings(first))
+        assert deployed.returncode == 0, deployed.stderr
+        made = answer(trainwright("server", "backup", backup, "--json", env=first))
+        before = kept(url)
+    assert os.stat(backup / "prefect.dump").st_mode & 0o077 == 0
+    assert made["size"] == (backup / "prefect.dump").stat().st_size
+    restored = answer(trainwright("server", "restore", backup, "--json", env=second))
+    assert (restored["upgrade_needed"], restored["digest"]) == (False, made["digest"])
+    again = trainwright("server", "restore", backup, env=second)
+    assert (again.returncode, "has tables already" in again.stderr) == (2, True)
+    with team_server(second, tmp_path / "second.log") as url:
+        after = kept(url)
+        shown = trainwright("status", env=client_settings(second))
+    run_id = answer(done)["run_id"]
+    assert run_id in shown.stdout
+    runs = {(run["id"], run["name"], run["state_name"]) for run in before["flow_runs"]}
+    assert (run_id in repr(runs), "Rejected" in repr(runs)) == (True, True)
+    assert runs <= {(run["id"], run["name"], run["state_name"]) for run in after["flow_runs"]}
+    assert [one["id"] for one in after["deployments"]] == [one["id"] for one in before["deployments"]] != []
+    texts = [log.read_text() for log in (tmp_path / "first.log", tmp_path / "second.log")]
+    assert not any(secret in text for text in texts for secret in (PASSWORD.partition(":")[2], "a-database-password"))

@@ -1,0 +1,69 @@
+"""A team's Prefect server in a process of its own, on a database of the tests' PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+PASSWORD = "team:a-long-enough-password"
+
+
+def server_settings(database: str, home: Path) -> dict[str, str]:
+    """The environment of a team's server on this database, at a free port of loopback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return {
+        "TRAINWRIGHT_HOME": str(home),
+        "PREFECT_HOME": str(home / "prefect"),
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": database,
+        "PREFECT_SERVER_API_AUTH_STRING": PASSWORD,
+        "PREFECT_SERVER_API_PORT": str(port),
+    }
+
+
+def client_settings(server: Mapping[str, str]) -> dict[str, str]:
+    """What whoever uses that server sets."""
+    url = f"http://127.0.0.1:{server['PREFECT_SERVER_API_PORT']}/api"
+    return {"PREFECT_API_URL": url, "PREFECT_API_AUTH_STRING": PASSWORD}
+
+
+def migrate(server: Mapping[str, str]) -> None:
+    """Bring the database's schema up to date, as docs/team-server.md says."""
+    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "--yes"]
+    subprocess.run(command, env={**os.environ, **server}, check=True, capture_output=True, timeout=300)
+
+
+@contextlib.contextmanager
+def team_server(server: Mapping[str, str], log: Path) -> Iterator[str]:
+    """`trainwright server start`, until the end of the block; its address once it answers."""
+    url = client_settings(server)["PREFECT_API_URL"]
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "flows.cli", "server", "start"]
+        process = subprocess.Popen(command, env={**os.environ, **server}, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            deadline = time.monotonic() + 180
+            while not _answers(url):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.1)
+            yield url
+        finally:
+            process.terminate()
+            code = process.wait(60)
+    assert code == 0, log.read_text()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
