@@ -14,6 +14,8 @@ from tasks.queries.alias_moves import Move, moves_of
 from tests.support.pool import Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 POOL = "approving"
 FORM = {"decision": "approve", "reason": "recall is what we need", "your_name": "Ada"}
 MANUAL = {"promote": {**SPEC["promote"], "approval": "manual"}}

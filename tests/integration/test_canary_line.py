@@ -21,6 +21,8 @@ from tasks.stages.validate import validate
 from tasks.stages.verify import verify
 from tests.support.tiny import write_project, write_rows
 
+pytestmark = pytest.mark.warm
+
 CANARY = "promote.canary={within: 14d, metric: accuracy, min_rows: 20}"
 GATES = "promote.gates=[]"
 WORSE = ["train.lightning.trainer.max_epochs=1", "train.lightning.model.init_args.lr=0.0001"]

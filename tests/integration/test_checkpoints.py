@@ -12,6 +12,8 @@ from infra.store import layout, open_store
 from tests.support.damage import overwrite
 from tests.support.tiny import MODEL, SPEC, answer, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 BREAKS = '''
 
 class Breaks(Net):

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.tiny import answer, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 WORSE = "train.lightning.model.init_args.lr=0.0000001"
 
 

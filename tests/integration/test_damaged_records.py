@@ -37,6 +37,8 @@ from tasks.stages.verify import verify
 from tests.support.damage import overwrite
 from tests.support.tiny import complaints, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 MANIFEST = "manifest.json"
 # The readers of each record; `checkpoints` reads only those stages of a run that say which training it used.
 READERS = {

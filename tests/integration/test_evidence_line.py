@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.tiny import SPEC, answer, trainwright, write_project, write_rows
 
+pytestmark = pytest.mark.warm
+
 GATES = [
     {"metric": "accuracy", "min": 0.6, "confidence": 0.95},
     {"metric": "accuracy", "margin": 0.25, "confidence": 0.95},

@@ -10,6 +10,8 @@ import pytest
 
 from tests.support.tiny import answer, trainwright
 
+pytestmark = pytest.mark.warm
+
 UNFINISHED = "trainings/23f0217776b94fffdc72f83c45da8571f828102a-0"
 CANCELLED, REJECTED = "20261122-185259-50d650", "20261122-185249-39338a"
 

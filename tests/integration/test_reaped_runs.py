@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from data_contracts.executions import Crash, Execution
 from infra.processes.processes import kill_marked
 from infra.store import Store, layout, open_store
 from infra.store.lease import held_lease
 from tests.support.pool import FINAL, Site, processes_of, site_of, until
 from tests.support.tiny import SPEC, trainwright, write_project
+
+pytestmark = pytest.mark.warm
 
 POOL = "nights"
 LONG = {

