@@ -24,8 +24,8 @@ def main() -> None:
     serve(socket.socket(fileno=int(sys.argv[1])), os.environ["PREFECT_SERVER_API_AUTH_STRING"])
 
 
-def serve(listener: socket.socket, password: str) -> bool:
-    """Serve Prefect's API and UI on a listening socket until a signal ends the server; False if it could not start."""
+def serve(listener: socket.socket, password: str) -> None:
+    """Serve Prefect's API and UI on a listening socket until a signal ends the server."""
     # Only the owner may read the database and the files of leases, too.
     os.umask(0o077)
 
@@ -41,9 +41,7 @@ def serve(listener: socket.socket, password: str) -> bool:
     places = addresses(host, port, os.environ.get("PREFECT_SERVER_UI_API_URL"))
     prefect = SignIn(create_app(final=True), password, origins(places))
     config = uvicorn.Config(AccessCheck(prefect, places), log_level="warning", access_log=False)
-    server = uvicorn.Server(config)
-    server.run(sockets=[listener])
-    return server.started
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def queue_writers() -> None:

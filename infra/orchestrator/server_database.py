@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
 _UPGRADE = "prefect server database upgrade --yes"
+# Any number that no other program takes in this database.
+_BLOCKS_LOCK = 0x747261696E
 _TABLES = "SELECT count(*) FROM pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema')"
 
 
@@ -77,6 +79,14 @@ def check_schema() -> None:
         f"The database has the schema {found}, which {prefect} does not know: a later Prefect has used it.",
         remedy="Install that version again, or restore the backup from before.",
     )
+
+
+def register_blocks() -> None:
+    """Tell the database which types of blocks the installed Prefect has, one server after the other.
+
+    Two servers that do so at once, as Prefect does when it starts, end with a key that exists twice.
+    """
+    asyncio.run(_register_blocks())
 
 
 def needed_schema() -> str:
@@ -159,4 +169,21 @@ async def _look() -> Database:
             schema = (await connection.execute(asked)).scalar() if known is not None else None
         return Database(schema, tables, int(version) // 10_000)
     finally:
+        await engine.dispose()
+
+
+async def _register_blocks() -> None:
+    from prefect.server.database import provide_database_interface
+    from prefect.server.models.block_registration import run_block_auto_registration
+    from sqlalchemy import text
+
+    database = provide_database_interface()
+    engine = await database.engine()
+    try:
+        async with engine.connect() as connection:
+            await connection.execute(text(f"SELECT pg_advisory_lock({_BLOCKS_LOCK})"))
+            async with await database.session() as session:
+                await run_block_auto_registration(session=session)
+    finally:
+        # Closing the connection frees the lock.
         await engine.dispose()

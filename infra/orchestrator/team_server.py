@@ -31,6 +31,8 @@ _ALWAYS = {
     "DO_NOT_TRACK": "1",
     # A server that migrates when it starts does so before anybody has made a backup.
     "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
+    # Two servers that do so at once, end with a key that exists twice (`register_blocks`).
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
     # By default leases are in the server's memory: after a restart it would count their slots for ever.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
 }
@@ -41,6 +43,8 @@ _WITH_REDIS = {
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect_redis.lease_storage",
     "PREFECT_SERVER_WORKER_CHANNEL_CLEANUP_QUEUE_STORAGE": "prefect_redis.cleanup_queue",
 }
+# What does not use PREFECT_REDIS_MESSAGING_URL: background tasks, and the queue of clean-ups.
+_REDIS_TOO = ("PREFECT_SERVER_DOCKET_URL", "PREFECT_REDIS_WORKER_CLEANUP_QUEUE_URL")
 
 log = logging.getLogger("trainwright")
 
@@ -66,15 +70,19 @@ def start() -> None:
     settings = read_settings()
     check(settings)
     from infra.orchestrator.serve import serve
-    from infra.orchestrator.server_database import check_schema
+    from infra.orchestrator.server_database import check_schema, register_blocks
 
     check_schema()
+    register_blocks()
     with _listen(str(ip_address_of(settings.host)), settings.port) as listener:
         host, port = listener.getsockname()[:2]
         several = "; with Redis, others may serve the same database" if settings.redis else ""
         log.info("The Prefect server listens on %s port %d%s.", host, port, several)
-        if not serve(listener, settings.password):
-            raise StorageUnavailable("The Prefect server ended while starting.", remedy="Its reason stands above.")
+        try:
+            serve(listener, settings.password)
+        except SystemExit as error:  # how uvicorn says that Prefect could not start
+            sentence = "The Prefect server ended while starting."
+            raise StorageUnavailable(sentence, remedy="Its reason stands above.") from error
 
 
 def read_settings() -> Settings:
@@ -98,7 +106,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     redis = environ.get(REDIS)
     if not redis:
         return _ALWAYS
-    return {**_ALWAYS, **_WITH_REDIS, "PREFECT_SERVER_DOCKET_URL": redis}
+    return {**_ALWAYS, **_WITH_REDIS, **dict.fromkeys(_REDIS_TOO, redis)}
 
 
 def check(settings: Settings) -> None:

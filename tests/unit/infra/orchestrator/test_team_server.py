@@ -80,7 +80,9 @@ def test_all_that_prefect_keeps_in_memory_goes_to_redis() -> None:
     asked = (
         "from prefect.settings import get_current_settings as now; s = now().server; e = s.events;"
         "print(e.messaging_broker, e.messaging_cache, e.causal_ordering, s.concurrency.lease_storage,"
-        " s.worker_channel.cleanup_queue_storage, s.docket.url, s.database.migrate_on_start, s.analytics_enabled)"
+        " s.worker_channel.cleanup_queue_storage, s.docket.url, s.database.migrate_on_start, s.analytics_enabled,"
+        " s.register_blocks_on_start);"
+        "from prefect_redis.cleanup_queue import RedisWorkerCleanupQueueSettings as Q; print(Q().url)"
     )
     answer = subprocess.run(
         [sys.executable, "-c", asked], env={**os.environ, **with_redis}, capture_output=True, text=True, check=True
@@ -94,6 +96,8 @@ def test_all_that_prefect_keeps_in_memory_goes_to_redis() -> None:
         "redis://:secret@redis:6379/0",
         "False",
         "False",
+        "False",
+        "redis://:secret@redis:6379/0",
     ]
 
 

@@ -1,0 +1,128 @@
+"""infra/compose: nothing is open to the network, no secret has a default, and each file that it names is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.orchestrator import team_server
+from infra.telemetry import settings as telemetry
+
+FOLDER = Path(__file__).parents[3] / "infra" / "compose"
+TEXT = (FOLDER / "compose.yaml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+SECRETS = ("POSTGRES_PASSWORD", "PREFECT_DATABASE_PASSWORD", "NAMES_PASSWORD", "REDIS_PASSWORD", "STORE_KEY",
+           "STORE_SECRET", "PREFECT_PASSWORD", "GRAFANA_PASSWORD")  # fmt: skip
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((FOLDER / name).read_text())
+
+
+def test_every_port_is_on_loopback() -> None:
+    ports = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
+    assert sorted(ports) == ["grafana", "proxy", "s3"]
+    assert all(re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port) for given in ports.values() for port in given)
+    assert not any("network_mode" in service or service.get("privileged") for service in SERVICES.values())
+
+
+def test_every_image_is_pinned() -> None:
+    images = {name: service["image"] for name, service in SERVICES.items()}
+    ours = [name for name, image in images.items() if image.startswith("trainwright:")]
+    assert ours == ["server", "worker"]
+    assert all("build" in SERVICES[name] for name in ours)
+    others = [image for name, image in images.items() if name not in ours]
+    assert [image for image in others if not re.fullmatch(r"[a-z/]+:v?\d+\.\d+(\.\d+)?", image)] == []
+
+
+def test_every_secret_must_be_given() -> None:
+    named = re.findall(r"(?<!\$)\$\{(\w+)([^}]*)\}", TEXT)
+    assert {name for name, _ in named} - {"TORCH", "PIP_EXTRA_INDEX_URL", "PREFECT_ADDRESS"} == {*SECRETS, "PROJECTS"}
+    assert [name for name, rest in named if name in SECRETS and not rest.startswith(":?")] == []
+    # Compose refuses a secret whose variable is not set.
+    assert COMPOSE["secrets"] == {"metrics_token": {"environment": "METRICS_TOKEN"}}
+    page = (FOLDER.parents[1] / "docs" / "team-server.md").read_text()
+    assert [name for name in (*SECRETS, "METRICS_TOKEN", "PROJECTS") if name not in page] == []
+    # No password is an argument, which other users of the host may read.
+    commands = [service.get("command", "") for service in SERVICES.values()]
+    assert not any(re.search(r"(?<!\$)\$\{", str(command)) for command in commands)
+
+
+def test_every_file_is_there() -> None:
+    mounts = [mount.split(":") for service in SERVICES.values() for mount in service.get("volumes", [])]
+    files = [parts[0] for parts in mounts if parts[0].startswith(".")]
+    assert len(files) == 7
+    assert [name for name in files if not (FOLDER / name).exists()] == []
+    named = {parts[0] for parts in mounts} - set(files)
+    assert {name for name in named if not name.startswith("$")} == set(COMPOSE["volumes"])
+    assert os.access(FOLDER / "databases.sh", os.X_OK)
+
+
+def test_what_grafana_and_prometheus_are_told_fits() -> None:
+    mounted = {mount.split(":")[1] for mount in SERVICES["grafana"]["volumes"] + SERVICES["prometheus"]["volumes"]}
+    [provider] = read("grafana/dashboards.yml")["providers"]
+    assert provider["options"]["path"] in mounted
+    [source] = read("grafana/datasources.yml")["datasources"]
+    assert (source["type"], source["url"], source["isDefault"]) == ("prometheus", "http://prometheus:9090", True)
+    config = read("prometheus.yml")
+    assert set(config["rule_files"]) <= mounted
+    [job] = config["scrape_configs"]
+    worker = SERVICES["worker"]["environment"]
+    ports = tuple(found["port"] for found in job["dns_sd_configs"])
+    assert telemetry.metrics_settings(worker).ports == ports
+    assert {name for found in job["dns_sd_configs"] for name in found["names"]} <= set(SERVICES)
+    assert job["authorization"]["credentials_file"] == worker[telemetry.METRICS_TOKEN_FILE]
+
+
+def test_the_servers_would_start_with_these_settings() -> None:
+    given = {name: re.sub(r"\$\{\w+:\?[^}]*\}", "0123456789abcdef", str(value)) for name, value in
+             SERVICES["server"]["environment"].items()}  # fmt: skip
+    team_server.check(
+        team_server.Settings(
+            host=given["PREFECT_SERVER_API_HOST"],
+            password=given[team_server.AUTH],
+            database=given[team_server.DATABASE],
+            redis=given[team_server.REDIS],
+        )
+    )
+    assert SERVICES["server"]["command"] == ["trainwright", "server", "start"]
+    # Workers call the server by the name of its host, which is one that it answers to.
+    assert SERVICES["worker"]["environment"]["PREFECT_API_URL"] == f"http://{SERVICES['server']['hostname']}:4200/api"
+    assert SERVICES["server"]["deploy"]["replicas"] > 1
+
+
+@pytest.mark.apt("prometheus")
+def test_prometheus_reads_its_settings() -> None:
+    checked = subprocess.run(
+        ["promtool", "check", "config", "--syntax-only", str(FOLDER / "prometheus.yml")], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_redis_gets_its_password_in_a_file(tmp_path: Path) -> None:
+    [command] = SERVICES["redis"]["command"]
+    script = command.replace("$$", "$").replace("/tmp/redis.conf", str(tmp_path / "redis.conf"))
+    assert script != command
+    program = tmp_path / "redis-server"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    environ = {"REDIS_PASSWORD": "a-secret", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    ran = subprocess.run(["/bin/sh", "-ec", script], env=environ, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == str(tmp_path / "redis.conf")
+    written = tmp_path / "redis.conf"
+    assert written.read_text() == "requirepass a-secret\nappendonly yes\ndir /data\n"
+    assert written.stat().st_mode & 0o077 == 0
+
+
+def test_the_dashboards_are_the_files_that_are_mounted() -> None:
+    boards = list((FOLDER / "../dashboards").resolve().glob("*.json"))
+    assert len(boards) == 4
+    assert all("datasource" in json.dumps(json.loads(board.read_text())["templating"]) for board in boards)
