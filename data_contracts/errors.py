@@ -4,6 +4,7 @@
     ├── UsageError                2   bad usage or spec
     │   └── SpecError             2   a field of the spec, with file and line
     ├── ContractRejected          3   the data broke its contract
+    ├── PromiseBroken             3   `gameday`: a fault was not noticed or recovered from as promised
     ├── GateNotMet                4   gate not met
     │   ├── InsufficientEvidence  4   no rows, or rows other than the champion's
     │   ├── OnHold                4   a person rolled the alias back from these weights
@@ -97,6 +98,14 @@ class ContractRejected(TrainwrightError):
     cause = "contract_rejected"
     exit_code = 3
     default_remedy = "Correct the data, or change the suite if the data is right."
+
+
+class PromiseBroken(TrainwrightError):
+    """A game day found that a fault was not noticed, or not recovered from, as docs/recovery.md promises."""
+
+    cause = "promise_broken"
+    exit_code = 3
+    default_remedy = "docs/gameday.md says what to look at for each verdict."
 
 
 class GateNotMet(TrainwrightError):

@@ -74,6 +74,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "nodes": ("nodes", "list what went wrong on nodes, and which of them are drained"),
         "drain": ("nodes", "keep a node out of trainings, from their next generation on"),
         "restore": ("nodes", "let trainings use a node again"),
+        "gameday": ("gameday", "inject faults into short trainings, and say how the line recovers"),
         "store": ("stores", "make a store (`store init URI`), with a database if it needs one"),
         "gc": ("gc", "delete what nothing in a store refers to any more"),
     },

@@ -104,8 +104,24 @@ def _server(command: argparse.ArgumentParser) -> None:
     command.add_argument("folder", nargs="?", metavar="FOLDER", help=help_)
 
 
+def _gameday(command: argparse.ArgumentParser) -> None:
+    command.add_argument("spec", nargs="?", metavar="SPEC", help="the pipeline spec (YAML)")
+    help_ = "begin; without it, the command only says what it would do and what that costs at most"
+    command.add_argument("--yes", action="store_true", help=help_)
+    help_ = "a fault to inject, may be repeated; default: every one that the pipeline can try"
+    command.add_argument("--only", action="append", metavar="FAULT", help=help_)
+    command.add_argument("--list", action="store_true", help="list the faults and what is promised about each")
+    help_ = "end everything after this time, such as 30m or 2h; default: 30m"
+    command.add_argument("--at-most", default="30m", metavar="TIME", help=help_)
+    command.add_argument("--window", help="part of the data to read: START..END (ISO times, END excluded)")
+    command.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace a field of the spec")
+    help_ = "the store beside which the game day makes its own; default: the spec's"
+    command.add_argument("--store", help=help_)
+
+
 OPERATING: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "backfill": _backfill,
+    "gameday": _gameday,
     "gc": _gc,
     "reap": _reap,
     "sensor": _sensor,

@@ -22,6 +22,7 @@ from pydantic import Field, model_validator
 
 from data_contracts.canonical import StorePath
 from data_contracts.handoffs import Checkpoint, Dataset, Record, Ref
+from data_contracts.messages.faults import PlannedFault
 from data_contracts.messages.message import Message
 from data_contracts.messages.ranks import RankEnd, RankReport
 from data_contracts.replay import StopAt
@@ -65,6 +66,7 @@ class Launch(Message, extra="ignore"):
         provenance: of every checkpoint.
         traceparent: the span that launches it, for nodes and ranks; "" outside of a trace.
         errand: the job of a gang that runs a single job; see `infra.gang.remote_job`.
+        fault: what a game day's ranks inject; see `training.fit.game_day_rank`.
     """
 
     training: StorePath
@@ -98,6 +100,7 @@ class Launch(Message, extra="ignore"):
     provenance: dict[str, Any] = {}
     traceparent: str = Field(default="", exclude_if=operator.not_)
     errand: dict[str, Any] | None = Field(default=None, exclude_if=operator.not_)
+    fault: PlannedFault | None = Field(default=None, exclude_if=operator.not_)
 
     @property
     def asked_nodes(self) -> int:

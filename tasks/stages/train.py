@@ -7,6 +7,7 @@ from functools import partial
 
 from data_contracts.errors import TrainwrightError, UsageError
 from data_contracts.handoffs import Checkpoint, Dataset
+from data_contracts.messages.faults import PlannedFault
 from data_contracts.messages.gang import Launch
 from data_contracts.usage import GangUsage
 from infra.gang.checkpoints.listing import committed
@@ -50,8 +51,8 @@ def find_checkpoint(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpo
     return None if checkpoint is None else _reused(run, training, checkpoint)
 
 
-def run_training(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpoint]:
-    """Train, or continue an unfinished training of the same key.
+def run_training(run: Run, key: str, dataset: Dataset | None, fault: PlannedFault | None = None) -> Done[Checkpoint]:
+    """Train, or continue an unfinished training of the same key; a game day's ranks inject a fault.
 
     Raises:
         UserCodeError: the module raised; never retried.
@@ -68,7 +69,7 @@ def run_training(run: Run, key: str, dataset: Dataset | None) -> Done[Checkpoint
     follow(run, "train", training, local=spec.pool is None)
     try:
         request = TrainingRequest(
-            launch=_launch(run, training, dataset),
+            launch=with_fault(_launch(run, training, dataset), fault),
             holder=run.run_id,
             retry=run.spec.retry,
             keep=spec.checkpoint.keep,
@@ -169,6 +170,13 @@ def _launch(run: Run, training: str, dataset: Dataset | None) -> Launch:
         withhold=run.withholds,
         traceparent=str(current() or ""),
     )
+
+
+def with_fault(launch: Launch, fault: PlannedFault | None) -> Launch:
+    """The launch of ranks that inject a fault."""
+    if fault is None:
+        return launch
+    return launch.model_copy(update={"entry": "training.fit.game_day_rank", "fault": fault})
 
 
 def _trained(run: Run, training: str, outcome: GangOutcome) -> Done[Checkpoint]:

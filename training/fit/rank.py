@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,15 @@ if TYPE_CHECKING:
     from training.fit.warm_start import WarmStart
 
 
-def main() -> int:
+# Makes callbacks that the Trainer gets after ours.
+More = Callable[[Context, Store], Sequence[Any]]
+
+
+def _no_more(_: Context, __: Store) -> Sequence[Any]:
+    return ()
+
+
+def main(more: More = _no_more) -> int:
     """Train this rank's part and return the exit code."""
     try:
         context = read_context()
@@ -45,7 +54,7 @@ def main() -> int:
     reports.pulse()
     prepare(context)
     try:
-        checkpoint, summary = train(context, reports)
+        checkpoint, summary = train(context, reports, more)
     except BaseException as error:
         traceback.print_exc()
         return _report(error, context, reports).exit_code
@@ -71,7 +80,7 @@ def _unread(error: Exception) -> int:
     return error.exit_code
 
 
-def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, TrainingSummary]:
+def train(context: Context, reports: Reports, more: More = _no_more) -> tuple[Checkpoint | None, TrainingSummary]:
     """Train to the end, from the checkpoint that the launcher named, if any; returns the last one (rank 0 alone)."""
     with light_imports():
         from training.fit.history import History
@@ -93,6 +102,7 @@ def train(context: Context, reports: Reports) -> tuple[Checkpoint | None, Traini
     warm = _warm_start(context, store, resume, reports)
     owned = {**owned_settings(context, plan), "logger": history}
     callbacks = [CountRows(), supervisor, supervisor.activity, supervisor.measuring, *([] if warm is None else [warm])]
+    callbacks += more(context, store)
     module, datamodule, trainer = build_all(
         context.settings, context.project, str(context.dataset_path or ""), owned, callbacks
     )
@@ -230,9 +240,13 @@ def prepare(context: Context) -> None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
-if __name__ == "__main__":
-    code = main()
+def end(code: int) -> None:
+    """End this process with an exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: a thread of the user's or a collective that waits for a dead rank would block it.
     os._exit(code)
+
+
+if __name__ == "__main__":
+    end(main())

@@ -1,0 +1,144 @@
+"""`gameday`: inject the faults of docs/recovery.md into short trainings of a pipeline, and say what came of each."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import PromiseBroken, UsageError
+from data_contracts.load import load_spec
+from data_contracts.pipeline_spec import PipelineSpec
+from data_contracts.pipeline_spec.arrival import length_of
+from flows.commands.guard import Answer, log
+from flows.commands.tables import table
+from flows.game_day import GameDay, carry_out, own_store
+from infra.files.atomic import replace_bytes
+from infra.machine.settings import state_folder
+from infra.quantities import duration
+from infra.store import absolute_address
+from infra.usage.cost import cost
+from tasks.gameday.faults import NOT_TRIED, Fault, chosen, why_not
+from tasks.gameday.outcome import Outcome, kept_all, not_tried
+from tasks.gameday.page import HEAD, NUMBERS, game_day_page, row
+from tasks.gameday.training import own_overrides
+from tasks.run.prices import run_prices
+from tasks.run.report import cost_sentence
+from tasks.run.run import new_run_id
+from tasks.run.spec_check import check_spec
+
+
+def gameday(arguments: argparse.Namespace) -> Answer:
+    """The `gameday` command: without `--yes` it only says what it would do; exit code 3 if a promise is not kept."""
+    if arguments.list:
+        return _listed()
+    if arguments.spec is None:
+        raise UsageError(
+            "gameday needs a pipeline spec.", remedy="Name it: `trainwright gameday SPEC`, or give --list."
+        )
+    path, at_most_s = Path(arguments.spec).resolve(), _seconds(arguments.at_most)
+    name = load_spec(path, arguments.set).name
+    overrides = [*arguments.set, *own_overrides(name)]
+    spec = load_spec(path, overrides)
+    wanted = chosen(arguments.only)
+    where = absolute_address(spec.store.uri if arguments.store is None else arguments.store)
+    left_out = {fault.name: why_not(fault, spec, in_folder="://" not in where) for fault in wanted}
+    tried = [fault for fault in wanted if not left_out[fault.name]]
+    _refuse_without_consent(spec)
+    if not arguments.yes:
+        return _preview(spec, tried, left_out, at_most_s)
+    check_spec(path, overrides, arguments.window)
+    day = GameDay(str(path), overrides, arguments.window, spec, time.monotonic() + at_most_s)
+    began, started = datetime.now(UTC), time.monotonic()
+    with own_store(spec, path.parent, arguments.store) as store:
+        outcomes = carry_out(day, store, tried)
+    outcomes += [not_tried(fault, left_out[fault.name]) for fault in wanted if left_out[fault.name]]
+    return _answer(name, outcomes, began, time.monotonic() - started)
+
+
+def _refuse_without_consent(spec: PipelineSpec) -> None:
+    """UsageError if the nodes run on a work pool whose owner has not agreed to game days."""
+    if spec.train.pool is None:
+        return
+    from flows.commands.run import connect
+
+    connect("cli")
+    from infra.orchestrator.game_day_consent import refuse_without_consent
+
+    refuse_without_consent(spec.train.pool)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = length_of(text).total_seconds()
+    except ValueError as error:
+        raise UsageError(f"--at-most: {error}.", remedy="Give a time such as 30m.") from error
+    if not 60 <= seconds <= 86_400:
+        raise UsageError(f"--at-most: {text} is not between 1m and 1d.", remedy="Give a time such as 30m.")
+    return seconds
+
+
+def _listed() -> Answer:
+    faults = chosen(None)
+    rows = [(fault.name, fault.what, _promise(fault)) for fault in faults]
+    left = [(name, "not tried", why) for name, why in NOT_TRIED.items()]
+    value = {
+        "faults": [{"name": one.name, "what": one.what, "promise": _promise(one)} for one in faults],
+        "not_tried": NOT_TRIED,
+    }
+    return Answer(table(["fault", "what is done", "noticed"], [*rows, *left]), value)
+
+
+def _promise(fault: Fault) -> str:
+    if fault.name == "rank-hung":
+        return "15 s after train.hang_timeout_s"
+    words = {"rank-asked-to-stop": "at the next step", "checkpoint-damaged": "before the first step"}
+    return f"within {fault.within_s:g} s" if fault.within_s else words.get(fault.name, "when it is started again")
+
+
+def _preview(spec: PipelineSpec, tried: list[Fault], left_out: dict[str, str], at_most_s: float) -> Answer:
+    """What a game day would do, and the most that it can cost."""
+    day = f"{datetime.now(UTC):%Y-%m-%d}"
+    most = cost_sentence(cost(at_most_s * spec.train.nodes, run_prices(spec, day)["price"]))
+    place = f"the work pool {spec.train.pool}" if spec.train.pool else "this machine"
+    nodes = f"{spec.train.nodes} {'node' if spec.train.nodes == 1 else 'nodes'} of {spec.train.devices}"
+    lines = [
+        f"A game day would train {spec.name} {1 + len(tried)} times for 40 steps, on {place}: {nodes} "
+        f"{'rank' if spec.train.devices == 1 else 'ranks'}.",
+        f"It ends after {duration(at_most_s)} at the latest; its nodes then cost at most {most}.",
+        "",
+        table(["fault", "what is done"], [(fault.name, fault.what) for fault in tried]),
+        *(f"{name}  not tried: {why}" for name, why in left_out.items() if why),
+        "",
+        "Nothing was done. With --yes it begins.",
+    ]
+    value: dict[str, Any] = {
+        "would_try": [fault.name for fault in tried],
+        "not_tried": {name: why for name, why in left_out.items() if why},
+        "at_most_s": at_most_s,
+        "cost_at_most": most,
+    }
+    return Answer("\n".join(lines), value)
+
+
+def _answer(name: str, outcomes: list[Outcome], began: datetime, took_s: float) -> Answer:
+    folder = state_folder() / "pages"
+    folder.mkdir(exist_ok=True)
+    page = folder / f"{new_run_id()}-gameday.html"
+    replace_bytes(page, game_day_page(name, outcomes, began, took_s).encode(), mode=0o600)
+    broken = [one.fault for one in outcomes if not kept_all([one])]
+    error = None if not broken else PromiseBroken(f"{name}: not as promised: {', '.join(broken)}.")
+    lines = [table(HEAD, [row(one) for one in outcomes], right=[HEAD[at] for at in NUMBERS]), "", f"page: {page}"]
+    if error is not None:
+        lines.append(f"\n{error}")
+    log.info("The game day took %s.", duration(took_s))
+    value = {
+        "pipeline": name,
+        "began": began.isoformat(timespec="seconds"),
+        "seconds": round(took_s, 1),
+        "faults": [one.to_json() for one in outcomes],
+        "page": str(page),
+    }
+    return Answer("\n".join(lines), value, 0 if error is None else error.exit_code, error)

@@ -1,0 +1,216 @@
+"""Carries out a game day: one training after another in a store of its own, each in a process that can be killed.
+
+However it ends, no process and no file of it is left.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import Cancelled, TrainwrightError, from_json
+from data_contracts.handoffs import Checkpoint
+from data_contracts.pipeline_spec import PipelineSpec
+from infra import scratch
+from infra.machine.settings import forget_store
+from infra.processes.processes import kill_marked, marked_env, module_command, new_mark
+from infra.store import Store, absolute_address, layout, open_store
+from infra.store.game_day_paths import game_day_record
+from infra.weights.weight_differences import first_difference
+from tasks.gameday.faults import Fault, keeps_weights
+from tasks.gameday.outcome import Outcome, judged, not_tried
+from tasks.gameday.timeline import read_timeline
+from tasks.run.run import new_run_id
+
+POLL_S = 0.1
+# A training that is interrupted ends its nodes, also on other machines.
+END_S = 30.0
+log = logging.getLogger("trainwright")
+
+
+@dataclass(frozen=True)
+class GameDay:
+    """What a game day is asked for.
+
+    Attributes:
+        spec: the spec's path; overrides: with those of the game day itself.
+        until: when it ends, on the monotonic clock.
+    """
+
+    spec: str
+    overrides: Sequence[str]
+    window: str | None
+    pipeline: PipelineSpec
+    until: float
+
+
+class _TimeUsed(Exception):
+    """The time of the game day is used up."""
+
+
+def store_beside(address: str) -> str:
+    """The address of a new store for a game day, beside a pipeline's store."""
+    place = address.rstrip("/")
+    bucket_alone = "://" in place and "/" not in place.partition("://")[2]
+    return f"{place}{'/' if bucket_alone else '-'}gameday-{new_run_id()}"
+
+
+@contextmanager
+def own_store(pipeline: PipelineSpec, root: Path, named: str | None) -> Iterator[Store]:
+    """A new store beside the pipeline's, which is removed at the end."""
+    address = absolute_address(pipeline.store.uri, root) if named is None else absolute_address(named)
+    uri = store_beside(address)
+    try:
+        yield open_store(uri, pipeline.store.storage_options)
+    finally:
+        _remove(uri, pipeline)
+
+
+def _remove(uri: str, pipeline: PipelineSpec) -> None:
+    """Remove the store of a game day; its name was made by `store_beside`, so nobody else has files there."""
+    forget_store(uri)
+    if "://" not in uri:
+        shutil.rmtree(uri, ignore_errors=True)
+        return
+    store = open_store(uri, pipeline.store.storage_options, create=False)
+    for file in store.stored():
+        store.forget(file.path)
+
+
+def carry_out(day: GameDay, store: Store, faults: Sequence[Fault]) -> list[Outcome]:
+    """Train without a fault, then once with each; TrainwrightError if the training without one fails."""
+    log.info("game day: a training without a fault")
+    try:
+        baseline = _Training(day, store, None).run()
+    except _TimeUsed:
+        return [not_tried(fault, "the time was used up") for fault in faults]
+    outcomes = []
+    for fault in faults:
+        if time.monotonic() > day.until:
+            outcomes.append(not_tried(fault, "the time was used up"))
+            continue
+        log.info("game day: %s (%s)", fault.name, fault.what)
+        outcomes.append(_struck(day, store, fault, baseline))
+        log.info("game day: %s: %s", fault.name, outcomes[-1].verdict)
+    return outcomes
+
+
+def _struck(day: GameDay, store: Store, fault: Fault, baseline: Checkpoint) -> Outcome:
+    """The outcome of a training with a fault."""
+    training, failure, checkpoint = _Training(day, store, fault), "", None
+    try:
+        checkpoint = training.run()
+    except _TimeUsed:
+        failure = "the time was used up before the training ended"
+    except Cancelled:
+        raise
+    except TrainwrightError as error:
+        failure = f"{error.cause}: {error.message}"
+    same = None
+    if checkpoint is not None and keeps_weights(day.pipeline):
+        same = first_difference((store, store), (baseline.ref, checkpoint.ref)) is None
+    times = read_timeline(store, training.uri, fault.causes) if training.uri else None
+    if times is None:
+        return not_tried(fault, failure)
+    train = day.pipeline.train
+    limit_s = fault.limit_s(train.hang_timeout_s)
+    return judged(fault, times, failure=failure, limit_s=limit_s, nodes=train.nodes, same_weights=same)
+
+
+class _Training:
+    """One training, in a process of its own."""
+
+    def __init__(self, day: GameDay, store: Store, fault: Fault | None) -> None:
+        self._day, self._store, self._fault = day, store, fault
+        self._before = set(store.list(layout.trainings()))
+        self._mark = new_mark()
+        self._killed = False
+
+    @property
+    def uri(self) -> str:
+        """The training's directory; "" before it began."""
+        names = [name for name in self._store.list(layout.trainings()) if name not in self._before]
+        return f"{layout.trainings()}/{names[0]}" if names else ""
+
+    def run(self) -> Checkpoint:
+        """Train to the end. Raises what ended it, and leaves no process."""
+        with scratch.make("game-day", mark=self._mark) as folder:
+            answer = folder.path / "answer.txt"
+            process = self._start(answer, fresh=True)
+            try:
+                while process.poll() is None:
+                    if time.monotonic() > self._day.until:
+                        raise _TimeUsed
+                    if self._kills_conductor():
+                        process.kill()
+                        process.wait()
+                        process = self._start(answer, fresh=False)
+                    time.sleep(POLL_S)
+            finally:
+                _end(process)
+                kill_marked(self._mark)
+            return _answer(answer, process.returncode)
+
+    def _kills_conductor(self) -> bool:
+        """Whether the conductor is to be killed now: once, when a rank has recorded that the fault is due."""
+        if self._killed or self._fault is None or self._fault.name != "conductor-killed":
+            return False
+        uri = self.uri
+        self._killed = bool(uri) and self._store.exists(game_day_record(uri, "injected"))
+        return self._killed
+
+    def _start(self, answer: Path, *, fresh: bool) -> subprocess.Popen[bytes]:
+        day = self._day
+        planned = None if self._fault is None else self._fault.planned(day.pipeline.train.hang_timeout_s)
+        asked: dict[str, Any] = {
+            "spec": day.spec,
+            "overrides": list(day.overrides),
+            "window": day.window,
+            "store": self._store.uri,
+            "fault": None if planned is None else planned.model_dump(mode="json"),
+            "fresh": fresh,
+        }
+        # If this process is killed, so is the conductor, and then its nodes end, too.
+        command = module_command("infra.processes.tied_to_parent", "flows.game_training", json.dumps(asked))
+        with answer.open("wb") as output:
+            return subprocess.Popen(
+                command,
+                env=marked_env(self._mark),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=None if log.isEnabledFor(logging.DEBUG) else subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+
+def _end(process: subprocess.Popen[bytes], grace_s: float = END_S) -> None:
+    """Interrupt a training and wait until it has ended its nodes; kill it if that takes too long."""
+    if process.poll() is not None:
+        return
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(grace_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _answer(file: Path, code: int) -> Checkpoint:
+    """The checkpoint that a training answered with; raises the error that it answered with."""
+    lines = file.read_text(errors="replace").splitlines()
+    try:
+        value = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        raise TrainwrightError(f"A training of the game day ended with exit code {code} and no answer.") from None
+    if "error" in value:
+        raise from_json(value["error"])
+    return Checkpoint.from_json(value["checkpoint"])

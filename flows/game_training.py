@@ -1,0 +1,62 @@
+"""One training of a game day, in a process that can be killed: `python -m flows.game_training REQUEST`.
+
+REQUEST is the JSON of `train_once`'s arguments. The last line that it prints is the checkpoint, or the error. Nodes of
+a work pool need a flow run above them; on this machine, it does without Prefect.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from data_contracts.errors import Cancelled, TrainwrightError
+from data_contracts.handoffs import Checkpoint
+from data_contracts.load import load_spec
+from data_contracts.messages.faults import PlannedFault
+from flows.commands.run import connect
+from tasks.gameday.training import train_once
+
+
+def main(request: str) -> int:
+    """Train and print the answer; returns the exit code."""
+    asked = json.loads(request)
+    # A shell's background job ignores Ctrl-C, and hands that on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        checkpoint = _on_pool(asked) if load_spec(Path(asked["spec"]), asked["overrides"]).train.pool else _train(asked)
+    except KeyboardInterrupt:
+        error: TrainwrightError = Cancelled("The training was stopped.")
+    except TrainwrightError as caught:
+        error = caught
+    else:
+        print(json.dumps({"checkpoint": checkpoint.to_json()}), flush=True)
+        return 0
+    print(json.dumps({"error": error.to_json()}), flush=True)
+    return error.exit_code
+
+
+def _train(asked: dict[str, Any]) -> Checkpoint:
+    fault = None if asked["fault"] is None else PlannedFault.model_validate(asked["fault"])
+    return train_once(**{**asked, "fault": fault})
+
+
+def _on_pool(asked: dict[str, Any]) -> Checkpoint:
+    connect("cli")
+    from prefect import flow
+
+    from infra.orchestrator.cancelling import cancellable
+
+    def training() -> Checkpoint:
+        with cancellable():
+            return _train(asked)
+
+    named = flow(name="game-day", flow_run_name=f"game day: {(asked['fault'] or {}).get('name', 'no fault')}")
+    checkpoint: Checkpoint = named(training)()
+    return checkpoint
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

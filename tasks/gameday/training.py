@@ -1,0 +1,56 @@
+"""A short training of a pipeline, with a fault or without, in the store of a game day."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from data_contracts.handoffs import Checkpoint
+from data_contracts.messages.faults import PlannedFault
+from tasks.gameday.faults import EVERY_STEPS, STEPS
+from tasks.run.options import RunOptions
+from tasks.run.run import open_run
+from tasks.stages.shard import shard
+from tasks.stages.train import run_training, train
+from tasks.stages.validate import validate
+
+# What a pipeline's game day is called, in Prefect and in every manifest.
+SUFFIX, TAG = "-gameday", "gameday"
+# Fields of the Lightning trainer that say how long a training lasts.
+_LENGTH = ("max_epochs", "max_steps", "min_epochs", "min_steps", "max_time")
+
+
+def own_overrides(name: str) -> list[str]:
+    """The fields of the spec that a game day replaces, so that it is known for one and lasts minutes."""
+    return [
+        f"name={name[: 63 - len(SUFFIX)]}{SUFFIX}",
+        f"tags.{TAG}='true'",
+        f"train.checkpoint={{every_steps: {EVERY_STEPS}}}",
+        "train.select=null",
+    ]
+
+
+def shortened(lightning: dict[str, Any]) -> dict[str, Any]:
+    """The Lightning config of a training of STEPS steps."""
+    trainer = {field: value for field, value in (lightning.get("trainer") or {}).items() if field not in _LENGTH}
+    return {**lightning, "trainer": {**trainer, "max_steps": STEPS, "max_epochs": -1}}
+
+
+def train_once(
+    spec: str, overrides: Sequence[str], window: str | None, store: str, fault: PlannedFault | None, *, fresh: bool
+) -> Checkpoint:
+    """Validate, shard and train in the store of a game day; nothing is verified, evaluated or promoted.
+
+    Args:
+        fresh: begin a new training; False continues the newest one, whose conductor was killed.
+
+    Raises: what ended the training, once its retry budget is spent.
+    """
+    options = RunOptions(window=window, fresh=fresh)
+    run = open_run(spec, overrides=overrides, store_uri=store, options=options, recorded=False)
+    resolved = run.resolved.model_copy(update={"lightning": shortened(run.resolved.lightning)})
+    run = replace(run, resolved=resolved)
+    stage = replace(train, make=partial(run_training, fault=fault))
+    return stage(run, shard(run, validate(run)))

@@ -1,0 +1,141 @@
+"""A callback that injects the planned fault of a game day, once, and records the first steps after it.
+
+It signals its own process or the supervisor of its own node, and damages only a checkpoint of its own training.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import lightning as L
+
+from data_contracts.errors import TrainwrightError
+from data_contracts.handoffs import Checkpoint
+from data_contracts.messages.faults import FaultName, InjectedFault, PlannedFault, StepAfter
+from data_contracts.messages.gang import Meeting
+from infra.gang.checkpoints.listing import committed
+from infra.records.nodes import this_node
+from infra.store import Store, layout
+from infra.store.game_day_paths import game_day_record
+from training.fit.launch_context import Context
+
+LOOK_S = 0.2
+
+
+class FaultInjector(L.Callback):
+    """Injects a fault in the middle between two checkpoints, and records the first steps after it."""
+
+    def __init__(self, context: Context, store: Store, fault: PlannedFault) -> None:
+        self._context, self._store, self._fault = context, store, fault
+        self._injected = store.find_as(self._path("injected"), InjectedFault.from_json)
+        self._resumed_from = context.resume.step if context.resume else 0
+        self._unrecorded: list[Literal["first", "caught-up"]] = ["first", "caught-up"]
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Inject the fault if it is due; the last rank does."""
+        if self._injected is not None or self._context.rank != self._context.world_size - 1:
+            return
+        if not is_due(trainer.global_step, self._fault):
+            return
+        if (checkpoint := self._committed()) is not None:
+            self._inject(trainer.global_step, checkpoint)
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Record the first step after the fault, and the first that had not been taken before it."""
+        injected, step = self._injected, trainer.global_step
+        if injected is None or self._context.rank or step == self._resumed_from:
+            return
+        while self._unrecorded and (self._unrecorded[0] == "first" or step > injected.step):
+            after = StepAfter(generation=self._context.generation, step=step, resumed_from=self._resumed_from)
+            self._store.create_once(self._path(self._unrecorded.pop(0)), after.to_json())
+
+    def _path(self, what: Literal["injected", "first", "caught-up"]) -> str:
+        return game_day_record(self._context.training, what)
+
+    def _committed(self) -> Checkpoint | None:
+        """The newest committed checkpoint, once there are enough of them; None if that takes too long."""
+        until = time.monotonic() + self._fault.wait_s
+        while True:
+            known = committed(self._store, self._context.training)[0]
+            if len(known) >= self._fault.checkpoints:
+                return known[-1]
+            if time.monotonic() > until:
+                return None
+            time.sleep(LOOK_S)
+
+    def _inject(self, step: int, checkpoint: Checkpoint) -> None:
+        """Record the fault, then inject it. It is recorded once, so that it is injected once."""
+        context = self._context
+        meeting = self._store.read_as(layout.rollcall(context.training, context.generation), Meeting.from_json)
+        node = meeting.nodes[int(os.environ["GROUP_RANK"])]
+        act = action(self._fault.name, node.pid, lambda: damage(self._store, checkpoint))
+        injected = InjectedFault(
+            name=self._fault.name,
+            generation=context.generation,
+            rank=context.rank,
+            node=node.node,
+            host=this_node(),
+            step=step,
+            checkpoint=checkpoint.ref.uri,
+        )
+        if self._store.create_once(self._path("injected"), injected.to_json()):
+            self._injected = injected
+            act()
+
+
+def is_due(step: int, fault: PlannedFault) -> bool:
+    """Whether a fault may come after `step`: half-way to the next checkpoint, after as many as it needs."""
+    after, middle = divmod(step, fault.every_steps)
+    return after >= fault.checkpoints and middle == fault.every_steps // 2
+
+
+def action(name: FaultName, supervisor: int, damages: Callable[[], None]) -> Callable[[], None]:
+    """What injects a fault. Where another process is struck, this rank then waits to be ended.
+
+    Args:
+        supervisor: process id of this node's supervisor; TrainwrightError if this rank does not descend from it.
+        damages: damages the newest checkpoint.
+    """
+    own = os.getpid()
+    if name == "rank-killed":
+        return lambda: os.kill(own, signal.SIGKILL)
+    if name == "rank-stopped":
+        return lambda: os.kill(own, signal.SIGSTOP)
+    if name == "rank-asked-to-stop":
+        return lambda: os.kill(own, signal.SIGTERM)
+    if name in ("rank-hung", "conductor-killed"):
+        return _wait
+    if name == "checkpoint-damaged":
+        return lambda: (damages(), os.kill(own, signal.SIGKILL))[-1]
+    import psutil
+
+    if supervisor not in {process.pid for process in psutil.Process().parents()}:
+        raise TrainwrightError(f"game day: process {supervisor} is not the supervisor of rank process {own}.")
+    number = signal.SIGKILL if name == "node-killed" else signal.SIGSTOP
+    return lambda: (os.kill(supervisor, number), _wait())[-1]
+
+
+def _wait() -> None:
+    """Take no further step."""
+    while True:
+        time.sleep(3600)
+
+
+def damage(store: Store, checkpoint: Checkpoint) -> None:
+    """Flip one bit in the middle of a checkpoint's largest file, in a store that is a folder."""
+    largest = max(store.manifest(checkpoint.ref).files, key=lambda file: file.bytes)
+    path = store.local(checkpoint.ref) / largest.path
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.seek(largest.bytes // 2)
+        byte = file.read(1)[0]
+        file.seek(largest.bytes // 2)
+        file.write(bytes([byte ^ 1]))
