@@ -21,8 +21,9 @@ from data_contracts.errors import Cancelled, TrainwrightError, from_json
 from data_contracts.handoffs import Checkpoint
 from data_contracts.pipeline_spec import PipelineSpec
 from infra import scratch
+from infra.child import log_tail
 from infra.machine.settings import forget_store
-from infra.processes.processes import kill_marked, marked_env, module_command, new_mark
+from infra.processes.processes import kill_marked, marked_env, module_command, new_mark, uninterrupted
 from infra.store import Store, absolute_address, layout, open_store
 from infra.store.game_day_paths import game_day_record
 from infra.weights.weight_differences import first_difference
@@ -33,7 +34,7 @@ from tasks.run.run import new_run_id
 
 POLL_S = 0.1
 # A training that is interrupted ends its nodes, also on other machines.
-END_S = 30.0
+END_S = 60.0
 log = logging.getLogger("trainwright")
 
 
@@ -72,7 +73,8 @@ def own_store(pipeline: PipelineSpec, root: Path, named: str | None) -> Iterator
     try:
         yield open_store(uri, pipeline.store.storage_options)
     finally:
-        _remove(uri, pipeline)
+        with uninterrupted():
+            _remove(uri, pipeline)
 
 
 def _remove(uri: str, pipeline: PipelineSpec) -> None:
@@ -144,21 +146,21 @@ class _Training:
     def run(self) -> Checkpoint:
         """Train to the end. Raises what ended it, and leaves no process."""
         with scratch.make("game-day", mark=self._mark) as folder:
-            answer = folder.path / "answer.txt"
-            process = self._start(answer, fresh=True)
+            answer, printed = folder.path / "answer.txt", folder.path / "log.txt"
+            process = self._start(answer, printed, fresh=True)
             try:
                 while process.poll() is None:
                     if time.monotonic() > self._day.until:
                         raise _TimeUsed
                     if self._kills_conductor():
-                        process.kill()
-                        process.wait()
-                        process = self._start(answer, fresh=False)
+                        self._kill(process, answer)
+                        process = self._start(answer, printed, fresh=False)
                     time.sleep(POLL_S)
             finally:
-                _end(process)
-                kill_marked(self._mark)
-            return _answer(answer, process.returncode)
+                with uninterrupted():
+                    self._end(process, answer)
+                    kill_marked(self._mark)
+            return _answer(answer, printed, process.returncode)
 
     def _kills_conductor(self) -> bool:
         """Whether the conductor is to be killed now: once, when a rank has recorded that the fault is due."""
@@ -168,7 +170,28 @@ class _Training:
         self._killed = bool(uri) and self._store.exists(game_day_record(uri, "injected"))
         return self._killed
 
-    def _start(self, answer: Path, *, fresh: bool) -> subprocess.Popen[bytes]:
+    def _end(self, process: subprocess.Popen[bytes], answer: Path) -> None:
+        """Interrupt the training and wait until it has ended its nodes; kill it if that takes too long."""
+        if process.poll() is not None:
+            return
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._kill(process, answer)
+
+    def _kill(self, process: subprocess.Popen[bytes], answer: Path) -> None:
+        """Kill the conductor; on a work pool, end what the server lists as running for it."""
+        process.kill()
+        process.wait()
+        if (pool := self._day.pipeline.train.pool) is not None:
+            from infra.orchestrator.game_day import end_dead_conductor
+
+            first, uri = answer.read_text().partition("\n")[0], self.uri
+            leases = self._store.list(layout.slots(uri)) if uri else []
+            end_dead_conductor(pool, json.loads(first or "{}").get("flow_run", ""), uri, leases)
+
+    def _start(self, answer: Path, printed: Path, *, fresh: bool) -> subprocess.Popen[bytes]:
         day = self._day
         planned = None if self._fault is None else self._fault.planned(day.pipeline.train.hang_timeout_s)
         asked: dict[str, Any] = {
@@ -181,36 +204,26 @@ class _Training:
         }
         # If this process is killed, so is the conductor, and then its nodes end, too.
         command = module_command("infra.processes.tied_to_parent", "flows.game_training", json.dumps(asked))
-        with answer.open("wb") as output:
+        with answer.open("wb") as output, printed.open("wb") as errors:
             return subprocess.Popen(
                 command,
                 env=marked_env(self._mark),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=None if log.isEnabledFor(logging.DEBUG) else subprocess.DEVNULL,
+                stderr=errors,
                 start_new_session=True,
             )
 
 
-def _end(process: subprocess.Popen[bytes], grace_s: float = END_S) -> None:
-    """Interrupt a training and wait until it has ended its nodes; kill it if that takes too long."""
-    if process.poll() is not None:
-        return
-    process.send_signal(signal.SIGINT)
-    try:
-        process.wait(grace_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _answer(file: Path, code: int) -> Checkpoint:
+def _answer(file: Path, printed: Path, code: int) -> Checkpoint:
     """The checkpoint that a training answered with; raises the error that it answered with."""
     lines = file.read_text(errors="replace").splitlines()
     try:
         value = json.loads(lines[-1])
     except (IndexError, ValueError):
-        raise TrainwrightError(f"A training of the game day ended with exit code {code} and no answer.") from None
+        said = {"log": log_tail(printed)}
+        sentence = f"A training of the game day ended with exit code {code} and no answer."
+        raise TrainwrightError(sentence, details=said) from None
     if "error" in value:
         raise from_json(value["error"])
     return Checkpoint.from_json(value["checkpoint"])

@@ -1,7 +1,7 @@
 """One training of a game day, in a process that can be killed: `python -m flows.game_training REQUEST`.
 
 REQUEST is the JSON of `train_once`'s arguments. The last line that it prints is the checkpoint, or the error. Nodes of
-a work pool need a flow run above them; on this machine, it does without Prefect.
+a work pool need a flow run above them, whose id is the first line; on this machine, it does without Prefect.
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ def _train(asked: dict[str, Any]) -> Checkpoint:
 def _on_pool(asked: dict[str, Any]) -> Checkpoint:
     connect("cli")
     from prefect import flow
+    from prefect.runtime import flow_run
 
     from infra.orchestrator.cancelling import cancellable
 
     def training() -> Checkpoint:
+        print(json.dumps({"flow_run": str(flow_run.id)}), flush=True)
         with cancellable():
             return _train(asked)
 

@@ -17,6 +17,7 @@ from flows.commands.tables import table
 from flows.game_day import GameDay, carry_out, own_store
 from infra.files.atomic import replace_bytes
 from infra.machine.settings import state_folder
+from infra.processes.processes import terminable
 from infra.quantities import duration
 from infra.store import absolute_address
 from infra.usage.cost import cost
@@ -44,7 +45,7 @@ def gameday(arguments: argparse.Namespace) -> Answer:
     spec = load_spec(path, overrides)
     wanted = chosen(arguments.only)
     where = absolute_address(spec.store.uri if arguments.store is None else arguments.store)
-    left_out = {fault.name: why_not(fault, spec, in_folder="://" not in where) for fault in wanted}
+    left_out: dict[str, str] = {fault.name: why_not(fault, spec, in_folder="://" not in where) for fault in wanted}
     tried = [fault for fault in wanted if not left_out[fault.name]]
     _refuse_without_consent(spec)
     if not arguments.yes:
@@ -52,7 +53,7 @@ def gameday(arguments: argparse.Namespace) -> Answer:
     check_spec(path, overrides, arguments.window)
     day = GameDay(str(path), overrides, arguments.window, spec, time.monotonic() + at_most_s)
     began, started = datetime.now(UTC), time.monotonic()
-    with own_store(spec, path.parent, arguments.store) as store:
+    with terminable(), own_store(spec, path.parent, arguments.store) as store:
         outcomes = carry_out(day, store, tried)
     outcomes += [not_tried(fault, left_out[fault.name]) for fault in wanted if left_out[fault.name]]
     return _answer(name, outcomes, began, time.monotonic() - started)
@@ -65,7 +66,7 @@ def _refuse_without_consent(spec: PipelineSpec) -> None:
     from flows.commands.run import connect
 
     connect("cli")
-    from infra.orchestrator.game_day_consent import refuse_without_consent
+    from infra.orchestrator.game_day import refuse_without_consent
 
     refuse_without_consent(spec.train.pool)
 

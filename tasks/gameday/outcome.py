@@ -87,7 +87,7 @@ def _verdict(
     if failure or times.recovered_s is None:
         return "not recovered", failure or "the training ended without a step after the fault"
     if times.noticed_s is None:
-        return "not as promised", "no generation ended by it"
+        return "not as promised", "nothing in the records shows that it was noticed"
     if fault.causes and times.cause not in fault.causes:
         return "not as promised", f"the cause named is {times.cause}, not {' or '.join(fault.causes)}"
     if same_weights is False:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from data_contracts.errors import CorruptError
 from data_contracts.messages.faults import InjectedFault, StepAfter
 from data_contracts.messages.gang import CancelMarker
 from infra.gang.checkpoints.participants import generations
@@ -64,7 +65,7 @@ def read_timeline(store: Store, training: str, causes: Sequence[str]) -> Timelin
     later = [number for number in sorted(generations(store, training)) if number >= injected.generation]
     marks = {number: store.find_as(layout.cancel(training, number), CancelMarker.from_json) for number in later}
     ends = [(number, mark.cause) for number, mark in marks.items() if mark is not None]
-    noticed, cause = _noticed(training, ends, causes, later)
+    noticed, cause = _noticed(training, injected, ends, causes, later)
     first = store.find_as(game_day_record(training, "first"), StepAfter.from_json)
     return Timeline(
         injected=injected,
@@ -78,10 +79,12 @@ def read_timeline(store: Store, training: str, causes: Sequence[str]) -> Timelin
 
 
 def _noticed(
-    training: str, ends: list[tuple[int, str]], causes: Sequence[str], later: list[int]
+    training: str, injected: InjectedFault, ends: list[tuple[int, str]], causes: Sequence[str], later: list[int]
 ) -> tuple[str | None, str]:
     """The record that shows that the fault was noticed, and the cause that it names."""
     if not causes:
         return (layout.launch(training, later[1]), "") if len(later) > 1 else (None, "")
+    if injected.name == "checkpoint-damaged":  # no generation begins from it, so none ends by it
+        return layout.quarantined(injected.checkpoint), CorruptError.cause
     named = next((end for end in ends if end[1] in causes), ends[0] if ends else None)
     return (None, "") if named is None else (layout.cancel(training, named[0]), named[1])

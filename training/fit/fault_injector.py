@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from typing import Any, Literal
 
 import lightning as L
@@ -24,6 +23,15 @@ from infra.store.game_day_paths import game_day_record
 from training.fit.launch_context import Context
 
 LOOK_S = 0.2
+# The process that a fault strikes, and with which signal. Other faults are that this rank takes no further step.
+SIGNALS: dict[FaultName, tuple[Literal["rank", "supervisor"], int]] = {
+    "rank-killed": ("rank", signal.SIGKILL),
+    "rank-stopped": ("rank", signal.SIGSTOP),
+    "rank-asked-to-stop": ("rank", signal.SIGTERM),
+    "checkpoint-damaged": ("rank", signal.SIGKILL),
+    "node-killed": ("supervisor", signal.SIGKILL),
+    "node-stopped": ("supervisor", signal.SIGSTOP),
+}
 
 
 class FaultInjector(L.Callback):
@@ -76,7 +84,7 @@ class FaultInjector(L.Callback):
         context = self._context
         meeting = self._store.read_as(layout.rollcall(context.training, context.generation), Meeting.from_json)
         node = meeting.nodes[int(os.environ["GROUP_RANK"])]
-        act = action(self._fault.name, node.pid, lambda: damage(self._store, checkpoint))
+        supervisor = checked_supervisor(node.pid)
         injected = InjectedFault(
             name=self._fault.name,
             generation=context.generation,
@@ -88,7 +96,9 @@ class FaultInjector(L.Callback):
         )
         if self._store.create_once(self._path("injected"), injected.to_json()):
             self._injected = injected
-            act()
+            if self._fault.name == "checkpoint-damaged":
+                damage(self._store, checkpoint)
+            inject(self._fault.name, supervisor)
 
 
 def is_due(step: int, fault: PlannedFault) -> bool:
@@ -97,36 +107,26 @@ def is_due(step: int, fault: PlannedFault) -> bool:
     return after >= fault.checkpoints and middle == fault.every_steps // 2
 
 
-def action(name: FaultName, supervisor: int, damages: Callable[[], None]) -> Callable[[], None]:
-    """What injects a fault. Where another process is struck, this rank then waits to be ended.
+def inject(name: FaultName, supervisor: int) -> None:
+    """Inject a fault; unless it is a request to stop, this rank takes no further step and waits to be ended.
 
     Args:
-        supervisor: process id of this node's supervisor; TrainwrightError if this rank does not descend from it.
-        damages: damages the newest checkpoint.
+        supervisor: process id of this node's supervisor.
     """
-    own = os.getpid()
-    if name == "rank-killed":
-        return lambda: os.kill(own, signal.SIGKILL)
-    if name == "rank-stopped":
-        return lambda: os.kill(own, signal.SIGSTOP)
-    if name == "rank-asked-to-stop":
-        return lambda: os.kill(own, signal.SIGTERM)
-    if name in ("rank-hung", "conductor-killed"):
-        return _wait
-    if name == "checkpoint-damaged":
-        return lambda: (damages(), os.kill(own, signal.SIGKILL))[-1]
+    if name in SIGNALS:
+        target, number = SIGNALS[name]
+        os.kill(os.getpid() if target == "rank" else supervisor, number)
+    while name != "rank-asked-to-stop":
+        time.sleep(3600)
+
+
+def checked_supervisor(pid: int) -> int:
+    """The process id of this node's supervisor; TrainwrightError if this rank does not descend from it."""
     import psutil
 
-    if supervisor not in {process.pid for process in psutil.Process().parents()}:
-        raise TrainwrightError(f"game day: process {supervisor} is not the supervisor of rank process {own}.")
-    number = signal.SIGKILL if name == "node-killed" else signal.SIGSTOP
-    return lambda: (os.kill(supervisor, number), _wait())[-1]
-
-
-def _wait() -> None:
-    """Take no further step."""
-    while True:
-        time.sleep(3600)
+    if pid not in {process.pid for process in psutil.Process().parents()}:
+        raise TrainwrightError(f"game day: process {pid} is not the supervisor of the rank in process {os.getpid()}.")
+    return pid
 
 
 def damage(store: Store, checkpoint: Checkpoint) -> None:

@@ -1,12 +1,18 @@
-"""Whether the owner of a work pool agrees to game days: the pool's name is in the Prefect variable VARIABLE."""
+"""Game days on a work pool: whether its owner agrees to them, and what a killed conductor leaves on the server.
+
+The owner agrees by naming the pool in the Prefect variable VARIABLE.
+"""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
+from uuid import UUID
 
-from data_contracts.errors import UsageError
+from data_contracts.errors import StorageUnavailable, UsageError
 from infra.orchestrator.admission import asking
 from infra.orchestrator.api import unreachable
+from infra.orchestrator.resuming import PrefectResumer
 from infra.orchestrator.work_pools import find_pool
 
 VARIABLE = "trainwright_gameday"
@@ -32,3 +38,20 @@ def refuse_without_consent(pool: str) -> None:
             f"train.pool: nobody has agreed to game days on the work pool {pool}.",
             remedy=f"""Whoever owns the pool does so with: prefect variable set {VARIABLE} '["{pool}"]'.""",
         )
+
+
+def end_dead_conductor(pool: str, flow_run: str, training: str, leases: list[str]) -> None:
+    """What the reaper does for a dead run: free the slots of its gang, and end the flow runs that nobody ends now.
+
+    Args:
+        flow_run: the conductor's, "" if it had none yet; leases: the concurrency leases that it took.
+    """
+    from prefect.states import Crashed
+
+    # Without an answer, slots are free two minutes later, and waiting nodes are fenced.
+    with contextlib.suppress(StorageUnavailable):
+        resumer = PrefectResumer(pool)
+        resumer.release(leases)
+        resumer.end_nodes(training)
+    with contextlib.suppress(Exception), asking(retries=1) as client:
+        client.set_flow_run_state(UUID(flow_run), Crashed(message="A game day killed its process."), force=True)
