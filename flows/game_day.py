@@ -75,6 +75,7 @@ def own_store(pipeline: PipelineSpec, root: Path, named: str | None) -> Iterator
     finally:
         with uninterrupted():
             _remove(uri, pipeline)
+            scratch.sweep()  # what killed processes left on this machine
 
 
 def _remove(uri: str, pipeline: PipelineSpec) -> None:

@@ -17,7 +17,7 @@ from data_contracts.handoffs import Checkpoint
 from data_contracts.load import load_spec
 from data_contracts.messages.faults import PlannedFault
 from flows.commands.run import connect
-from tasks.gameday.training import train_once
+from tasks.gameday.short_training import train_once
 
 
 def main(request: str) -> int:

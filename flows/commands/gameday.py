@@ -24,7 +24,7 @@ from infra.usage.cost import cost
 from tasks.gameday.faults import NOT_TRIED, Fault, chosen, why_not
 from tasks.gameday.outcome import Outcome, kept_all, not_tried
 from tasks.gameday.page import HEAD, NUMBERS, game_day_page, row
-from tasks.gameday.training import own_overrides
+from tasks.gameday.short_training import own_overrides
 from tasks.run.prices import run_prices
 from tasks.run.report import cost_sentence
 from tasks.run.run import new_run_id

@@ -9,6 +9,8 @@ from typing import Any, Literal
 from tasks.gameday.faults import Fault
 from tasks.gameday.timeline import Timeline
 
+# In a measured time, until records are written and looked at.
+MEASURING_S = 1.0
 Verdict = Literal["as promised", "slower than promised", "not as promised", "not recovered", "not tried"]
 
 
@@ -92,7 +94,7 @@ def _verdict(
         return "not as promised", f"the cause named is {times.cause}, not {' or '.join(fault.causes)}"
     if same_weights is False:
         return "not as promised", "the final weights are not those of a training without a fault"
-    if limit_s is not None and times.noticed_s > limit_s:
+    if limit_s is not None and times.noticed_s > limit_s + MEASURING_S:
         return "slower than promised", f"noticed after {times.noticed_s:.1f} s, promised are {limit_s:g} s"
     return "as promised", ""
 

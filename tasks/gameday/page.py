@@ -38,7 +38,8 @@ def sentence(outcomes: Sequence[Outcome]) -> str:
     """How many faults were injected, and how many promises were kept."""
     tried = [one for one in outcomes if one.verdict != "not tried"]
     kept = sum(one.verdict == "as promised" for one in tried)
-    return f"{len(tried)} faults injected, {kept} recovered from as promised, {len(outcomes) - len(tried)} not tried."
+    noun = "fault" if len(tried) == 1 else "faults"
+    return f"{len(tried)} {noun} injected, {kept} recovered from as promised, {len(outcomes) - len(tried)} not tried."
 
 
 def game_day_page(name: str, outcomes: Sequence[Outcome], began: datetime, took_s: float) -> str:

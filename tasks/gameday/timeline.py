@@ -65,13 +65,14 @@ def read_timeline(store: Store, training: str, causes: Sequence[str]) -> Timelin
     later = [number for number in sorted(generations(store, training)) if number >= injected.generation]
     marks = {number: store.find_as(layout.cancel(training, number), CancelMarker.from_json) for number in later}
     ends = [(number, mark.cause) for number, mark in marks.items() if mark is not None]
-    noticed, cause = _noticed(training, injected, ends, causes, later)
+    record, cause = _noticed(training, injected, ends, causes, later)
+    noticed_s = None if record is None else after_s(record)
     first = store.find_as(game_day_record(training, "first"), StepAfter.from_json)
     return Timeline(
         injected=injected,
         injected_at=began,
-        noticed_s=None if noticed is None else after_s(noticed),
-        cause=cause,
+        noticed_s=noticed_s,
+        cause="" if noticed_s is None else cause,
         recovered_s=after_s(game_day_record(training, "first")),
         caught_up_s=after_s(game_day_record(training, "caught-up")),
         resumed_from=None if first is None else first.resumed_from,

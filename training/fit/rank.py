@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from training.fit.warm_start import WarmStart
 
 
+Trained = tuple[Checkpoint | None, TrainingSummary]
 # Makes callbacks that the Trainer gets after ours.
 More = Callable[[Context, Store], Sequence[Any]]
 
@@ -80,7 +81,7 @@ def _unread(error: Exception) -> int:
     return error.exit_code
 
 
-def train(context: Context, reports: Reports, more: More = _no_more) -> tuple[Checkpoint | None, TrainingSummary]:
+def train(context: Context, reports: Reports, more: More = _no_more) -> Trained:
     """Train to the end, from the checkpoint that the launcher named, if any; returns the last one (rank 0 alone)."""
     with light_imports():
         from training.fit.history import History

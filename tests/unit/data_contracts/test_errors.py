@@ -15,6 +15,7 @@ TABLE = [
     (errors.UsageError, "usage", 2, None),
     (errors.SpecError, "spec", 2, None),
     (errors.ContractRejected, "contract_rejected", 3, None),
+    (errors.PromiseBroken, "promise_broken", 3, None),
     (errors.GateNotMet, "gate_not_met", 4, None),
     (errors.InsufficientEvidence, "insufficient_evidence", 4, None),
     (errors.OnHold, "on_hold", 4, None),

@@ -23,6 +23,7 @@ ENTRIES = [
     "infra.gang.node.rank_bootstrap",
     "infra.processes.light_imports",
     "infra.processes.tied_to_parent",
+    "training.fit.game_day_rank",
     "training.fit.rank",
     "training.fit.torchrun_agent",
 ]

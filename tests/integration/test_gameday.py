@@ -1,0 +1,83 @@
+"""A real game day of a tiny pipeline: what it reports, that nothing of it is left, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.html_elements import Elements
+from tests.support.tiny import SPEC, answer, trainwright, write_project
+
+pytestmark = pytest.mark.warm
+
+
+def test_a_game_day_says_how_the_line_recovers_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    spec = write_project(folder)
+    before = sorted(path.name for path in folder.iterdir())
+    faults = ["--only", "conductor-killed", "--only", "checkpoint-damaged"]
+    done = trainwright("gameday", spec, "--yes", "--json", *faults, "--set", "retry.hung=0")
+    assert done.returncode == 0, done.stderr
+    conductor, checkpoint = answer(done)["faults"]
+    assert [one["verdict"] for one in (conductor, checkpoint)] == ["as promised"] * 2
+    assert [one["same_weights"] for one in (conductor, checkpoint)] == [True, True]
+    # Steps 11 to 15 again; with the newest checkpoint damaged, those since the one before.
+    assert (conductor["lost_steps"], checkpoint["lost_steps"]) == (5, 15)
+    assert checkpoint["cause"] == "corrupt"
+    assert 0 < checkpoint["noticed_s"] < checkpoint["recovered_s"] < checkpoint["lost_node_s"] + 0.1
+    assert sorted(path.name for path in folder.iterdir()) == before, "no store of the pipeline, and none of its own"
+    elements = Elements()
+    elements.feed(Path(answer(done)["page"]).read_text())
+    assert "2 faults injected, 2 recovered from as promised, 0 not tried." in elements.texts
+
+
+def test_a_training_that_does_not_recover_is_exit_code_3(tmp_path: Path) -> None:
+    """With a loss that no step after the fault can take: the module refuses to train in a second generation."""
+    spec = write_project(tmp_path / "tiny")
+    module = tmp_path / "tiny" / "net.py"
+    refuses = (
+        "def on_train_start(self):\n        import json\n        import os\n"
+        "        if json.load(open(os.environ['TRAINWRIGHT_LAUNCH']))['generation']:\n"
+        "            raise ValueError('once')\n\n    def training_step"
+    )
+    module.write_text(module.read_text().replace("def training_step", refuses))
+    done = trainwright("gameday", spec, "--yes", "--json", "--only", "rank-killed")
+    assert done.returncode == 3, done.stderr
+    (killed,) = answer(done)["faults"]
+    assert (killed["verdict"], killed["recovered_s"]) == ("not recovered", None)
+    assert killed["why"].startswith("user_code: ")
+    assert "tiny: not as promised: rank-killed." in done.stderr
+
+
+def test_without_yes_it_only_says_what_it_would_do(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny", {"retry": {"hung": 0}, "train": {**SPEC["train"], "machine": "local"}})
+    before = sorted(path.name for path in (tmp_path / "tiny").iterdir())
+    done = trainwright("gameday", spec, "--json", "--at-most", "10m", "--only", "rank-hung", "--only", "node-killed")
+    assert done.returncode == 0, done.stderr
+    said = answer(done)
+    assert (said["would_try"], said["at_most_s"]) == (["node-killed"], 600)
+    assert said["not_tried"] == {"rank-hung": "retry.hung is 0, so it ends the training"}
+    assert sorted(path.name for path in (tmp_path / "tiny").iterdir()) == before
+    listed = answer(trainwright("gameday", "--list", "--json"))
+    assert len(listed["faults"]) == 8
+    assert "link-cut" in listed["not_tried"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "gameday needs a pipeline spec."),
+        (["SPEC", "--at-most", "soon"], "--at-most: 'soon' is not a length of time; write 90m, 26h, 2d or 1w."),
+        (["SPEC", "--at-most", "2d"], "--at-most: 2d is not between 1m and 1d."),
+        (["SPEC", "--only", "disk-full"], "--only disk-full: a game day does not inject this fault: fills the disk for "
+         "everybody who uses it."),
+        (["nowhere.yaml"], "nowhere.yaml"),
+    ],
+    ids=["none", "words", "long", "fault", "spec"],
+)  # fmt: skip
+def test_what_is_wrong_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    done = trainwright("gameday", *(str(spec) if word == "SPEC" else word for word in arguments), "--yes", "--json")
+    assert done.returncode == 2, done.stderr
+    assert sentence in answer(done)["error"]["message"]

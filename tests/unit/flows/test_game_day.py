@@ -1,0 +1,86 @@
+"""The store of a game day, and how one of its trainings answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from data_contracts.errors import Hung, TrainwrightError
+from data_contracts.pipeline_spec import PipelineSpec
+from flows.game_day import _answer, own_store, store_beside
+from infra.machine import settings
+from infra.store import open_store
+from tasks.gameday.short_training import STEPS, own_overrides, shortened
+from tests.support.tiny import SPEC
+
+
+@pytest.mark.parametrize(
+    ("address", "begins"),
+    [
+        ("/data/.trainwright", "/data/.trainwright-gameday-"),
+        ("/data/store/", "/data/store-gameday-"),
+        ("s3://bucket/team", "s3://bucket/team-gameday-"),
+        ("s3://bucket", "s3://bucket/gameday-"),
+    ],
+)
+def test_the_store_stands_beside_the_pipelines_and_has_a_new_name(address: str, begins: str) -> None:
+    found = store_beside(address)
+    assert re.fullmatch(re.escape(begins) + r"\d{8}-\d{6}-[0-9a-f]{6}", found)
+    assert store_beside(address) != found
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_store_is_removed_however_the_game_day_ends(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    mine = open_store(str(tmp_path / "mine"))
+    settings.remember_store(mine.uri, {})
+    pipeline = PipelineSpec.model_validate({**SPEC, "store": "mine"})
+    try:
+        with own_store(pipeline, tmp_path, None) as store:
+            settings.remember_store(store.uri, {})
+            store.create("trainings/k-0/x", b"x")
+            assert len(list(tmp_path.glob("mine-gameday-*"))) == 1
+            if fails:
+                raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        assert fails
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "mine"]
+    assert [entry["uri"] for entry in settings.known_stores()] == [mine.uri]
+
+
+def test_a_training_of_a_game_day_lasts_some_steps_whatever_the_spec_says() -> None:
+    trainer = {"max_epochs": 300, "max_time": "01:00:00:00", "min_steps": 99, "precision": "32"}
+    short = shortened({"model": {"class_path": "a.B"}, "trainer": trainer})
+    assert short == {
+        "model": {"class_path": "a.B"},
+        "trainer": {"precision": "32", "max_steps": STEPS, "max_epochs": -1},
+    }
+    assert shortened({})["trainer"] == {"max_steps": STEPS, "max_epochs": -1}
+
+
+def test_its_name_says_what_it_is_and_stays_a_name() -> None:
+    assert own_overrides("tiny")[0] == "name=tiny-gameday"
+    assert len(own_overrides("x" * 63)[0]) == len("name=") + 63
+
+
+@pytest.mark.parametrize(
+    ("printed", "error", "sentence"),
+    [
+        (json.dumps({"error": Hung("Rank 0 is hung.").to_json()}), Hung, "Rank 0 is hung"),
+        ("", TrainwrightError, r"ended with exit code -9 and no answer"),
+        ('{"flow_run": "x"', TrainwrightError, r"ended with exit code -9 and no answer"),
+    ],
+)
+def test_a_training_answers_with_its_error_or_with_none(
+    printed: str, error: type[Exception], sentence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "answer.txt").write_text(printed)
+    (tmp_path / "log.txt").write_text("it broke")
+    with pytest.raises(error, match=sentence) as caught:
+        _answer(tmp_path / "answer.txt", tmp_path / "log.txt", -9)
+    assert getattr(caught.value, "details", {}).get("log", "it broke") == "it broke"

@@ -1,0 +1,77 @@
+"""The verdict on a fault, and how it is shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from data_contracts.messages.faults import InjectedFault
+from tasks.gameday.faults import FAULTS, NOT_TRIED
+from tasks.gameday.outcome import Outcome, judged, kept_all, not_tried
+from tasks.gameday.page import HEAD, game_day_page, row, sentence
+from tasks.gameday.timeline import Timeline
+from tests.support.html_elements import Elements
+
+STRUCK = InjectedFault(name="rank-killed", generation=0, rank=1, node=0, host="<b>", step=15, checkpoint="c")
+GOOD = Timeline(STRUCK, 1_767_225_600.0, 1.24, "node_lost", 9.0, 10.5, 10)
+
+
+def outcome(times: Timeline = GOOD, *, failure: str = "", same: bool | None = True) -> Outcome:
+    return judged(FAULTS["rank-killed"], times, failure=failure, limit_s=5.0, nodes=2, same_weights=same)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict", "why"),
+    [
+        (outcome(), "as promised", ""),
+        (outcome(same=None), "as promised", ""),
+        (outcome(replace(GOOD, noticed_s=6.0)), "as promised", ""),
+        (outcome(replace(GOOD, noticed_s=6.3)), "slower than promised", "noticed after 6.3 s, promised are 5 s"),
+        (outcome(replace(GOOD, cause="hung")), "not as promised", "the cause named is hung, not node_lost"),
+        (outcome(same=False), "not as promised", "the final weights are not those of a training without a fault"),
+        (
+            outcome(replace(GOOD, noticed_s=None)),
+            "not as promised",
+            "nothing in the records shows that it was noticed",
+        ),
+        (outcome(failure="hung: it hangs"), "not recovered", "hung: it hangs"),
+        (
+            outcome(replace(GOOD, recovered_s=None)),
+            "not recovered",
+            "the training ended without a step after the fault",
+        ),
+        (outcome(Timeline()), "not tried", "no checkpoint was committed before the training ended"),
+        (outcome(Timeline(), failure="oom: full"), "not tried", "oom: full"),
+    ],
+)
+def test_the_verdict_is_what_the_records_say_against_what_is_promised(found: Outcome, verdict: str, why: str) -> None:
+    assert (found.verdict, found.why) == (verdict, why)
+    assert kept_all([outcome(), found]) == (verdict in ("as promised", "not tried"))
+
+
+def test_a_conductor_that_was_killed_names_no_cause() -> None:
+    times = replace(GOOD, cause="", noticed_s=2.0)
+    found = judged(FAULTS["conductor-killed"], times, failure="", limit_s=None, nodes=1, same_weights=True)
+    assert found.verdict == "as promised"
+
+
+def test_the_figures_are_rounded_and_paid_for_every_node() -> None:
+    found = outcome()
+    assert (found.noticed_s, found.lost_steps, found.lost_node_s) == (1.2, 5, 21.0)
+    assert found.at == "2026-01-01T00:00:00+00:00"
+    assert found.where == "rank 1 of node 0 (<b>), after step 15"
+    left = ("rank-killed", "as promised", "1.2 s", "5.0 s", "9.0 s", "5", "21.0 s", "the same", "")
+    assert row(found) == left
+    assert row(not_tried(FAULTS["rank-hung"], "x"))[2:] == ("–", "–", "–", "–", "–", "–", "x")
+
+
+def test_the_page_shows_every_fault_and_escapes_what_a_store_says() -> None:
+    outcomes = [outcome(), not_tried(FAULTS["rank-hung"], "x")]
+    assert sentence(outcomes) == "1 fault injected, 1 recovered from as promised, 1 not tried."
+    elements = Elements()
+    elements.feed(game_day_page("tiny", outcomes, datetime(2026, 11, 26, tzinfo=UTC), 75.0))
+    assert {"b", "script"}.isdisjoint(elements.names)
+    for text in (*HEAD, "rank-hung", "rank 1 of node 0 (<b>), after step 15", NOT_TRIED["link-cut"]):
+        assert text in elements.texts, text

@@ -1,0 +1,148 @@
+"""When a fault comes, that it comes once, and what it strikes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+from data_contracts.errors import CorruptError, TrainwrightError
+from data_contracts.handoffs import Checkpoint
+from data_contracts.messages.faults import FaultName, InjectedFault, PlannedFault, StepAfter
+from data_contracts.messages.gang import Joined, Latest, Meeting
+from infra.store import Store, layout, open_store
+from infra.store.game_day_paths import game_day_record
+from training.fit import fault_injector
+from training.fit.fault_injector import SIGNALS, FaultInjector, checked_supervisor, damage, inject, is_due
+
+TRAINING = "trainings/k-0"
+
+
+def planned(name: FaultName = "rank-killed", checkpoints: int = 1) -> PlannedFault:
+    return PlannedFault(name=name, every_steps=10, checkpoints=checkpoints, wait_s=0.0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store with the meeting of generation 0, whose one node this process's parent supervises."""
+    store = open_store(str(tmp_path / "store"))
+    joined = Joined(node=0, address="127.0.0.1", port=1, pid=os.getppid())
+    meeting = Meeting(address="127.0.0.1", port=1, nodes=[joined])
+    store.create_json(layout.rollcall(TRAINING, 0), meeting.to_json())
+    return store
+
+
+@pytest.fixture
+def struck(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The faults that were injected; nothing is."""
+    names: list[str] = []
+    monkeypatch.setattr(fault_injector, "inject", lambda name, supervisor: names.append(name))
+    monkeypatch.setenv("GROUP_RANK", "0")
+    return iter([names]).__next__()
+
+
+def checkpoint(store: Store, step: int = 10) -> Checkpoint:
+    """A sealed checkpoint."""
+    writer = store.writer(layout.checkpoint(TRAINING, step, 0))
+    writer.put("weights.safetensors", bytes(1000))
+    writer.put("small.json", b"{}")
+    ref = writer.seal("checkpoint", {}, {})
+    return Checkpoint(ref=ref, key="k", training=TRAINING, generation=0, step=step, epoch=0, world_size=1, metrics={})
+
+
+def commit(store: Store, *checkpoints: Checkpoint) -> None:
+    latest = Latest(token=0, checkpoints=list(checkpoints))
+    store.pointer(layout.latest(TRAINING)).swap(None, latest.to_json())
+
+
+def injector(store: Store, rank: int = 0, ranks: int = 1, generation: int = 0, resume: Any = None) -> FaultInjector:
+    context: Any = SimpleNamespace(training=TRAINING, generation=generation, rank=rank, world_size=ranks, resume=resume)
+    return FaultInjector(context, store, planned())
+
+
+def at(step: int) -> Any:
+    return SimpleNamespace(global_step=step)
+
+
+@pytest.mark.parametrize(("checkpoints", "due"), [(1, [15, 25, 35]), (2, [25, 35]), (3, [35])])
+def test_a_fault_comes_half_way_between_two_checkpoints(checkpoints: int, due: list[int]) -> None:
+    assert [step for step in range(40) if is_due(step, planned(checkpoints=checkpoints))] == due
+
+
+def test_it_comes_once_and_only_after_a_committed_checkpoint(store: Store, struck: list[str]) -> None:
+    one = injector(store)
+    one.on_train_batch_start(at(15), None, None, 0)  # type: ignore[arg-type]
+    assert (struck, store.exists(game_day_record(TRAINING, "injected"))) == ([], False)
+    commit(store, checkpoint(store))
+    for step in (24, 25, 25, 35):
+        one.on_train_batch_start(at(step), None, None, 0)  # type: ignore[arg-type]
+    assert struck == ["rank-killed"]
+    injected = store.read_as(game_day_record(TRAINING, "injected"), InjectedFault.from_json)
+    assert (injected.step, injected.checkpoint) == (25, f"{TRAINING}/checkpoints/10-g0")
+    injector(store, generation=1).on_train_batch_start(at(35), None, None, 0)  # type: ignore[arg-type]
+    assert struck == ["rank-killed"]
+
+
+def test_only_the_last_rank_injects_it(store: Store, struck: list[str]) -> None:
+    commit(store, checkpoint(store))
+    for rank in range(3):
+        injector(store, rank, ranks=3).on_train_batch_start(at(15), None, None, 0)  # type: ignore[arg-type]
+        assert struck == ["rank-killed"] * (rank == 2)
+
+
+def test_the_first_step_and_the_first_new_step_after_it_are_recorded(store: Store, struck: list[str]) -> None:
+    saved = checkpoint(store)
+    commit(store, saved)
+    injector(store).on_train_batch_start(at(15), None, None, 0)  # type: ignore[arg-type]
+    later = injector(store, generation=1, resume=saved)
+    for step in (10, 11, 12, 15, 16, 17):
+        later.on_train_batch_end(at(step), None, None, None, 0)  # type: ignore[arg-type]
+    for what, step in (("first", 11), ("caught-up", 16)):
+        after = store.read_as(game_day_record(TRAINING, what), StepAfter.from_json)  # type: ignore[arg-type]
+        assert (after.step, after.resumed_from, after.generation) == (step, 10, 1)
+
+
+@pytest.mark.parametrize("name", get_args(FaultName))
+def test_a_signal_goes_to_this_rank_or_to_its_supervisor(name: FaultName, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, int]] = []
+
+    def sleep(seconds: float) -> None:
+        raise InterruptedError
+
+    monkeypatch.setattr(fault_injector.os, "kill", lambda pid, number: sent.append((pid, number)))
+    monkeypatch.setattr(fault_injector.time, "sleep", sleep)
+    if name == "rank-asked-to-stop":
+        inject(name, 7)
+    else:
+        with pytest.raises(InterruptedError):
+            inject(name, 7)
+    expected = {
+        "rank-killed": (os.getpid(), signal.SIGKILL),
+        "rank-stopped": (os.getpid(), signal.SIGSTOP),
+        "rank-asked-to-stop": (os.getpid(), signal.SIGTERM),
+        "checkpoint-damaged": (os.getpid(), signal.SIGKILL),
+        "node-killed": (7, signal.SIGKILL),
+        "node-stopped": (7, signal.SIGSTOP),
+    }
+    assert sent == ([expected[name]] if name in expected else [])
+    assert SIGNALS.keys() == expected.keys()
+
+
+def test_a_process_that_is_not_above_this_one_is_no_supervisor() -> None:
+    assert checked_supervisor(os.getppid()) == os.getppid()
+    with pytest.raises(TrainwrightError, match="is not the supervisor of the rank"):
+        checked_supervisor(os.getpid())
+
+
+def test_one_bit_of_the_largest_file_is_flipped(store: Store) -> None:
+    saved = checkpoint(store)
+    path = store.local(saved.ref) / "weights.safetensors"
+    damage(store, saved)
+    assert path.read_bytes() == bytes(500) + b"\x01" + bytes(499)
+    with pytest.raises(CorruptError):
+        store.verify(saved.ref)
