@@ -32,6 +32,7 @@ def test_a_game_day_says_how_the_line_recovers_and_leaves_nothing(tmp_path: Path
     assert "2 faults injected, 2 recovered from as promised, 0 not tried." in elements.texts
 
 
+@pytest.mark.slow
 def test_a_training_that_does_not_recover_is_exit_code_3(tmp_path: Path) -> None:
     """With a loss that no step after the fault can take: the module refuses to train in a second generation."""
     spec = write_project(tmp_path / "tiny")

@@ -84,7 +84,8 @@ class FaultInjector(L.Callback):
         context = self._context
         meeting = self._store.read_as(layout.rollcall(context.training, context.generation), Meeting.from_json)
         node = meeting.nodes[int(os.environ["GROUP_RANK"])]
-        supervisor = checked_supervisor(node.pid)
+        strikes_node = SIGNALS.get(self._fault.name, ("rank",))[0] == "supervisor"
+        supervisor = checked_supervisor(node.pid) if strikes_node else node.pid
         injected = InjectedFault(
             name=self._fault.name,
             generation=context.generation,

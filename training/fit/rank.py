@@ -103,9 +103,8 @@ def train(context: Context, reports: Reports, more: More = _no_more) -> Trained:
     warm = _warm_start(context, store, resume, reports)
     owned = {**owned_settings(context, plan), "logger": history}
     callbacks = [CountRows(), supervisor, supervisor.activity, supervisor.measuring, *([] if warm is None else [warm])]
-    callbacks += more(context, store)
     module, datamodule, trainer = build_all(
-        context.settings, context.project, str(context.dataset_path or ""), owned, callbacks
+        context.settings, context.project, str(context.dataset_path or ""), owned, [*callbacks, *more(context, store)]
     )
     if warm is not None:
         warm.install(module)
