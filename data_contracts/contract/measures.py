@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 ALL = "{rows}"
 DISTINCT = "count(DISTINCT {c})"
+_BREAKING = ("count(CASE WHEN NOT (", ") THEN 1 END)")
 
 
 class Where(NamedTuple):
@@ -33,6 +34,8 @@ class Measure(NamedTuple):
         rows: the rows that it is over, where `{rows}`, the default, stands for all of them.
         more: further columns, for which `{c1}`, `{c2}`, … stand.
         where: the rows that `{rows}` stands for, if not all.
+        bounds: of a count of values that break these, each an operator and a bound as float64; it is 0 if the least and
+            the greatest value keep them.
     """
 
     sql: str
@@ -41,12 +44,20 @@ class Measure(NamedTuple):
     rows: str = ALL
     more: tuple[str, ...] = ()
     where: Where | None = None
+    bounds: tuple[tuple[str, float], ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Every column that it reads."""
         of_rows = () if self.where is None else self.where.columns
         return (*(() if self.column is None else (self.column,)), *self.more, *of_rows)
+
+    @property
+    def condition(self) -> str | None:
+        """Of a count of rows that break a condition, the condition."""
+        if self.sql.startswith(_BREAKING[0]) and self.sql.endswith(_BREAKING[1]):
+            return self.sql.removeprefix(_BREAKING[0]).removesuffix(_BREAKING[1])
+        return None
 
     @property
     def distinct(self) -> bool:
@@ -57,6 +68,14 @@ class Measure(NamedTuple):
     def apart(self) -> bool:
         """Whether a query of its own is better for it."""
         return self.distinct or self.rows != ALL
+
+
+def breaking(
+    condition: str, column: str, values: tuple[Any, ...] = (), bounds: tuple[tuple[str, float], ...] = ()
+) -> Measure:
+    """The number of values that are there and break a condition on `{c}`."""
+    # Not `FILTER`: DuckDB's memory and time for it grow with the square of the number of aggregates.
+    return Measure(condition.join(_BREAKING), column, values, bounds=bounds)
 
 
 class Broken(NamedTuple):

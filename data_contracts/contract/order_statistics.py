@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from data_contracts.contract.measures import Measure, Question
+from data_contracts.contract.measures import Measure, Question, breaking
 from data_contracts.contract.questions import EXACT, Arguments, Kind, is_number
 
 INTERPOLATIONS = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -76,9 +76,7 @@ def _question(column: str, ranges: list[_Range], *, exact: bool) -> Question:
     measures = [Measure("count({c})", column)]
     for one in ranges:
         for sign, bound in ((one.above, one.low), (one.below, one.high)):
-            measures.append(
-                Measure(f"count(CASE WHEN NOT ({{c}}::DOUBLE {sign} ?::DOUBLE) THEN 1 END)", column, (bound,))
-            )
+            measures.append(breaking(f"{{c}}::DOUBLE {sign} ?::DOUBLE", column, (bound,)))
 
     def holds(count: int, *beyond: int) -> bool:
         for one, under, over in zip(ranges, beyond[::2], beyond[1::2], strict=True):

@@ -49,7 +49,7 @@ def _rule(measure: Measure) -> Callable[[list[Any]], Any] | None:
     sql = measure.sql
     if measure.rows != ALL or measure.where is not None or measure.more or "{n}" in sql:
         return None
-    if sql in ("count(*)", "count({c})") or sql.startswith("count(CASE WHEN NOT ("):
+    if sql in ("count(*)", "count({c})") or measure.condition is not None:
         return sum
     if sql == "min({c})":
         return min

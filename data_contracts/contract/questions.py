@@ -12,10 +12,11 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from data_contracts.contract.findings import EXAMPLES
-from data_contracts.contract.measures import ROWS, Broken, Measure, Question
+from data_contracts.contract.measures import ROWS, Broken, Measure, Question, breaking
 
 Kind = Literal["whole", "real", "short", "text", "flag", "time"]
 Arguments = dict[str, Any]
+Bounds = tuple[tuple[str, float], ...]
 
 EXACT = 2**53  # float64 holds every whole number up to here
 _INT64 = 2**63
@@ -46,11 +47,14 @@ def mostly_of(kwargs: Arguments) -> Callable[[int, int], bool]:
     return lambda of, broken: of == 0 or (float(of) - float(broken)) / float(of) >= mostly
 
 
-def of_rows(kwargs: Arguments, condition: str, values: tuple[Any, ...]) -> Question:
-    """The question whether the values that are there meet a condition on `{c}`, in enough rows."""
+def of_rows(kwargs: Arguments, condition: str, values: tuple[Any, ...], bounds: Bounds = ()) -> Question:
+    """The question whether the values that are there meet a condition on `{c}`, in enough rows.
+
+    Args:
+        bounds: what the condition comes to, if it is about the value's size.
+    """
     column = kwargs["column"]
-    # Not `FILTER`: DuckDB's memory and time for it grow with the square of the number of aggregates.
-    broken = Measure(f"count(CASE WHEN NOT ({condition}) THEN 1 END)", column, values)
+    broken = breaking(condition, column, values, bounds)
     examples = _first(column, f"NOT ({condition})", values)
     measures = (Measure("count({c})", column), broken)
     return Question(measures, mostly_of(kwargs), Broken(lambda of, broken: (of, broken), (examples,)))
@@ -81,24 +85,29 @@ def null(kwargs: Arguments, kind: Kind) -> Question:
     return Question(measures, mostly_of(kwargs), broken)
 
 
-def _bounds(kwargs: Arguments, value: str) -> tuple[str, tuple[float, ...]]:
-    """A condition on a value, and its parameters: GX makes every bound a float64."""
+def _bounds(kwargs: Arguments) -> Bounds:
+    """Operators and bounds: GX makes every bound a float64."""
     parts = []
     for name, strict, plain in (("min_value", ">", ">="), ("max_value", "<", "<=")):
         if name in kwargs:
-            sign = strict if kwargs.get(f"strict_{name[:3]}") else plain
-            parts.append((f"{value} {sign} ?::DOUBLE", float(kwargs[name])))
-    return " AND ".join(part for part, _ in parts), tuple(bound for _, bound in parts)
+            parts.append((strict if kwargs.get(f"strict_{name[:3]}") else plain, float(kwargs[name])))
+    return tuple(parts)
+
+
+def _within(bounds: Bounds, value: str) -> tuple[str, tuple[float, ...]]:
+    """The condition that a value keeps these bounds, and its parameters."""
+    return " AND ".join(f"{value} {sign} ?::DOUBLE" for sign, _ in bounds), tuple(bound for _, bound in bounds)
 
 
 def between(kwargs: Arguments, kind: Kind) -> Question:
     """Values lie between two bounds."""
-    return of_rows(kwargs, *_bounds(kwargs, "{c}::DOUBLE"))
+    bounds = _bounds(kwargs)
+    return of_rows(kwargs, *_within(bounds, "{c}::DOUBLE"), bounds)
 
 
 def lengths_between(kwargs: Arguments, kind: Kind) -> Question:
     """The code points of a text are between so many and so many."""
-    return of_rows(kwargs, *_bounds(kwargs, "length({c})"))
+    return of_rows(kwargs, *_within(_bounds(kwargs), "length({c})"))
 
 
 def lengths_equal(kwargs: Arguments, kind: Kind) -> Question:

@@ -1,0 +1,78 @@
+"""Asks Parquet files for less first: what is cheap to measure often shows what costs more.
+
+The least and greatest value of a column show that no value is out of bounds, and whether there is a NaN, which DuckDB
+sorts last. Integers that lie close together are marked in a bitmap, where a hash table would hold each of them.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+
+from data_contracts.contract.measures import ALL, DISTINCT, Measure
+
+Found = dict[Measure, Any]
+
+_SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+# A bitmap of a table with few rows may have so many bits, of others so many for each row.
+_FEW_BITS = 1 << 20
+_ROW_BITS = 64
+
+
+def ends(one: Measure) -> tuple[Measure, Measure]:
+    """The least and the greatest of the values that a measure is about."""
+    least = one._replace(sql="min({c})", values=(), bounds=())
+    return least, least._replace(sql="max({c})")
+
+
+def asked_first(measures: Collection[Measure], schema: pa.Schema) -> list[Measure]:
+    """What to measure in their place at first."""
+    first: list[Measure] = []
+    for one in measures:
+        first += ends(one) if one.bounds else [one]
+        if one.rows == ALL and not one.more and is_floating(one.column, schema):
+            first.append(ends(one)[1])
+    return list(dict.fromkeys(first))
+
+
+def is_floating(column: str | None, schema: pa.Schema) -> bool:
+    """Whether there is such a column, which may hold NaN."""
+    return column is not None and pa.types.is_floating(schema.field(column).type)
+
+
+def shown(measures: Collection[Measure], found: Found, schema: pa.Schema) -> Found:
+    """Those of the measures whose values follow from those of `asked_first`, in which NaN was a value like others."""
+    values: Found = {}
+    for one in measures:
+        least, greatest = ends(one)
+        if one.rows == ALL and not one.more and is_floating(one.column, schema):
+            greatest_value = found[greatest]
+            if greatest_value is not None and math.isnan(greatest_value):
+                continue
+        if not one.bounds:
+            values[one] = found[one]
+        elif all(_kept(found[end], one.bounds) for end in (least, greatest)):
+            values[one] = 0
+    return values
+
+
+def _kept(value: Any, bounds: tuple[tuple[str, float], ...]) -> bool:
+    """Whether a value, seen as float64, keeps the bounds; also if there is none."""
+    return value is None or all(_SIGNS[sign](float(value), bound) for sign, bound in bounds)
+
+
+def marked(one: Measure, low: Any, high: Any, rows: int, most_bits: int) -> Measure | None:
+    """The count of distinct integers by a bitmap from the least to the greatest; None if that would be too large."""
+    if type(low) is not int or type(high) is not int or high - low >= min(max(rows * _ROW_BITS, _FEW_BITS), most_bits):
+        return None
+    span = f"({low})::HUGEINT::BIGINT, ({high})::HUGEINT::BIGINT"
+    return one._replace(sql=f"bit_count(bitstring_agg({{c}}::BIGINT, {span}))")
+
+
+def is_countable(one: Measure, schema: pa.Schema) -> bool:
+    """Whether a measure counts distinct integers."""
+    return one.sql == DISTINCT and one.column is not None and pa.types.is_integer(schema.field(one.column).type)
