@@ -12,7 +12,7 @@ from flows.commands.tables import table
 from tasks.pages.day_tables import budget_words, good_words, share_words
 from tasks.run.run import known_store_list
 from tasks.slo.ledger import read_ledger
-from tasks.slo.results import WINDOW, Result, read_objectives, results
+from tasks.slo.results import SHIPPED, WINDOW, Result, are_shipped, read_objectives, results
 
 _HEAD = ["objective", "state", "target", "28 days", "good", "budget left", "burn of 7 days", "alert"]
 _WHY = {
@@ -58,9 +58,9 @@ def _row(one: Result) -> tuple[str, ...]:
 
 
 def _notes(found: list[Result]) -> list[str]:
-    """Which runs count neither as good nor as bad, and why."""
+    """Which runs count neither as good nor as bad, and why; and whose targets these are."""
     said = []
     for one in found:
         parts = [f"{number} {_WHY.get(why, why)}" for why, number in sorted(one.left_out.items())]
         said += [f"  {one.name} leaves out: {', '.join(parts)}"] if parts else []
-    return said
+    return [*said, f"  {SHIPPED}"] if are_shipped(found) else said

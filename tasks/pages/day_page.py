@@ -28,6 +28,8 @@ _COLOURS = {
     "stopped": SOFT,
     "not ended": SERIES[5],
 }
+# A share that is shown as 0.0% is not named.
+_LEAST_NAMED = 0.0005
 _GOODPUT = {"work": GOOD, "waste": BAD}
 _TONES = {"promoted": "good", "unchanged": "calm", "refused": "warn", "failed": "bad", "not ended": "calm"}
 
@@ -83,8 +85,7 @@ def _needs(asked: Sequence[AttentionItem]) -> Markup:
             tag("span", words(one.kind), kind=f"tag {one.tone}"),
             " ",
             one.sentence,
-            ": ",
-            tag("code", one.command),
+            tag("div", tag("code", one.command)),
         )
         for one in asked
     ]
@@ -117,7 +118,7 @@ def _runs(day: Day, store: StoreDay) -> Markup:
     return section(
         "Runs",
         chart(picture, f"Runs of the last {STRIP_DAYS} days by verdict, by the day (UTC) on which they ended."),
-        table(("pipeline", "verdict", "ended", "took", "reached", "run"), rows, numbers=[2, 3, 5]),
+        table(("pipeline", "verdict", "ended", "took", "reached", "run"), rows, numbers=[3]),
         tag("p", f"{more:,} more; `trainwright status` lists the newest.", kind="soft") if more > 0 else NOTHING,
     )
 
@@ -128,7 +129,7 @@ def _row(run: LedgerRun, now: datetime) -> tuple[str, ...]:
     ended = "" if run.blame == "open" else _minute(datetime.fromtimestamp(run.ended, UTC))
     took = now.timestamp() - run.began - run.waited_s if run.verdict == "running" else run.seconds
     verdict = tag("span", said, kind=f"tag {_TONES.get(group, 'warn')}")
-    return run.pipeline, verdict, ended, in_two_units(took), run.stage, run.run_id
+    return run.pipeline, verdict, ended, in_two_units(took), run.stage, tag("code", run.run_id)
 
 
 def _strip(day: Day, store: StoreDay) -> list[DayColumn]:
@@ -154,7 +155,7 @@ def _goodput(day: Day, store: StoreDay) -> Markup:
     picture = day_columns(columns, _GOODPUT, "Node-hours by day: work and waste", "node-hours")
     whole = sum(causes.values())
     wasted = sorted(((hours, cause) for cause, hours in causes.items() if cause != "work"), reverse=True)
-    named = ", ".join(f"{cause} {hours / whole:.1%}" for hours, cause in wasted[:5] if hours > 0)
+    named = ", ".join(f"{cause} {hours / whole:.1%}" for hours, cause in wasted[:5] if hours >= _LEAST_NAMED * whole)
     said = f"Goodput {causes.get('work', 0.0) / whole:.1%}. Not work: {named or 'nothing'}." if whole > 0 else ""
     return section(
         "Goodput",

@@ -9,7 +9,7 @@ from tasks.charts.bars import Bar, bars
 from tasks.charts.picture import BAD, GOOD, WARN
 from tasks.pages.html import NOTHING, Markup, chart, section, table, tag
 from tasks.queries.day import StoreDay
-from tasks.slo.results import Result
+from tasks.slo.results import SHIPPED, Result, are_shipped
 
 _STATES = {"met": "good", "missed": "bad", "no data": "calm"}
 _DRIFT = {"critical": "bad", "warning": "warn"}
@@ -36,6 +36,7 @@ def objective_section(store: StoreDay) -> Markup:
         "Objectives",
         table(("objective", "state", "target", "28 days", "good", "budget left", "alert"), rows, numbers=[2, 3, 4, 5]),
         tag("p", "Over 28 days. A run that the contract or a gate refused is good: it did its work.", kind="soft"),
+        tag("p", SHIPPED, kind="soft") if are_shipped(store.results) else NOTHING,
     )
 
 

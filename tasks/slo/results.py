@@ -18,6 +18,10 @@ WINDOW = timedelta(seconds=WINDOW_S)
 DEFAULT = Path(__file__).with_name("default.yaml")
 
 
+# Said where these targets are shown.
+SHIPPED = "These targets are Trainwright's starting values, not promises of yours: set your own with --objectives."
+
+
 @dataclass(frozen=True)
 class Result:
     """Where one objective stands.
@@ -73,6 +77,11 @@ class Result:
 def read_objectives(path: str | Path | None) -> Objectives:
     """The file of objectives, or those that Trainwright ships; UsageError with `file:line: field: what`."""
     return read_rules(DEFAULT if path is None else Path(path), Objectives)
+
+
+def are_shipped(found: Sequence[Result]) -> bool:
+    """Whether these are the results of the objectives that Trainwright ships."""
+    return {result.name: result.objective for result in found} == read_objectives(None).objectives
 
 
 def results(objectives: Objectives, runs: Sequence[LedgerRun], now: datetime) -> list[Result]:

@@ -10,6 +10,8 @@ import pytest
 
 from flows.cli import main
 from infra.store import Store, open_store
+from tasks.pages.html import escaped
+from tasks.slo.results import SHIPPED
 from tests.support.ledger_runs import report, run_id_at, usage, write
 
 NOW = datetime.now(UTC)
@@ -58,6 +60,16 @@ def test_objectives_as_a_table_and_json(store: Store, objectives: Path, capsys: 
     assert (one["objective"], one["good"], one["total"], one["state"]) == ("mine", 2, 4, "missed")
     assert value["missed"] == [f"mine in {store.uri}"]
     assert "slo.yaml" in said(capsys, "slo", store.uri, "--objectives", str(objectives) + "x", code=2)
+
+
+def test_shipped_targets_are_called_so(store: Store, objectives: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    add(store, 1, "promoted")
+    assert SHIPPED in said(capsys, "slo", store.uri)
+    assert SHIPPED not in said(capsys, "slo", store.uri, "--objectives", str(objectives))
+    for words, shown in ((), True), (("--objectives", str(objectives)), False):
+        page = objectives.with_name(f"{shown}.html")
+        said(capsys, "status", store.uri, "--html", str(page), *words)
+        assert (escaped(SHIPPED) in page.read_text()) == shown
 
 
 def test_the_page_replaces_a_page_of_a_day_and_no_other_file(

@@ -31,6 +31,8 @@ NAMES: dict[str, Metric] = {
 }
 # Labels that Prometheus adds to each series that it scrapes.
 ADDED = {"pipeline", "instance"}
+LINK = {"asDropdown", "icon", "includeVars", "keepTime", "tags", "targetBlank", "title", "tooltip", "type", "url"}
+LEGEND = {"calcs", "displayMode", "placement", "showLegend"}
 SELECTOR = re.compile(r"(trainwright_[a-z_]+)(?:\{([^}]*)\})?(\[\w+\])?")
 # Each query, and each series that a variable's values come from, by its place.
 QUERIES = {question.place: question.expr for path in BOARDS for question in panel_questions(path)} | {
@@ -145,6 +147,26 @@ def test_a_dashboard_can_be_imported_as_it_is(path: Path) -> None:
         taken |= cells
         assert {one["datasource"]["uid"] for one in [panel, *panel["targets"]]} == {"${datasource}"}
         assert all("$pipeline" in target["expr"] for target in panel["targets"])
+
+
+@pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
+def test_a_dashboard_has_what_grafanas_schema_requires_of_it(path: Path) -> None:
+    """The keys that `@grafana/schema` requires and an editor may forget; docs/log.md has the whole check."""
+    value = board(path)
+    for link in value["links"]:
+        assert {"asDropdown", "icon", "includeVars", "keepTime", "tags", "targetBlank", "title", "tooltip", "type"} < {
+            *link
+        }
+    for variable in value["templating"]["list"]:
+        assert "current" not in variable or {"text", "value"} <= {*variable["current"]}
+    for panel in value["panels"]:
+        assert panel["type"] in ("stat", "timeseries")
+        needed = {"legend", "tooltip"} if panel["type"] == "timeseries" else {"reduceOptions"}
+        assert {*panel["options"]} == needed
+        assert "legend" not in needed or {"calcs", "displayMode", "placement", "showLegend"} <= {
+            *panel["options"]["legend"]
+        }
+        assert panel["fieldConfig"]["overrides"] == []
 
 
 def test_there_are_four_dashboards() -> None:
