@@ -110,6 +110,8 @@ def words(name: str) -> str:
 
 def cause_words(run: LedgerRun) -> str:
     """Why a run failed, and whose it is."""
+    if run.cause == "user_code":
+        return "an error in the user's code"
     whose = " (the user's code or spec)" if run.blame == "user" else ""
     return f"{words(run.cause) or 'unknown'}{whose}"
 

@@ -68,7 +68,7 @@ def test_shipped_targets_are_called_so(store: Store, objectives: Path, capsys: p
     assert SHIPPED not in said(capsys, "slo", store.uri, "--objectives", str(objectives))
     for words, shown in ((), True), (("--objectives", str(objectives)), False):
         page = objectives.with_name(f"{shown}.html")
-        said(capsys, "status", store.uri, "--html", str(page), *words)
+        said(capsys, "status", "--store", store.uri, "--html", str(page), *words)
         assert (escaped(SHIPPED) in page.read_text()) == shown
 
 
