@@ -146,6 +146,7 @@ class RulesVersion(HandOff):
         n: its number, from 0.
         content: of the file, checked.
         by, at: who applied it, as stated, and when (UTC, ISO 8601).
+        store: address of the store that a signature is for; None: unsigned, or signed by an earlier Trainwright.
         signature: a DSSE envelope whose payload is `signed_bytes`; None if nobody vouches for it.
     """
 
@@ -154,6 +155,7 @@ class RulesVersion(HandOff):
     content: dict[str, Any]
     by: str
     at: str
+    store: str | None = Field(default=None, exclude_if=lambda one: one is None)
     signature: dict[str, Any] | None = Field(default=None, exclude_if=lambda one: one is None)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -24,6 +24,15 @@ def iso_month(text: str) -> str:
     if not _MONTH.fullmatch(text):
         raise ValueError(f"{text!r} is not a month; write it as 2026-11")
     return text
+
+
+def month_of(moment: datetime) -> tuple[datetime, datetime]:
+    """The calendar month (UTC) in which a time lies: its start, and the start of the next month.
+
+    OverflowError in the last month that a date can have.
+    """
+    start = moment.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return start, (start + timedelta(days=31)).replace(day=1)
 
 
 Day = Annotated[str, AfterValidator(iso_day)]

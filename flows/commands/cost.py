@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -95,6 +96,10 @@ def _idle_pools(found: Found, window: Window) -> list[IdlePool]:
     ]
 
 
+# How a time in ISO format begins.
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?![0-9])")
+
+
 def window_since(since: str) -> Window:
     """The time that is asked for: a length, START..END, or the day since when."""
     now = datetime.now(UTC)
@@ -107,7 +112,8 @@ def window_since(since: str) -> Window:
             if ".." in since:
                 raise
             remedy = "Name a length such as 7d or 12h, or a day such as 2026-11-20."
-            raise UsageError(f"--since: {since!r} cannot be read.", remedy=remedy) from error
+            why = "is a day that no calendar has" if _DAY.match(since.strip()) else "cannot be read"
+            raise UsageError(f"--since: {since!r} {why}.", remedy=remedy) from error
     else:
         window = Window(day if day.tzinfo else day.replace(tzinfo=UTC), now)
     if window.start >= now:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from data_contracts.budgets import Balance, BudgetWarning, Hold, SpendingEntry
@@ -17,6 +18,10 @@ from infra.audit import now
 from infra.store import Store, Versioned, budget_paths
 from infra.store.pointers import PointerMoved
 from infra.store.records import parsed
+from infra.store.several import read_several, write_several
+
+# From so many executions on, all entries are listed at once, instead of a question for each.
+LISTED = 8
 
 
 @dataclass(frozen=True)
@@ -65,20 +70,30 @@ class Ledger:
             if self._swap(current, changed):
                 return amount - used, changed
 
-    def settle(self, who: Executed, amount: float) -> None:
-        """Replace what an execution holds by what it used in the end; repeated calls change nothing."""
-        if self.is_settled(who):
-            self._fold(who)
-            return
+    def settle(self, used: Mapping[Executed, float]) -> None:
+        """Replace what executions hold by what they used in the end; repeated calls change nothing.
+
+        However many they are, the balance changes twice: all of them hold what they used, then it is moved.
+        """
         while True:
             current, balance = self._read()
-            if who.key in balance.holds:
+            settled = self._settled(used)  # after the balance was read: another process may have settled some meanwhile
+            new = [who for who in used if who not in settled and who.key not in balance.holds]
+            holds = {one.key: Hold(run_id=one.run_id, execution=one.execution, amount=used[one]) for one in new}
+            if not new or self._swap(current, Balance(spent=balance.spent, holds={**balance.holds, **holds})):
                 break
-            if self.is_settled(who):  # by another process, meanwhile
-                return
-            hold = Hold(run_id=who.run_id, execution=who.execution, amount=amount)
-            if self._swap(current, Balance(spent=balance.spent, holds={**balance.holds, who.key: hold})):
-                break
+        write_several(self._enter, [(who, amount) for who, amount in used.items() if who not in settled])
+        self._fold(used)
+
+    def _settled(self, among: Collection[Executed]) -> set[Executed]:
+        if len(among) < LISTED:
+            return {who for who in among if self.is_settled(who)}
+        names = set(self._store.list(budget_paths.entries(*self._place)))
+        return {who for who in among if f"{who.key}.json" in names}
+
+    def _enter(self, item: tuple[Executed, float]) -> None:
+        """Create the entry of an execution, unless there is one."""
+        who, amount = item
         entry = SpendingEntry(
             budget=self.name,
             period=self.period,
@@ -89,7 +104,6 @@ class Ledger:
             at=now(),
         )
         self._store.create_once(budget_paths.entry(*self._place, who.key), entry.to_json())
-        self._fold(who)
 
     def is_settled(self, who: Executed) -> bool:
         """Whether there is an entry of an execution."""
@@ -107,15 +121,17 @@ class Ledger:
         paths = [budget_paths.entry(*self._place, name.removesuffix(".json")) for name in names]
         return [self._store.read_as(path, SpendingEntry.from_json) for path in paths]
 
-    def _fold(self, who: Executed) -> None:
-        """Move an entry into the balance, in place of its hold."""
-        entry = self._store.read_as(budget_paths.entry(*self._place, who.key), SpendingEntry.from_json)
+    def _fold(self, settled: Collection[Executed]) -> None:
+        """Move entries into the balance, in place of their holds."""
         while True:
             current, balance = self._read()
-            if who.key not in balance.holds:
+            mine = [who.key for who in settled if who.key in balance.holds]
+            if not mine:
                 return
-            rest = {key: hold for key, hold in balance.holds.items() if key != who.key}
-            if self._swap(current, Balance(spent=balance.spent + entry.amount, holds=rest)):
+            paths = [budget_paths.entry(*self._place, key) for key in mine]
+            entries = read_several(self._store, lambda path: self._store.read_as(path, SpendingEntry.from_json), paths)
+            rest = {key: hold for key, hold in balance.holds.items() if key not in set(mine)}
+            if self._swap(current, Balance(spent=balance.spent + sum(one.amount for one in entries), holds=rest)):
                 return
 
     def _read(self) -> tuple[Versioned | None, Balance]:

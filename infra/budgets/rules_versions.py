@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -24,22 +25,30 @@ if TYPE_CHECKING:
     from infra.signing.keys import PublicKey, SigningKey
 
 
+log = logging.getLogger("trainwright")
+
+
 def newest_rules(store: Store, kind: Kind) -> RulesVersion | None:
     """The version that holds; None if there is none.
 
-    CorruptError if it is damaged, an earlier one is missing, or this process has a key that did not sign it.
+    It is the last before a gap, so a file that somebody puts under a high number does not block the budgets. Whoever
+    makes a gap can do no more than who deletes the newest versions.
+
+    CorruptError if it is damaged, the first one is missing, or this process has a key that did not sign it.
     """
     numbers = _numbers(store, kind)
     if not numbers:
         return None
-    path = budget_paths.rules_version(kind, numbers[-1])
-    if numbers != list(range(len(numbers))):
+    newest = _last_before_gap(numbers)
+    if newest is None:
+        path = budget_paths.rules_version(kind, numbers[0])
         raise CorruptError(f"A version before {path} is missing.", details={"file": path})
-    found = store.read_as(path, RulesVersion.from_json)
-    if (found.kind, found.n) != (kind, numbers[-1]):
-        raise CorruptError(f"{path} is version {found.n} of the {found.kind}.", details={"file": path})
-    key = configured_key()
-    if key is not None and (why := _fault(found, key.public)):
+    if newest != numbers[-1]:
+        beyond = budget_paths.rules_version(kind, numbers[newest + 1])
+        log.warning("%s does not count: no version %d is before it.", beyond, newest + 1)
+    found = _version(store, kind, newest)
+    key, path = configured_key(), budget_paths.rules_version(kind, newest)
+    if key is not None and (why := _fault(store, found, key.public)):
         raise CorruptError(
             f"The release key does not vouch for {path}: {why}.",
             remedy=f"Apply it again with the key: `trainwright {command_of(kind)} apply FILE`.",
@@ -64,7 +73,8 @@ def apply_rules(store: Store, kind: Kind, content: dict[str, Any]) -> RulesVersi
     key = configured_key()
     while True:
         numbers = _numbers(store, kind)
-        n = numbers[-1] + 1 if numbers else 0
+        newest = _last_before_gap(numbers)
+        n = 0 if newest is None else newest + 1
         path = None if key is not None else _newest_signed(store, kind, numbers)
         if path is not None:
             raise UsageError(
@@ -72,8 +82,9 @@ def apply_rules(store: Store, kind: Kind, content: dict[str, Any]) -> RulesVersi
                 remedy=f"Name the release key: {SIGNING_KEY}=FILE; if nobody of yours signed it, delete that file.",
             )
         made = RulesVersion(kind=kind, n=n, content=content, by=actor(), at=now())
-        made = made if key is None else _signed(made, key)
-        if store.create_once(budget_paths.rules_version(kind, n), made.to_json()):
+        made = made if key is None else _signed(made.model_copy(update={"store": store.uri}), key)
+        # If it closes a gap, versions that did not count are newer than it: then it is made once more after them.
+        if store.create_once(budget_paths.rules_version(kind, n), made.to_json()) and n + 1 not in numbers:
             return made
 
 
@@ -99,24 +110,53 @@ def command_of(kind: Kind) -> str:
     return "budget" if kind == "budgets" else "policy"
 
 
-def _signed(edition: RulesVersion, key: SigningKey) -> RulesVersion:
+def _signed(version: RulesVersion, key: SigningKey) -> RulesVersion:
     from infra.signing.envelopes import sign_bytes
 
-    signature = json.loads(sign_bytes(edition.signed_bytes, RULES_TYPE, key))
-    return edition.model_copy(update={"signature": signature})
+    signature = json.loads(sign_bytes(version.signed_bytes, RULES_TYPE, key))
+    return version.model_copy(update={"signature": signature})
 
 
-def _fault(edition: RulesVersion, key: PublicKey) -> str:
-    """Why a version does not count for a process with this key, as the end of a sentence; "" if it does."""
-    if edition.signature is None:
+def _version(store: Store, kind: Kind, n: int) -> RulesVersion:
+    path = budget_paths.rules_version(kind, n)
+    found = store.read_as(path, RulesVersion.from_json)
+    if (found.kind, found.n) != (kind, n):
+        raise CorruptError(f"{path} is version {found.n} of the {found.kind}.", details={"file": path})
+    return found
+
+
+def _fault(store: Store, version: RulesVersion, key: PublicKey) -> str:
+    """Why a version does not count for a process with this key, as the end of a sentence; "" if it does.
+
+    Earlier Trainwrights did not sign the store's address. Such a version counts until the key has signed one with it.
+    """
+    if why := _signature_fault(version, key):
+        return why
+    if version.store is not None:
+        return "" if version.store == store.uri else f"it is for the store {version.store}, and this is {store.uri}"
+    for n in reversed(range(version.n)):
+        with contextlib.suppress(CorruptError):  # an earlier version that is damaged keeps no later one from counting
+            earlier = _version(store, version.kind, n)
+            if earlier.store is not None and not _signature_fault(earlier, key):
+                return "it names no store, and an earlier version does"
+    return ""
+
+
+def _signature_fault(version: RulesVersion, key: PublicKey) -> str:
+    if version.signature is None:
         return "it is not signed"
     from infra.signing.envelopes import verify
 
     try:
-        found = verify(canonical(edition.signature), RULES_TYPE, [key], "the version")
+        found = verify(canonical(version.signature), RULES_TYPE, [key], "the version")
     except CorruptError as error:
         return error.message.rstrip(".")
-    return "" if found.payload == edition.signed_bytes else "it is not what was signed"
+    return "" if found.payload == version.signed_bytes else "it is not what was signed"
+
+
+def _last_before_gap(numbers: list[int]) -> int | None:
+    """The last of the numbers from 0 that are all there; None if 0 is not."""
+    return next((n for n, one in enumerate([*numbers, -1]) if one != n), 0) - 1 if numbers[:1] == [0] else None
 
 
 def _numbers(store: Store, kind: Kind) -> list[int]:

@@ -36,16 +36,25 @@ class Periodic:
 def ensure_for_pool(
     client: SyncPrefectClient, pool: str, kind: str, wanted: Periodic, parameters: Mapping[str, Any] | None = None
 ) -> None:
-    """Make the deployment `FLOW/POOL`, or let it run this checkout's code.
+    """Make the deployment `FLOW/POOL`, or let it run this checkout's code and take its flow's parameters.
 
     Args:
         kind: type of the pool.
-        parameters: of a new deployment.
+        parameters: of a new deployment, and those that an existing one lacks.
     """
     known: Any = find_deployment(client, f"{wanted.flow}/{pool}")
-    if known is None or known.pull_steps != checkout_steps(kind):
-        given = parameters or {} if known is None else known.parameters
+    if known is None or not _is_as_wanted(known, wanted, kind):
+        # A parameter that a person set stays; one that the flow no longer takes would be refused.
+        earlier = {} if known is None else known.parameters
+        given = {**(parameters or {}), **{name: one for name, one in earlier.items() if name in wanted.properties}}
         make_periodic(client, pool, known, wanted, pool=pool, kind=kind, parameters=given)
+
+
+def _is_as_wanted(known: Any, wanted: Periodic, kind: str) -> bool:
+    """Whether a deployment runs this checkout's code, with the parameters that its flow takes."""
+    schema = parameter_schema(wanted.properties, wanted.required)
+    here = known.pull_steps == checkout_steps(kind)
+    return here and known.entrypoint == wanted.entrypoint and known.parameter_openapi_schema == schema
 
 
 def make_periodic(

@@ -1,4 +1,4 @@
-"""Reads many small files of a store: several at a time where each is a request to a server."""
+"""Reads and writes many small files of a store, several at a time where each waits for a server or a disk."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TypeVar
 from infra.store.store import Store
 
 READERS = 16
+WRITERS = 8
 T = TypeVar("T")
 U = TypeVar("U")
 
@@ -19,3 +20,13 @@ def read_several(store: Store, read: Callable[[T], U], wanted: Sequence[T]) -> l
         return [read(one) for one in wanted]
     with ThreadPoolExecutor(READERS, thread_name_prefix="several") as pool:
         return list(pool.map(read, wanted))
+
+
+def write_several(write: Callable[[T], object], wanted: Sequence[T]) -> None:
+    """`write` for each, in a folder, too, where each waits for the disk; raises the first error."""
+    if len(wanted) < 2:
+        for one in wanted:
+            write(one)
+        return
+    with ThreadPoolExecutor(WRITERS, thread_name_prefix="several") as pool:
+        list(pool.map(write, wanted))

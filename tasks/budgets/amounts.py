@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from data_contracts import times
 from data_contracts.budgets import Budget, Budgets, Limit
 from data_contracts.errors import CorruptError
 from data_contracts.resolved import Price
@@ -51,8 +52,7 @@ def month_of(moment: float) -> str:
 
 def month_bounds(month: str) -> tuple[float, float]:
     """Its start, and the start of the next month, in seconds since the epoch."""
-    start = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
-    end = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
+    start, end = times.month_of(datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC))
     return start.timestamp(), end.timestamp()
 
 

@@ -7,7 +7,7 @@ neither lost nor charged beside its use.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from data_contracts.budgets import Budgets
 from data_contracts.canonical import is_name
@@ -17,6 +17,7 @@ from infra.budgets.ledger import Executed, Ledger
 from infra.processes.process_id import has_ended
 from infra.store import Store, layout
 from infra.store.lease import held_lease, process_of
+from infra.store.several import write_several
 from infra.usage.executions import executions_of
 from tasks.budgets.amounts import BudgetPeriod, budget_periods, span_of, uncounted_s
 
@@ -39,9 +40,8 @@ def settle_run(store: Store, run_id: str, budgets: Budgets, *, ended: bool = Fal
         ended: whether executions without an end are over, too, because no process carries the run out.
     """
     over = _over(store, run_id, ended=ended)
-    for one in over:
-        for budget_period in budget_periods(budgets, one.pipeline, one.tags, run_id, span_of(one)):
-            budget_period.ledger(store).settle(Executed(run_id, one.execution), budget_period.used(one))
+    for budget_period, who, amount in _amounts(over, budgets):
+        budget_period.ledger(store).settle({who: amount})
     return over
 
 
@@ -58,7 +58,7 @@ def settle_others(store: Store, budget_period: BudgetPeriod, ledger: Ledger, min
             log.warning("budget %s: %s is not settled: %s", budget_period.name, who.run_id, error.message)
             continue
         # Without a record of its use, which gc deletes with the run, what it held is all that is known.
-        ledger.settle(who, hold.amount if known is None else budget_period.used(known))
+        ledger.settle({who: hold.amount if known is None else budget_period.used(known)})
         settled = True
     return settled
 
@@ -70,9 +70,13 @@ def settle_all(store: Store, budgets: Budgets) -> list[str]:
         A sentence for each budget and month in which runs used something that cannot be counted.
     """
     unknown: dict[tuple[str, str, str], dict[str, float]] = {}
+    used: dict[tuple[str, str], tuple[Ledger, dict[Executed, float]]] = {}
     for run_id in filter(is_name, store.list(layout.runs())):
         try:
-            over = settle_run(store, run_id, budgets, ended=not is_carried_out(store, run_id))
+            over = _over(store, run_id, ended=not is_carried_out(store, run_id))
+            for budget_period, who, amount in list(_amounts(over, budgets)):
+                place = budget_period.name, budget_period.period
+                used.setdefault(place, (budget_period.ledger(store), {}))[1][who] = amount
             for budget_period, seconds in _uncounted(over, budgets):
                 runs = unknown.setdefault(
                     (budget_period.name, budget_period.period, budget_period.budget.limit.unit), {}
@@ -80,11 +84,32 @@ def settle_all(store: Store, budgets: Budgets) -> list[str]:
                 runs[run_id] = runs.get(run_id, 0.0) + seconds
         except (CorruptError, UsageError) as error:
             log.warning("%s is not counted: %s", run_id, error.message)
+    write_several(_settle, list(used.values()))
     return [
         f"The budget {name} ({period}) counts {len(runs)} earlier run{'s' * (len(runs) > 1)} only in part: "
         f"what {sum(runs.values()) / 3600:.2f} of their node-hours come to in {unit} is unknown."
         for (name, period, unit), runs in sorted(unknown.items())
     ]
+
+
+def _amounts(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterator[tuple[BudgetPeriod, Executed, float]]:
+    """What executions used of each budget."""
+    for one in executions:
+        for budget_period in budget_periods(budgets, one.pipeline, one.tags, one.run_id, span_of(one)):
+            yield budget_period, Executed(one.run_id, one.execution), budget_period.used(one)
+
+
+def _settle(item: tuple[Ledger, Mapping[Executed, float]]) -> None:
+    """Settle executions in a ledger, all at once; one by one if a record of one of them is damaged."""
+    ledger, used = item
+    try:
+        ledger.settle(used)
+    except CorruptError:
+        for who, amount in used.items():
+            try:
+                ledger.settle({who: amount})
+            except (CorruptError, UsageError) as error:
+                log.warning("%s is not counted: %s", who.run_id, error.message)
 
 
 def _uncounted(executions: Iterable[ExecutionUsage], budgets: Budgets) -> Iterator[tuple[BudgetPeriod, float]]:

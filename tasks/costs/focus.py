@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Literal
 
+from data_contracts.times import month_of
 from data_contracts.usage import ExecutionUsage
 from tasks.costs.charges import DAY_US, Charge, by_day
 from tasks.costs.resource_shares import MICRO
@@ -139,11 +140,10 @@ def of_run(one: ExecutionUsage, stage: str, so_far: set[str]) -> Row:
 
 def in_period(began_us: int, ended_us: int) -> Row:
     """The columns of a charge's time, in whole seconds, and of the calendar month in which it lies."""
-    start = datetime.fromtimestamp(began_us // MICRO, UTC)
-    month = start.replace(day=1)
+    start, end = (round(one.timestamp()) for one in month_of(datetime.fromtimestamp(began_us // MICRO, UTC)))
     return {
-        "BillingPeriodStart": f"{month:%Y-%m-%dT}00:00:00Z",
-        "BillingPeriodEnd": f"{month + timedelta(days=31):%Y-%m-}01T00:00:00Z",
+        "BillingPeriodStart": _moment(start),
+        "BillingPeriodEnd": _moment(end),
         "ChargePeriodStart": _moment(began_us // MICRO),
         "ChargePeriodEnd": _moment(max(-(-ended_us // MICRO), began_us // MICRO + 1)),
     }

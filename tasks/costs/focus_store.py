@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 
 from data_contracts.resolved import StoreRates
 from data_contracts.resources import NOTHING
+from data_contracts.times import month_of
 from data_contracts.usage import ExecutionUsage
 from tasks.costs.charges import DAY_US, Charge, by_day, charges
 from tasks.costs.focus import ALWAYS, Row, Version, columns, in_period, number, of_run, priced
@@ -97,8 +98,7 @@ def _kept(one: ExecutionUsage, since: int, until: int) -> dict[str, dict[_Period
 
 
 def _month(at_us: int) -> _Period:
-    start = datetime.fromtimestamp(at_us // MICRO, UTC).replace(day=1, hour=0, minute=0, second=0)
-    end = (start + timedelta(days=31)).replace(day=1)
+    start, end = month_of(datetime.fromtimestamp(at_us // MICRO, UTC))
     return _Period(round(start.timestamp()) * MICRO, round(end.timestamp()) * MICRO)
 
 

@@ -17,7 +17,7 @@ from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.month_costs import MonthCosts, MonthLine
 from data_contracts.resources import NOTHING
-from data_contracts.times import iso_month
+from data_contracts.times import iso_month, month_of
 from data_contracts.usage import ExecutionUsage
 from infra.machine import machines
 from infra.store import Store, layout
@@ -54,7 +54,7 @@ def month_named(name: str) -> Month:
     start = datetime(int(name[:4]), int(name[5:]), 1, tzinfo=UTC)
     if start.year == datetime.max.year:
         raise UsageError(f"--month: {name} lies too far away.", remedy="Name a month that has begun.")
-    return Month(start, (start + timedelta(days=31)).replace(day=1))
+    return Month(*month_of(start))
 
 
 def month_before(now: datetime) -> Month:
@@ -144,7 +144,7 @@ def _used_months(store: Store, current: str) -> list[str]:
 
 def _following(month: Month, current: str) -> Iterator[Month]:
     """The months after one and before the current one."""
-    while (month := Month(month.end, (month.end + timedelta(days=31)).replace(day=1))).name < current:
+    while (month := Month(*month_of(month.end))).name < current:
         yield month
 
 

@@ -230,7 +230,10 @@ def sums(
                 charged_us, of_us = trained_us.get((name, gang.generation), 0), whole_us.get(gang.generation, 0)
                 share = charged_us / of_us if of_us else 0.0
                 _progress(gang, share, [total, group] if of_runs else [total])
-    return sorted(groups.values(), key=lambda each: (-each.node_seconds, each.words)), total
+    # Days stand in their order; whatever else there is, by how much of the nodes it took.
+    days = [index for index, name in enumerate(by) if name == "day"]
+    order = lambda each: ([each.words[index] for index in days], -each.node_seconds, each.words)  # noqa: E731
+    return sorted(groups.values(), key=order), total
 
 
 def _trained_us(one: ExecutionUsage) -> dict[int, int]:

@@ -18,11 +18,14 @@ from data_contracts.resolved import Price
 from data_contracts.usage import ExecutionUsage
 from flows.cli import main
 from flows.commands.deploy import _load
+from infra.budgets import rules_versions
 from infra.budgets.ledger import Executed
 from infra.budgets.policy import POLICY, refuse_by_policy
 from infra.budgets.rules_files import read_rules
 from infra.budgets.rules_versions import apply_rules, current_budgets, newest_rules
 from infra.processes.environment import SIGNING_KEY
+from infra.signing.configured import configured_key
+from infra.signing.keys import make_key_pair
 from infra.store import Store, budget_paths, layout, open_store
 from tasks.budgets.amounts import BudgetPeriod, month_of
 from tasks.budgets.standing import standings_of_spec
@@ -182,11 +185,23 @@ def test_what_is_left_for_a_spec(store: Store, tmp_path: Path) -> None:
     }
     apply_rules(store, "budgets", content)
     budget = Budgets.model_validate(content).budgets["mine"]
-    BudgetPeriod("mine", budget, NOW).ledger(store).settle(Executed("r", "1-a"), 1.0)
+    BudgetPeriod("mine", budget, NOW).ledger(store).settle({Executed("r", "1-a"): 1.0})
     assert [one.sentence for one in standings_of_spec(store, spec)] == [
         f"mine: 3.00 of 4.00 node-hours left ({NOW})",
         "each: 2.00 of 2.00 node-hours left (each run)",
     ]
+
+
+def limited_to(hours: float) -> dict[str, Any]:
+    return {"version": 1, "budgets": {"a": {"per": "run", "limit": {"hours": hours}}}}
+
+
+@pytest.fixture
+def release_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A key with which this process signs."""
+    private, _ = make_key_pair(tmp_path / "keys")
+    monkeypatch.setenv(SIGNING_KEY, str(private))
+    return private
 
 
 def test_versions_are_signed_with_a_release_key_and_no_other_counts(
@@ -219,6 +234,62 @@ def test_a_version_that_is_missing_is_told(store: Store) -> None:
         apply_rules(store, "budgets", {"version": 1, "budgets": {}})
     store.forget(budget_paths.rules_version("budgets", 0))
     with pytest.raises(CorruptError, match=r"A version before editions/budgets/1\.json is missing"):
+        current_budgets(store)
+
+
+@pytest.mark.parametrize("numbers", [[999], [2, 3], [3], [10**200]])
+@pytest.mark.parametrize("signs", [True, False])
+def test_a_planted_version_keeps_nobody_from_changing_budgets(
+    numbers: list[int], signs: bool, store: Store, release_key: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not signs:
+        monkeypatch.delenv(SIGNING_KEY)
+    apply_rules(store, "budgets", {"version": 1, "budgets": {}})
+    for number in numbers:
+        (Path(store.uri) / f"editions/budgets/{number}.json").write_text("{}")
+    assert current_budgets(store) == Budgets(version=1, budgets={})
+    for hours in (1, 2, 3):
+        apply_rules(store, "budgets", limited_to(hours))
+        found = current_budgets(store)
+        assert found is not None
+        assert found.budgets["a"].limit.hours == hours
+
+
+def test_a_version_that_was_lost_at_the_start_is_mended_by_the_next(store: Store) -> None:
+    for hours in (1, 2):
+        apply_rules(store, "budgets", limited_to(hours))
+    store.forget(budget_paths.rules_version("budgets", 0))
+    assert apply_rules(store, "budgets", limited_to(3)).n == 2
+    found = current_budgets(store)
+    assert found is not None
+    assert found.budgets["a"].limit.hours == 3
+
+
+def test_a_signed_version_of_another_store_does_not_count(store: Store, release_key: Path, tmp_path: Path) -> None:
+    other = open_store(str(tmp_path / "other"))
+    theirs = apply_rules(other, "budgets", limited_to(1000))
+    assert theirs.store == other.uri
+    store.create_once(budget_paths.rules_version("budgets", 0), theirs.to_json())
+    with pytest.raises(CorruptError, match=rf"it is for the store {other.uri}, and this is {store.uri}"):
+        current_budgets(store)
+    assert apply_rules(store, "budgets", limited_to(1)).n == 1
+    assert current_budgets(store) is not None
+
+
+def test_what_an_earlier_version_signed_without_a_store_counts_until_one_is_signed_with_it(
+    store: Store, release_key: Path
+) -> None:
+    def signed_before(n: int) -> RulesVersion:
+        made = RulesVersion(kind="budgets", n=n, content=limited_to(n + 1), by="ada", at="2026-11-25")
+        return rules_versions._signed(made, configured_key())  # type: ignore[arg-type]
+
+    path = budget_paths.rules_version
+    store.create_once(path("budgets", 0), signed_before(0).to_json())
+    assert current_budgets(store) is not None
+    assert "store" not in signed_before(0).to_json()
+    apply_rules(store, "budgets", limited_to(1))
+    store.create_once(path("budgets", 2), signed_before(2).to_json())
+    with pytest.raises(CorruptError, match="it names no store, and an earlier version does"):
         current_budgets(store)
 
 

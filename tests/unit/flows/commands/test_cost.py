@@ -158,6 +158,7 @@ def test_no_cell_of_a_forged_record_is_a_formula(
 
 def test_what_cannot_be_told_is_told(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--since: 2999-01-01 lies in the future." in said(capsys, "--since", "2999-01-01", code=2)
+    assert "--since: '2026-02-29' is a day that no calendar has. Name" in said(capsys, "--since", "2026-02-29", code=2)
     assert "--since: 'yesterday' cannot be read. Name a length" in said(capsys, "--since", "yesterday", code=2)
     assert "is empty" in said(capsys, "--since", "2020-02-01..2020-01-01", code=2)
     assert "no run has a tag 'tema'" in said(capsys, "--by", "tema", code=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,14 @@ def test_a_budget_that_only_warns_has_no_cap(ledger: Ledger) -> None:
 def test_an_execution_is_settled_once(ledger: Ledger) -> None:
     ledger.reserve(A, used=1, ahead=6, limit=10)
     for amount in (3, 4):  # the first that settles it decides
-        ledger.settle(A, amount)
+        ledger.settle({A: amount})
     assert (ledger.balance().spent, ledger.balance().holds) == (3, {})
     assert [one.amount for one in ledger.entries()] == [3]
     assert ledger.reserve(A, used=3, ahead=6, limit=10)[0] == 0, "it is over"
 
 
 def test_an_execution_that_reserved_nothing_is_settled_too(ledger: Ledger) -> None:
-    ledger.settle(A, 2)
+    ledger.settle({A: 2})
     assert (ledger.balance().spent, ledger.balance().holds) == (2, {})
 
 
@@ -65,14 +66,40 @@ def test_a_process_that_dies_between_entry_and_balance_is_finished_by_the_next(
     ledger.reserve(A, used=1, ahead=6, limit=10)
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "_fold", lambda who: None)
-        ledger.settle(A, 3)
+        ledger.settle({A: 3})
     assert (ledger.balance().spent, ledger.balance().held) == (0, 7)
-    ledger.settle(A, 99)
+    ledger.settle({A: 99})
     assert (ledger.balance().spent, ledger.balance().holds) == (3, {})
 
 
+MANY = {Executed(f"run-{number:03d}", "1-a"): float(number) for number in range(60)}
+
+
+def test_many_executions_are_settled_with_two_changes_of_the_balance(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, held = Executed("run-005", "1-a"), Executed("run-006", "1-a")
+    ledger.settle({done: 1000})
+    ledger.reserve(held, used=2000, ahead=0, limit=None)
+    swaps: list[Any] = []
+    swap = ledger._swap
+    monkeypatch.setattr(ledger, "_swap", lambda *change: swaps.append(change) or swap(*change))
+    for _ in range(2):
+        ledger.settle(MANY)
+    assert len(swaps) == 2
+    assert (ledger.balance().spent, ledger.balance().holds) == (sum(range(60)) - 5 + 1000, {})
+    assert len(ledger.entries()) == 60
+
+
+def test_two_processes_that_settle_the_same_count_it_once(ledger: Ledger, store: Store) -> None:
+    ledgers = [Ledger(store, "sales", "s", "2026-11", "USD") for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda one: one.settle(MANY), ledgers))
+    assert (ledger.balance().spent, ledger.balance().holds) == (sum(range(60)), {})
+
+
 def test_a_balance_that_was_deleted_is_made_of_the_entries(store: Store, ledger: Ledger) -> None:
-    ledger.settle(A, 2)
+    ledger.settle({A: 2})
     store.forget(budget_paths.balance("sales", "s", "2026-11"))
     assert ledger.balance().spent == 2
 
@@ -90,7 +117,7 @@ def test_a_hold_under_a_key_that_is_not_its_own_does_not_count(store: Store, led
         {"spent": 1, "holds": {"planted": hold, "run-b.1-b": {**hold, "run_id": "run-b", "execution": "1-b"}}}
     )
     assert (ledger.balance().held, list(ledger.balance().holds)) == (9, [B.key])
-    ledger.settle(B, 2)
+    ledger.settle({B: 2})
     assert (ledger.balance().spent, ledger.balance().holds) == (3, {})
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectNotFound
 
 from infra.orchestrator.deployments import checkout_steps
 from infra.orchestrator.page_deployments import DAY_PAGE
-from infra.orchestrator.periodic_deployments import ensure_for_pool
+from infra.orchestrator.periodic_deployments import ensure_for_pool, parameter_schema
 
 
 class Client:
@@ -50,11 +51,33 @@ def test_a_new_deployment_has_its_own_schedule_and_one_run_at_a_time() -> None:
 
 def test_a_changed_schedule_a_pause_and_parameters_stay() -> None:
     schedule = SimpleNamespace(schedule=CronSchedule(cron="1 1 * * *"), active=False)
-    old = SimpleNamespace(pull_steps=[], paused=True, parameters={"store": "mine"}, schedules=[schedule])
+    old = SimpleNamespace(pull_steps=[], paused=True, parameters={"store": "mine", "gone": 1}, schedules=[schedule])
     [changed] = made(old)
     assert [(one.schedule.cron, one.active) for one in changed["schedules"]] == [("1 1 * * *", False)]
     assert (changed["paused"], changed["parameters"]) == (True, {"store": "mine"})
 
 
 def test_a_deployment_of_this_checkout_is_left_alone() -> None:
-    assert made(SimpleNamespace(pull_steps=checkout_steps("process"))) == []
+    assert made(as_wanted()) == []
+
+
+@pytest.mark.parametrize(
+    "older", [{"parameter_openapi_schema": {"properties": {}}}, {"entrypoint": "flows.before.page"}, {"pull_steps": []}]
+)
+def test_a_deployment_of_an_earlier_version_takes_what_its_flow_takes_now(older: dict[str, Any]) -> None:
+    [changed] = made(as_wanted(**older))
+    assert changed["entrypoint"] == DAY_PAGE.entrypoint
+    assert changed["parameters"] == {"store": "first"}, "which it lacked"
+    assert changed["parameter_openapi_schema"]["properties"].keys() == DAY_PAGE.properties.keys()
+
+
+def as_wanted(**older: Any) -> Any:
+    found = {
+        "pull_steps": checkout_steps("process"),
+        "entrypoint": DAY_PAGE.entrypoint,
+        "parameter_openapi_schema": parameter_schema(DAY_PAGE.properties, DAY_PAGE.required),
+        "paused": False,
+        "parameters": {},
+        "schedules": [],
+    }
+    return SimpleNamespace(**{**found, **older})

@@ -16,18 +16,12 @@ import httpx
 import pytest
 
 from infra.orchestrator.sign_in import LINKS, PAGE, TOKEN_S, SignIn, Tokens
+from tests.support.clocks import Clock
 
 PASSWORD = "trainwright:a-password-of-a-test"
 CREDENTIALS = base64.b64encode(PASSWORD.encode()).decode()
 ORIGIN = "http://127.0.0.1:4210"
 KNOWN = {"Authorization": f"Basic {CREDENTIALS}"}
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

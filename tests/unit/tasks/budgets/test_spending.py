@@ -91,7 +91,7 @@ def test_what_a_run_used_is_settled_and_is_what_the_charges_say(store: Store) ->
 
 def test_a_run_is_refused_before_anything_is_booked(store: Store) -> None:
     budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
-    budget_period.ledger(store).settle(Executed("r0", "1-a"), 100)
+    budget_period.ledger(store).settle({Executed("r0", "1-a"): 100})
     with pytest.raises(OverBudget) as caught:
         carry_out(run_in(store), spending.admit)
     assert str(caught.value) == (
@@ -252,7 +252,7 @@ def test_what_a_dead_run_holds_warns_of_no_share(store: Store) -> None:
 def test_a_refused_run_is_told_its_own_part(store: Store) -> None:
     budget_period = limited(store, {"amount": 100.0, "currency": "USD"})
     ledger = budget_period.ledger(store)
-    ledger.settle(Executed("r0", "1-a"), 40)
+    ledger.settle({Executed("r0", "1-a"): 40})
     ledger.reserve(Executed("r1", "1-b"), 30, 0, None)
     ledger.reserve(Executed("r2", "1-c"), 30, 0, None)
     found = nothing_left(budget_period, ledger.balance(), "r1")
@@ -353,5 +353,5 @@ def test_a_run_that_is_refused_while_it_reserves_holds_nothing_afterwards(store:
 def test_ledgers_of_other_budgets_stay_apart(store: Store) -> None:
     first = limited(store, {"hours": 1.0})
     other = Ledger(store, "other", first.budget.scope, NOW, "node-hours")
-    first.ledger(store).settle(Executed("r0", "1-a"), 0.5)
+    first.ledger(store).settle({Executed("r0", "1-a"): 0.5})
     assert other.balance().spent == 0

@@ -106,7 +106,7 @@ def test_budgets_and_nodes(store: Store) -> None:
     content = {"version": 1, "budgets": {"mine": {"per": "month", "limit": {"hours": 1.0}}}}
     apply_rules(store, "budgets", content)
     budget_period = BudgetPeriod("mine", Budgets.model_validate(content).budgets["mine"], month_of(time.time()))
-    budget_period.ledger(store).settle(Executed("r", "1-a"), 2.0)
+    budget_period.ledger(store).settle({Executed("r", "1-a"): 2.0})
     mishap = NodeMishap(
         node="n<b>1", kind="straggler", cause="", sentence="", training="t", generation=0, at=NOW.isoformat()
     )

@@ -16,14 +16,7 @@ from infra.processes.clock import now_s
 from tasks.run.progress import GangLaunched, GangReleased, NodeHeard, StageBegan, StageEnded
 from tasks.run.training_progress import TrainingProgress
 from tasks.telemetry.watched_run import WatchedRun
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.support.clocks import Clock
 
 
 @pytest.fixture

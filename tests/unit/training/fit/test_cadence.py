@@ -9,17 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.clocks import Clock
 from training.fit.cadence import Cadence
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def cadence(

@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from data_contracts.messages.ranks import STEP_BOUNDS, Saved
+from tests.support.clocks import Clock
 from training.fit.measures import Measures, resident_bytes
 from training.fit.rank_activity import RankActivity
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def test_a_step_ends_with_its_last_micro_batch() -> None:

@@ -8,15 +8,8 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from tests.support.clocks import Clock
 from training.fit.rank_activity import RankActivity, watch_collectives
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
