@@ -13,6 +13,9 @@ from tasks.stages.train import REMEDIES
 
 _FULL = ("", "32", "32-true", "None")
 _MOST_WORKERS = 8
+# The optimizers of torch that take `fused`, on a CPU as well.
+_FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
+_OF_TORCH = ("", "torch.optim", *(f"torch.optim.{name.lower()}" for name in _FUSABLE))
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ def change_for(bound: Bound, profile: StepProfile, train: Mapping[str, Any], cor
         return _rarer_checkpoints(profile, train)
     if bound == "callbacks":
         return _less_logging(train)
+    if bound in ("compute", "memory", "calls", "unknown") and (change := _fused(profile, train)) is not None:
+        return change
     if bound == "compute":
         return _half_precision(train) or _compiled(train)
     if bound in ("memory", "calls", "unknown"):
@@ -114,6 +119,21 @@ def _half_precision(train: Mapping[str, Any]) -> Change | None:
         return None
     what = "Compute in half precision: trainer.precision bf16-mixed in train.lightning."
     return Change(what, "Another training: compare its metrics as well.", _with_trainer(train, precision="bf16-mixed"))
+
+
+def _fused(profile: StepProfile, train: Mapping[str, Any]) -> Change | None:
+    """The optimizer as one operation, if it takes most of the module's work and the Lightning config names it."""
+    work = [profile.phases.get(part, 0.0) for part in ("optimizer", "forward", "backward")]
+    optimizer = train["lightning"].get("optimizer")
+    if 2 * work[0] <= sum(work) or not isinstance(optimizer, Mapping):
+        return None
+    arguments = optimizer.get("init_args") or {}
+    module, _, name = str(optimizer.get("class_path")).rpartition(".")
+    if name not in _FUSABLE or module not in _OF_TORCH or {"fused", "foreach", "differentiable"} & set(arguments):
+        return None
+    changed = {**optimizer, "init_args": {**arguments, "fused": True}}
+    what = f"Take the optimizer's step at once: init_args.fused true for {name} in train.lightning."
+    return Change(what, _ROUNDED, {**train, "lightning": {**train["lightning"], "optimizer": changed}})
 
 
 def _larger_micro_batch(profile: StepProfile, train: Mapping[str, Any]) -> Change | None:

@@ -19,10 +19,11 @@ _LEFT_OUT = ("traceName", "distributedInfo", "host_name", "trace_id")
 
 def rewrite(path: Path, to: Path, most_events: int = MOST_EVENTS) -> bool:
     """Write torch's trace anew without names of the machine, compressed; returns whether later events are left out."""
-    found = json.loads(path.read_text(errors="replace"))
+    # Python reads and writes NaN and Infinity, which are not JSON: the viewer would refuse the whole file.
+    found = json.loads(path.read_text(errors="replace"), parse_constant=lambda _: None)
     trace, cut = shortened(found, most_events)
     with gzip.open(to, "wt", compresslevel=6) as file:
-        json.dump(trace, file)
+        json.dump(trace, file, allow_nan=False)
     return cut
 
 

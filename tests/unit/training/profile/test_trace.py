@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+import pytest
 import torch
 
 from training.profile.trace import longest, rewrite, shortened
@@ -36,8 +37,22 @@ def test_a_trace_of_torch_is_written_anew(tmp_path: Path) -> None:
     assert not rewrite(tmp_path / "raw.json", tmp_path / "trace.json.gz")
     with gzip.open(tmp_path / "trace.json.gz") as file:
         trace = json.load(file)
+    for event in trace["traceEvents"]:  # what a viewer needs of an event
+        assert {"name", "ph", "pid", "tid"} <= set(event)
+        if event["ph"] == "X":
+            assert event["ts"] >= 0
+            assert event["dur"] >= 0
     assert "trainwright: forward" in {one["name"] for one in trace["traceEvents"]}
     assert not {"host_name", "traceName", "trace_id"} & set(trace)
     operations = longest(profiler.key_averages())
     assert "aten::mm" in {one.name for one in operations}
     assert not [one for one in operations if one.name.startswith("trainwright")]
+
+
+def test_a_trace_is_json_as_every_viewer_reads_it(tmp_path: Path) -> None:
+    event = '{"ph": "X", "name": "kernel", "ts": 1, "dur": 2, "args": {"occupancy": [NaN, Infinity, -Infinity, 0.5]}}'
+    (tmp_path / "raw.json").write_text(f'{{"traceEvents": [{event}]}}')
+    rewrite(tmp_path / "raw.json", tmp_path / "trace.json.gz")
+    written = gzip.decompress((tmp_path / "trace.json.gz").read_bytes())
+    [found] = json.loads(written, parse_constant=lambda name: pytest.fail(name))["traceEvents"]
+    assert found["args"] == {"occupancy": [None, None, None, 0.5]}
