@@ -62,7 +62,7 @@ def test_a_deployment_of_this_checkout_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "older", [{"parameter_openapi_schema": {"properties": {}}}, {"entrypoint": "flows.before.page"}, {"pull_steps": []}]
+    "older", [{"parameter_openapi_schema": {"properties": {}}}, {"entrypoint": "earlier"}, {"pull_steps": []}]
 )
 def test_a_deployment_of_an_earlier_version_takes_what_its_flow_takes_now(older: dict[str, Any]) -> None:
     [changed] = made(as_wanted(**older))
