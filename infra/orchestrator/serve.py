@@ -21,11 +21,17 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Serve Prefect's API and UI on the inherited socket until a signal ends the server."""
-    serve(socket.socket(fileno=int(sys.argv[1])), os.environ["PREFECT_SERVER_API_AUTH_STRING"])
+    password, pages_url = (os.environ.get(f"PREFECT_SERVER_{name}") for name in ("API_AUTH_STRING", "UI_API_URL"))
+    assert password, "this server is never started without a password"
+    serve(socket.socket(fileno=int(sys.argv[1])), password, pages_url)
 
 
-def serve(listener: socket.socket, password: str) -> None:
-    """Serve Prefect's API and UI on a listening socket until a signal ends the server."""
+def serve(listener: socket.socket, password: str, pages_url: str | None) -> None:
+    """Serve Prefect's API and UI on a listening socket until a signal ends the server.
+
+    Args:
+        pages_url: the address of the API by which browsers call it, which is a name of this server, too.
+    """
     # Only the owner may read the database and the files of leases, too.
     os.umask(0o077)
 
@@ -38,7 +44,7 @@ def serve(listener: socket.socket, password: str) -> None:
     queue_writers()
     answer_503_without_connection()
     host, port = listener.getsockname()[:2]
-    places = addresses(host, port, os.environ.get("PREFECT_SERVER_UI_API_URL"))
+    places = addresses(host, port, pages_url)
     prefect = SignIn(create_app(final=True), password, origins(places))
     config = uvicorn.Config(AccessCheck(prefect, places), log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[listener])

@@ -58,6 +58,7 @@ class Settings:
     password: str = field(default="", repr=False)
     database: str = field(default="", repr=False)
     redis: str = field(default="", repr=False)
+    pages_url: str | None = None
 
 
 def start() -> None:
@@ -79,7 +80,7 @@ def start() -> None:
         several = "; with Redis, others may serve the same database" if settings.redis else ""
         log.info("The Prefect server listens on %s port %d%s.", host, port, several)
         try:
-            serve(listener, settings.password)
+            serve(listener, settings.password, settings.pages_url)
         except SystemExit as error:  # how uvicorn says that Prefect could not start
             sentence = "The Prefect server ended while starting."
             raise StorageUnavailable(sentence, remedy="Its reason stands above.") from error
@@ -98,6 +99,7 @@ def read_settings() -> Settings:
         password=server.api.auth_string.get_secret_value() if server.api.auth_string else "",
         database=server.database.connection_url.get_secret_value() if server.database.connection_url else "",
         redis=os.environ.get(REDIS, ""),
+        pages_url=server.ui.api_url,
     )
 
 

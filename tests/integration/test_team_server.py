@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,13 @@ def make_pool(url: str) -> None:
         api.post("/work_pools/", json={"name": "trainwright", "type": "process"}).raise_for_status()
 
 
+def register_blocks_at_once(server: Mapping[str, str]) -> None:
+    """As two servers do that start on a new database: Prefect's own way ends one of them."""
+    asked = "from infra.orchestrator.server_database import register_blocks; register_blocks()"
+    both = [subprocess.Popen([sys.executable, "-c", asked], env={**os.environ, **server}) for _ in range(2)]
+    assert [process.wait(120) for process in both] == [0, 0]
+
+
 @pytest.mark.apt("postgresql")
 def test_a_run_and_a_deployment_are_there_after_a_restore(
     tmp_path: Path, postgres: Postgres, monkeypatch: pytest.MonkeyPatch
@@ -48,6 +58,7 @@ def test_a_run_and_a_deployment_are_there_after_a_restore(
     assert refused.returncode == 2
     assert "The database has no tables of Prefect" in refused.stderr
     migrate(first)
+    register_blocks_at_once(first)
     with team_server(first, tmp_path / "first.log") as url:
         assert httpx.get(f"{url}/admin/version", trust_env=False).status_code == 401
         make_pool(url)
@@ -61,8 +72,6 @@ def test_a_run_and_a_deployment_are_there_after_a_restore(
     assert made["size"] == (backup / "prefect.dump").stat().st_size
     restored = answer(trainwright("server", "restore", backup, "--json", env=second))
     assert (restored["upgrade_needed"], restored["digest"]) == (False, made["digest"])
-    again = trainwright("server", "restore", backup, env=second)
-    assert (again.returncode, "has tables already" in again.stderr) == (2, True)
     with team_server(second, tmp_path / "second.log") as url:
         after = kept(url)
         shown = trainwright("status", env=client_settings(second))

@@ -103,12 +103,18 @@ def test_all_that_prefect_keeps_in_memory_goes_to_redis() -> None:
 
 def test_settings_of_a_profile_count_too(tmp_path: Path, repository: Path) -> None:
     profiles = tmp_path / "profiles.toml"
-    profiles.write_text('active = "team"\n[profiles.team]\nPREFECT_SERVER_API_HOST = "0.0.0.0"\n')
+    profiles.write_text(
+        'active = "team"\n[profiles.team]\nPREFECT_SERVER_API_HOST = "0.0.0.0"\n'
+        'PREFECT_SERVER_UI_API_URL = "https://prefect.example/api"\n'
+    )
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     environ = {**kept, "PREFECT_PROFILES_PATH": str(profiles), "PYTHONPATH": str(repository)}
-    asked = "from infra.orchestrator import team_server as t; s = t.read_settings(); print(s.host, s.port); t.check(s)"
+    asked = (
+        "from infra.orchestrator import team_server as t; s = t.read_settings(); print(s.host, s.port, s.pages_url);"
+    )
+    asked += "t.check(s)"
     answer = subprocess.run([sys.executable, "-c", asked], env=environ, capture_output=True, text=True)
-    assert answer.stdout.split() == ["0.0.0.0", "4200"]
+    assert answer.stdout.split() == ["0.0.0.0", "4200", "https://prefect.example/api"]
     assert "UsageError: PREFECT_SERVER_API_AUTH_STRING is not set" in answer.stderr
 
 
