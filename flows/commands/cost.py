@@ -7,9 +7,10 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from data_contracts.canonical import is_name
-from data_contracts.errors import CorruptError, UsageError
+from data_contracts.errors import CorruptError, TrainwrightError, UsageError
 from data_contracts.usage import ExecutionUsage
 from flows.commands.cost_csv import focus_csv, sums_csv
 from flows.commands.cost_month import cost_month
@@ -19,6 +20,7 @@ from infra.machine import machines
 from infra.quantities import size
 from infra.sources.window import Window, parse_window
 from infra.store import Store, layout
+from infra.store.several import read_several
 from tasks.costs.charges import Charge
 from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_pool
@@ -138,16 +140,23 @@ def _used(stores: Sequence[Store], window: Window) -> tuple[list[Usage], list[st
     last = f"{window.end:%Y%m%d-%H%M%S}~"
     used, damaged = [], []
     for store in stores:
-        for run_id in filter(is_name, store.list(layout.runs())):
-            # A run's id begins with the time of its start (UTC).
-            if run_id > last:
-                continue
-            try:
-                used.append(usage_of(store, run_id))
-            except (CorruptError, UsageError) as error:
-                log.warning("%s is not counted: %s", run_id, error.message)
+        # A run's id begins with the time of its start (UTC).
+        known = [run_id for run_id in store.list(layout.runs()) if is_name(run_id) and run_id <= last]
+        for run_id, read in zip(known, read_several(store, partial(_usage_of, store), known), strict=True):
+            if isinstance(read, Usage):
+                used.append(read)
+            else:
+                log.warning("%s is not counted: %s", run_id, read.message)
                 damaged.append(run_id)
     return used, damaged
+
+
+def _usage_of(store: Store, run_id: str) -> Usage | TrainwrightError:
+    """What a run used, or why its records cannot be read."""
+    try:
+        return usage_of(store, run_id)
+    except (CorruptError, UsageError) as error:
+        return error
 
 
 _COLUMNS: dict[str, Callable[[ResourceCosts], str]] = {

@@ -22,6 +22,7 @@ from infra.records.handoffs import read_handoff
 from infra.records.nodes import NodeRecord, nodes_of
 from infra.records.receipts import chain
 from infra.store import Store, layout
+from infra.store.several import read_several
 from tasks.budgets.amounts import month_of
 from tasks.budgets.standing import Standing, standings
 from tasks.queries.canaries import canary_line
@@ -121,7 +122,9 @@ def store_day(store: Store, since: datetime, now: datetime, objectives: Objectiv
     parts = _Parts()
     known = read_ledger(store, min(since, now - WINDOW), now)
     waiting = [run for run in known.runs if run.verdict == "waiting"]
-    waits = [(run, parts.read(run.run_id, partial(standing_of, store, run.run_id), "")) for run in waiting]
+    standing = read_several(
+        store, lambda run: parts.read(run.run_id, partial(standing_of, store, run.run_id), ""), waiting
+    )
     return StoreDay(
         uri=store.uri,
         runs=known.runs,
@@ -131,8 +134,8 @@ def store_day(store: Store, since: datetime, now: datetime, objectives: Objectiv
         drift=_drifts(store, known.runs, parts),
         budgets=parts.read("budgets", lambda: standings(store, month_of(time.time()), settle=False)[0], []),
         nodes=parts.read("nodes", lambda: nodes_of(store), []),
-        waits=waits,
-        missing=parts.missing,
+        waits=list(zip(waiting, standing, strict=True)),
+        missing=sorted(parts.missing),
     )
 
 
@@ -152,10 +155,11 @@ def _tried(store: Store, since: datetime, now: datetime, objectives: Objectives)
 
 
 def _champions(store: Store) -> list[Champion]:
-    return [
-        Champion(model, alias, version, _since(store, model, alias), _beside(store, model, alias))
-        for model, alias, version in registry.aliases(store)
-    ]
+    def champion(named: tuple[str, str, int]) -> Champion:
+        model, alias, version = named
+        return Champion(model, alias, version, _since(store, model, alias), _beside(store, model, alias))
+
+    return read_several(store, champion, registry.aliases(store))
 
 
 def _beside(store: Store, model: str, alias: str) -> str:
@@ -175,13 +179,16 @@ def _since(store: Store, model: str, alias: str) -> str:
 
 def _drifts(store: Store, runs: Sequence[LedgerRun], parts: _Parts) -> list[DriftLine]:
     """The newest comparison of each pipeline whose spec asks for one."""
-    found: list[DriftLine] = []
     newest = {run.pipeline: run for run in runs if run.verdict not in ("running", "unknown")}
-    for pipeline, run in sorted(newest.items())[:MOST_PIPELINES]:
-        report = parts.read(f"drift of {pipeline}", partial(_drift, store, run.run_id), None)
-        if report is not None:
-            found.append(DriftLine(pipeline, run.run_id, report.verdict, report.note or _moved(report)))
-    return found
+
+    def line(run: LedgerRun) -> DriftLine | None:
+        report = parts.read(f"drift of {run.pipeline}", partial(_drift, store, run.run_id), None)
+        if report is None:
+            return None
+        return DriftLine(run.pipeline, run.run_id, report.verdict, report.note or _moved(report))
+
+    asked = [run for _, run in sorted(newest.items())[:MOST_PIPELINES]]
+    return [found for found in read_several(store, line, asked) if found is not None]
 
 
 def _moved(report: DriftReport) -> str:
