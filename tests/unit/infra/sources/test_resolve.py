@@ -43,6 +43,10 @@ LINKS = {
     "by a wildcard": ("*/*.csv", "link", "a", ["a/3.csv", "b/1.csv", "link/3.csv"]),
     "hidden": ("b/**/*.csv", "b/.out", "../a", ["b/1.csv", "b/deep/2.csv"]),
     "a file": ("b/**/*.csv", "b/deep/4.csv", "../1.csv", ["b/1.csv", "b/deep/2.csv", "b/deep/4.csv"]),
+    "a file by its name": ("4.csv", "4.csv", "a/3.csv", ["4.csv"]),
+    "a file by a wildcard": ("b/*.csv", "b/4.csv", "../a/3.csv", ["b/1.csv", "b/4.csv"]),
+    "a folder at the end": ("b/*", "b/out", "../a", ["b/1.csv"]),
+    "dangling by a wildcard": ("b/*.csv", "b/gone.csv", "gone", ["b/1.csv"]),
     "dangling": ("b/**/*.csv", "b/deep/gone", "../gone", ["b/1.csv", "b/deep/2.csv"]),
 }
 

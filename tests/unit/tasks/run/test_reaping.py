@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 
 from data_contracts.errors import Cancelled, Fenced, StorageUnavailable, TrainwrightError
 from data_contracts.executions import Crash, Execution, FlowRunStanding
-from infra.store import Lease, layout
+from infra.store import Lease, Store, layout
 from infra.store.lease import held_lease
 from tasks.run.executions import begin_execution, crashes_of, num_ends
 from tasks.run.options import RunOptions
@@ -374,6 +376,26 @@ while True:
 """
 
 
+def stop_between_renewals(process: subprocess.Popen[str], store: Store) -> None:
+    """Stop a process while it writes nothing: who writes holds a lock of the folder, for which others would wait."""
+    while True:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        if not any(is_locked(path) for path in (Path(store.uri) / ".locks").iterdir()):
+            return
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.01)
+
+
+def is_locked(path: Path) -> bool:
+    with path.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def test_a_process_that_was_stopped_is_fenced_when_it_continues(site: Site, repository: Path) -> None:
     command = [sys.executable, "-c", FROZEN, site.store.uri, site.path]
     env = {**os.environ, "PYTHONPATH": str(repository)}
@@ -382,7 +404,7 @@ def test_a_process_that_was_stopped_is_fenced_when_it_continues(site: Site, repo
         try:
             begin_execution(site.run, int(process.stdout.readline()))
             assert site.reaped() == [], "it renews its lease"
-            process.send_signal(signal.SIGSTOP)
+            stop_between_renewals(process, site.store)
             assert [one.what for one in site.reaped()] == ["resumed"]
             process.send_signal(signal.SIGCONT)
             assert process.stdout.readline() == "fenced\n"
