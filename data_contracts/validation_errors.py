@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from data_contracts.pipeline_spec.base import FieldError, Shorthand
+from data_contracts.pipeline_spec.base import FieldError, Shorthand, descriptions
 from data_contracts.yaml_document import FieldPath, Problem, dotted, shown
 
 # What a field expects, by pydantic's error type for a value of another kind.
@@ -171,7 +171,7 @@ def _known(model: type[BaseModel], field: FieldPath) -> set[str]:
 
 def _description(model: type[BaseModel], field: FieldPath) -> str:
     branches = [branch for branch in _branches(model, field[:-1]) if _is_model(branch)]
-    texts = [branch.model_fields[field[-1]].description for branch in branches if field[-1] in branch.model_fields]
+    texts = [descriptions(branch).get(str(field[-1])) for branch in branches if field[-1] in branch.model_fields]
     return " ".join(str(texts[0]).split()).rstrip(".")
 
 

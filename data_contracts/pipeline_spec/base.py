@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
+import textwrap
+from functools import cache
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
@@ -29,12 +34,39 @@ def dotted_path(text: str) -> str:
 DottedPath = Annotated[str, AfterValidator(dotted_path)]
 
 
+@cache
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """What stands below each field of a section in its source; read when it is asked for, not at each import."""
+    found: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if base is BaseModel or not issubclass(base, BaseModel):
+            continue
+        [section] = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        assert isinstance(section, ast.ClassDef)
+        for field, below in itertools.pairwise(section.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and (text := _text(below)):
+                found[field.target.id] = inspect.cleandoc(text)
+    return found
+
+
+def _text(statement: ast.stmt) -> str | None:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
+
+
 class Section(BaseModel):
     """A frozen section of the spec; unknown keys are refused, and so is text where a number is wanted."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        whole = handler(schema)
+        properties = handler.resolve_ref_schema(whole).get("properties", {})
+        for name, text in descriptions(cls).items():
+            if name in properties:
+                properties[name].setdefault("description", text)
+        return whole
 
 
 class Shorthand(Section):
@@ -49,7 +81,7 @@ class Shorthand(Section):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        whole = handler.resolve_ref_schema(handler(schema))
+        whole = handler.resolve_ref_schema(super().__get_pydantic_json_schema__(schema, handler))
         text = {"type": "string", "description": f"Short for `{cls.short_for}`."}
         return {"title": whole.get("title"), "description": whole.get("description"), "anyOf": [text, whole]}
 
