@@ -17,7 +17,7 @@ import annotated_types
 from pydantic.fields import FieldInfo
 
 from data_contracts.pipeline_spec import PipelineSpec
-from data_contracts.pipeline_spec.base import Section, Shorthand
+from data_contracts.pipeline_spec.base import Section, Shorthand, descriptions
 from flows.cli import parser
 
 # What a number counts, by how its field's name ends.
@@ -83,12 +83,12 @@ def spec_page() -> str:
         if not model.model_fields:
             continue
         rows = ["| field | type | unit | default | meaning |", "|---|---|---|---|---|"]
-        rows += [_field(name, field) for name, field in model.model_fields.items()]
+        rows += [_field(name, field, descriptions(model).get(name, "")) for name, field in model.model_fields.items()]
         parts.append("\n".join(rows) + "\n")
     return "\n".join(parts)
 
 
-def _field(name: str, field: FieldInfo) -> str:
+def _field(name: str, field: FieldInfo, meaning: str) -> str:
     kind = _type(field.annotation)
     bounds = [
         (BOUNDS[type(one)], getattr(one, type(one).__name__.lower())) for one in field.metadata if type(one) in BOUNDS
@@ -96,7 +96,7 @@ def _field(name: str, field: FieldInfo) -> str:
     limits = [f"{sign} {value}" for sign, value in bounds]
     number = "number" in kind
     unit = next((unit for end, unit in UNITS.items() if number and f"_{name}".endswith(end)), "")
-    cells = [f"`{name}`", " ".join([kind, *limits]), unit, _default(field), _one_line(field.description or "")]
+    cells = [f"`{name}`", " ".join([kind, *limits]), unit, _default(field), _one_line(meaning)]
     return "| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", cell) for cell in cells) + " |"
 
 
