@@ -34,13 +34,13 @@ def budget(arguments: argparse.Namespace) -> Answer:
     lines: list[str] = []
     value: list[dict[str, Any]] = []
     for store in known_store_list(arguments.store):
-        edition = newest_rules(store, "budgets")
+        version = newest_rules(store, "budgets")
         found, more = standings(store, wanted, None if arguments.json else _MOST_RUNS)
-        if edition is not None:
-            lines += [f"{store.uri}: {_of(edition)}", table(_HEAD, [_row(one) for one in found], _HEAD[3:7])]
+        if version is not None:
+            lines += [f"{store.uri}: {_of(version)}", table(_HEAD, [_row(one) for one in found], _HEAD[3:7])]
             lines += [f"{name}: … and {count} earlier runs (all of them with --json)" for name, count in more.items()]
             lines.append("")
-        about = None if edition is None else _json(edition)
+        about = None if version is None else _json(version)
         value.append({"store": store.uri, "edition": about, "budgets": [one.to_json() for one in found]})
     nothing = "No budget is set; `trainwright budget apply FILE` sets them."
     return Answer("\n".join(lines).rstrip() or nothing, {"month": wanted, "stores": value})
@@ -56,12 +56,12 @@ def policy(arguments: argparse.Namespace) -> Answer:
     lines: list[str] = []
     value: list[dict[str, Any]] = []
     for store in known_store_list(arguments.store):
-        edition = newest_rules(store, "policy")
-        if edition is not None:
-            tags = Policy.model_validate(edition.content).tags
+        version = newest_rules(store, "policy")
+        if version is not None:
+            tags = Policy.model_validate(version.content).tags
             rows = [[name, allowed if allowed == "any" else ", ".join(allowed)] for name, allowed in tags.items()]
-            lines += [f"{store.uri}: {_of(edition)}", table(["tag", "values"], rows), ""]
-        value.append({"store": store.uri, "edition": None if edition is None else _json(edition)})
+            lines += [f"{store.uri}: {_of(version)}", table(["tag", "values"], rows), ""]
+        value.append({"store": store.uri, "edition": None if version is None else _json(version)})
     nothing = "No policy is set; `trainwright policy apply FILE` sets one."
     return Answer("\n".join(lines).rstrip() or nothing, {"stores": value})
 
@@ -107,16 +107,16 @@ def _month(text: str | None) -> str:
     return wanted
 
 
-def _of(edition: RulesVersion) -> str:
-    kind: Kind = edition.kind
+def _of(version: RulesVersion) -> str:
+    kind: Kind = version.kind
     checked = "signed" if configured_key() is not None else "with a signature that is not checked here, without the key"
-    signed = f", {checked}" if edition.signature is not None else ""
-    return f"version {edition.n} of the {kind}, applied by {edition.by} at {edition.at[:16]} UTC{signed}"
+    signed = f", {checked}" if version.signature is not None else ""
+    return f"version {version.n} of the {kind}, applied by {version.by} at {version.at[:16]} UTC{signed}"
 
 
-def _json(edition: RulesVersion) -> dict[str, Any]:
-    value, path = edition.to_json(), budget_paths.rules_version(edition.kind, edition.n)
-    signed = edition.signature
+def _json(version: RulesVersion) -> dict[str, Any]:
+    value, path = version.to_json(), budget_paths.rules_version(version.kind, version.n)
+    signed = version.signature
     key = None if signed is None else parsed(path, lambda one: str(one["signatures"][0]["keyid"]), signed)
     return {**value, "signature": key}
 
