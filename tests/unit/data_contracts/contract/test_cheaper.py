@@ -60,7 +60,8 @@ def test_parquet_and_batches_give_the_same_values(reals: list[Any], numbers: lis
                      schema=SCHEMA)  # fmt: skip
     listed = in_set({"column": "s", "value_set": ["a", "c"]}, "text").measures
     both = Measure("count(CASE WHEN {c} > {c1} THEN 1 END)", "x", more=("n",))
-    asked = [INSIDE, Measure("count({c})", "x"), Measure("sum(abs({c}))", "x"), Measure(DISTINCT, "n"),
+    equal = Measure("count(CASE WHEN {c} = ?::VARCHAR THEN 1 END)", "s", ("b",))  # after it, parameters of a subquery
+    asked = [equal, INSIDE, Measure("count({c})", "x"), Measure("sum(abs({c}))", "x"), Measure(DISTINCT, "n"),
              Measure(DISTINCT, "s"), both, *listed]  # fmt: skip
     direct = scanned(asked, Data(SCHEMA, _unread, in_files(table, 3)), [*"xns"], RESOURCES)
     assert direct is not None
