@@ -21,7 +21,7 @@ from infra.processes.processes import terminable
 from infra.quantities import duration
 from infra.store import absolute_address
 from infra.usage.cost import cost
-from tasks.gameday.faults import NOT_TRIED, Fault, chosen, why_not
+from tasks.gameday.faults import NOT_TRIED, STEPS, Fault, chosen, why_not
 from tasks.gameday.outcome import Outcome, kept_all, not_tried
 from tasks.gameday.page import HEAD, NUMBERS, game_day_page, row
 from tasks.gameday.short_training import own_overrides
@@ -106,9 +106,9 @@ def _preview(spec: PipelineSpec, tried: list[Fault], left_out: dict[str, str], a
     place = f"the work pool {spec.train.pool}" if spec.train.pool else "this machine"
     nodes = f"{spec.train.nodes} {'node' if spec.train.nodes == 1 else 'nodes'} of {spec.train.devices}"
     lines = [
-        f"A game day would train {spec.name} {1 + len(tried)} times for 40 steps, on {place}: {nodes} "
+        f"A game day would train {spec.name} {1 + len(tried)} times for {STEPS} steps, on {place}: {nodes} "
         f"{'rank' if spec.train.devices == 1 else 'ranks'}.",
-        f"It ends after {duration(at_most_s)} at the latest; its nodes then cost at most {most}.",
+        f"It ends after {duration(at_most_s)} at the latest. The most that its nodes can cost: {most}.",
         "",
         table(["fault", "what is done"], [(fault.name, fault.what) for fault in tried]),
         *(f"{name}  not tried: {why}" for name, why in left_out.items() if why),

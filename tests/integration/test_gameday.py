@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from infra.processes.processes import find_marked, marked_env, new_mark
 from tests.support.html_elements import Elements
+from tests.support.pool import Site, site_with, until
 from tests.support.tiny import SPEC, answer, trainwright, write_project
 
 pytestmark = pytest.mark.warm
@@ -51,6 +57,20 @@ def test_a_training_that_does_not_recover_is_exit_code_3(tmp_path: Path) -> None
     assert "tiny: not as promised: rank-killed." in done.stderr
 
 
+@pytest.mark.slow
+def test_ctrl_c_in_the_middle_of_a_fault_leaves_nothing(tmp_path: Path) -> None:
+    spec = write_project(tmp_path / "tiny")
+    before = sorted(path.name for path in spec.parent.iterdir())
+    mark = new_mark()
+    command = [sys.executable, "-m", "flows.cli", "gameday", str(spec), "--yes", "--only", "rank-hung"]
+    process = subprocess.Popen(command, env=marked_env(mark), stderr=subprocess.PIPE, text=True)
+    until(lambda: list(spec.parent.glob(".trainwright-gameday-*/trainings/*-1/game-day/injected.json")))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, find_marked(mark)) == (130, []), said
+    assert sorted(path.name for path in spec.parent.iterdir()) == before
+
+
 def test_without_yes_it_only_says_what_it_would_do(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny", {"retry": {"hung": 0}, "train": {**SPEC["train"], "machine": "local"}})
     before = sorted(path.name for path in (tmp_path / "tiny").iterdir())
@@ -82,3 +102,37 @@ def test_what_is_wrong_is_one_sentence(arguments: list[str], sentence: str, tmp_
     done = trainwright("gameday", *(str(spec) if word == "SPEC" else word for word in arguments), "--yes", "--json")
     assert done.returncode == 2, done.stderr
     assert sentence in answer(done)["error"]["message"]
+
+
+@pytest.fixture
+def site(tmp_path: Path, state_folder: Path) -> Iterator[Site]:
+    with site_with(tmp_path / "site", state_folder / "home") as site:
+        site.pool("gpu", slots=2)
+        yield site
+
+
+@pytest.mark.slow
+@pytest.mark.warm(False)
+def test_on_a_pool_it_needs_its_owners_word_and_strikes_its_own_nodes(site: Site, tmp_path: Path) -> None:
+    pool = {"launcher": "work-pool", "pool": "gpu", "rollcall_timeout_s": 150}
+    spec = write_project(tmp_path / "tiny", {"train": {**SPEC["train"], **pool}})
+    environment = {**site.environment, "TRAINWRIGHT_HOME": str(tmp_path / "home")}
+    faults = ["--only", "node-killed", "--only", "conductor-killed"]
+    refused = trainwright("gameday", spec, "--yes", "--json", *faults, env=environment)
+    assert refused.returncode == 2, refused.stderr
+    sentence = "train.pool: nobody has agreed to game days on the work pool gpu."
+    assert answer(refused)["error"]["message"] == sentence
+    site.ask("/variables/", {"name": "trainwright_gameday", "value": ["gpu"]})
+    done = trainwright("gameday", spec, "--yes", "--json", *faults, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = answer(done)["faults"]
+    assert [(one["verdict"], one["same_weights"]) for one in found] == [("as promised", True)] * 2
+    runs = site.ask("/flow_runs/filter", {"limit": 200})
+    named = {run["name"]: run["state"]["type"] for run in runs if run["name"].startswith("game day: ")}
+    assert named == {
+        "game day: no fault": "COMPLETED",
+        "game day: node-killed": "COMPLETED",
+        "game day: conductor-killed": named["game day: conductor-killed"],
+    }
+    assert not [run["name"] for run in runs if run["state"]["type"] in ("RUNNING", "PENDING", "SCHEDULED")]
+    assert site.slots("gpu") == 0

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from data_contracts.errors import Hung, TrainwrightError
 from data_contracts.pipeline_spec import PipelineSpec
-from flows.game_day import _answer, own_store, store_beside
+from flows import game_day
+from flows.game_day import GameDay, _answer, carry_out, own_store, store_beside
 from infra.machine import settings
 from infra.store import open_store
+from tasks.gameday.faults import chosen
 from tasks.gameday.short_training import STEPS, own_overrides, shortened
 from tests.support.tiny import SPEC
 
@@ -51,6 +57,22 @@ def test_the_store_is_removed_however_the_game_day_ends(
         assert fails
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "mine"]
     assert [entry["uri"] for entry in settings.known_stores()] == [mine.uri]
+
+
+def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*_: Any, **__: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(["sleep", "600"]))
+        return started[0]
+
+    monkeypatch.setattr(game_day._Training, "_start", start)
+    day = GameDay("pipeline.yaml", [], None, PipelineSpec.model_validate(SPEC), until=time.monotonic())
+    outcomes = carry_out(day, open_store(str(tmp_path / "store")), chosen(["rank-killed", "node-killed"]))
+    assert [(one.verdict, one.why) for one in outcomes] == [("not tried", "the time was used up")] * 2
+    assert [process.returncode for process in started] == [-signal.SIGINT]
 
 
 def test_a_training_of_a_game_day_lasts_some_steps_whatever_the_spec_says() -> None:
