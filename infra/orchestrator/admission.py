@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from data_contracts.errors import GangIncomplete, StorageUnavailable, UsageError
-from infra.orchestrator.api import REACH_TIMEOUT_S, client_retries, unreachable
+from infra.orchestrator.api import REACH_TIMEOUT_S, client_retries, client_settings, unreachable
 from infra.orchestrator.work_pools import find_pool, lacks_worker
 from infra.processes.processes import uninterrupted
 from infra.store.retry import Outage
@@ -53,7 +53,7 @@ def asking(retries: int = 0) -> Iterator[SyncPrefectClient]:
         )
     with (
         client_retries(retries),
-        get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client,
+        get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
     ):
         yield client
 

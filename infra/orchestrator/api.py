@@ -69,7 +69,7 @@ def reach(url: str, where: str) -> Server:
     try:
         with (
             client_retries(0),
-            get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client,
+            get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
         ):
             if problem := client.api_healthcheck():
                 raise problem
@@ -116,7 +116,7 @@ def warn_if_open(server: Server) -> None:
     }
     with (
         temporary_settings({**no_credentials, PREFECT_CLIENT_MAX_RETRIES: 0}),
-        get_client(sync_client=True, httpx_settings={"timeout": REACH_TIMEOUT_S}) as client,
+        get_client(sync_client=True, httpx_settings=client_settings(REACH_TIMEOUT_S)) as client,
     ):
         try:
             if client.server_type != ServerType.SERVER:
@@ -148,6 +148,21 @@ def client_retries(number: int) -> Iterator[None]:
     client = context.settings.client.model_copy(update={"max_retries": number})
     with SettingsContext(profile=context.profile, settings=context.settings.model_copy(update={"client": client})):
         yield
+
+
+def client_settings(timeout_s: float, **more: Any) -> dict[str, Any]:
+    """Settings of a Prefect client that waits so long for an answer.
+
+    For each client, Prefect reads the certificates of all authorities, which takes longer than a request. A server
+    without TLS shows none; should it lead elsewhere, that place is not trusted.
+    """
+    import ssl
+
+    from prefect.settings import get_current_settings
+
+    if urlsplit(get_current_settings().api.url or "").scheme == "http":
+        more["verify"] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return {"timeout": timeout_s, **more}
 
 
 def unreachable(error: BaseException) -> StorageUnavailable | None:

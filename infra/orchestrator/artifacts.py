@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
-from infra.orchestrator.api import client_retries
+from infra.orchestrator.api import client_retries, client_settings
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -152,7 +152,7 @@ def _client(url: str | None) -> SyncPrefectClient:
 
     # Stages are minutes apart: the server would close a kept connection just when it is used again.
     afresh = httpx.Limits(max_keepalive_connections=0)
-    client = get_client(sync_client=True, httpx_settings={"timeout": TIMEOUT_S, "limits": afresh})
+    client = get_client(sync_client=True, httpx_settings=client_settings(TIMEOUT_S, limits=afresh))
     client.__enter__()
     atexit.register(client.__exit__, None, None, None)
     return client

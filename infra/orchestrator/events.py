@@ -64,10 +64,8 @@ def post(
         at: when it happened; default: now.
     """
     from prefect.events.schemas.events import Event, RelatedResource, Resource
-    from prefect.runtime import deployment, flow_run
 
-    related = {"flow-run": f"prefect.flow-run.{flow_run.id}"} if flow_run.id else {}
-    related |= {"deployment": f"prefect.deployment.{deployment.id}"} if deployment.id else {}
+    related = _own_flow_run()
     related |= {"pipeline": pipeline_resource(pipeline)} if pipeline else {}
     emitted = Event(
         id=uuid.uuid5(_IDS, f"{event}/{key}"),
@@ -83,6 +81,18 @@ def post(
     with asking(retries=1) as client:
         if not _is_known(client, emitted.id):
             client.request("POST", "/events", json=[emitted.model_dump(mode="json")])
+
+
+def _own_flow_run() -> dict[str, str]:
+    """The flow run that is carried out here, and its deployment, as related resources by role."""
+    from prefect.context import FlowRunContext
+    from prefect.runtime import flow_run
+
+    related = {"flow-run": f"prefect.flow-run.{flow_run.id}"} if flow_run.id else {}
+    # `prefect.runtime.deployment` asks the server, with a client of its own, if there is no deployment.
+    context = FlowRunContext.get()
+    known = context and context.flow_run and context.flow_run.deployment_id
+    return {**related, "deployment": f"prefect.deployment.{known}"} if known else related
 
 
 def _is_known(client: SyncPrefectClient, event: uuid.UUID) -> bool:

@@ -148,9 +148,9 @@ def _rows_of(
 ) -> dict[int, dict[str, str]]:
     found, at = {}, 0
     for block in formats.get(encoding).read_blocks(path, schema, names):
-        here = [one for one in wanted if at <= one < at + block.num_rows]
-        # In the order of `names`: readers give columns as they are written.
-        for number, row in zip(here, block.select(names).take([one - at for one in here]).to_pylist(), strict=True):
+        for number in (one for one in wanted if at <= one < at + block.num_rows):
+            # In the order of `names`: readers give columns as they are written. Not by `take`, which imports pandas.
+            [row] = block.select(names).slice(number - at, 1).to_pylist()
             found[number] = {name: shown(value) for name, value in row.items()}
         at += block.num_rows
         if wanted and at > wanted[-1]:

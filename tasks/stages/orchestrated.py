@@ -8,6 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from prefect import task
 from prefect.states import Cancelled as PrefectCancelled
 from prefect.states import Completed, Failed, State
+from prefect.utilities.annotations import opaque
 
 from data_contracts.errors import ApprovalPending, ContractRejected, GateNotMet, TrainwrightError
 from data_contracts.handoffs import ContractReport
@@ -56,7 +57,9 @@ def as_task(stage: Stage[P, T]) -> Callable[Concatenate[Run, P], T]:
     in_prefect = task(**task_policy(name))(stage_task)
 
     def stage_or_raise(run: Run, *args: Any) -> Any:
-        ended = in_prefect(run, *args, return_state=True).result(raise_on_failure=False)
+        # Prefect would look through all of the run for results of other tasks. It knows a hand-off as the result of the
+        # task that returned it, so the graph of the flow run has its edges.
+        ended = in_prefect(opaque(run), *map(opaque, args), return_state=True).result(raise_on_failure=False)
         if isinstance(ended, BaseException):
             raise ended
         return ended
