@@ -24,7 +24,10 @@ from typing import Any
 
 # Great Expectations needs `scipy.stats` for three expectations, `altair` for pictures that nobody sees here and `boto3`
 # for files that we read ourselves; torchmetrics imports `scipy.signal` only to restore a name of older SciPy versions.
-LATE = frozenset({"altair", "boto3", "scipy.signal", "scipy.stats"})
+# Prefect has blocks of two services here, of which a flow uses none: a sixth of the time that importing Prefect takes.
+LATE = frozenset(
+    {"altair", "boto3", "prefect.blocks.notifications", "prefect.blocks.webhook", "scipy.signal", "scipy.stats"}
+)
 # The name that torchmetrics restores if it is not there, and the package that needs it.
 _RESTORED, _NEEDS_IT = "hamming", "srmrpy"
 

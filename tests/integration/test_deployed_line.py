@@ -195,6 +195,9 @@ def test_people_recognise_what_they_see(checkout: Checkout, on_demand: dict[str,
     for task, stage in zip(tasks, STAGES, strict=True):
         assert {"team:examples", f"stage:{stage}"} <= set(task["tags"])
         assert task["state"]["type"] == "COMPLETED"
+    names = {task["id"]: task["name"].partition(" ")[0] for task in tasks}
+    edges = [sorted({names[one["id"]] for each in task["task_inputs"].values() for one in each}) for task in tasks]
+    assert edges == [[], ["validate"], ["shard"], ["train"], ["shard", "verify"], ["evaluate", "shard", "verify"]]
     pages = {page["key"]: page["data"] for page in checkout.ask("/artifacts/filter", of_run)}
     assert pages.keys() == {
         f"digits-{stage}" for stage in [*STAGES, "report", "shard-progress", "train-progress", "gang"]

@@ -189,3 +189,13 @@ def test_a_server_that_does_not_answer_is_named_without_its_password() -> None:
     assert f"http://127.0.0.1:{port}/api (from PREFECT_API_URL) does not answer" in caught.value.message
     assert "secret" not in str(caught.value)
     assert caught.value.exit_code == 5
+
+
+@pytest.mark.parametrize(("url", "reads"), [(OURS, False), (THEIRS, True)])
+def test_a_client_of_a_server_without_tls_reads_no_certificates(url: str, reads: bool) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    with temporary_settings({PREFECT_API_URL: url}):
+        settings = api.client_settings(3.0, limits=None)
+    assert ("verify" not in settings) is reads
+    assert (settings["timeout"], settings["limits"]) == (3.0, None)

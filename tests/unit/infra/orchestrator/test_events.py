@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prefect.context import FlowRunContext
 
 from infra.orchestrator import events
 
@@ -43,3 +44,16 @@ def test_a_second_execution_posts_no_second_event(silent: bool, monkeypatch: pyt
         events.post(event, resource, {}, key, pipeline="sales")
     assert len(set(server.posted)) == 3
     assert len(server.posted) == (4 if silent else 3), "a message too many is better than none"
+
+
+@pytest.mark.parametrize("deployment", [None, "d1"])
+def test_an_event_names_its_flow_run_and_deployment_without_a_question(
+    deployment: str | None,
+) -> None:
+    context = FlowRunContext.model_construct(flow_run=SimpleNamespace(id="r1", deployment_id=deployment))
+    with context:
+        assert events._own_flow_run() == {
+            "flow-run": "prefect.flow-run.r1",
+            **({"deployment": "prefect.deployment.d1"} if deployment else {}),
+        }
+    assert events._own_flow_run() == {}, "a command that is no flow run"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,28 @@ def test_outcomes_are_read_as_they_were_computed(store: Store, tmp_path: Path) -
     assert (right.unit, right.values.tolist(), right.rows.tolist()) == ("row", [1.0, 0.0, 1.0, 1.0, 0.0], [1] * 5)
     assert (loss.unit, loss.values.tolist(), loss.rows.tolist()) == ("batch", [0.5, 0.25], [3, 2])
     assert outcomes_of(store, evaluation, "hard/f1").values.tolist() == [0.25]
+
+
+def test_what_pages_read_imports_no_pandas(repository: Path, home: Path) -> None:
+    code = f"""
+import sys
+from infra.records.datasets import find_dataset
+from infra.records.evaluations import outcomes_of
+from infra.records.handoffs import read_handoff
+from infra.store import open_store
+from data_contracts.handoffs import Evaluation
+from tasks.pages.rows import rows_at
+
+store = open_store("{repository / "tests/golden/store-v1/store"}", create=False)
+sealed = store.manifest("evaluations/042cb27e80d05357ec029211c385218d0bd9d064-0")
+evaluation = read_handoff(store, sealed.ref, Evaluation)
+dataset = find_dataset(store, "datasets/05f9dcaa92a4cbeeb1262b123947299990be89e1-0")
+assert len(outcomes_of(store, evaluation, next(iter(evaluation.metrics))).values)
+assert rows_at(store, dataset, "test", [0, 1])
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr
 
 
 @pytest.mark.parametrize(
