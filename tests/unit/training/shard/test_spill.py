@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from training.shard import spill
-from training.shard.spill import Spill, Spilled
+from training.shard.spill import Spill, Spilled, batch_bytes_for
 
 SCHEMA = pa.schema([("x", pa.int64()), ("text", pa.string())])
 # Keys of few values, so that there are ties, in a few of the ranges.
@@ -83,3 +83,24 @@ def test_little_is_read_for_a_few_ranks(tmp_path, monkeypatch):
     assert len(spilled.runs) >= 7
     assert read <= 10 + 2 * len(spilled.runs)
     assert len(list(tmp_path.iterdir())) == len(spilled.runs)
+
+
+def test_rows_of_several_groups_come_together(tmp_path):
+    one = Spill(tmp_path, 10**6)
+    keys = np.array([5, 3, 4, 1, 2], np.uint64) << np.uint64(50)
+    one.put_mixed(["b", "a"], np.array([0, 1, 0, 0, 1], np.int16), keys, pa.table({"x": range(5)}))
+    one.put_mixed(["a", "c"], np.array([1, 0], np.int16), keys[:2], pa.table({"x": [5, 6]}))
+    spilled = one.close()
+    ordered = {"a": [4, 1, 6], "b": [3, 2, 0], "c": [5]}
+    assert {group: spilled.rows(group) for group in ordered} == {"a": 3, "b": 3, "c": 1}
+    schema = pa.schema([("x", pa.int64())])
+    read = {group: spilled.part(group, 0, len(x)).read(lambda rows: rows, schema) for group, x in ordered.items()}
+    assert {group: rows["x"].to_pylist() for group, rows in read.items()} == ordered
+
+
+@pytest.mark.parametrize(
+    ("all_bytes", "batch_bytes"),
+    [(0, 2**18), (2**30, 2**18), (2**32, 2**18), (2**33, 2**17), (2**34, 2**16), (2**40, 2**15)],
+)
+def test_batches_are_smaller_where_runs_are_many(all_bytes, batch_bytes):
+    assert batch_bytes_for(all_bytes, run_bytes=2**26, part_bytes=2**26) == batch_bytes
