@@ -13,9 +13,9 @@ from data_contracts.messages.gang import Joined, Launch, Meeting
 from infra.gang.environment import ADDRESS, STORE_OPTIONS
 from infra.processes.processes import kill_marked, marked_env, module_command, new_mark
 from infra.store import Lease, Store, layout, open_store
+from tests.support.warm_children import import_path
 
 TRAINING = "trainings/k-0"
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Nodes:
@@ -47,7 +47,7 @@ class Nodes:
         self.store.create_json(layout.launch(TRAINING, 0), launch.to_json())
         self.processes = []
         for node, (address, mark) in enumerate(zip(addresses, self.marks, strict=True)):
-            extra = {STORE_OPTIONS: "{}", ADDRESS: address, "PYTHONPATH": str(REPOSITORY)}
+            extra = {STORE_OPTIONS: "{}", ADDRESS: address, "PYTHONPATH": import_path()}
             command = [
                 *inside(node),
                 *module_command("infra.gang.node.supervisor", self.store.uri, TRAINING, "0", str(node)),

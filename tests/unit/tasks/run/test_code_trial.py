@@ -14,7 +14,7 @@ from tasks.run import code_trial
 from tasks.run.run import open_run
 from tests.support.tiny import MODEL, answer, trainwright, write_project
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 # Without torch, which takes seconds to import.
 NET = "from pathlib import Path\n\nHERE = Path(__file__).parent\n{body}\n\n\nclass Net: ...\n"
 

@@ -19,7 +19,7 @@ from tasks.stages.shard import dataset_key, shard
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import SPEC, write_project
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 TRANSFORM = """
 import pyarrow as pa
 import pyarrow.compute as pc

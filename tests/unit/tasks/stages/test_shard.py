@@ -20,7 +20,7 @@ from tests.support.tiny import write_project
 from training import formats
 from training.formats.schema import read_schema
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 
 
 def write(folder: Path, name: str, first: int, rows: int = 200, header: str = "id,a,b,c,label") -> None:

@@ -27,6 +27,7 @@ def started(tmp_path: Path) -> Iterator[Callable[..., Nodes]]:
         one.close()
 
 
+@pytest.mark.warm  # the other test is not: a fork has the network of the process that it is forked from
 @pytest.mark.parametrize(("nodes", "devices"), [(1, 2), (2, 1)])
 def test_a_gang_on_this_machine_listens_on_loopback_alone(
     nodes: int, devices: int, started: Callable[..., Nodes]
