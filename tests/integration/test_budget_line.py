@@ -19,9 +19,6 @@ from tasks.budgets.standing import standings
 from tasks.costs.histories import usage_of
 from tasks.costs.sums import charged
 from tests.support.tiny import MODEL, SPEC, trainwright, write_project
-from tests.support.warm_children import import_path
-
-pytestmark = pytest.mark.warm
 
 # Says when it has reached step 20, and is slow from then on while it may be.
 SLOW = """
@@ -56,13 +53,13 @@ def apply(folder: Path, hours: float) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_stopped_in_flight_and_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
+def test_it_is_stopped_in_flight_and_ends_as_if_nothing_had_been(tmp_path: Path, repository: Path) -> None:
     spec, store_path = project(tmp_path), tmp_path / "project/.trainwright"
     assert trainwright("store", "init", store_path).returncode == 0
     apply(tmp_path, hours=10)
     (tmp_path / "slow").touch()
     command = [sys.executable, "-m", "flows.cli", "run", str(spec), "--json"]
-    env = {**os.environ, "PYTHONPATH": import_path()}
+    env = {**os.environ, "PYTHONPATH": str(repository)}
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 300
     while not (tmp_path / "there").exists():

@@ -8,8 +8,6 @@ import pytest
 
 from tests.support.tiny import answer, trainwright
 
-pytestmark = pytest.mark.warm
-
 
 @pytest.mark.slow
 def test_the_short_form_is_promoted(tmp_path: Path, repository: Path) -> None:

@@ -19,8 +19,6 @@ from tests.support.digits import change_yaml, copy_digits
 from tests.support.exports import run_elsewhere
 from tests.support.tiny import answer, trainwright
 
-pytestmark = pytest.mark.warm
-
 STAGES = ("validate", "shard", "train", "verify", "evaluate", "promote")
 TENSOR = re.compile(r"tensor<uint8>\[(\d+)\]")
 

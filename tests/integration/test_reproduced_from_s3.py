@@ -16,7 +16,7 @@ from tests.support.s3 import S3Server
 from tests.support.tiny import SPEC, answer, trainwright, write_project, write_rows
 
 # Two lines, each made twice.
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400), pytest.mark.warm]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from tests.support.digits import copy_digits
 from tests.support.s3 import S3Server
 from tests.support.tiny import answer, trainwright
 
-pytestmark = [pytest.mark.slow, pytest.mark.warm]
+pytestmark = pytest.mark.slow
 
 STAGES = ["validate", "shard", "train", "verify", "evaluate", "promote"]
 KEY, SECRET = "AKIAONLYINTHESETESTS", "wJalr-only-in-these-tests-bPxRf"

@@ -64,7 +64,6 @@ def test_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.warm
 def test_a_whole_line(rclone_server: RcloneServer, tmp_path: Path) -> None:
     uri, pointers = f"s3://{rclone_server.bucket()}/tiny", f"sqlite:///{tmp_path}/names.db"
     store = {"uri": uri, "storage_options": rclone_server.options, "pointers": pointers}
