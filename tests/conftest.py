@@ -65,12 +65,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings = CODE_ROOT / "prefect.toml"
-    if settings.exists():
-        pytest.exit(f"{settings} would lead the tests to its server. Run `trainwright down`, or remove it.", 4)
     state = Path(tempfile.mkdtemp(prefix="trainwright-tests-"))
     config.stash[_state_key] = state
     config.stash[_reasons_key] = []
+    settings = CODE_ROOT / "prefect.toml"
+    if settings.exists():
+        pytest.exit(f"{settings} would lead the tests to its server. Run `trainwright down`, or remove it.", 4)
     # What collecting imports and makes stays until the end, so looking for garbage in it is lost time.
     gc.disable()
     # Beside other tests each call waits 2 to 18 ms for the disk; the processes that tests start call the real one.
