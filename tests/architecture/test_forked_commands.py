@@ -84,7 +84,8 @@ def test_prefect_reads_its_settings_when_a_command_imports_it(tmp_path: Path) ->
         (tmp_path / way).mkdir()
         done = subprocess.run(
             [sys.executable, "-c", SETTINGS, way, str(tmp_path / way)],
-            cwd=warm_cli.ROOT, capture_output=True, text=True, check=True,
+            cwd=tmp_path / way,  # the repository's root may have a prefect.toml, which commands leave there
+            env={**os.environ, "PYTHONPATH": str(warm_cli.ROOT)}, capture_output=True, text=True, check=True,
         )  # fmt: skip
         seen[way] = json.loads(done.stdout.replace(str(tmp_path / way), "HOME"))
     assert seen["held"] == seen["fresh"]
