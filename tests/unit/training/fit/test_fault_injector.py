@@ -71,7 +71,19 @@ def at(step: int) -> Any:
 
 @pytest.mark.parametrize(("checkpoints", "due"), [(1, [15, 25, 35]), (2, [25, 35]), (3, [35])])
 def test_a_fault_comes_half_way_between_two_checkpoints(checkpoints: int, due: list[int]) -> None:
-    assert [step for step in range(40) if is_due(step, planned(checkpoints=checkpoints))] == due
+    late = [after + more for after in due for more in range(5)]
+    assert [step for step in range(40) if is_due(step, planned(checkpoints=checkpoints))] == late
+
+
+@pytest.mark.parametrize(("per_batch", "asked_after"), [(1, [15, 25, 35]), (2, [16, 26, 36]), (3, [15, 27, 36])])
+def test_it_waits_once_between_two_checkpoints_whatever_steps_a_batch_takes(
+    store: Store, struck: list[str], monkeypatch: pytest.MonkeyPatch, per_batch: int, asked_after: list[int]
+) -> None:
+    one, asked = injector(store), []
+    for step in range(0, 40, per_batch):
+        monkeypatch.setattr(one, "_committed", lambda step=step: asked.append(step))
+        one.on_train_batch_start(at(step), None, None, 0)  # type: ignore[arg-type]
+    assert (asked, struck) == (asked_after, [])
 
 
 def test_it_comes_once_and_only_after_a_committed_checkpoint(store: Store, struck: list[str]) -> None:
