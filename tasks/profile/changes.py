@@ -125,7 +125,10 @@ def _fused(profile: StepProfile, train: Mapping[str, Any]) -> Change | None:
     """The optimizer as one operation, if it takes most of the module's work and the Lightning config names it."""
     work = [profile.phases.get(part, 0.0) for part in ("optimizer", "forward", "backward")]
     optimizer = train["lightning"].get("optimizer")
-    if 2 * work[0] <= sum(work) or not isinstance(optimizer, Mapping):
+    trainer = train["lightning"].get("trainer") or {}
+    # Lightning clips no gradients of a fused optimizer in mixed precision (`MixedPrecision.clip_gradients`).
+    clips = trainer.get("gradient_clip_val") and str(trainer.get("precision") or "") not in _FULL
+    if 2 * work[0] <= sum(work) or clips or not isinstance(optimizer, Mapping):
         return None
     arguments = optimizer.get("init_args") or {}
     module, _, name = str(optimizer.get("class_path")).rpartition(".")

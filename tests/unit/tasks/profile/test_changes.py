@@ -15,6 +15,7 @@ LIGHTNING: dict[str, Any] = {"model": {"class_path": "net.Net"}, "trainer": {"ma
 WITH_DATA = {**LIGHTNING, "data": {"class_path": "net.Data", "init_args": {"num_workers": 0}}}
 BUSY_DATA = {**LIGHTNING, "data": {"class_path": "net.Data", "init_args": {"num_workers": 8}}}
 HALF = {**LIGHTNING, "trainer": {"precision": "bf16-mixed"}}
+CLIPPED = {"trainer": {"precision": "bf16-mixed", "gradient_clip_val": 1.0}}
 
 LONG_STEP: dict[str, Any] = {"phases": {"optimizer": 5.0, "forward": 2.0, "backward": 2.0}}
 SHORT_STEP: dict[str, Any] = {"phases": {"optimizer": 2.0, "forward": 2.0, "backward": 2.0}}
@@ -56,6 +57,7 @@ CASES: dict[str, tuple[Bound, dict[str, Any], dict[str, Any], str, dict[str, Any
     "not most of the work": ("calls", {"lightning": optimizer("AdamW")}, SHORT_STEP, "`.compile()`", {}),
     "fused already": ("calls", {"lightning": optimizer("AdamW", fused=True)}, LONG_STEP, "`.compile()`", {}),
     "another way chosen": ("calls", {"lightning": optimizer("AdamW", foreach=True)}, LONG_STEP, "`.compile()`", {}),
+    "clipped": ("calls", {"lightning": {**optimizer("AdamW"), **CLIPPED}}, LONG_STEP, "`.compile()`", {}),
     "an optimizer that cannot": ("calls", {"lightning": optimizer("torch.optim.LBFGS")}, LONG_STEP, "`.compile()`", {}),
     "the user's optimizer": ("calls", {"lightning": optimizer("mine.Adam")}, LONG_STEP, "`.compile()`", {}),
     "an optimizer in the module": ("compute", {}, LONG_STEP, "bf16-mixed", {}),
