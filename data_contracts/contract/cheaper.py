@@ -21,9 +21,8 @@ _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.
 # A bitmap of a table with few rows may have so many bits, of others so many for each row.
 _FEW_BITS = 1 << 20
 _ROW_BITS = 64
-# DuckDB refuses larger ones, and then would leave the files to our own reader; and values are marked as int64.
+# DuckDB refuses larger ones, and then would leave the files to our own reader.
 _MOST_BITS = 10**9
-_INT64_END = 1 << 63
 
 
 def ends(one: Measure) -> tuple[Measure, Measure]:
@@ -70,7 +69,7 @@ def _kept(value: Any, bounds: tuple[tuple[str, float], ...]) -> bool:
 
 def marked(one: Measure, low: Any, high: Any, rows: int, most_bits: int) -> Measure | None:
     """The count of distinct integers by a bitmap from the least to the greatest; None if that would be too large."""
-    if type(low) is not int or type(high) is not int or high >= _INT64_END:
+    if type(low) is not int or type(high) is not int:
         return None
     if high - low >= min(max(rows * _ROW_BITS, _FEW_BITS), most_bits, _MOST_BITS):
         return None
