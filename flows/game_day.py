@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import Cancelled, TrainwrightError, from_json
+from data_contracts.errors import Cancelled, TrainwrightError, UsageError, from_json
 from data_contracts.handoffs import Checkpoint
 from data_contracts.pipeline_spec import PipelineSpec
 from infra import scratch
@@ -84,9 +84,14 @@ def _remove(uri: str, pipeline: PipelineSpec) -> None:
     if "://" not in uri:
         shutil.rmtree(uri, ignore_errors=True)
         return
-    store = open_store(uri, pipeline.store.storage_options, create=False)
+    try:
+        store = open_store(uri, pipeline.store.storage_options, create=False)
+    except UsageError:  # it could not be made, and why is being raised
+        return
     for file in store.stored():
         store.forget(file.path)
+    for leftover in store.leftovers():  # uploads of ranks that were killed: no listing shows them, and they are paid
+        store.drop(leftover)
 
 
 def carry_out(day: GameDay, store: Store, faults: Sequence[Fault]) -> list[Outcome]:

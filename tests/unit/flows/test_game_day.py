@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from data_contracts.errors import Hung, TrainwrightError
+from data_contracts.errors import Hung, TrainwrightError, UsageError
 from data_contracts.pipeline_spec import PipelineSpec
 from flows import game_day
 from flows.game_day import GameDay, _answer, carry_out, own_store, store_beside
 from infra.machine import settings
-from infra.store import open_store
+from infra.store import Store, open_store
 from tasks.gameday.faults import chosen
 from tasks.gameday.short_training import STEPS, own_overrides, shortened
+from tests.support.s3 import S3Server, s3_server  # noqa: F401
 from tests.support.tiny import SPEC
 
 
@@ -57,6 +58,36 @@ def test_the_store_is_removed_however_the_game_day_ends(
         assert fails
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "mine"]
     assert [entry["uri"] for entry in settings.known_stores()] == [mine.uri]
+
+
+def test_nothing_stays_in_the_bucket_not_even_what_a_killed_rank_had_begun_to_send(
+    s3_server: S3Server,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    uri = f"s3://{s3_server.bucket()}/team"
+    pipeline = PipelineSpec.model_validate({**SPEC, "store": {"uri": uri, "storage_options": s3_server.options}})
+    mine = open_store(uri, s3_server.options)
+    with own_store(pipeline, tmp_path, None) as store:
+        store.create("trainings/k-0/x", b"x")
+        for one in (mine, store):
+            one._backend._call("create_multipart_upload", "trainings/k-0/checkpoints/weights")
+    assert (store.stored(), store.leftovers()) == ([], [])
+    assert ([file.path for file in mine.stored()], len(mine.leftovers())) == (["store.json"], 1)
+
+
+def test_a_store_that_cannot_be_made_is_refused_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(uri: str, options: dict[str, str], *, create: bool = True) -> Store:
+        raise UsageError("It does not honour conditional writes." if create else f"There is no store at {uri}.")
+
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(game_day, "open_store", refused)
+    pipeline = PipelineSpec.model_validate({**SPEC, "store": "s3://bucket/team"})
+    with pytest.raises(UsageError, match="conditional writes"), own_store(pipeline, tmp_path, None):
+        raise AssertionError("there is no store")
 
 
 def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_ended(
