@@ -195,7 +195,8 @@ class _Training:
 
             first, uri = answer.read_text().partition("\n")[0], self.uri
             leases = self._store.list(layout.slots(uri)) if uri else []
-            end_dead_conductor(pool, json.loads(first or "{}").get("flow_run", ""), uri, leases)
+            flow_run = json.loads(first or "{}").get("flow_run", "")
+            end_dead_conductor(pool, flow_run, self._store.uri, uri, leases)
 
     def _start(self, answer: Path, printed: Path, *, fresh: bool) -> subprocess.Popen[bytes]:
         day = self._day

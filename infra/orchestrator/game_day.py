@@ -40,7 +40,7 @@ def refuse_without_consent(pool: str) -> None:
         )
 
 
-def end_dead_conductor(pool: str, flow_run: str, training: str, leases: list[str]) -> None:
+def end_dead_conductor(pool: str, flow_run: str, store: str, training: str, leases: list[str]) -> None:
     """What the reaper does for a dead run: free the slots of its gang, and end the flow runs that nobody ends now.
 
     Args:
@@ -52,6 +52,6 @@ def end_dead_conductor(pool: str, flow_run: str, training: str, leases: list[str
     with contextlib.suppress(StorageUnavailable):
         resumer = PrefectResumer(pool)
         resumer.release(leases)
-        resumer.end_nodes(training)
+        resumer.end_nodes(store, training)
     with contextlib.suppress(Exception), asking(retries=1) as client:
         client.set_flow_run_state(UUID(flow_run), Crashed(message="A game day killed its process."), force=True)

@@ -109,12 +109,12 @@ class PrefectResumer:
                 number = UUID(lease)
                 _asked(lambda client, number=number: client.release_concurrency_slots_with_lease(number))  # type: ignore[misc]
 
-    def end_nodes(self, training: str) -> None:
+    def end_nodes(self, store: str, training: str) -> None:
         """Cancel the flow runs of a dead gang's nodes that no worker has begun. StorageUnavailable."""
         from prefect.states import Cancelled
 
         def end(client: SyncPrefectClient) -> None:
-            for one in _nodes_waiting(client, training.rpartition("/")[2]):
+            for one in _nodes_waiting(client, store, training):
                 client.set_flow_run_state(one.id, Cancelled(message="Its conductor died."), force=True)
 
         _asked(end)
@@ -199,7 +199,8 @@ def _by_key(client: SyncPrefectClient, key: str) -> FlowRun | None:
     return next(iter(client.read_flow_runs(flow_run_filter=wanted, limit=1)), None)
 
 
-def _nodes_waiting(client: SyncPrefectClient, gang: str) -> list[FlowRun]:
+def _nodes_waiting(client: SyncPrefectClient, store: str, training: str) -> list[FlowRun]:
+    """The nodes of a gang that no worker has begun. Gangs of other stores and runs may have the same tag."""
     from prefect.client.schemas.filters import (
         FlowRunFilter,
         FlowRunFilterState,
@@ -209,9 +210,10 @@ def _nodes_waiting(client: SyncPrefectClient, gang: str) -> list[FlowRun]:
     from prefect.client.schemas.objects import StateType
 
     waits = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED, StateType.PENDING]))
-    return client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[f"training:{gang}"]), state=waits)
-    )
+    tags = FlowRunFilterTags(all_=[f"training:{training.rpartition('/')[2]}"])
+    found = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags, state=waits))
+    asked = store, training
+    return [one for one in found if (one.parameters.get("store"), one.parameters.get("training")) == asked]
 
 
 def _pool(client: SyncPrefectClient, name: str) -> Any:

@@ -49,7 +49,7 @@ class Resumer(Protocol):
     def release(self, leases: list[str]) -> None:
         """Free the slots of a dead gang at once; they are free by themselves after a while."""
 
-    def end_nodes(self, training: str) -> None:
+    def end_nodes(self, store: str, training: str) -> None:
         """Cancel the flow runs of a dead gang's nodes that no worker has begun."""
 
     def gave_up(self, run_id: str, pipeline: str, flow_run: str | None, sentence: str) -> None:
@@ -247,7 +247,7 @@ class _Dead:
                 lease.release()
                 with contextlib.suppress(Interrupted):  # slots are free by themselves later, and nodes see the token
                     self.resumer.release(self.store.list(layout.slots(training)))
-                    self.resumer.end_nodes(training)
+                    self.resumer.end_nodes(self.store.uri, training)
 
     def _trainings(self) -> Iterable[str]:
         """The directories with a lease of their own: of trainings, and of the run's jobs on nodes elsewhere."""

@@ -41,7 +41,7 @@ class Prefect:
     def release(self, leases: list[str]) -> None:
         self.released += leases
 
-    def end_nodes(self, training: str) -> None:
+    def end_nodes(self, store: str, training: str) -> None:
         self.ended.append(training)
 
     def gave_up(self, run_id: str, pipeline: str, flow_run: str | None, sentence: str) -> None:

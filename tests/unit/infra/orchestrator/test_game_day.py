@@ -22,7 +22,7 @@ class Server:
     """Its variable, and what it was told; away if `variable` is an exception."""
 
     def __init__(self, variable: Any = None) -> None:
-        self.variable, self.told = variable, list[Any]()
+        self.variable, self.told, self.nodes = variable, list[Any](), list[Any]()
 
     def read_work_pool(self, name: str) -> Any:
         return SimpleNamespace(name=name)
@@ -36,7 +36,7 @@ class Server:
         self.told.append(("released", lease))
 
     def read_flow_runs(self, **_: Any) -> list[Any]:
-        return []
+        return self.nodes
 
     def set_flow_run_state(self, flow_run: UUID, state: Any, force: bool = False) -> None:
         self.told.append((state.type.value, flow_run))
@@ -83,5 +83,17 @@ def test_the_slots_of_a_killed_conductor_are_freed_and_its_flow_run_ends(
     flow_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(Server(), monkeypatch)
-    end_dead_conductor("gpu", flow_run, "trainings/k-0", [str(LEASE)])
+    end_dead_conductor("gpu", flow_run, "/s", "trainings/k-0", [str(LEASE)])
     assert server.told == [("released", LEASE), *([("CRASHED", RUN)] if flow_run else [])]
+
+
+def test_nodes_that_wait_for_a_gang_of_another_store_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A training's key does not say where it ran, and a tag has the last part of its path alone."""
+    server = serve(Server(), monkeypatch)
+    places = [("/s", "trainings/k-0"), ("/other", "trainings/k-0"), ("/s", "runs/r/errands/k-0")]
+    server.nodes = [
+        SimpleNamespace(id=UUID(int=10 + n), parameters={"store": store, "training": training})
+        for n, (store, training) in enumerate(places)
+    ]
+    resuming.PrefectResumer("gpu").end_nodes("/s", "trainings/k-0")
+    assert server.told == [("CANCELLED", UUID(int=10))]
