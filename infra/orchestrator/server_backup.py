@@ -43,6 +43,7 @@ def back_up(folder: Path) -> ServerBackup:
     dump = folder / DUMP
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)  # it may have been there, empty; another user's is refused
         _dump(dump)
         backup = ServerBackup(
             made=made,
@@ -109,7 +110,7 @@ def read(folder: Path) -> ServerBackup:
         ) from None
     except UsageError as error:
         raise UsageError(f"{path}: {error.message}", remedy=error.remedy) from error
-    except (OSError, ValueError, ValidationError) as error:
+    except (OSError, ValueError, RecursionError, ValidationError) as error:
         raise CorruptError(f"{path} is not the record of a backup.", remedy="Use another backup.") from error
 
 

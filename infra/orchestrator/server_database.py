@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import StorageUnavailable, UsageError
 
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
+    from prefect.settings.models.server.database import SQLAlchemyTLSSettings
 
 _UPGRADE = "prefect server database upgrade --yes"
 # Any number that no other program takes in this database.
@@ -105,8 +106,10 @@ def connection() -> dict[str, str]:
     """The variables by which PostgreSQL's programs find Prefect's database; UsageError if it is another kind."""
     from prefect.settings import get_current_settings
 
-    url = get_current_settings().server.database.connection_url
-    return variables_of(url.get_secret_value() if url else "")
+    database = get_current_settings().server.database
+    url = database.connection_url
+    tls = database.sqlalchemy.connect_args.tls
+    return {**variables_of(url.get_secret_value() if url else ""), **variables_of_tls(tls)}
 
 
 def variables_of(url: str) -> dict[str, str]:
@@ -119,20 +122,37 @@ def variables_of(url: str) -> dict[str, str]:
 
     try:
         parts = make_url(url)
+        # What SQLAlchemy connects with: parts after the `?` come before those in front of it.
+        given = parts.get_dialect()().create_connect_args(parts)[1]
     except (ArgumentError, ValueError):
-        parts = None
-    if parts is None or parts.get_backend_name() != "postgresql" or not parts.database:
+        parts, given = None, {}
+    if parts is None or parts.get_backend_name() != "postgresql" or not given.get("database"):
         raise UsageError(
             "PREFECT_SERVER_DATABASE_CONNECTION_URL names no PostgreSQL database, such as "
             "postgresql+asyncpg://USER:PASSWORD@HOST/NAME."
         )
-    named: Mapping[str, str | None] = {
-        "PGHOST": parts.host,
-        "PGPORT": str(parts.port) if parts.port else None,
-        "PGUSER": parts.username,
-        "PGPASSWORD": parts.password and str(parts.password),
-        "PGDATABASE": parts.database,
-        "PGSSLMODE": next((str(parts.query[name]) for name in ("ssl", "sslmode") if name in parts.query), None),
+    named: Mapping[str, Any] = {
+        "PGHOST": given.get("host"),
+        "PGPORT": given.get("port"),
+        "PGUSER": given.get("user"),
+        "PGPASSWORD": given.get("password"),
+        "PGDATABASE": given["database"],
+        "PGSSLMODE": given.get("ssl") or given.get("sslmode"),
+    }
+    several = {name: value if isinstance(value, list | tuple) else [value] for name, value in named.items() if value}
+    return {name: ",".join(map(str, values)) for name, values in several.items()}
+
+
+def variables_of_tls(tls: SQLAlchemyTLSSettings) -> dict[str, str]:
+    """The variables by which PostgreSQL's programs check the server as Prefect does with these settings."""
+    if not tls.enabled:
+        return {}
+    named = {
+        "PGSSLMODE": "verify-full" if tls.check_hostname else "verify-ca",
+        # Without a file, the certificates that the system trusts; programs before PostgreSQL 16 refuse the word.
+        "PGSSLROOTCERT": tls.ca_file or "system",
+        "PGSSLCERT": tls.cert_file,
+        "PGSSLKEY": tls.key_file,
     }
     return {name: value for name, value in named.items() if value}
 

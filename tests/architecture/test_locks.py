@@ -94,3 +94,5 @@ def test_the_image_installs_from_them_with_every_hash_checked(repository: Path) 
     assert checkout.endswith("--no-deps --no-build-isolation -e .")
     ignored = (repository / "infra/docker/Dockerfile.dockerignore").read_text().split()
     assert {"tests", "benchmarks", ".git", ".env", "**/*.pem"} <= set(ignored)
+    # Where docs/team-server.md has secrets and backups written.
+    assert {"**/.env", "**/*.env", "**/*.dump", "**/backups"} <= set(ignored)

@@ -63,6 +63,7 @@ def test_a_backup_of_another_version_and_a_database_in_use(
         (None, UsageError, "holds no whole backup: backup.json, which is written last, is missing"),
         ("{", CorruptError, "is not the record of a backup"),
         ("[]", CorruptError, "is not the record of a backup"),
+        ("[" * 100_000, CorruptError, "is not the record of a backup"),
         ('{"schema_version": 1}', CorruptError, "is not the record of a backup"),
         ('{"schema_version": 2, "new": 1}', UsageError, "has schema 2, newer than the 1 that this Trainwright reads"),
     ],
@@ -99,6 +100,15 @@ def test_a_backup_needs_a_new_folder_and_tables(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(UsageError, match="no tables of Prefect, so there is nothing to back up"):
         back_up(tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.usefixtures("database")
+def test_a_folder_that_was_there_is_closed_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_backup, "_dump", lambda path: path.write_bytes(b"dump"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty").chmod(0o777)
+    back_up(tmp_path / "empty")
+    assert (tmp_path / "empty").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.usefixtures("database")

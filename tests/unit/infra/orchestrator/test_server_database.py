@@ -6,7 +6,7 @@ import pytest
 
 from data_contracts.errors import UsageError
 from infra.orchestrator import server_database
-from infra.orchestrator.server_database import Database, check_schema, variables_of
+from infra.orchestrator.server_database import Database, check_schema, variables_of, variables_of_tls
 
 
 @pytest.mark.parametrize(
@@ -17,12 +17,31 @@ from infra.orchestrator.server_database import Database, check_schema, variables
             {"PGHOST": "db", "PGPORT": "5433", "PGUSER": "me", "PGPASSWORD": "p@ss", "PGDATABASE": "prefect",
              "PGSSLMODE": "require"},
         ),
+        (
+            "postgresql+asyncpg:///prefect?host=/run/db&port=5433&user=me&password=p%40ss",
+            {"PGHOST": "/run/db", "PGPORT": "5433", "PGUSER": "me", "PGPASSWORD": "p@ss", "PGDATABASE": "prefect"},
+        ),
+        (
+            "postgresql+asyncpg://me@/prefect?host=one:5433&host=two:5434",
+            {"PGHOST": "one,two", "PGPORT": "5433,5434", "PGUSER": "me", "PGDATABASE": "prefect"},
+        ),
         ("postgresql+asyncpg:///prefect", {"PGDATABASE": "prefect"}),
         ("postgresql+asyncpg://me@db/prefect", {"PGHOST": "db", "PGUSER": "me", "PGDATABASE": "prefect"}),
     ],
 )  # fmt: skip
 def test_the_database_of_an_address(url: str, expected: dict[str, str]) -> None:
     assert variables_of(url) == expected
+
+
+def test_programs_check_the_server_as_prefect_does() -> None:
+    from prefect.settings.models.server.database import SQLAlchemyTLSSettings as Tls
+
+    assert variables_of_tls(Tls(enabled=False, ca_file="/ca.pem")) == {}
+    assert variables_of_tls(Tls(enabled=True)) == {"PGSSLMODE": "verify-full", "PGSSLROOTCERT": "system"}
+    given = Tls(enabled=True, check_hostname=False, ca_file="/ca.pem", cert_file="/me.pem", key_file="/me.key")
+    assert variables_of_tls(given) == {
+        "PGSSLMODE": "verify-ca", "PGSSLROOTCERT": "/ca.pem", "PGSSLCERT": "/me.pem", "PGSSLKEY": "/me.key",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
