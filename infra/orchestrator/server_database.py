@@ -14,6 +14,7 @@ from data_contracts.errors import StorageUnavailable, UsageError
 
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
+    from prefect.settings.models.server import ServerSettings
     from prefect.settings.models.server.database import SQLAlchemyTLSSettings
 
 _UPGRADE = "prefect server database upgrade --yes"
@@ -104,12 +105,26 @@ def is_known(schema: str) -> bool:
 
 def connection() -> dict[str, str]:
     """The variables by which PostgreSQL's programs find Prefect's database; UsageError if it is another kind."""
-    from prefect.settings import get_current_settings
-
-    database = get_current_settings().server.database
+    database = server_settings().database
     url = database.connection_url
     tls = database.sqlalchemy.connect_args.tls
     return {**variables_of(url.get_secret_value() if url else ""), **variables_of_tls(tls)}
+
+
+def server_settings() -> ServerSettings:
+    """Prefect's settings of a server; UsageError if it cannot read one, whose value is not shown."""
+    from pydantic import ValidationError
+
+    try:
+        from prefect.settings import get_current_settings
+
+        return get_current_settings().server
+    except ValidationError as error:
+        names = ", ".join(".".join(map(str, one["loc"])) for one in error.errors(include_input=False))
+        raise UsageError(
+            f"Prefect cannot read a setting of this process: {names} of {error.title}.",
+            remedy="Correct it in the environment (PREFECT_…) or in the Prefect profile.",
+        ) from None
 
 
 def variables_of(url: str) -> dict[str, str]:

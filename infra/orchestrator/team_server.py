@@ -90,9 +90,9 @@ def read_settings() -> Settings:
     """The settings of Prefect in this process, which is not imported before, for a team's server."""
     assert "prefect.settings" not in sys.modules, "Prefect was imported before it was told what a team's server needs"
     os.environ.update(environment(os.environ))
-    from prefect.settings import get_current_settings
+    from infra.orchestrator.server_database import server_settings
 
-    server = get_current_settings().server
+    server = server_settings()
     return Settings(
         host=server.api.host,
         port=server.api.port,
@@ -134,7 +134,7 @@ def check(settings: Settings) -> None:
             f"{AUTH} has a password of {len(password)} characters, and {LEAST_PASSWORD} are the least.",
             remedy=_MAKE_ONE,
         )
-    if urlsplit(settings.database).scheme != "postgresql+asyncpg":
+    if settings.database.partition(":")[0] != "postgresql+asyncpg":
         raise UsageError(
             f"{DATABASE} names no PostgreSQL database, such as postgresql+asyncpg://USER:PASSWORD@HOST/NAME.",
             remedy="For a server of your own on this machine, without PostgreSQL: `trainwright up`.",

@@ -101,6 +101,22 @@ def test_all_that_prefect_keeps_in_memory_goes_to_redis() -> None:
     ]
 
 
+def test_a_setting_that_prefect_cannot_read_is_named_without_its_value() -> None:
+    asked = (
+        "from data_contracts.errors import UsageError\n"
+        "from infra.orchestrator.team_server import read_settings\n"
+        "try: read_settings()\n"
+        "except UsageError as error: print(error)"
+    )
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    answer = subprocess.run(
+        [sys.executable, "-c", asked],
+        env={**kept, "PREFECT_SERVER_API_PORT": "secret"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "port of ServerAPISettings" in answer.stdout
+    assert "secret" not in answer.stdout
+
+
 def test_settings_of_a_profile_count_too(tmp_path: Path, repository: Path) -> None:
     profiles = tmp_path / "profiles.toml"
     profiles.write_text(
