@@ -143,7 +143,7 @@ KILLED = """
 import os, signal, sys
 from infra.store import open_store
 from tasks.run.reaping import reap
-from tests.unit.tasks.run.test_reaping import Prefect
+from tests.support.reaped import Prefect
 
 class Struck(Prefect):
     def resume(self, *_):
