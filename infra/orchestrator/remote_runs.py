@@ -64,7 +64,7 @@ class Ended:
     """How a remote run ended.
 
     Attributes:
-        flow_run: the one that carried it out last.
+        flow_run: the one that carried it out last, as it is then.
         report: None if it left none.
     """
 
@@ -82,22 +82,26 @@ def follow(flow_run: FlowRun) -> Ended:
         Interrupted: the flow run was deleted meanwhile.
         StorageUnavailable: the server has been unreachable for too long; the flow run continues.
     """
-    state = None
+    is_over = False
     try:
         while True:
-            state = wait(flow_run)
+            flow_run, state = wait(flow_run)
+            is_over = True
             report = _asked(lambda client, run=flow_run: read_ci_report(client, run.id))  # type: ignore[misc]
             resumed = _resumed(flow_run) if report is None and state.is_crashed() else None
             if resumed is None:
                 return Ended(flow_run, state, report)
-            flow_run, state = resumed, None
+            flow_run, is_over = resumed, False
     except KeyboardInterrupt:
-        cancel(flow_run, is_dead=state is not None)
+        cancel(flow_run, is_dead=is_over)
         raise
 
 
-def wait(flow_run: FlowRun) -> State:
-    """The final state of a flow run, or the one in which it waits for a person; raises as `follow` does."""
+def wait(flow_run: FlowRun) -> tuple[FlowRun, State]:
+    """A flow run at its end, or when it waits for a person, and its state; raises as `follow` does.
+
+    Only then its name has its run: that is opened long after the flow run was made.
+    """
     outage = Outage()
     return _asked(lambda client: _followed(client, flow_run, outage), outage)
 
@@ -122,9 +126,9 @@ def _asked(question: Callable[[SyncPrefectClient], T], outage: Outage | None = N
 def _resumed(flow_run: FlowRun) -> FlowRun | None:
     """The flow run that continues one whose process died: itself, executed again, or another.
 
-    None if nobody resumes it within REAPED_S; at once if there is no reaper.
+    None if nobody resumes it within REAPED_S; at once if there is no reaper, or it died before it opened its run.
     """
-    if not _asked(_is_reaped):
+    if not run_ids_of(flow_run) or not _asked(_is_reaped):
         return None
     log.info("The remote run's process died; waiting up to %.0f s for the reaper to have it resumed.", REAPED_S)
     deadline = time.monotonic() + REAPED_S
@@ -152,17 +156,18 @@ def _continued(client: SyncPrefectClient, flow_run: FlowRun) -> FlowRun | None:
     return resumption_of(client, current)
 
 
-def _followed(client: SyncPrefectClient, flow_run: FlowRun, outage: Outage) -> State:
-    """The state that ends the wait; each state on the way is logged. Raises what the client raises."""
+def _followed(client: SyncPrefectClient, flow_run: FlowRun, outage: Outage) -> tuple[FlowRun, State]:
+    """The flow run in the state that ends the wait; each state on the way is logged. Raises what the client raises."""
     shown = ""
     while True:
-        state = _current(client, flow_run).state
+        current = _current(client, flow_run)
+        state = current.state
         outage.answered()
         if state is not None and state.name != shown:
             shown = state.name or ""
             log.info("the remote run is %s", shown)
         if state is not None and (state.is_final() or state.is_paused()):
-            return state
+            return current, state
         time.sleep(ASK_S)
 
 

@@ -33,6 +33,7 @@ class Client:
     def __init__(self, *answers: Any, deployment: Any = None) -> None:
         self.answers, self.deployment, self.done = list(answers), deployment, []  # type: ignore[var-annotated]
         self.reapers, self.resumptions, self.reports = [], [], {}  # type: ignore[var-annotated]
+        self.named = f"calm-owl {RUN_ID}"
 
     def read_deployment_by_name(self, name: str) -> Any:
         if self.deployment is None:
@@ -47,7 +48,7 @@ class Client:
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
-        return SimpleNamespace(id=flow_run, name=f"calm-owl {RUN_ID}", parameters={}, state=answer)
+        return SimpleNamespace(id=flow_run, name=self.named, parameters={}, state=answer)
 
     def read_deployments(self, **_: Any) -> list[Any]:
         return self.reapers
@@ -111,7 +112,7 @@ def test_no_worker_is_refused_and_else_a_tagged_run_begins_once(monkeypatch: pyt
 @pytest.mark.parametrize("end", [state("COMPLETED", "Promoted"), state("PAUSED", "Suspended"), state("CRASHED")])
 def test_the_wait_ends_with_a_final_state_or_a_question_and_outlasts_an_outage(end: State, server: Client) -> None:
     server.answers = [None, state("SCHEDULED"), httpx.ConnectError("away"), state("RUNNING"), end]
-    assert remote_runs.wait(RUN) is end
+    assert remote_runs.wait(RUN)[1] is end
     assert server.answers == []
 
 
@@ -176,7 +177,8 @@ def test_a_flow_run_that_resumes_a_crashed_run_is_followed_and_an_older_one_is_n
     server.resumptions = [after, before]
     server.reports = {after.id: "its report"}
     server.answers = [CRASHED, CRASHED, DONE]
-    assert remote_runs.follow(RUN) == remote_runs.Ended(after, DONE, "its report")  # type: ignore[arg-type]
+    ended = remote_runs.follow(RUN)
+    assert (ended.flow_run.id, ended.state, ended.report) == (after.id, DONE, "its report")
     server.resumptions, server.answers = [before], [CRASHED]
     assert remote_runs._continued(server, RUN) is None  # type: ignore[arg-type]
 
@@ -194,7 +196,11 @@ def test_a_crash_that_nobody_resumes_ends_the_wait(
     error = remote_runs.without_report(ended)
     assert (ended.state, ended.report, server.answers) == (CRASHED, None, [])
     assert "its process died, and nobody resumed it" in str(error)
-    assert error.details["flow_run"] == str(RUN.id)
+    assert (error.details["flow_run"], error.details["run_id"]) == (str(RUN.id), RUN_ID)
+    # It waits for nobody where there is no run yet that a reaper could find.
+    monkeypatch.setattr(remote_runs, "REAPED_S", 300.0)
+    server.named, server.reapers, server.answers = "calm-owl", [REAPER], [CRASHED]
+    assert remote_runs.follow(RUN).state is CRASHED
 
 
 @pytest.mark.parametrize(
