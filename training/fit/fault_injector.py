@@ -128,10 +128,11 @@ def inject(name: FaultName, supervisor: int) -> None:
 
 
 def checked_supervisor(pid: int) -> int:
-    """The process id of this node's supervisor; TrainwrightError if this rank does not descend from it."""
+    """The process id of this node's supervisor; TrainwrightError if it did not start this rank's torchrun."""
     import psutil
 
-    if pid not in {process.pid for process in psutil.Process().parents()}:
+    # The parent is torchrun. Above the supervisor are processes of others, such as a worker.
+    if [process.pid for process in psutil.Process().parents()[1:2]] != [pid]:
         raise TrainwrightError(f"game day: process {pid} is not the supervisor of the rank in process {os.getpid()}.")
     return pid
 

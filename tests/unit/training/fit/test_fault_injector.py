@@ -145,10 +145,14 @@ def test_a_signal_goes_to_this_rank_or_to_its_supervisor(name: FaultName, monkey
     assert SIGNALS.keys() == expected.keys()
 
 
-def test_a_process_that_is_not_above_this_one_is_no_supervisor() -> None:
-    assert checked_supervisor(os.getppid()) == os.getppid()
-    with pytest.raises(TrainwrightError, match="is not the supervisor of the rank"):
-        checked_supervisor(os.getpid())
+def test_only_what_started_the_ranks_torchrun_is_its_supervisor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record that somebody changed in the store could name the worker, which others' runs need."""
+    torchrun, supervisor, worker, init = (SimpleNamespace(pid=pid) for pid in (12, 11, 10, 1))
+    monkeypatch.setattr("psutil.Process.parents", lambda self: [torchrun, supervisor, worker, init])
+    assert checked_supervisor(11) == 11
+    for pid in (12, 10, 1, 13):
+        with pytest.raises(TrainwrightError, match="is not the supervisor of the rank"):
+            checked_supervisor(pid)
 
 
 def test_one_bit_of_the_largest_file_is_flipped(store: Store) -> None:
