@@ -10,7 +10,8 @@ from infra.store import layout
 from infra.store.store import Store
 from infra.store.writer import Writer
 
-TRIES = 5
+# Of processes that seal at once, one succeeds at each attempt: a backfill of many windows meets in one key.
+TRIES = 32
 
 
 def seal_attempt(store: Store, area: str, key: str, fill: Callable[[Writer], Ref]) -> Ref:

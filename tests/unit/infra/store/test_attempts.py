@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -61,6 +62,21 @@ def test_what_a_killed_process_left_is_completed_or_passed_over(store: Store) ->
     assert store.newest("contracts", "other") == ref
 
 
+def test_many_that_begin_together_are_all_sealed(store: Store) -> None:
+    begin, sealed = threading.Barrier(12), []
+
+    def one(number: int) -> None:
+        begin.wait()
+        sealed.append(seal_attempt(store, "contracts", "k", filling({"a": b"%d" % number})).uri)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(sealed)) == 12
+
+
 def test_it_ends_where_each_attempt_holds_other_content(store: Store) -> None:
     met: list[str] = []
 
@@ -70,6 +86,6 @@ def test_it_ends_where_each_attempt_holds_other_content(store: Store) -> None:
         writer.put("a", b"1")
         raise AssertionError
 
-    with pytest.raises(CorruptError, match="contracts/k-4/a exists already with other bytes"):
+    with pytest.raises(CorruptError, match=f"contracts/k-{TRIES - 1}/a exists already with other bytes"):
         seal_attempt(store, "contracts", "k", fill)
     assert met == [f"contracts/k-{n}" for n in range(TRIES)]
