@@ -18,7 +18,7 @@ from data_contracts.price_book import Currency
 from data_contracts.records import HandOff, Record
 
 VERSION = 1
-# The type of the bytes that a signed edition signs, in the envelope around them.
+# The type of the bytes that a signed version signs, in the envelope around them.
 RULES_TYPE = "application/vnd.trainwright.edition+json"
 EVERY_S = 60.0
 

@@ -31,8 +31,8 @@ log = logging.getLogger("trainwright")
 def newest_rules(store: Store, kind: Kind) -> RulesVersion | None:
     """The version that holds; None if there is none.
 
-    It is the last before a gap, so a file that somebody puts under a high number does not block the budgets. Whoever
-    makes a gap can do no more than who deletes the newest versions.
+    It is the last before a gap, so a file that somebody puts under a high number does not block the budgets. By making
+    a gap, a writer of the store achieves no more than by deleting the newest versions.
 
     CorruptError if it is damaged, the first one is missing, or this process has a key that did not sign it.
     """

@@ -86,7 +86,7 @@ def check_schema() -> None:
 def register_blocks() -> None:
     """Tell the database which types of blocks the installed Prefect has, one server after the other.
 
-    Two servers that do so at once, as Prefect does when it starts, end with a key that exists twice.
+    If two servers do so at once, as Prefect does when it starts, one of them ends: its key exists already.
     """
     asyncio.run(_register_blocks())
 

@@ -31,7 +31,7 @@ _ALWAYS = {
     "DO_NOT_TRACK": "1",
     # A server that migrates when it starts does so before anybody has made a backup.
     "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "false",
-    # Two servers that do so at once, end with a key that exists twice (`register_blocks`).
+    # If two servers do so at once, one of them ends (`register_blocks`).
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
     # By default leases are in the server's memory: after a restart it would count their slots for ever.
     "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",

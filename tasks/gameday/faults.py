@@ -10,9 +10,9 @@ from data_contracts.pipeline_spec import PipelineSpec
 
 # The training of a game day: its steps, and the steps between two checkpoints.
 STEPS, EVERY_STEPS = 40, 10
-# A fault must wait less for a checkpoint than a rank may stand still.
+# How long a fault waits for a checkpoint: less than a rank may stand still.
 WAIT_S = 20.0
-# How much later than the limit of docs/recovery.md the end of a hung rank may be noticed.
+# How much later than `train.hang_timeout_s` a hung rank may be noticed.
 HANG_MARGIN_S = 15.0
 
 

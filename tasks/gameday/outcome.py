@@ -1,4 +1,4 @@
-"""The verdict on one fault of a game day, and the report of them all."""
+"""The verdict on each fault of a game day, and whether every promise was kept; pure functions."""
 
 from __future__ import annotations
 

@@ -40,10 +40,10 @@ class WatchedRun:
         self._heard: dict[int, float] = {}
         self._progress: TrainingProgress | None = None
         self._restarts: Counter[str] = Counter(dict.fromkeys(_RETRIED, 0))
-        # A training's nodes were first heard at; 0.0: not yet.
+        # When the training's first node was heard; 0.0: not yet.
         self._training_at = 0.0
         self._commits, self._checkpoint, self._checkpoint_at = 0, -1, 0.0
-        # Of the generations before this one.
+        # In the generations before this one.
         self._failed_saves = 0
         self._waited_s = 0.0
         self._waiting_since: float | None = None

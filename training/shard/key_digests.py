@@ -71,14 +71,14 @@ def _typed(values: pa.Array, index: int) -> pa.Array:
         return _lettered(b"s", values)
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
         return _lettered(b"b", values)
-    return pa.array(_seldom(values, index), pa.large_binary())
+    return pa.array(_typed_one_by_one(values, index), pa.large_binary())
 
 
 def _lettered(letter: bytes, values: pa.Array) -> pa.Array:
     return _joined(pa.scalar(letter, pa.large_binary()), values.cast(pa.large_binary()))
 
 
-def _seldom(values: pa.Array, index: int) -> list[bytes]:
+def _typed_one_by_one(values: pa.Array, index: int) -> list[bytes]:
     """`_typed` for types that are seldom keys, value by value."""
     type_ = values.type
     if pa.types.is_floating(type_):

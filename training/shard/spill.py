@@ -1,11 +1,10 @@
 """Takes rows under (group, 64-bit key), and reads them back in the order of their keys, in bounded memory.
 
-This is an external merge sort. Rows wait until a *run* is full; a run is sorted by group and range and written as an
-Arrow file of small batches, whose first ranges are remembered. A run is sorted by key *range* (the key's top 16 bits)
-only. Counts per range say which range holds the rows of any ranks, so a reader takes only those batches of every run,
-and sorts them by the whole key. Keys are digests or draws, so the ranges are even. Rows of one key keep the order in
-which they were put in, if `merge` gets the parts in that order. While everything fits, runs stay in memory; their place
-changes no result.
+This is an external merge sort. Rows wait until a *run* is full. A run is sorted by group and key *range* (the key's
+top 16 bits), and written as an Arrow file of small batches, whose first ranges are remembered. Counts per range say
+which range holds the rows of any ranks, so a reader takes only those batches of every run, and sorts them by the whole
+key. Keys are digests or draws, so the ranges are even. Rows of one key keep the order in which they were put in, if
+`merge` gets the parts in that order. While everything fits, runs stay in memory; their place changes no result.
 """
 
 from __future__ import annotations
