@@ -43,14 +43,14 @@ class GameDay:
     """What a game day is asked for.
 
     Attributes:
-        spec: the spec's path; overrides: with those of the game day itself.
+        spec_path: of the YAML file; overrides: with those of the game day itself.
         until: when it ends, on the monotonic clock.
     """
 
-    spec: str
+    spec_path: str
     overrides: Sequence[str]
     window: str | None
-    pipeline: PipelineSpec
+    spec: PipelineSpec
     until: float
 
 
@@ -124,12 +124,12 @@ def _struck(day: GameDay, store: Store, fault: Fault, baseline: Checkpoint) -> O
     except TrainwrightError as error:
         failure = f"{error.cause}: {error.message}"
     same = None
-    if checkpoint is not None and keeps_weights(day.pipeline):
+    if checkpoint is not None and keeps_weights(day.spec):
         same = first_difference((store, store), (baseline.ref, checkpoint.ref)) is None
     times = read_timeline(store, training.uri, fault.causes) if training.uri else None
     if times is None:
         return not_tried(fault, failure)
-    train = day.pipeline.train
+    train = day.spec.train
     limit_s = fault.limit_s(train.hang_timeout_s)
     return judged(fault, times, failure=failure, limit_s=limit_s, nodes=train.nodes, same_weights=same)
 
@@ -190,7 +190,7 @@ class _Training:
         """Kill the conductor; on a work pool, end what the server lists as running for it."""
         process.kill()
         process.wait()
-        if (pool := self._day.pipeline.train.pool) is not None:
+        if (pool := self._day.spec.train.pool) is not None:
             from infra.orchestrator.game_day import end_dead_conductor
 
             first, uri = answer.read_text().partition("\n")[0], self.uri
@@ -200,9 +200,9 @@ class _Training:
 
     def _start(self, answer: Path, printed: Path, *, fresh: bool) -> subprocess.Popen[bytes]:
         day = self._day
-        planned = None if self._fault is None else self._fault.planned(day.pipeline.train.hang_timeout_s)
+        planned = None if self._fault is None else self._fault.planned(day.spec.train.hang_timeout_s)
         asked: dict[str, Any] = {
-            "spec": day.spec,
+            "spec": day.spec_path,
             "overrides": list(day.overrides),
             "window": day.window,
             "store": self._store.uri,

@@ -21,7 +21,7 @@ from data_contracts.messages.gang import Joined, NodeExit
 from infra.gang.environment import ADDRESS, STORE_OPTIONS, store_options
 from infra.gang.node.address import own_address
 from infra.gang.node.local import LocalNode
-from infra.orchestrator.flow_engine import prompt
+from infra.orchestrator.flow_engine import without_waits
 from infra.records.nodes import this_node
 from infra.store import layout, open_store
 
@@ -29,7 +29,7 @@ POLL_S = 0.1
 log = logging.getLogger("trainwright")
 
 
-@prompt
+@without_waits
 @flow(name="node", retries=0)
 def node(store: str, training: str, generation: int, node: int) -> State:
     """Run one node of a generation until it ends.

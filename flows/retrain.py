@@ -15,7 +15,7 @@ from flows.stages import stages
 from flows.start_hour import wait_for_hour
 from flows.turns import first_turn, in_turn, work_in_turn
 from infra.orchestrator.cancelling import cancellable
-from infra.orchestrator.flow_engine import prompt
+from infra.orchestrator.flow_engine import without_waits
 from tasks.budgets.spending import admit, refuse_over, within_budgets
 from tasks.pages.run_report_page import keep_page
 from tasks.run.attach import attach
@@ -40,7 +40,7 @@ LINE = {
 REPORTED = {"dataset": "shard", "checkpoint": "verify", "evaluation": "evaluate", "receipt": "promote"}
 
 
-@prompt
+@without_waits
 @flow(name="retrain", flow_run_name=flow_name)
 def retrain(
     spec: str,
@@ -72,7 +72,7 @@ def retrain(
     return in_turn(first_turn(spec, set, store, key), lambda: end_of(opened, line))
 
 
-@prompt
+@without_waits
 @flow(name="resume", flow_run_name="resume-{run_id}")
 def resume(run_id: str, store: str | None = None, from_step: int | None = None) -> State:
     """Continue a run that was stopped or failed: its inputs stay as they were resolved.

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from data_contracts.contract.duck import Resources
-from data_contracts.contract.measures import Measure
+from data_contracts.contract.measures import Measure, MeasuredValues
 from data_contracts.errors import OutOfMemory
 
 if TYPE_CHECKING:
     import duckdb
-
-Found = dict[Measure, Any]
 
 
 def grouped(measures: Iterable[Measure], by: Callable[[Measure], object]) -> Iterable[list[Measure]]:
@@ -26,7 +24,9 @@ def grouped(measures: Iterable[Measure], by: Callable[[Measure], object]) -> Ite
     return groups.values()
 
 
-def answered(connection: duckdb.DuckDBPyConnection, measures: list[Measure], rows: str, names: dict[str, str]) -> Found:
+def query_values(
+    connection: duckdb.DuckDBPyConnection, measures: list[Measure], rows: str, names: dict[str, str]
+) -> MeasuredValues:
     """What the measures, which are over the same rows, have as values.
 
     Args:
@@ -39,11 +39,11 @@ def answered(connection: duckdb.DuckDBPyConnection, measures: list[Measure], row
     asked = [(one, {"n": "n", "rows": f"({rows})", **words_of(one, names)}) for one in measures]
     aggregates = [one.sql.format(**words) for one, words in asked]
     bound = [value for one in measures for value in one.values] + list(() if where is None else where.values)
-    row = fetched(connection, aggregates, asked[0][0].rows.format(**asked[0][1]), bound)
+    row = aggregate_values(connection, aggregates, asked[0][0].rows.format(**asked[0][1]), bound)
     return dict(zip(measures, row, strict=True))
 
 
-def fetched(
+def aggregate_values(
     connection: duckdb.DuckDBPyConnection, aggregates: Sequence[str], rows: str, bound: Iterable[Any]
 ) -> tuple[Any, ...]:
     """The aggregates' values; each `?` is one of the bound values, a tuple stands for a list."""
@@ -62,7 +62,7 @@ def _words(letter: str, columns: Sequence[str], names: dict[str, str]) -> dict[s
     return {f"{letter}{at}": names.get(name, "") for at, name in enumerate(columns)}
 
 
-def seen(value: str, kind: pa.DataType) -> str:
+def as_pandas_sees(value: str, kind: pa.DataType) -> str:
     """A column's value, or NULL where pandas sees none."""
     if pa.types.is_floating(kind):
         return f"CASE WHEN isnan({value}) THEN NULL ELSE {value} END"
@@ -71,7 +71,7 @@ def seen(value: str, kind: pa.DataType) -> str:
     return value
 
 
-def no_room(resources: Resources) -> OutOfMemory:
+def out_of_memory(resources: Resources) -> OutOfMemory:
     """Great Expectations would need more memory still."""
     size = f"{resources.memory_bytes / 2**20:,.0f} MiB"
     return OutOfMemory(

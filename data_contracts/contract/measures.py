@@ -78,6 +78,9 @@ def breaking(
     return Measure(condition.join(_BREAKING), column, values, bounds=bounds)
 
 
+MeasuredValues = dict[Measure, Any]
+
+
 class Broken(NamedTuple):
     """What tells of the rows that broke an expectation.
 

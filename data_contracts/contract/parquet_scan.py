@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from data_contracts.contract import cheaper
-from data_contracts.contract.aggregate_query import Found, answered, fetched, grouped, no_room, seen, words_of
+from data_contracts.contract import cheap_measures
+from data_contracts.contract.aggregate_query import (
+    aggregate_values,
+    as_pandas_sees,
+    grouped,
+    out_of_memory,
+    query_values,
+    words_of,
+)
 from data_contracts.contract.duck import Resources, asked
-from data_contracts.contract.measures import DISTINCT, Measure
+from data_contracts.contract.measures import DISTINCT, Measure, MeasuredValues
 from data_contracts.contract.passes import in_passes, passes_for
 from data_contracts.contract.rows import ParquetFiles
 
@@ -35,7 +42,7 @@ _OF_OUR_OWN = {"file_row_number", "filename"}  # columns that DuckDB can add
 
 def of_files(
     measures: list[Measure], schema: pa.Schema, columns: list[str], resources: Resources, files: ParquetFiles
-) -> Found | None:
+) -> MeasuredValues | None:
     """Each measure's value; None if DuckDB sees other values there than our reader would, or cannot read them.
 
     Distinct values are counted by a query each: in one query, a hash table would be filled beside all the rest. Where
@@ -45,7 +52,7 @@ def of_files(
     """
     import duckdb
 
-    def work(connection: duckdb.DuckDBPyConnection) -> Found | None:
+    def work(connection: duckdb.DuckDBPyConnection) -> MeasuredValues | None:
         if not _alike(connection, files, {name: schema.field(name).type for name in columns}):
             return None
         return _FileScan(connection, schema, resources, files).values(measures)
@@ -53,7 +60,7 @@ def of_files(
     try:
         return asked(work, resources, paths=files.paths)
     except duckdb.OutOfMemoryException:
-        raise no_room(resources) from None
+        raise out_of_memory(resources) from None
     except duckdb.Error as error:
         log.info("DuckDB could not read the Parquet files (%s): our own reader does", type(error).__name__)
         return None
@@ -68,12 +75,12 @@ class _FileScan:
     resources: Resources
     files: ParquetFiles
 
-    def values(self, measures: list[Measure]) -> Found:
+    def values(self, measures: list[Measure]) -> MeasuredValues:
         counts = self.connection.execute(_COUNTS.format(_listed(self.files))).fetchall()
         rows = sum(count for (count,) in counts)
-        countable = [one for one in measures if cheaper.is_countable(one, self.schema)]
-        ends = [end for one in countable for end in cheaper.ends(one)]
-        found: Found = {}
+        countable = [one for one in measures if cheap_measures.counts_distinct_integers(one, self.schema)]
+        ends = [end for one in countable for end in cheap_measures.ends(one)]
+        found: MeasuredValues = {}
         # Distinct values last: the least and the greatest value are known by then.
         for group in sorted(grouped(dict.fromkeys([*measures, *ends]), _apart), key=lambda group: group[0].distinct):
             if [one.sql for one in group] == [DISTINCT]:
@@ -84,40 +91,42 @@ class _FileScan:
                 found.update(self._cheaply(group))
         return {one: found[one] for one in measures}
 
-    def _distinct(self, one: Measure, found: Found, rows: int) -> Found:
-        if cheaper.is_countable(one, self.schema):
-            low, high = (found[end] for end in cheaper.ends(one))
+    def _distinct(self, one: Measure, found: MeasuredValues, rows: int) -> MeasuredValues:
+        if cheap_measures.counts_distinct_integers(one, self.schema):
+            low, high = (found[end] for end in cheap_measures.ends(one))
             # A quarter of the memory for the bitmaps of all threads.
             most_bits = 2 * self.resources.memory_bytes // (self.resources.threads + 1)
-            if (marked := cheaper.marked(one, low, high, rows, most_bits)) is not None:
-                return {one: self._exact([marked])[marked]}
+            if (by_bitmap := cheap_measures.distinct_by_bitmap(one, low, high, rows, most_bits)) is not None:
+                return {one: self._exact([by_bitmap])[by_bitmap]}
         passes = passes_for(rows, self.resources)
         return in_passes(one, passes, self._fitting) or {}
 
-    def _fitting(self, measures: list[Measure]) -> Found:
+    def _fitting(self, measures: list[Measure]) -> MeasuredValues:
         import duckdb
 
         try:
             return self._exact(measures)
         except duckdb.OutOfMemoryException:
-            raise no_room(self.resources) from None
+            raise out_of_memory(self.resources) from None
 
-    def _exact(self, measures: list[Measure]) -> Found:
+    def _exact(self, measures: list[Measure]) -> MeasuredValues:
         """The measures as they are written."""
         names = self._names(measures)
         numbered = any("{n}" in one.sql for one in measures)
         columns = [f"{self._seen(name)} AS {new}" for name, new in names.items()]
-        return answered(self.connection, measures, self._rows(columns, numbered), names)
+        return query_values(self.connection, measures, self._rows(columns, numbered), names)
 
-    def _cheaply(self, measures: list[Measure]) -> Found:
+    def _cheaply(self, measures: list[Measure]) -> MeasuredValues:
         """The measures by what shows them, and by themselves where it does not."""
         if measures[0].where is not None or any("{n}" in one.sql for one in measures):
             return self._exact(measures)
-        found = cheaper.shown(measures, self._plainly(cheaper.asked_first(measures, self.schema)), self.schema)
+        found = cheap_measures.values_shown(
+            measures, self._plainly(cheap_measures.asked_first(measures, self.schema)), self.schema
+        )
         left = [one for one in measures if one not in found]
         return found | (self._exact(left) if left else {})
 
-    def _plainly(self, measures: list[Measure]) -> Found:
+    def _plainly(self, measures: list[Measure]) -> MeasuredValues:
         """The measures; to those of one column, NaN is a value like others."""
         names, exact = self._names(measures), self._names([one for one in measures if one.more], "e")
         columns = [f"{self._plain(name)} AS {new}" for name, new in names.items()]
@@ -133,7 +142,7 @@ class _FileScan:
                 columns.append(f"{one.condition.format(c=self._seen(str(one.column)))} AS p{at}")
                 inside += one.values
                 aggregates.append(f"count(CASE WHEN NOT p{at} THEN 1 END)")
-        row = fetched(self.connection, aggregates, f"({self._rows(columns)})", [*bound, *inside])
+        row = aggregate_values(self.connection, aggregates, f"({self._rows(columns)})", [*bound, *inside])
         return dict(zip(measures, row, strict=True))
 
     def _names(self, measures: list[Measure], letter: str = "c") -> dict[str, str]:
@@ -142,10 +151,10 @@ class _FileScan:
 
     def _plain(self, column: str) -> str:
         """A column's value, where NaN is one."""
-        return _quoted(column) if cheaper.is_floating(column, self.schema) else self._seen(column)
+        return _quoted(column) if cheap_measures.is_floating(column, self.schema) else self._seen(column)
 
     def _seen(self, column: str) -> str:
-        return seen(_quoted(column), self.schema.field(column).type)
+        return as_pandas_sees(_quoted(column), self.schema.field(column).type)
 
     def _rows(self, columns: list[str], numbered: bool = False) -> str:
         """The query for these columns of the files; with each row's number as `n`."""

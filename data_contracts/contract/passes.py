@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from data_contracts.contract.duck import Resources
-from data_contracts.contract.measures import Measure
+from data_contracts.contract.measures import Measure, MeasuredValues
 from data_contracts.errors import OutOfMemory
 
 # Memory that a distinct value may take: one pass over 3,000,000 texts of 12 characters failed in 24 MiB, four did not.
@@ -15,15 +14,15 @@ _MOST = 256
 # Where the number of rows is not known; whether passes are needed shows only when memory runs out.
 PASSES = 16
 
-Found = dict[Measure, Any]
-
 
 def passes_for(rows: int, resources: Resources) -> int:
     """In how many passes the distinct values of a column fit into memory, if all rows are different."""
     return min(max(rows * _VALUE_BYTES // resources.memory_bytes, 1), _MOST)
 
 
-def in_passes(distinct: Measure, passes: int, measured: Callable[[list[Measure]], Found | None]) -> Found | None:
+def in_passes(
+    distinct: Measure, passes: int, measured: Callable[[list[Measure]], MeasuredValues | None]
+) -> MeasuredValues | None:
     """A count of distinct values in so many passes, or in more if memory runs out.
 
     Args:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from data_contracts.contract.aggregate_query import Found, answered, grouped, no_room, seen
+from data_contracts.contract.aggregate_query import as_pandas_sees, grouped, out_of_memory, query_values
 from data_contracts.contract.batch_stream import BatchStream, handed_type
 from data_contracts.contract.duck import Resources, asked
-from data_contracts.contract.measures import ALL, DISTINCT, Measure
+from data_contracts.contract.measures import ALL, DISTINCT, Measure, MeasuredValues
 from data_contracts.contract.parquet_scan import of_files
 from data_contracts.contract.passes import PASSES, in_passes
 from data_contracts.contract.rows import Data
@@ -52,10 +52,10 @@ def scanned(
     return found
 
 
-def _in_turn(group: list[Measure], data: Data, columns: list[str], resources: Resources) -> Found | None:
+def _in_turn(group: list[Measure], data: Data, columns: list[str], resources: Resources) -> MeasuredValues | None:
     """All measures in one pass; if memory is too small for that, distinct values in several passes of their own."""
 
-    def measured(some: list[Measure]) -> Found | None:
+    def measured(some: list[Measure]) -> MeasuredValues | None:
         needed = sorted({name for one in some for name in one.columns}) or columns[:1]
         return _of_batches(some, data, needed, resources)
 
@@ -74,7 +74,7 @@ def _in_turn(group: list[Measure], data: Data, columns: list[str], resources: Re
     return found
 
 
-def _of_batches(measures: list[Measure], data: Data, columns: list[str], resources: Resources) -> Found | None:
+def _of_batches(measures: list[Measure], data: Data, columns: list[str], resources: Resources) -> MeasuredValues | None:
     """All measures in one pass over the batches."""
     import duckdb
 
@@ -82,11 +82,13 @@ def _of_batches(measures: list[Measure], data: Data, columns: list[str], resourc
     fields = [pa.field(names[name], handed_type(data.schema.field(name).type)) for name in columns]
     numbered = any("{n}" in one.sql for one in measures)
     stream = BatchStream(data.read(columns), pa.schema([*fields, *([pa.field("n", pa.int64())] if numbered else [])]))
-    inner = ", ".join([*(f"{seen(one.name, one.type)} AS {one.name}" for one in fields), *(["n"] if numbered else [])])
+    inner = ", ".join(
+        [*(f"{as_pandas_sees(one.name, one.type)} AS {one.name}" for one in fields), *(["n"] if numbered else [])]
+    )
 
-    def work(connection: duckdb.DuckDBPyConnection) -> Found:
+    def work(connection: duckdb.DuckDBPyConnection) -> MeasuredValues:
         connection.register("source", stream.reader)
-        return answered(connection, measures, f"SELECT {inner} FROM source", names)
+        return query_values(connection, measures, f"SELECT {inner} FROM source", names)
 
     def stop() -> None:
         stream.stopped = True
@@ -99,7 +101,7 @@ def _of_batches(measures: list[Measure], data: Data, columns: list[str], resourc
         if not isinstance(error, duckdb.Error):
             raise
         if isinstance(error, duckdb.OutOfMemoryException):
-            raise no_room(resources) from None
+            raise out_of_memory(resources) from None
         log.info("one scan could not measure the data (%s): Great Expectations does", type(error).__name__)
         return None
     return found if stream.ended else None

@@ -12,7 +12,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def prompt(flow: Flow[P, R]) -> Flow[P, R]:
+def without_waits(flow: Flow[P, R]) -> Flow[P, R]:
     """The flow, of texts, numbers and booleans alone, without two waits of Prefect 3.8 that it has no use for.
 
     Prefect makes parameters into JSON by FastAPI, which takes 0.15 s to import; these are JSON as they are. And a flow

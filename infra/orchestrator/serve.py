@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Serve Prefect's API and UI on the inherited socket until a signal ends the server."""
-    password, pages_url = (os.environ.get(f"PREFECT_SERVER_{name}") for name in ("API_AUTH_STRING", "UI_API_URL"))
-    assert password, "this server is never started without a password"
-    serve(socket.socket(fileno=int(sys.argv[1])), password, pages_url)
+    auth_string = os.environ.get("PREFECT_SERVER_API_AUTH_STRING")
+    assert auth_string, "this server is never started without a password"
+    serve(socket.socket(fileno=int(sys.argv[1])), auth_string, os.environ.get("PREFECT_SERVER_UI_API_URL"))
 
 
-def serve(listener: socket.socket, password: str, pages_url: str | None) -> None:
+def serve(listener: socket.socket, auth_string: str, pages_url: str | None) -> None:
     """Serve Prefect's API and UI on a listening socket until a signal ends the server.
 
     Args:
+        auth_string: `user:password`, which everyone must show.
         pages_url: the address of the API by which browsers call it, which is a name of this server, too.
     """
     # Only the owner may read the database and the files of leases, too.
@@ -45,7 +46,7 @@ def serve(listener: socket.socket, password: str, pages_url: str | None) -> None
     answer_503_without_connection()
     host, port = listener.getsockname()[:2]
     places = addresses(host, port, pages_url)
-    prefect = SignIn(create_app(final=True), password, origins(places))
+    prefect = SignIn(create_app(final=True), auth_string, origins(places))
     config = uvicorn.Config(AccessCheck(prefect, places), log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[listener])
 

@@ -55,7 +55,7 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 4200
-    password: str = field(default="", repr=False)
+    auth_string: str = field(default="", repr=False)
     database: str = field(default="", repr=False)
     redis: str = field(default="", repr=False)
     pages_url: str | None = None
@@ -80,7 +80,7 @@ def start() -> None:
         several = "; with Redis, others may serve the same database" if settings.redis else ""
         log.info("The Prefect server listens on %s port %d%s.", host, port, several)
         try:
-            serve(listener, settings.password, settings.pages_url)
+            serve(listener, settings.auth_string, settings.pages_url)
         except SystemExit as error:  # how uvicorn says that Prefect could not start
             sentence = "The Prefect server ended while starting."
             raise StorageUnavailable(sentence, remedy="Its reason stands above.") from error
@@ -96,7 +96,7 @@ def read_settings() -> Settings:
     return Settings(
         host=server.api.host,
         port=server.api.port,
-        password=server.api.auth_string.get_secret_value() if server.api.auth_string else "",
+        auth_string=server.api.auth_string.get_secret_value() if server.api.auth_string else "",
         database=server.database.connection_url.get_secret_value() if server.database.connection_url else "",
         redis=os.environ.get(REDIS, ""),
         pages_url=server.ui.api_url,
@@ -120,13 +120,13 @@ def check(settings: Settings) -> None:
     ip_address_of(settings.host)
     if not 1 <= settings.port <= 65_535:
         raise UsageError(f"PREFECT_SERVER_API_PORT is {settings.port}, which is not a port from 1 to 65535.")
-    user, _, password = settings.password.partition(":")
-    if not settings.password:
+    user, _, password = settings.auth_string.partition(":")
+    if not settings.auth_string:
         raise UsageError(
             f"{AUTH} is not set, and a team's server answers nobody without a password, wherever it listens.",
             remedy=_MAKE_ONE,
         )
-    plain = settings.password.isascii() and settings.password.isprintable() and " " not in settings.password
+    plain = settings.auth_string.isascii() and settings.auth_string.isprintable() and " " not in settings.auth_string
     if not (user and password and plain):
         raise UsageError(f"{AUTH} is not user:password in ASCII characters without spaces.", remedy=_MAKE_ONE)
     if len(password) < LEAST_PASSWORD:

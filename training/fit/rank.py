@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 Trained = tuple[Checkpoint | None, TrainingSummary]
 # Makes callbacks that the Trainer gets after ours.
-More = Callable[[Context, Store], Sequence[Any]]
+MakeCallbacks = Callable[[Context, Store], Sequence[Any]]
 
 
-def _no_more(_: Context, __: Store) -> Sequence[Any]:
+def _no_callbacks(_: Context, __: Store) -> Sequence[Any]:
     return ()
 
 
-def main(more: More = _no_more) -> int:
+def main(extra: MakeCallbacks = _no_callbacks) -> int:
     """Train this rank's part and return the exit code."""
     try:
         context = read_context()
@@ -55,7 +55,7 @@ def main(more: More = _no_more) -> int:
     reports.pulse()
     prepare(context)
     try:
-        checkpoint, summary = train(context, reports, more)
+        checkpoint, summary = train(context, reports, extra)
     except BaseException as error:
         traceback.print_exc()
         return _report(error, context, reports).exit_code
@@ -81,7 +81,7 @@ def _unread(error: Exception) -> int:
     return error.exit_code
 
 
-def train(context: Context, reports: Reports, more: More = _no_more) -> Trained:
+def train(context: Context, reports: Reports, extra: MakeCallbacks = _no_callbacks) -> Trained:
     """Train to the end, from the checkpoint that the launcher named, if any; returns the last one (rank 0 alone)."""
     with light_imports():
         from training.fit.history import History
@@ -104,7 +104,7 @@ def train(context: Context, reports: Reports, more: More = _no_more) -> Trained:
     owned = {**owned_settings(context, plan), "logger": history}
     callbacks = [CountRows(), supervisor, supervisor.activity, supervisor.measuring, *([] if warm is None else [warm])]
     module, datamodule, trainer = build_all(
-        context.settings, context.project, str(context.dataset_path or ""), owned, [*callbacks, *more(context, store)]
+        context.settings, context.project, str(context.dataset_path or ""), owned, [*callbacks, *extra(context, store)]
     )
     if warm is not None:
         warm.install(module)

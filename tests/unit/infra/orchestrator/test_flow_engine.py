@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from prefect import flow, flow_engine
 
-from infra.orchestrator.flow_engine import prompt
+from infra.orchestrator.flow_engine import without_waits
 
 
 def passed_on(spec: str, window: str | None = None, new: bool = False, node: int = 0) -> None:
@@ -24,7 +24,7 @@ def test_the_end_of_a_flow_run_waits_for_no_heartbeat(ours: bool, monkeypatch: p
     monkeypatch.setattr(flow_engine, "_send_heartbeats", getattr(before, "func", before))
     if ours:
         for _ in range(2):
-            prompt(flow(passed_on))
+            without_waits(flow(passed_on))
     ended = SimpleNamespace(state=SimpleNamespace(is_final=lambda: True))
     engine: Any = SimpleNamespace(
         heartbeat_seconds=180,
@@ -40,4 +40,8 @@ def test_the_end_of_a_flow_run_waits_for_no_heartbeat(ours: bool, monkeypatch: p
 
 def test_parameters_reach_the_server_as_they_are() -> None:
     asked = {"spec": "a.yaml", "window": None, "new": True, "node": 3}
-    assert prompt(flow(passed_on)).serialize_parameters(asked) == flow(passed_on).serialize_parameters(asked) == asked
+    assert (
+        without_waits(flow(passed_on)).serialize_parameters(asked)
+        == flow(passed_on).serialize_parameters(asked)
+        == asked
+    )

@@ -17,20 +17,22 @@ from data_contracts.errors import UsageError
 from infra.orchestrator import team_server
 from infra.orchestrator.team_server import Settings, check, environment
 
-GOOD = Settings(password="team:a-long-enough-password", database="postgresql+asyncpg://me:in-the-database@db/prefect")
+GOOD = Settings(
+    auth_string="team:a-long-enough-password", database="postgresql+asyncpg://me:in-the-database@db/prefect"
+)
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"password": ""}, "is not set, and a team's server answers nobody without a password, wherever it listens"),
-        ({"password": "", "host": "0.0.0.0"}, "PREFECT_SERVER_API_AUTH_STRING is not set"),
-        ({"password": "", "host": "::"}, "PREFECT_SERVER_API_AUTH_STRING is not set"),
-        ({"password": "a-password-without-a-user"}, "is not user:password"),
-        ({"password": ":a-password-without-a-user"}, "is not user:password"),
-        ({"password": "team:a-password-with-ä-in-it"}, "is not user:password in ASCII"),
-        ({"password": "team:a password with spaces"}, "without spaces"),
-        ({"password": "team:fifteen-letters"[:20]}, "has a password of 15 characters, and 16 are the least"),
+        ({"auth_string": ""}, "is not set, and a team's server answers nobody without a password, wherever it listens"),
+        ({"auth_string": "", "host": "0.0.0.0"}, "PREFECT_SERVER_API_AUTH_STRING is not set"),
+        ({"auth_string": "", "host": "::"}, "PREFECT_SERVER_API_AUTH_STRING is not set"),
+        ({"auth_string": "a-password-without-a-user"}, "is not user:password"),
+        ({"auth_string": ":a-password-without-a-user"}, "is not user:password"),
+        ({"auth_string": "team:a-password-with-ä-in-it"}, "is not user:password in ASCII"),
+        ({"auth_string": "team:a password with spaces"}, "without spaces"),
+        ({"auth_string": "team:fifteen-letters"[:20]}, "has a password of 15 characters, and 16 are the least"),
         ({"host": "db.internal"}, "PREFECT_SERVER_API_HOST is 'db.internal', which is not an IP address"),
         ({"host": ""}, "PREFECT_SERVER_API_HOST is '', which is not an IP address"),
         ({"port": 0}, "PREFECT_SERVER_API_PORT is 0, which is not a port"),
@@ -47,7 +49,7 @@ def test_one_sentence_that_shows_no_secret(change: dict[str, object], sentence: 
     with pytest.raises(UsageError) as caught:
         check(dataclasses.replace(GOOD, **change))  # type: ignore[arg-type]
     assert sentence in caught.value.message
-    secrets = ("in-the-database", "secret@", str(change.get("password") or "-").partition(":")[2] or "a-long-enough")
+    secrets = ("in-the-database", "secret@", str(change.get("auth_string") or "-").partition(":")[2] or "a-long-enough")
     assert not any(secret in str(caught.value) for secret in secrets)
     assert "in-the-database" not in repr(GOOD)
 

@@ -13,9 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from data_contracts.contract.measures import ALL, DISTINCT, Measure
-
-Found = dict[Measure, Any]
+from data_contracts.contract.measures import ALL, DISTINCT, Measure, MeasuredValues
 
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 # A bitmap of a table with few rows may have so many bits, of others so many for each row.
@@ -32,7 +30,7 @@ def ends(one: Measure) -> tuple[Measure, Measure]:
 
 
 def asked_first(measures: Collection[Measure], schema: pa.Schema) -> list[Measure]:
-    """What to measure in their place at first."""
+    """The measures to ask for first in place of these."""
     first: list[Measure] = []
     for one in measures:
         first += ends(one) if one.bounds else [one]
@@ -46,9 +44,9 @@ def is_floating(column: str | None, schema: pa.Schema) -> bool:
     return column is not None and pa.types.is_floating(schema.field(column).type)
 
 
-def shown(measures: Collection[Measure], found: Found, schema: pa.Schema) -> Found:
+def values_shown(measures: Collection[Measure], found: MeasuredValues, schema: pa.Schema) -> MeasuredValues:
     """Those of the measures whose values follow from those of `asked_first`, in which NaN was a value like others."""
-    values: Found = {}
+    values: MeasuredValues = {}
     for one in measures:
         least, greatest = ends(one)
         if one.rows == ALL and not one.more and is_floating(one.column, schema):
@@ -67,7 +65,7 @@ def _kept(value: Any, bounds: tuple[tuple[str, float], ...]) -> bool:
     return value is None or all(_SIGNS[sign](float(value), bound) for sign, bound in bounds)
 
 
-def marked(one: Measure, low: Any, high: Any, rows: int, most_bits: int) -> Measure | None:
+def distinct_by_bitmap(one: Measure, low: Any, high: Any, rows: int, most_bits: int) -> Measure | None:
     """The count of distinct integers by a bitmap from the least to the greatest; None if that would be too large."""
     if type(low) is not int or type(high) is not int:
         return None
@@ -77,6 +75,6 @@ def marked(one: Measure, low: Any, high: Any, rows: int, most_bits: int) -> Meas
     return one._replace(sql=f"bit_count(bitstring_agg({{c}}::BIGINT, {span}))")
 
 
-def is_countable(one: Measure, schema: pa.Schema) -> bool:
+def counts_distinct_integers(one: Measure, schema: pa.Schema) -> bool:
     """Whether a measure counts distinct integers."""
     return one.sql == DISTINCT and one.column is not None and pa.types.is_integer(schema.field(one.column).type)

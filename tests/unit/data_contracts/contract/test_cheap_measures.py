@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from data_contracts.contract import cheaper
+from data_contracts.contract import cheap_measures
 from data_contracts.contract.measures import DISTINCT, Measure
 from data_contracts.contract.questions import between, in_set
 from data_contracts.contract.rows import Data
@@ -18,13 +18,13 @@ from tests.support.expectations import RESOURCES, in_files, reader
 NAN, INF = math.nan, math.inf
 SCHEMA = pa.schema([("x", pa.float64()), ("n", pa.int64()), ("s", pa.string())])
 INSIDE = between({"column": "x", "min_value": 0, "max_value": 2, "strict_max": True}, "real").measures[1]
-LEAST, GREATEST = cheaper.ends(INSIDE)
+LEAST, GREATEST = cheap_measures.ends(INSIDE)
 
 
 def test_bounds_are_asked_by_the_least_and_the_greatest_value() -> None:
     count = Measure("count({c})", "n")
-    assert cheaper.asked_first([INSIDE, count], SCHEMA) == [LEAST, GREATEST, count]
-    assert cheaper.asked_first([Measure("sum({c})", "x")], SCHEMA) == [Measure("sum({c})", "x"), GREATEST]
+    assert cheap_measures.asked_first([INSIDE, count], SCHEMA) == [LEAST, GREATEST, count]
+    assert cheap_measures.asked_first([Measure("sum({c})", "x")], SCHEMA) == [Measure("sum({c})", "x"), GREATEST]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,9 @@ def test_bounds_are_asked_by_the_least_and_the_greatest_value() -> None:
      (0.0, NAN, False), (0.0, INF, False)],
 )  # fmt: skip
 def test_no_value_is_out_of_bounds_if_both_ends_keep_them(least: Any, greatest: Any, shown: bool) -> None:
-    assert cheaper.shown([INSIDE], {LEAST: least, GREATEST: greatest}, SCHEMA) == ({INSIDE: 0} if shown else {})
+    assert cheap_measures.values_shown([INSIDE], {LEAST: least, GREATEST: greatest}, SCHEMA) == (
+        {INSIDE: 0} if shown else {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,8 +47,8 @@ def test_no_value_is_out_of_bounds_if_both_ends_keep_them(least: Any, greatest: 
 def test_distinct_integers_are_marked_where_duckdb_takes_the_bitmap(
     low: Any, high: Any, rows: int, marked: bool
 ) -> None:
-    assert (cheaper.marked(Measure(DISTINCT, "n"), low, high, rows, 2**31) is not None) is marked
-    assert cheaper.marked(Measure(DISTINCT, "n"), low, high, rows, 2**3) is None or high - low < 2**3
+    assert (cheap_measures.distinct_by_bitmap(Measure(DISTINCT, "n"), low, high, rows, 2**31) is not None) is marked
+    assert cheap_measures.distinct_by_bitmap(Measure(DISTINCT, "n"), low, high, rows, 2**3) is None or high - low < 2**3
 
 
 FAR = [-(2**63), 2**63 - 1, -(2**63), None]
