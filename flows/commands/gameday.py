@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from infra.quantities import duration
 from infra.store import absolute_address
 from infra.usage.cost import cost
 from tasks.gameday.faults import NOT_TRIED, STEPS, Fault, chosen, why_not
-from tasks.gameday.outcome import Outcome, kept_all, not_tried
+from tasks.gameday.outcome import Outcome, broken, kept_all, not_tried
 from tasks.gameday.page import HEAD, NUMBERS, game_day_page, row
 from tasks.gameday.short_training import own_overrides
 from tasks.run.prices import run_prices
@@ -47,6 +48,9 @@ def gameday(arguments: argparse.Namespace) -> Answer:
     where = absolute_address(spec.store.uri if arguments.store is None else arguments.store)
     left_out: dict[str, str] = {fault.name: why_not(fault, spec, in_folder="://" not in where) for fault in wanted}
     tried = [fault for fault in wanted if not left_out[fault.name]]
+    if not tried:
+        said = "; ".join(f"{fault}: {why}" for fault, why in left_out.items())
+        raise UsageError(f"This pipeline can try none of the faults. {said}.", remedy="`--list` names all faults.")
     _refuse_without_consent(spec)
     if not arguments.yes:
         return _preview(spec, tried, left_out, at_most_s)
@@ -129,8 +133,7 @@ def _answer(name: str, outcomes: list[Outcome], began: datetime, took_s: float) 
     folder.mkdir(exist_ok=True)
     page = folder / f"{new_run_id()}-gameday.html"
     replace_bytes(page, game_day_page(name, outcomes, began, took_s).encode(), mode=0o600)
-    broken = [one.fault for one in outcomes if not kept_all([one])]
-    error = None if not broken else PromiseBroken(f"{name}: not as promised: {', '.join(broken)}.")
+    error = _error(name, outcomes)
     lines = [table(HEAD, [row(one) for one in outcomes], right=[HEAD[at] for at in NUMBERS]), "", f"page: {page}"]
     if error is not None:
         lines.append(f"\n{error}")
@@ -143,3 +146,12 @@ def _answer(name: str, outcomes: list[Outcome], began: datetime, took_s: float) 
         "page": str(page),
     }
     return Answer("\n".join(lines), value, 0 if error is None else error.exit_code, error)
+
+
+def _error(name: str, outcomes: Sequence[Outcome]) -> PromiseBroken | None:
+    """What the command ends with, if not every promise was kept or no fault was injected."""
+    if kept_all(outcomes):
+        return None
+    if faults := broken(outcomes):
+        return PromiseBroken(f"{name}: not as promised: {', '.join(faults)}.")
+    return PromiseBroken(f"{name}: no fault was injected, so no promise was tried: {outcomes[0].why}.")

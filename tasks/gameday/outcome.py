@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -103,6 +104,11 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
-def kept_all(outcomes: list[Outcome]) -> bool:
-    """Whether every promise that was tried was kept."""
-    return all(one.verdict in ("as promised", "not tried") for one in outcomes)
+def broken(outcomes: Sequence[Outcome]) -> list[str]:
+    """The faults whose promise was tried and not kept."""
+    return [one.fault for one in outcomes if one.verdict not in ("as promised", "not tried")]
+
+
+def kept_all(outcomes: Sequence[Outcome]) -> bool:
+    """Whether every promise that was tried was kept, and at least one was tried."""
+    return not broken(outcomes) and any(one.verdict == "as promised" for one in outcomes)

@@ -16,7 +16,7 @@ NUMBERS = (2, 3, 4, 5, 6)
 
 def row(one: Outcome) -> tuple[str, ...]:
     """An outcome in the columns of HEAD."""
-    weights = {None: "–", True: "the same", False: "others"}[one.same_weights]
+    weights = {None: "–", True: "the same", False: "different"}[one.same_weights]
     return (
         one.fault,
         one.verdict,
@@ -48,7 +48,7 @@ def game_day_page(name: str, outcomes: Sequence[Outcome], began: datetime, took_
     Args:
         began: UTC; took_s: how long it took.
     """
-    done = kept_all(list(outcomes))
+    done = kept_all(outcomes)
     return page(
         f"Game day of {name}",
         tag(

@@ -93,9 +93,11 @@ def test_without_yes_it_only_says_what_it_would_do(tmp_path: Path) -> None:
         (["SPEC", "--at-most", "2d"], "--at-most: 2d is not between 1m and 1d."),
         (["SPEC", "--only", "disk-full"], "--only disk-full: a game day does not inject this fault: fills the disk for "
          "everybody who uses it."),
+        (["SPEC", "--only", "rank-hung", "--set", "retry.hung=0"], "This pipeline can try none of the faults. "
+         "rank-hung: retry.hung is 0, so it ends the training."),
         (["nowhere.yaml"], "nowhere.yaml"),
     ],
-    ids=["none", "words", "long", "fault", "spec"],
+    ids=["none", "words", "long", "fault", "nothing", "spec"],
 )  # fmt: skip
 def test_what_is_wrong_is_one_sentence(arguments: list[str], sentence: str, tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny")

@@ -51,6 +51,12 @@ def test_the_verdict_is_what_the_records_say_against_what_is_promised(found: Out
     assert kept_all([outcome(), found]) == (verdict in ("as promised", "not tried"))
 
 
+def test_a_game_day_that_injected_nothing_kept_no_promise() -> None:
+    nothing = [not_tried(fault, "the time was used up") for fault in FAULTS.values()]
+    assert not kept_all(nothing)
+    assert kept_all([outcome(), *nothing])
+
+
 def test_a_conductor_that_was_killed_names_no_cause() -> None:
     times = replace(GOOD, cause="", noticed_s=2.0)
     found = judged(FAULTS["conductor-killed"], times, failure="", limit_s=None, nodes=1, same_weights=True)
@@ -64,6 +70,7 @@ def test_the_figures_are_rounded_and_paid_for_every_node() -> None:
     assert found.where == "rank 1 of node 0 (<b>), after step 15"
     left = ("rank-killed", "as promised", "1.2 s", "5.0 s", "9.0 s", "5", "21.0 s", "the same", "")
     assert row(found) == left
+    assert row(outcome(same=False))[7] == "different"
     assert row(not_tried(FAULTS["rank-hung"], "x"))[2:] == ("–", "–", "–", "–", "–", "–", "x")
 
 
