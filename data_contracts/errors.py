@@ -101,7 +101,7 @@ class ContractRejected(TrainwrightError):
 
 
 class PromiseBroken(TrainwrightError):
-    """A game day found that a fault was not noticed, or not recovered from, as docs/recovery.md promises, or injected none."""
+    """A game day injected no fault, or one was not noticed or not recovered from as docs/recovery.md promises."""
 
     cause = "promise_broken"
     exit_code = 3
