@@ -76,24 +76,25 @@ class Ended:
 def follow(flow_run: FlowRun) -> Ended:
     """Wait for the end of a run; if its process dies, for the end of what the reaper has resume it.
 
-    KeyboardInterrupt cancels whatever carries it out.
+    KeyboardInterrupt cancels whatever carries it out. A run that has ended keeps its state.
 
     Raises:
         Interrupted: the flow run was deleted meanwhile.
         StorageUnavailable: the server has been unreachable for too long; the flow run continues.
     """
-    is_over = False
+    ended: State | None = None
     try:
         while True:
             flow_run, state = wait(flow_run)
-            is_over = True
+            ended = state
             report = _asked(lambda client, run=flow_run: read_ci_report(client, run.id))  # type: ignore[misc]
             resumed = _resumed(flow_run) if report is None and state.is_crashed() else None
             if resumed is None:
                 return Ended(flow_run, state, report)
-            flow_run, is_over = resumed, False
+            flow_run, ended = resumed, None
     except KeyboardInterrupt:
-        cancel(flow_run, is_dead=is_over)
+        if ended is None or ended.is_crashed() or not ended.is_final():
+            cancel(flow_run, is_dead=ended is not None)
         raise
 
 

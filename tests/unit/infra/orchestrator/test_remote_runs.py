@@ -214,3 +214,21 @@ def test_a_cancelled_job_cancels_the_run_also_between_a_crash_and_its_resumption
     with pytest.raises(KeyboardInterrupt):
         remote_runs.follow(RUN)
     assert server.done == [asked]
+
+
+@pytest.mark.parametrize(
+    ("kind", "done"),
+    [("COMPLETED", []), ("FAILED", []), ("CANCELLED", []), ("CRASHED", [StateType.CANCELLED]),
+     ("PAUSED", [StateType.CANCELLED])],
+)  # fmt: skip
+def test_a_job_that_is_cancelled_while_it_reads_the_report_leaves_a_run_that_has_ended_as_it_is(
+    kind: str, done: list[StateType], server: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(client: Client, flow_run: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(remote_runs, "read_ci_report", read)
+    server.answers = [state(kind)]
+    with pytest.raises(KeyboardInterrupt):
+        remote_runs.follow(RUN)
+    assert server.done == done
