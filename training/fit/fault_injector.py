@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import time
 from typing import Any, Literal
 
 import lightning as L
 
-from data_contracts.errors import TrainwrightError
+from data_contracts.errors import CorruptError, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.faults import FaultName, InjectedFault, PlannedFault, StepAfter
 from data_contracts.messages.gang import Meeting
@@ -141,6 +142,8 @@ def damage(store: Store, checkpoint: Checkpoint) -> None:
     """Flip one bit in the middle of a checkpoint's largest file, in a store that is a folder."""
     largest = max(store.manifest(checkpoint.ref).files, key=lambda file: file.bytes)
     path = store.local(checkpoint.ref) / largest.path
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise CorruptError(f"{path} is a link, which a store never holds.", details={"file": str(path)})
     path.chmod(0o600)
     with path.open("r+b") as file:
         file.seek(largest.bytes // 2)

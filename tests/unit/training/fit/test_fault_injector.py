@@ -162,3 +162,15 @@ def test_one_bit_of_the_largest_file_is_flipped(store: Store) -> None:
     assert path.read_bytes() == bytes(500) + b"\x01" + bytes(499)
     with pytest.raises(CorruptError):
         store.verify(saved.ref)
+
+
+def test_a_link_in_place_of_a_checkpoints_file_is_not_followed(store: Store, tmp_path: Path) -> None:
+    saved = checkpoint(store)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(bytes(1000))
+    path = store.local(saved.ref) / "weights.safetensors"
+    path.unlink()
+    path.symlink_to(elsewhere)
+    with pytest.raises(CorruptError, match="is a link"):
+        damage(store, saved)
+    assert elsewhere.read_bytes() == bytes(1000)
