@@ -28,7 +28,7 @@ from infra.store import Store, absolute_address, layout, open_store
 from infra.store.game_day_paths import game_day_record
 from infra.weights.weight_differences import first_difference
 from tasks.gameday.faults import Fault, keeps_weights
-from tasks.gameday.outcome import Outcome, judged, not_tried
+from tasks.gameday.outcome import Outcome, judged, not_injected
 from tasks.gameday.timeline import read_timeline
 from tasks.run.run import new_run_id
 
@@ -100,11 +100,11 @@ def carry_out(day: GameDay, store: Store, faults: Sequence[Fault]) -> list[Outco
     try:
         baseline = _Training(day, store, None).run()
     except _TimeUsed:
-        return [not_tried(fault, "the time was used up") for fault in faults]
+        return [not_injected(fault, "the time was used up") for fault in faults]
     outcomes = []
     for fault in faults:
         if time.monotonic() > day.until:
-            outcomes.append(not_tried(fault, "the time was used up"))
+            outcomes.append(not_injected(fault, "the time was used up"))
             continue
         log.info("game day: %s (%s)", fault.name, fault.what)
         outcomes.append(_struck(day, store, fault, baseline))
@@ -128,7 +128,7 @@ def _struck(day: GameDay, store: Store, fault: Fault, baseline: Checkpoint) -> O
         same = first_difference((store, store), (baseline.ref, checkpoint.ref)) is None
     times = read_timeline(store, training.uri, fault.causes) if training.uri else None
     if times is None:
-        return not_tried(fault, failure)
+        return not_injected(fault, failure)
     train = day.spec.train
     limit_s = fault.limit_s(train.hang_timeout_s)
     return judged(fault, times, failure=failure, limit_s=limit_s, nodes=train.nodes, same_weights=same)

@@ -152,6 +152,10 @@ def _error(name: str, outcomes: Sequence[Outcome]) -> PromiseBroken | None:
     """What the command ends with, if not every promise was kept or no fault was injected."""
     if kept_all(outcomes):
         return None
-    if faults := broken(outcomes):
-        return PromiseBroken(f"{name}: not as promised: {', '.join(faults)}.")
+    missing = [one.fault for one in outcomes if one.verdict == "not injected"]
+    struck = [fault for fault in broken(outcomes) if fault not in missing]
+    if struck or len(missing) < len(outcomes):
+        parts = [("not as promised", struck), ("not injected", missing)]
+        told = "; ".join(f"{verdict}: {', '.join(faults)}" for verdict, faults in parts if faults)
+        return PromiseBroken(f"{name}: {told}.")
     return PromiseBroken(f"{name}: no fault was injected, so no promise was tried: {outcomes[0].why}.")

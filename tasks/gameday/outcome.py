@@ -12,7 +12,9 @@ from tasks.gameday.timeline import Timeline
 
 # In a measured time, until records are written and looked at.
 MEASURING_S = 1.0
-Verdict = Literal["as promised", "slower than promised", "not as promised", "not recovered", "not tried"]
+Verdict = Literal[
+    "as promised", "slower than promised", "not as promised", "not recovered", "not injected", "not tried"
+]
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,13 @@ class Outcome:
 
 
 def not_tried(fault: Fault, why: str) -> Outcome:
-    """The outcome of a fault that was not injected."""
+    """The outcome of a fault that this pipeline or its store does not allow."""
     return Outcome(fault.name, fault.what, "not tried", why)
+
+
+def not_injected(fault: Fault, why: str) -> Outcome:
+    """The outcome of a fault that was to be injected, and that came to nothing."""
+    return Outcome(fault.name, fault.what, "not injected", why)
 
 
 def judged(
@@ -65,7 +72,7 @@ def judged(
     """
     struck = times.injected
     if struck is None:
-        return not_tried(fault, failure or "no checkpoint was committed before the training ended")
+        return not_injected(fault, failure or "no checkpoint was committed before the training ended")
     verdict, why = _verdict(fault, times, failure, limit_s, same_weights)
     return Outcome(
         fault=fault.name,
@@ -105,10 +112,10 @@ def _rounded(seconds: float | None) -> float | None:
 
 
 def broken(outcomes: Sequence[Outcome]) -> list[str]:
-    """The faults whose promise was tried and not kept."""
+    """The faults whose promise was not kept, or not tried although it was to be."""
     return [one.fault for one in outcomes if one.verdict not in ("as promised", "not tried")]
 
 
 def kept_all(outcomes: Sequence[Outcome]) -> bool:
-    """Whether every promise that was tried was kept, and at least one was tried."""
+    """Whether every promise that was to be tried was kept, and at least one was tried."""
     return not broken(outcomes) and any(one.verdict == "as promised" for one in outcomes)

@@ -36,10 +36,12 @@ def _seconds(seconds: float | None) -> str:
 
 def sentence(outcomes: Sequence[Outcome]) -> str:
     """How many faults were injected, and how many promises were kept."""
-    tried = [one for one in outcomes if one.verdict != "not tried"]
+    tried = [one for one in outcomes if one.verdict not in ("not injected", "not tried")]
     kept = sum(one.verdict == "as promised" for one in tried)
     noun = "fault" if len(tried) == 1 else "faults"
-    return f"{len(tried)} {noun} injected, {kept} recovered from as promised, {len(outcomes) - len(tried)} not tried."
+    return (
+        f"{len(tried)} {noun} injected, {kept} recovered from as promised, {len(outcomes) - len(tried)} not injected."
+    )
 
 
 def game_day_page(name: str, outcomes: Sequence[Outcome], began: datetime, took_s: float) -> str:

@@ -20,7 +20,7 @@ from flows.game_day import GameDay, _answer, carry_out, own_store, store_beside
 from infra.machine import settings
 from infra.store import Store, open_store
 from tasks.gameday.faults import chosen
-from tasks.gameday.outcome import not_tried
+from tasks.gameday.outcome import Outcome, not_injected
 from tasks.gameday.short_training import STEPS, own_overrides, shortened
 from tests.support.s3 import S3Server, s3_server  # noqa: F401
 from tests.support.tiny import SPEC
@@ -104,15 +104,20 @@ def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_en
     monkeypatch.setattr(game_day._Training, "_start", start)
     day = GameDay("pipeline.yaml", [], None, PipelineSpec.model_validate(SPEC), until=time.monotonic())
     outcomes = carry_out(day, open_store(str(tmp_path / "store")), chosen(["rank-killed", "node-killed"]))
-    assert [(one.verdict, one.why) for one in outcomes] == [("not tried", "the time was used up")] * 2
+    assert [(one.verdict, one.why) for one in outcomes] == [("not injected", "the time was used up")] * 2
     assert [process.returncode for process in started] == [-signal.SIGINT]
 
 
 def test_a_game_day_that_injected_no_fault_ends_with_exit_code_3() -> None:
-    error = _error("tiny", [not_tried(fault, "the time was used up") for fault in chosen(None)])
+    error = _error("tiny", [not_injected(fault, "the time was used up") for fault in chosen(None)])
     assert error is not None
     assert error.exit_code == 3
     assert error.message == "tiny: no fault was injected, so no promise was tried: the time was used up."
+    faults = {fault.name: fault for fault in chosen(None)}
+    struck = Outcome("rank-killed", "killed", "not recovered", "oom: full")
+    error = _error("tiny", [struck, not_injected(faults["rank-hung"], "the time was used up")])
+    assert error is not None
+    assert error.message == "tiny: not as promised: rank-killed; not injected: rank-hung."
 
 
 def test_a_training_of_a_game_day_lasts_some_steps_whatever_the_spec_says() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from data_contracts.messages.faults import InjectedFault
 from tasks.gameday.faults import FAULTS, NOT_TRIED
-from tasks.gameday.outcome import Outcome, judged, kept_all, not_tried
+from tasks.gameday.outcome import Outcome, judged, kept_all, not_injected, not_tried
 from tasks.gameday.page import HEAD, game_day_page, row, sentence
 from tasks.gameday.timeline import Timeline
 from tests.support.html_elements import Elements
@@ -42,19 +42,20 @@ def outcome(times: Timeline = GOOD, *, failure: str = "", same: bool | None = Tr
             "not recovered",
             "the training ended without a step after the fault",
         ),
-        (outcome(Timeline()), "not tried", "no checkpoint was committed before the training ended"),
-        (outcome(Timeline(), failure="oom: full"), "not tried", "oom: full"),
+        (outcome(Timeline()), "not injected", "no checkpoint was committed before the training ended"),
+        (outcome(Timeline(), failure="oom: full"), "not injected", "oom: full"),
     ],
 )
 def test_the_verdict_is_what_the_records_say_against_what_is_promised(found: Outcome, verdict: str, why: str) -> None:
     assert (found.verdict, found.why) == (verdict, why)
-    assert kept_all([outcome(), found]) == (verdict in ("as promised", "not tried"))
+    assert kept_all([outcome(), found]) == (verdict == "as promised")
 
 
 def test_a_game_day_that_injected_nothing_kept_no_promise() -> None:
-    nothing = [not_tried(fault, "the time was used up") for fault in FAULTS.values()]
-    assert not kept_all(nothing)
-    assert kept_all([outcome(), *nothing])
+    refused = [not_tried(fault, "the store is not a folder") for fault in FAULTS.values()]
+    assert not kept_all(refused)
+    assert kept_all([outcome(), *refused])
+    assert not kept_all([outcome(), not_injected(FAULTS["rank-hung"], "the time was used up")])
 
 
 def test_a_conductor_that_was_killed_names_no_cause() -> None:
@@ -76,7 +77,7 @@ def test_the_figures_are_rounded_and_paid_for_every_node() -> None:
 
 def test_the_page_shows_every_fault_and_escapes_what_a_store_says() -> None:
     outcomes = [outcome(), not_tried(FAULTS["rank-hung"], "x")]
-    assert sentence(outcomes) == "1 fault injected, 1 recovered from as promised, 1 not tried."
+    assert sentence(outcomes) == "1 fault injected, 1 recovered from as promised, 1 not injected."
     elements = Elements()
     elements.feed(game_day_page("tiny", outcomes, datetime(2026, 11, 26, tzinfo=UTC), 75.0))
     assert {"b", "script"}.isdisjoint(elements.names)
