@@ -136,8 +136,9 @@ def report(
 ) -> None:
     """Hold the flow runs against the store's records and print what was measured."""
     ended = [run for run in found if run["state_type"] in FINAL]
-    ids = [run["name"].split()[-1] for run in ended]
     kept = {path.name for path in (store / "runs").iterdir()} if (store / "runs").is_dir() else set()
+    # A flow run is named by its pipeline, its run and what was set.
+    ids = [next((word for word in run["name"].split() if word in kept), run["name"]) for run in ended]
     reports = Counter(run for run in kept if (store / "runs" / run / "report.json").exists())
     states = Counter(run["state_name"] for run in found)
     print(f"states: {dict(states)}; executions: {dict(Counter(run['run_count'] for run in ended))}")
