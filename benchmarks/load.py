@@ -18,7 +18,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from datetime import datetime
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,9 @@ def main() -> None:
     print(
         f"Python {platform.python_version()}, {os.cpu_count()} cores, Prefect {version('prefect')}; {vars(arguments)}"
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # SIGINT, too: a shell's background job ignores it, its children inherit that, and a Prefect worker ends by it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     database = Postgres()
     try:
         with tempfile.TemporaryDirectory(prefix="trainwright-load-") as name:
@@ -86,11 +90,20 @@ def queue_and_wait(folder: Path, url: str, client: dict[str, str], arguments: ar
         except KeyboardInterrupt:
             print("stopped: what has ended is reported")
         seconds, spent = time.monotonic() - started, processor_seconds()
-        for worker in workers:
-            worker.terminate()
-        for worker in workers:
-            worker.wait(60)
+        end(workers)
         report(flow_runs(api), spec.parent / ".trainwright", seconds, spent, arguments)
+
+
+def end(workers: list[subprocess.Popen[bytes]]) -> None:
+    """Ask the workers to end; kill those that have not within a minute."""
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        try:
+            worker.wait(60)
+        except subprocess.TimeoutExpired:
+            print(f"worker {worker.pid} is killed: it did not end by SIGTERM")
+            worker.kill()
 
 
 def wait(api: Any, runs: int, started: float) -> None:
@@ -131,6 +144,14 @@ def processor_seconds() -> dict[str, float]:
     return dict(found)
 
 
+def by_fifth(ends: list[str]) -> list[float]:
+    """Runs a minute in each fifth of the runs by the order of their ends (ISO 8601), from the first end on."""
+    times = sorted(datetime.fromisoformat(end).timestamp() for end in ends)
+    edges = [times[round(part * (len(times) - 1) / 5)] for part in range(6)] if len(times) > 5 else []
+    runs = (len(times) - 1) / 5
+    return [round(runs / max(end - begin, 1e-3) * 60, 2) for begin, end in pairwise(edges)]
+
+
 def report(
     found: list[dict[str, Any]], store: Path, seconds: float, spent: dict[str, float], arguments: argparse.Namespace
 ) -> None:
@@ -150,6 +171,7 @@ def report(
         "failed": sum(run["state_type"] != "COMPLETED" for run in ended),
         "seconds": round(seconds, 1),
         "runs_per_minute": round(len(ended) / seconds * 60, 2),
+        "runs_per_minute_by_fifth": by_fifth([run["end_time"] for run in ended]),
         **{name: round(value, 1) for name, value in spent.items()},
     }
     print(json.dumps(figures))

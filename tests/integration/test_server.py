@@ -319,7 +319,8 @@ def test_a_server_that_the_person_named_gets_our_pool_and_worker_and_is_left_run
         assert find_marked(mark)
     finally:
         stopped = elsewhere.ask(DOWN)
-    assert stopped == ["worker"]
+    # The worker may be at a run of the reaper, which is due every few minutes; the server is not stopped.
+    assert [name for name in stopped if not name.startswith("flow run ")] == ["worker"]
     assert find_marked(mark) == []
     assert healthy(url)
     elsewhere.env["PREFECT_API_URL"] = url.replace("/api", "0/api")
