@@ -85,6 +85,15 @@ def pytest_configure(config: pytest.Config) -> None:
     # The suite sets up its own servers; what the person at the keyboard uses is left alone.
     for name in ("PREFECT_API_URL", "PREFECT_PROFILE"):
         os.environ.pop(name, None)
+    if _starts_workers(config) and not sys.dont_write_bytecode:
+        from tests.support.rewriting import rewrite_all, test_files
+
+        rewrite_all(config, test_files(config))
+
+
+def _starts_workers(config: pytest.Config) -> bool:
+    """Whether this is the process that starts pytest-xdist's workers, and not one of them."""
+    return bool(getattr(config.option, "numprocesses", None)) and not hasattr(config, "workerinput")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
