@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support import program
 from training.fit.validation import _number, _tensor
 
 RANK = """
@@ -29,9 +28,9 @@ with open(f"{folder}/{rank}", "w") as file:
 """
 
 
-def test_every_rank_gets_what_each_gave(tmp_path: Path, repository: Path) -> None:
-    commands = [[sys.executable, "-c", RANK, str(rank), "3", str(tmp_path)] for rank in range(3)]
-    ranks = [subprocess.Popen(command, cwd=repository) for command in commands]
+@pytest.mark.warm
+def test_every_rank_gets_what_each_gave(tmp_path: Path) -> None:
+    ranks = [program.start(RANK, str(rank), "3", str(tmp_path)) for rank in range(3)]
     assert [rank.wait(240) for rank in ranks] == [0, 0, 0]
     numbers = [0.1, 1e-320, -0.0, None, True, 2**62]
     given = [{"value": {"of": rank, "é": "x" * 10**rank, "n": numbers}} for rank in range(3)]

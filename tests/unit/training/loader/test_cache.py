@@ -8,7 +8,6 @@ import io
 import json
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,7 +17,7 @@ import pytest
 
 from data_contracts.errors import StorageUnavailable
 from data_contracts.handoffs import Dataset
-from tests.support.gang import REPOSITORY
+from tests.support import program
 from tests.support.splits import write_split
 from training.formats.shards import Shards
 from training.loader import MemoryBudget, Split, cache
@@ -56,12 +55,12 @@ def test_it_is_made_once(tmp_path: Path, columns: Path, monkeypatch: pytest.Monk
     assert folders(columns) == [made]
 
 
+@pytest.mark.warm
 def test_of_many_one_makes_it_and_the_others_wait(tmp_path: Path, columns: Path) -> None:
     dataset = write_split(tmp_path / "data", TABLE, [20, 40])
     (tmp_path / "dataset.json").write_text(json.dumps(dataset.to_json()))
-    program = f"""
-import json, sys
-sys.path.insert(0, {str(REPOSITORY)!r})
+    code = f"""
+import json
 from pathlib import Path
 from data_contracts.handoffs import Dataset
 from training.loader import MemoryBudget, Split
@@ -72,10 +71,7 @@ dataset = Dataset.from_json(json.loads(Path({str(tmp_path / "dataset.json")!r}).
 split = Split(Shards(Path({str(tmp_path / "data")!r}), dataset, "train"), ["x"], room=MemoryBudget(0, 2**30))
 print(len(calls), split.take(slice(0, 3))[0].tolist())
 """
-    started = [
-        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
+    started = [program.start(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(3)]
     said = [(process.communicate()) for process in started]
     assert sorted(out for out, _ in said) == ["0 [0, 1, 2]\n", "0 [0, 1, 2]\n", "2 [0, 1, 2]\n"], said
     assert len(folders(columns)) == 1
