@@ -41,6 +41,6 @@ def test_pytest_takes_what_was_rewritten_and_explains_a_failure_by_it(
 
 
 def test_files_are_those_below_what_the_command_line_names(pytestconfig: pytest.Config) -> None:
-    files = rewriting.test_files(pytestconfig)
+    files = rewriting.files_with_tests(pytestconfig)
     assert Path(__file__) in files
     assert all(file.name.startswith("test_") for file in files)

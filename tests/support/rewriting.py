@@ -14,7 +14,7 @@ import pytest
 from _pytest.assertion.rewrite import PYC_TAIL, _read_pyc, _rewrite_test, _write_pyc, assertstate_key, get_cache_dir
 
 
-def test_files(config: pytest.Config) -> list[Path]:
+def files_with_tests(config: pytest.Config) -> list[Path]:
     """The test files below what the command line names."""
     named = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     return sorted({file for path in named for file in ([path] if path.is_file() else path.rglob("test_*.py"))})
