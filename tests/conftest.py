@@ -86,7 +86,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in ("PREFECT_API_URL", "PREFECT_PROFILE"):
         os.environ.pop(name, None)
     if _starts_workers(config) and not sys.dont_write_bytecode:
-        from tests.support.rewriting import rewrite_all, files_with_tests
+        from tests.support.rewriting import files_with_tests, rewrite_all
 
         rewrite_all(config, files_with_tests(config))
 
