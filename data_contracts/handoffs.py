@@ -53,6 +53,7 @@ class SourceFile(Record):
         columns: values taken from its path (formats `files` and `text`).
         source: index of its entry in `data.source`.
         rev: the Git commit its DVC revision resolved to, or None.
+        cut: where a tokenizer cuts it, see `infra.sources.token_cuts`; only in requests for reading its rows.
     """
 
     uri: str
@@ -62,6 +63,7 @@ class SourceFile(Record):
     columns: dict[str, str] = {}
     source: int = 0
     rev: str | None = None
+    cut: str | None = Field(default=None, exclude_if=lambda cut: cut is None)
 
 
 class RowPlace(Record):

@@ -9,8 +9,9 @@ from pydantic import Field
 from data_contracts.handoffs import Dataset, Failure, Quarantine, Record, Ref, SourceFile
 from data_contracts.messages.children import Child, StoreAddress
 from data_contracts.messages.message import Message
-from data_contracts.pipeline_spec import QuarantineSpec, ShardsSpec, SourceSpec
+from data_contracts.pipeline_spec import PiecesSpec, QuarantineSpec, ShardsSpec, SourceSpec
 from data_contracts.profile.record import Profile
+from data_contracts.text_cuts import TextCuts
 
 
 class ContractRequest(Message):
@@ -56,6 +57,25 @@ class ContractOutcome(Message):
     failures: list[Failure]
     profile: Profile | None = Field(default=None, exclude_if=lambda profile: profile is None)
     quarantine: Quarantine | None = Field(default=None, exclude_if=lambda quarantine: quarantine is None)
+
+
+class CutRequest(Message):
+    """Cut documents by a tokenizer of the user's; the answer is the `TextCuts`.
+
+    Attributes:
+        files: documents that are cut alike.
+        sources: the spec's; they decide which credentials the process gets.
+        root: the spec's folder.
+        field: the spec's field that names the tokenizer, for errors.
+        project: folder of the user's code.
+    """
+
+    files: list[SourceFile]
+    sources: list[SourceSpec]
+    root: str
+    pieces: PiecesSpec
+    field: str
+    project: str
 
 
 class SharedFolder(Record):
@@ -156,5 +176,6 @@ class PieceOutcome(Message):
 
 CONTRACT: Final = Child("infra.contract.contract_worker", ContractRequest, ContractOutcome)
 OWN_CONTRACT: Final = Child("training.user.contract_worker", ContractRequest, ContractOutcome)
+CUT: Final = Child("training.shard.cut_worker", CutRequest, TextCuts)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
 PIECE: Final = Child("training.shard.piece_worker", PieceRequest, PieceDone)

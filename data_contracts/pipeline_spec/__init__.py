@@ -18,7 +18,6 @@ from data_contracts.pipeline_spec.data import (
     DaskRunner,
     Database,
     DataSpec,
-    PiecesSpec,
     ShardsSpec,
     SourceSpec,
     SplitSpec,
@@ -30,6 +29,7 @@ from data_contracts.pipeline_spec.gate_names import check_canary, check_gates, l
 from data_contracts.pipeline_spec.loader import OWN, LoaderSpec, MixtureSpec
 from data_contracts.pipeline_spec.mirrors import MirrorsSpec, check_mirrors
 from data_contracts.pipeline_spec.notify import NotifyRule
+from data_contracts.pipeline_spec.pieces import PiecesSpec, TokenizerSpec
 from data_contracts.pipeline_spec.placement import VerifySpec
 from data_contracts.pipeline_spec.promote import GateSpec, PromoteSpec
 from data_contracts.pipeline_spec.schedule import ScheduleSpec
@@ -69,6 +69,7 @@ __all__ = [
     "SplitSpec",
     "StoreSpec",
     "SuiteSpec",
+    "TokenizerSpec",
     "TrainSpec",
     "VerifySpec",
 ]

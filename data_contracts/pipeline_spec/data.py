@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
 from data_contracts.pipeline_spec.credentials import named_credentials, secret_in_query
+from data_contracts.pipeline_spec.pieces import PiecesSpec
 
 _SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
@@ -47,21 +48,6 @@ def _database(address: str) -> str:
 Uri = Annotated[str, AfterValidator(_address)]
 Database = Annotated[str, AfterValidator(_database)]
 StorageOptions = Annotated[dict[str, Any], AfterValidator(named_credentials)]
-
-
-class PiecesSpec(Section):
-    """The pieces into which a document is cut. Each is a row."""
-
-    bytes: Annotated[int, Field(ge=4, le=2**24)] | None = None
-    """Bytes of each piece; fewer where a character would be cut."""
-    lines: Annotated[int, Field(ge=1)] | None = None
-    """Instead of `bytes`: lines of each piece."""
-
-    @model_validator(mode="after")
-    def _one(self) -> PiecesSpec:
-        if (self.bytes is None) == (self.lines is None):
-            raise ValueError("give either bytes or lines, and not both")
-        return self
 
 
 class SourceSpec(Shorthand):

@@ -37,7 +37,8 @@ log = logging.getLogger("trainwright")
 def part_name(file: SourceFile, source: SourceSpec) -> str:
     """The file name of a part: the same for the same bytes that are read to the same rows, wherever the file lies."""
     pieces = None if source.pieces is None else source.pieces.model_dump()
-    return f"{digest([file.blake3, file.format, file.columns, source.columns, pieces])[:40]}.json"
+    read = [file.blake3, file.format, file.columns, source.columns, pieces, *([file.cut] if file.cut else [])]
+    return f"{digest(read)[:40]}.json"
 
 
 def part_names(request: ContractRequest) -> list[str]:

@@ -1,4 +1,4 @@
-"""Cuts documents into pieces, each of which is a row: by bytes or by lines, as a stream.
+"""Cuts documents into pieces, each of which is a row: by bytes, by lines or where a tokenizer did, as a stream.
 
 Joined, the pieces of a document are its bytes: a byte order mark, carriage returns and a missing last newline stay as
 they are. A large document is read twice, because each piece says how many there are.
@@ -21,6 +21,7 @@ from infra.sources.columnar import without_columns
 from infra.sources.places import Place
 from infra.sources.resolve import base_name
 from infra.sources.streams import stream, whole
+from infra.sources.token_cuts import Unfit, cut_of, unfit
 
 DOCUMENT, TEXT = "document", "text"
 _NUMBERS = ("position", "pieces", "offset", "length")
@@ -58,12 +59,13 @@ def text_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The pieces of documents in order; small documents share a batch.
 
-    Raises: UsageError if a document is not UTF-8, or a piece of lines is too large.
+    Raises: UsageError if a document is not UTF-8, or a piece of lines is too large; CorruptError if a tokenizer's cut
+        is not of its document.
     """
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for file in run:
-        for whole_rows in _blocks(file, place, pieces, counted="pieces" in columns):
+        for whole_rows in _fitting(file, _blocks(file, place, pieces, counted="pieces" in columns)):
             batch = whole_rows.select(columns) if columns else without_columns(whole_rows.num_rows)
             waiting.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
@@ -72,6 +74,14 @@ def text_batches(
                 waiting, rows, size = [], 0, 0
     if waiting:
         yield _joined(waiting)
+
+
+def _fitting(file: SourceFile, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The blocks; what does not fit is told once the document is known not to have changed."""
+    try:
+        yield from blocks
+    except Unfit as error:
+        raise unfit(file, error) from error
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -83,7 +93,7 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _blocks(file: SourceFile, place: Place, pieces: PiecesSpec, *, counted: bool) -> Iterator[pa.RecordBatch]:
     """A document's pieces, some at a time, with all columns; `pieces` is 0 unless they are `counted`."""
-    cut = _cut_of(pieces)
+    cut = _cut_of(pieces, file)
     if file.bytes <= _BLOCK and not base_name(file.uri)[1]:
         data = whole(file, place)
         ends = cut(data, True)
@@ -97,11 +107,13 @@ def _blocks(file: SourceFile, place: Place, pieces: PiecesSpec, *, counted: bool
 
 
 def _count(file: SourceFile, place: Place, pieces: PiecesSpec) -> int:
-    """How many pieces a document has; each process counts once."""
+    """How many pieces a document has; each process counts once, unless the cut says it."""
+    if pieces.tokens is not None:
+        return len(cut_of(file).ends)
     key = (file.uri, file.blake3, pieces.model_dump_json())
     if key not in _COUNTS:
         with stream(file, place) as opened:
-            blocks = _cut_stream(opened, _cut_of(pieces), file, pieces)
+            blocks = _cut_stream(opened, _cut_of(pieces, file), file, pieces)
             _COUNTS[key] = sum(len(block.ends) for block in blocks)
     return _COUNTS[key]
 
@@ -123,11 +135,12 @@ def _cut_stream(opened: BinaryIO, cut: _Cut, file: SourceFile, pieces: PiecesSpe
         rest, position, offset = data[done:], position + len(ends), offset + done
 
 
-def _cut_of(pieces: PiecesSpec) -> _Cut:
+def _cut_of(pieces: PiecesSpec, file: SourceFile) -> _Cut:
     if pieces.bytes is not None:
         return _by_bytes(pieces.bytes)
-    assert pieces.lines is not None
-    return _by_lines(pieces.lines)
+    if pieces.lines is not None:
+        return _by_lines(pieces.lines)
+    return _by_tokens(file)
 
 
 def _by_bytes(most: int) -> _Cut:
@@ -157,6 +170,23 @@ def _by_lines(count: int) -> _Cut:
     return cut
 
 
+def _by_tokens(file: SourceFile) -> _Cut:
+    """Pieces that end where the tokenizer ended them; it is called with a document's bytes in their order."""
+    ends, start = cut_of(file).ends, 0
+
+    def cut(data: bytes, last: bool) -> list[int]:
+        nonlocal start
+        size = start + len(data)
+        found = ends[np.searchsorted(ends, start, "right") : np.searchsorted(ends, size, "right")] - start
+        done = start + (int(found[-1]) if len(found) else 0)
+        if last and not done == size == (ends[-1] if len(ends) else 0):
+            raise Unfit(f"it ends at byte {ends[-1] if len(ends) else 0}, and the document at byte {size}")
+        start = done
+        return found.tolist()
+
+    return cut
+
+
 def _rows(file: SourceFile, pieces: PiecesSpec, block: _Block, count: int) -> pa.RecordBatch:
     bounds = np.array([0, *block.ends], np.int32)
     sizes = np.diff(bounds).astype(np.int64)
@@ -168,16 +198,24 @@ def _rows(file: SourceFile, pieces: PiecesSpec, block: _Block, count: int) -> pa
     try:
         text.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise _not_utf8(file, block) from error
+        # The tokenizer saw text, so what is wrong is where it was cut.
+        raise _not_utf8(file, block) if pieces.tokens is None else Unfit("it cuts a character") from error
     columns = {name: pa.repeat(pa.scalar(file.columns[name]), rows) for name in file.columns}
     columns |= {
         "position": pa.array(np.arange(block.position, block.position + rows)),
         "pieces": pa.repeat(pa.scalar(count, pa.int64()), rows),
         "offset": pa.array(bounds[:-1].astype(np.int64) + block.offset),
-        "length": pa.array(sizes if pieces.lines is None else _lines(block, bounds, pieces.lines)),
+        "length": pa.array(_lengths(file, pieces, block, bounds)),
         TEXT: text,
     }
     return pa.RecordBatch.from_pydict(columns, schema=text_schema(tuple(file.columns)))
+
+
+def _lengths(file: SourceFile, pieces: PiecesSpec, block: _Block, bounds: np.ndarray) -> np.ndarray:
+    """The length of each piece in the unit by which the document is cut."""
+    if pieces.tokens is not None:
+        return cut_of(file).tokens[block.position : block.position + len(bounds) - 1]
+    return np.diff(bounds).astype(np.int64) if pieces.lines is None else _lines(block, bounds, pieces.lines)
 
 
 def _lines(block: _Block, bounds: np.ndarray, count: int) -> np.ndarray:
@@ -194,7 +232,12 @@ def _not_utf8(file: SourceFile, block: _Block) -> UsageError:
         at = 0  # a piece ends inside a character, which only bytes that are none allow
     except UnicodeDecodeError as error:
         at = error.start
-    return UsageError(f"{file.uri} is not UTF-8 at byte {block.offset + at}.", remedy="Convert it to UTF-8.")
+    return not_utf8(file, block.offset + at)
+
+
+def not_utf8(file: SourceFile, at: int) -> UsageError:
+    """The error for a document that is not text from a byte on."""
+    return UsageError(f"{file.uri} is not UTF-8 at byte {at}.", remedy="Convert it to UTF-8.")
 
 
 def _too_large(file: SourceFile, pieces: PiecesSpec, offset: int) -> UsageError:

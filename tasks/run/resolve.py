@@ -44,6 +44,7 @@ from tasks.run.spec_check import (
     features_suite,
     named_code,
     named_suites,
+    named_tokenizers,
     predictions_suite,
     refuse_unknown_code,
     refuse_unknown_expectations,
@@ -252,7 +253,9 @@ def _named_files(spec: PipelineSpec, lightning: dict, suites: list[dict[str, Any
     """Files of the project that arguments name, such as a vocabulary: like the code, they decide the result."""
     calls = [spec.train.transform, spec.shards.transform if spec.shards else None]
     own = [suite["expectations"][index]["kwargs"] for suite in suites for index in own_classes(suite)]
+    init_args = [one.init_args for _, one in named_tokenizers(spec)]
     texts = [*_texts(lightning), *_texts(own), *(text for call in calls if call for text in _texts(call.args))]
+    texts += _texts(init_args)
     inside = [text for text in texts if text and len(text) < 256 and "\n" not in text and not text.startswith("/")]
     # A link out of the project is reported where files are chosen.
     paths = {Path(os.path.normpath(project / text)) for text in inside if (project / text).is_file()}

@@ -16,7 +16,7 @@ from data_contracts.contract.suites import load_suite, nearest, own_classes, par
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
-from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SuiteSpec
+from data_contracts.pipeline_spec import ContractSpec, PipelineSpec, SourceSpec, SuiteSpec, TokenizerSpec
 from data_contracts.yaml_document import FieldPath, dotted
 from data_contracts.yaml_text import read_document
 from infra.budgets.policy import refuse_by_policy
@@ -193,6 +193,19 @@ def named_code(spec: PipelineSpec, lightning: dict[str, Any]) -> Iterator[NamedC
     for name, one in spec.evaluate.sets.items():
         if one.perturb is not None:
             yield ("evaluate", "sets", name, "perturb"), one.perturb
+    for field, tokenizer in named_tokenizers(spec):
+        yield (*field, "class_path"), tokenizer.class_path
+
+
+def named_tokenizers(spec: PipelineSpec) -> Iterator[tuple[FieldPath, TokenizerSpec]]:
+    """The user's tokenizers that cut documents, with their fields."""
+    groups: list[tuple[FieldPath, list[SourceSpec]]] = []
+    groups += [] if isinstance(spec.data, str) else [(("data",), spec.data.source)]
+    groups += [(("evaluate", "sets", name), one.source or []) for name, one in spec.evaluate.sets.items()]
+    for field, sources in groups:
+        for index, source in enumerate(sources):
+            if source.pieces is not None and source.pieces.tokenizer is not None:
+                yield (*field, "source", index, "pieces", "tokenizer"), source.pieces.tokenizer
 
 
 def refuse_unknown_code(
@@ -219,8 +232,21 @@ def _place(spec: PipelineSpec, path: Path, field: FieldPath, name: str) -> str:
     if field[:2] == _LIGHTNING and isinstance(file, str):
         path, field = path.parent / file, field[2:]
     document = read_document(path, "a YAML file", "write it")
-    value = document.value
+    at, written = _written(document.value, field)
+    return f"{document.place(at) if written == name else '--set'}: {dotted(field)}"
+
+
+def _written(value: Any, field: FieldPath) -> tuple[FieldPath, Any]:
+    """Where a file has a field, and its value: a single source has no number, and a text may stand for a section."""
+    at: FieldPath = ()
     for part in field:
-        value = value.get(part) if isinstance(value, dict) else None
-    written = value.get("call") if isinstance(value, dict) else value
-    return f"{document.place(field) if written == name else '--set'}: {dotted(field)}"
+        if isinstance(value, str):
+            break
+        if isinstance(value, dict) and isinstance(part, int):
+            continue
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            return at, None
+        at = (*at, part)
+    return at, value.get("call") if isinstance(value, dict) else value

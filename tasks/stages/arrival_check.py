@@ -22,6 +22,7 @@ from infra.sources import Selection, read_batches
 from infra.store import layout
 from tasks.run.resolve import resolved_runs
 from tasks.run.run import Run
+from tasks.stages.text_cuts import cut_files
 
 _LISTED = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -106,7 +107,8 @@ def _earlier(run: Run, name: str, begins: int) -> tuple[int, int]:
     """How many rows the data has, and how many of them have a time before `begins`, in microseconds since 1970."""
     rows = late = 0
     assert not isinstance(run.spec.data, str)
-    files, sources, root = run.resolved.files, run.spec.data.source, Path(run.resolved.root)
+    sources, root = run.spec.data.source, Path(run.resolved.root)
+    files = cut_files(run, run.resolved.files, sources)
     for batch in read_batches(files, sources, root=root, selection=Selection(columns=[name])):
         rows += batch.num_rows
         late += pc.sum(pc.less(microseconds(batch.column(0)), begins)).as_py() or 0

@@ -11,6 +11,7 @@ from data_contracts.contract.suites import own_classes, suite_digest
 from data_contracts.drift_report import DriftReport
 from data_contracts.handoffs import ContractReport, Ref, SourceFile
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractOutcome, ContractRequest
+from data_contracts.pipeline_spec import SourceSpec
 from infra import scratch
 from infra.contract import contract_worker
 from infra.contract.profiles import put_profile, read_profile
@@ -22,6 +23,8 @@ from tasks.run.run import Run
 from tasks.stages import drift_check
 from tasks.stages.kept_parts import kept_parts
 from tasks.stages.placement import run_here
+from tasks.stages.raw_rows import runs_tokenizer
+from tasks.stages.text_cuts import cut_files
 
 # Local files up to this size are checked within seconds.
 IN_PROCESS_BYTES = 64 * 2**20
@@ -85,12 +88,13 @@ def _with_folder(request: ContractRequest) -> Iterator[ContractRequest]:
         yield request.model_copy(update={"folder": str(folder.path)})
 
 
-def code_of(run: Run, suite: dict[str, Any]) -> str | None:
-    """The digest of the user's code, if a suite names classes of it; part of the key of every report on the suite."""
-    return run.resolved.code_digest if own_classes(suite) else None
+def code_of(run: Run, suite: dict[str, Any], sources: Iterable[SourceSpec] = ()) -> str | None:
+    """The digest of the user's code, if a suite names classes of it or a source a tokenizer; part of a report's key."""
+    return run.resolved.code_digest if own_classes(suite) or runs_tokenizer(sources) else None
 
 
 def _outcome(run: Run, request: ContractRequest) -> ContractOutcome:
+    request = request.model_copy(update={"files": cut_files(run, request.files, request.sources)})
     with kept_parts(run, request) as request:
         return _checked(run, request)
 

@@ -28,3 +28,8 @@ def raw_inputs(files: Iterable[SourceFile]) -> list[dict[str, object]]:
     return [
         {"blake3": file.blake3, "format": file.format, "columns": file.columns, "source": file.source} for file in files
     ]
+
+
+def runs_tokenizer(sources: Iterable[SourceSpec]) -> bool:
+    """Whether a tokenizer of the user's decides the rows that some sources give: their code is then part of a key."""
+    return any(one.pieces is not None and one.pieces.tokenizer is not None for one in sources)

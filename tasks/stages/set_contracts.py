@@ -47,7 +47,8 @@ def set_key(run: Run, request: ContractRequest) -> str:
         "sources": reading_settings(request.sources),
         "evaluation_set": True,
     }
-    return reuse_key("validate", VERSION, settings, raw_inputs(request.files), code_of(run, request.suite))
+    code = code_of(run, request.suite, request.sources)
+    return reuse_key("validate", VERSION, settings, raw_inputs(request.files), code)
 
 
 def set_report(run: Run, request: ContractRequest) -> ContractReport | None:

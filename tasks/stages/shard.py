@@ -17,9 +17,10 @@ from tasks.run.spec_check import FEATURES, suite_called
 from tasks.stages.contamination import report_of, section_of, with_splits_compared
 from tasks.stages.contract_check import checked
 from tasks.stages.features import features_key, features_report, features_request
-from tasks.stages.raw_rows import raw_inputs, reading_settings
+from tasks.stages.raw_rows import raw_inputs, reading_settings, runs_tokenizer
 from tasks.stages.set_contracts import set_report, set_requests
 from tasks.stages.stage import Done, Stage, rejected
+from tasks.stages.text_cuts import cut_files
 from tasks.stages.validate import accepted, contract_key, reading, rejection, validate
 
 VERSION = 2
@@ -157,7 +158,8 @@ def _key(run: Run, inputs: list[Any], set_name: str | None = None) -> str:
     if set_name is None and run.spec.contract is not None and run.spec.contract.quarantine is not None:
         # It decides the rows that are left out; a comparison with earlier data does not.
         settings["quarantine"] = contract_key(run, drift=False)
-    return reuse_key("shard", VERSION, settings, inputs, run.resolved.code_digest if shards.transform else None)
+    runs_code = shards.transform is not None or runs_tokenizer(_raw(run, set_name)[1])
+    return reuse_key("shard", VERSION, settings, inputs, run.resolved.code_digest if runs_code else None)
 
 
 def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceSpec]]:
@@ -170,6 +172,7 @@ def _raw(run: Run, set_name: str | None) -> tuple[list[SourceFile], list[SourceS
 
 def _make(run: Run, contract: ContractReport | None, set_name: str | None = None) -> Dataset:
     request = _request(run, contract, set_name)
+    request = request.model_copy(update={"files": cut_files(run, request.files, request.sources)})
     assert run.spec.shards is not None
     runner = run.spec.shards.runner
     with shown("shard") as progress:

@@ -43,7 +43,8 @@ def contract_key(run: Run, *, drift: bool = True) -> str | None:
     }
     if spec.contract.quarantine is not None:
         settings["quarantine"] = spec.contract.quarantine.model_dump(mode="json")
-    return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), code_of(run, run.resolved.suite))
+    code = code_of(run, run.resolved.suite, spec.data.source)
+    return reuse_key("validate", VERSION, settings, raw_inputs(run.resolved.files), code)
 
 
 def find_report(run: Run, key: str) -> Done[ContractReport | None] | None:

@@ -82,6 +82,15 @@ def load_callable(dotted: str, args: Mapping[str, Any], field: str, root: Path) 
     return call
 
 
+def make_object(dotted: str, init_args: Mapping[str, Any], field: str, root: Path) -> Any:
+    """An object of the class that `dotted` names; errors as in `load_class`, and UserCodeError if making it raises."""
+    loaded = _load(dotted, field, root)
+    if not isinstance(loaded, type):
+        raise UsageError(f"{field}: {dotted} is not a class.", remedy="Name a class.")
+    with user_code(f"{field} ({dotted})", root):
+        return loaded(**init_args)
+
+
 @contextmanager
 def user_code(what: str, root: Path) -> Iterator[None]:
     """Turn errors that the user's code raises inside into UserCodeError; errors of our tree and Ctrl-C pass unchanged.

@@ -31,10 +31,11 @@ from data_contracts.resolved import Resolved
 from data_contracts.run_report import RunReport
 from data_contracts.sensor_steps import SensorStep
 from data_contracts.server_backup import ServerBackup
+from data_contracts.text_cuts import TextCuts
 from data_contracts.usage import ExecutionUsage
 
 WRITTEN = [handoffs.ContractReport, handoffs.Dataset, handoffs.Checkpoint, handoffs.Evaluation, handoffs.ModelVersion,
-           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup,
+           handoffs.Receipt, RunReport, Resolved, ContaminationReport, Profile, FilePart, PartGroup, TextCuts,
            Question, Answer, Protection, Recipe, Delivery, Night, CanaryAsk, CanaryEnd, NodeMishap, NodeStanding,
            Execution, Crash, BackfilledWindow, ScheduledTime, SensorStep, ExecutionUsage,
            RulesVersion, SpendingEntry, BudgetWarning, MonthCosts, CiReport, ServerBackup]  # fmt: skip

@@ -120,7 +120,7 @@ def test_a_line_that_does_not_end_is_refused_before_it_is_read_whole() -> None:
     file = SourceFile(uri="a.txt", bytes=0, blake3="", format="text", columns={"document": "a.txt"})
     pieces, endless = PiecesSpec(lines=1), cast(BinaryIO, Endless())
     with pytest.raises(UsageError, match=r"a\.txt: 1 lines from byte 0 on are larger than 8 MiB"):
-        list(texts._cut_stream(endless, texts._cut_of(pieces), file, pieces))
+        list(texts._cut_stream(endless, texts._cut_of(pieces, file), file, pieces))
 
 
 def test_pieces_by_bytes_may_be_larger_than_pieces_of_lines(raw: Raw, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +140,8 @@ def test_documents_that_are_all_empty_are_refused(raw: Raw) -> None:
     [
         ({"format": "text"}, "format: text needs it"),
         ({"pieces": {"bytes": 8}}, "pieces: is for format: text"),
-        ({"format": "text", "pieces": {}}, "give either bytes or lines"),
-        ({"format": "text", "pieces": {"bytes": 8, "lines": 1}}, "give either bytes or lines"),
+        ({"format": "text", "pieces": {}}, "give one of bytes, lines and tokens"),
+        ({"format": "text", "pieces": {"bytes": 8, "lines": 1}}, "give one of bytes, lines and tokens"),
         ({"format": "text", "pieces": {"bytes": 3}}, "greater than or equal to 4"),
     ],
 )

@@ -1,0 +1,72 @@
+"""Where a tokenizer cut documents: packed into a text that travels with a resolved file, and read from it again.
+
+A tokenizer is the user's code and runs in one child (`training.shard.cut_worker`). All that read the rows cut by these
+ends, and run no code of the user's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import SourceFile
+from infra.sources.resolve import base_name
+
+
+class Unfit(ValueError):
+    """A cut is not one of the document that is read."""
+
+
+@dataclass(frozen=True)
+class TokenCut:
+    """The pieces of one document: the byte after each, and its tokens; both (pieces,)."""
+
+    ends: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+
+def cut_name(file: SourceFile) -> str:
+    """The name of a document's cut: of its bytes, and of how they are decompressed."""
+    return file.blake3 + base_name(file.uri)[1]
+
+
+def pack(sizes: list[int], tokens: list[int]) -> str:
+    """Bytes and tokens of each piece as a text: about two to three characters a piece."""
+    numbers = np.array([sizes, tokens], "<i4")
+    return base64.b64encode(zlib.compress(numbers.tobytes())).decode()
+
+
+@lru_cache(maxsize=8)
+def unpack(cut: str) -> TokenCut:
+    """What `pack` was given; Unfit for any other text."""
+    try:
+        numbers = np.frombuffer(zlib.decompress(base64.b64decode(cut, validate=True)), "<i4")
+    except (binascii.Error, zlib.error) as error:
+        raise Unfit("it cannot be unpacked") from error
+    if len(numbers) % 2 or (numbers < 0).any():
+        raise Unfit("it has no pair of numbers for each piece")
+    sizes, tokens = numbers.reshape(2, -1).astype(np.int64)
+    if not sizes.all():
+        raise Unfit("a piece has no bytes")
+    return TokenCut(np.cumsum(sizes), tokens)
+
+
+def cut_of(file: SourceFile) -> TokenCut:
+    """The cut that travels with a file; Unfit if it is damaged."""
+    assert file.cut is not None, f"{file.uri} was not cut before it is read"
+    return unpack(file.cut)
+
+
+def unfit(file: SourceFile, error: Unfit) -> CorruptError:
+    """The error for a cut that is not one of this document."""
+    return CorruptError(
+        f"The stored cut of {file.uri} into pieces does not fit it: {error}.",
+        remedy="Remove the directory of kind text_cuts from contracts/ in the store, and run again.",
+    )

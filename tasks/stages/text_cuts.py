@@ -1,0 +1,104 @@
+"""Has documents cut by the user's tokenizer, once for all stages: a child cuts them, and the store keeps where.
+
+The cuts of a tokenizer lie under a key of their own, of its code and arguments. Each sealed directory has the cuts of
+all documents of the run that found a new one, so that the next run cuts new documents only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Sequence
+
+from data_contracts.canonical import canonical, reuse_key
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import Ref, SourceFile
+from data_contracts.messages.raw_data import CUT, CutRequest
+from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
+from data_contracts.text_cuts import TextCuts
+from data_contracts.yaml_document import dotted
+from infra.sources.token_cuts import cut_name
+from infra.store import Writer, layout
+from infra.store.attempts import seal_attempt
+from tasks.run.run import Run
+from tasks.run.spec_check import named_tokenizers
+from tasks.stages.placement import run_here
+
+# Raised when a tokenizer's answer is cut in another way.
+VERSION = 1
+AREA, FILE, KIND = "contracts", "cuts.json", "text_cuts"
+# Sealed directories that are looked through, the newest first.
+MOST = 8
+
+log = logging.getLogger("trainwright")
+
+
+def cut_files(run: Run, files: Sequence[SourceFile], sources: Sequence[SourceSpec]) -> list[SourceFile]:
+    """The files, each document that a tokenizer cuts with its cut, by which its rows are read.
+
+    Raises as `training.shard.cut_worker.main`.
+    """
+    cuts: dict[str, dict[str, str]] = {}
+    found = []
+    for file in files:
+        pieces = sources[file.source].pieces
+        if pieces is None or pieces.tokenizer is None:
+            found.append(file)
+            continue
+        kind = pieces.model_dump_json()
+        if kind not in cuts:
+            alike = [one for one in files if sources[one.source].pieces == pieces]
+            cuts[kind] = _cuts(run, pieces, alike, sources)
+        found.append(file.model_copy(update={"cut": cuts[kind][cut_name(file)]}))
+    return found
+
+
+def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequence[SourceSpec]) -> dict[str, str]:
+    """The cuts of documents by name: those that are known, and of the others new ones, which are sealed with them."""
+    settings = {"pieces": pieces.model_dump(mode="json")}
+    key = reuse_key("cut", VERSION, settings, [], run.resolved.code_digest)
+    names = list(dict.fromkeys(map(cut_name, files)))
+    known = _known(run, key, names)
+    new = [file for file in files if cut_name(file) not in known]
+    if not new:
+        return known
+    request = CutRequest(
+        files=new,
+        sources=list(sources),
+        root=run.resolved.root,
+        pieces=pieces,
+        field=_field(run, pieces),
+        project=str(run.project()),
+    )
+    made = run_here(run, CUT, request, project=run.project())
+    cuts = TextCuts(documents={**known, **made.documents})
+    log.info("%d of %d documents are cut anew by %s", len(made.documents), len(names), request.field)
+
+    def fill(writer: Writer) -> Ref:
+        writer.put(FILE, canonical(cuts.to_json()))
+        return writer.seal(KIND, {"key": key, "version": VERSION, **settings}, run.provenance())
+
+    seal_attempt(run.store, AREA, key, fill)
+    return cuts.documents
+
+
+def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
+    """The cuts of these documents that the store has; those that are damaged or gone are made again."""
+    store, wanted, known, looked = run.store, set(names), {}, 0
+    for n in reversed(store.attempts(AREA, key)):
+        uri = layout.attempt(AREA, key, n)
+        if looked == MOST or not wanted:
+            break
+        if store.exists(layout.tombstone(uri)) or not store.claim(uri):
+            continue
+        with contextlib.suppress(FileNotFoundError, CorruptError):
+            documents = store.read_sealed_as(store.manifest(uri), FILE, TextCuts.from_json).documents
+            known |= {name: documents[name] for name in wanted & documents.keys()}
+            wanted -= documents.keys()
+            looked += 1
+    return known
+
+
+def _field(run: Run, pieces: PiecesSpec) -> str:
+    """The first field of the spec that names this tokenizer."""
+    return next(dotted(field) for field, one in named_tokenizers(run.spec) if one == pieces.tokenizer)

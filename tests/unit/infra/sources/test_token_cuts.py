@@ -1,0 +1,91 @@
+"""Documents are read as a tokenizer cut them; a cut that is not theirs is damage, and a changed document is named."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError
+from data_contracts.handoffs import SourceFile
+from infra.sources import texts
+from infra.sources.token_cuts import Unfit, cut_name, pack, unpack
+from tests.unit.infra.sources.conftest import Raw
+
+SOURCE = {"uri": "corpus/*", "format": "text", "pieces": {"tokens": 2, "tokenizer": "any.Class"}}
+
+
+def cut(raw: Raw, cuts: dict[str, str | None]) -> list[SourceFile]:
+    files = raw.resolve(SOURCE)
+    return [file.model_copy(update={"cut": cuts[file.columns["document"]]}) for file in files]
+
+
+@pytest.mark.parametrize("block", [3, 4, 1 << 22])
+def test_documents_are_cut_where_the_tokenizer_cut_them(raw: Raw, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_BLOCK", block)
+    raw.write("corpus/a", "one é two")
+    raw.write("corpus/b.gz", gzip.compress(b"three"))
+    raw.write("corpus/empty", "")
+    files = cut(raw, {"a": pack([6, 4], [2, 1]), "b.gz": pack([5], [1]), "empty": pack([], [])})
+    table = raw.read(SOURCE, files=files)
+    assert table.to_pydict() == {
+        "document": ["a", "a", "b.gz"],
+        "position": [0, 1, 0],
+        "pieces": [2, 2, 1],
+        "offset": [0, 6, 0],
+        "length": [2, 1, 1],
+        "text": ["one é", " two", "three"],
+    }
+    assert raw.read(SOURCE, files=files, columns=["length"])["length"].to_pylist() == [2, 1, 1]
+    assert raw.read(SOURCE, files=files, columns=[]).num_rows == 3
+
+
+@pytest.mark.parametrize("block", [4, 1 << 22])
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [
+        ([4, 5], "it ends at byte 9, and the document at byte 10"),
+        ([6, 5], "it ends at byte 11, and the document at byte 10"),
+        ([], "it ends at byte 0, and the document at byte 10"),
+        ([5, 5], "it cuts a character"),
+    ],
+)
+def test_a_cut_of_another_document(
+    raw: Raw, sizes: list[int], why: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(texts, "_BLOCK", block)
+    raw.write("corpus/a", "one é two")
+    with pytest.raises(CorruptError, match=f"The stored cut of .*/corpus/a into pieces does not fit it: {why}"):
+        raw.read(SOURCE, files=cut(raw, {"a": pack(sizes, [1] * len(sizes))}))
+
+
+@pytest.mark.parametrize("block", [4, 1 << 22])
+def test_a_document_that_changed_is_the_cause(raw: Raw, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_BLOCK", block)
+    raw.write("corpus/a", "one é two")
+    files = cut(raw, {"a": pack([6, 4], [2, 1])})
+    raw.write("corpus/a", "one é two!")
+    with pytest.raises(CorruptError, match="corpus/a changed after this run resolved it"):
+        raw.read(SOURCE, files=files)
+
+
+@pytest.mark.parametrize("text", ["not base64!", "AAAA", pack([0], [1]), pack([-1], [1]), pack([1], [-1])])
+def test_a_text_that_is_no_cut(text: str) -> None:
+    with pytest.raises(Unfit):
+        unpack(text)
+
+
+@pytest.mark.parametrize(("sizes", "tokens"), [([], []), ([1], [0]), ([2**24, 3, 9], [512, 512, 1])])
+def test_what_is_packed_is_unpacked(sizes: list[int], tokens: list[int]) -> None:
+    found = unpack(pack(sizes, tokens))
+    assert found.tokens.tolist() == tokens
+    assert found.ends.tolist() == [sum(sizes[: at + 1]) for at in range(len(sizes))]
+
+
+def test_a_document_and_its_compressed_form_have_cuts_of_their_own() -> None:
+    def named(uri: str) -> str:
+        return cut_name(SourceFile(uri=uri, bytes=1, blake3="0f", format="text"))
+
+    names: list[Any] = [named(uri) for uri in ("a/b.txt", "c.md", "b.txt.gz", "b.txt.GZ", "b.zst")]
+    assert names == ["0f", "0f", "0f.gz", "0f.gz", "0f.zst"]

@@ -1,0 +1,168 @@
+"""The user's tokenizer is asked in the child; what is wrong with it or with a document is one sentence."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from data_contracts.errors import CorruptError, TrainwrightError, UsageError, UserCodeError
+from data_contracts.messages.children import Advanced
+from data_contracts.messages.raw_data import CutRequest
+from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
+from data_contracts.text_cuts import TextCuts
+from infra.sources import resolve_sources
+from infra.sources.token_cuts import cut_name, unpack
+from training.shard import cut_worker
+
+CODE = """
+import random, re
+
+class Words:
+    asked = []
+
+    def __init__(self, pattern=r"\\S+"):
+        self.pattern = pattern
+
+    def starts(self, text):
+        Words.asked.append(text)
+        return (found.start() for found in re.finditer(self.pattern, text))
+
+class Returns:
+    def __init__(self, value):
+        self.value = value
+
+    def starts(self, text):
+        return self.value
+
+class Draws:
+    def starts(self, text):
+        return [0, *random.sample(range(1, len(text)), 1)]
+
+class Raises:
+    def starts(self, text):
+        raise KeyError("no vocabulary")
+
+class RaisesLate:
+    def starts(self, text):
+        yield 0
+        raise KeyError("no vocabulary")
+
+class Nothing: ...
+
+def function(text): ...
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "tokenizers_of_a_test.py").write_text(CODE)
+    (folder / "raises_on_import_of_a_test.py").write_text("1 / 0\n")
+    path, known = list(sys.path), set(sys.modules)
+    yield folder
+    sys.path[:] = path
+    for name in set(sys.modules) - known:
+        if name.endswith("_of_a_test"):
+            del sys.modules[name]
+
+
+def request(project: Path, folder: Path, name: str, tokens: int = 2, **init_args: Any) -> CutRequest:
+    tokenizer = {"class_path": name if "." in name else f"tokenizers_of_a_test.{name}", "init_args": init_args}
+    pieces = PiecesSpec.model_validate({"tokens": tokens, "tokenizer": tokenizer})
+    sources = [SourceSpec(uri="corpus/*", format="text", pieces=pieces)]
+    files = resolve_sources(sources, root=folder, window=None, window_path=None, cache=folder / "cache")
+    field = "data.source.0.pieces.tokenizer"
+    return CutRequest(files=files, sources=sources, root=str(folder), pieces=pieces, field=field, project=str(project))
+
+
+def write(folder: Path, **documents: bytes) -> None:
+    (folder / "corpus").mkdir()
+    for name, data in documents.items():
+        (folder / "corpus" / name.replace("_", ".")).write_bytes(data)
+
+
+def done(asked: CutRequest) -> TextCuts:
+    return cut_worker.main(asked, lambda report: None)
+
+
+def test_documents_are_cut_and_equal_ones_once(project: Path, tmp_path: Path) -> None:
+    write(tmp_path, a=b"one two three", b=b"one two three", c_gz=gzip.compress("é é é".encode()), d=b"")
+    asked = request(project, tmp_path, "Words")
+    cuts = done(asked)
+    assert set(cuts.documents) == {cut_name(file) for file in asked.files}
+    assert len(cuts.documents) == 3
+    found = [unpack(cuts.documents[cut_name(file)]) for file in asked.files]
+    assert [one.ends.tolist() for one in found] == [[8, 13], [8, 13], [6, 8], []]
+    assert [one.tokens.tolist() for one in found] == [[2, 1], [2, 1], [2, 1], []]
+    # The first text is asked for twice, to see whether the answer is the same; an empty document never.
+    assert sys.modules["tokenizers_of_a_test"].Words.asked == ["one two three"] * 2 + ["é é é"]
+
+
+def test_arguments_and_progress(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, a=b"aXbXc")
+    monkeypatch.setattr(cut_worker, "REPORT_S", 0)
+    reports: list[Any] = []
+    cuts = cut_worker.main(request(project, tmp_path, "Words", 1, pattern="[a-z]"), reports.append)
+    assert unpack(next(iter(cuts.documents.values()))).ends.tolist() == [2, 4, 5]
+    assert reports == [Advanced(done=1, long=True)]
+
+
+FIELD = "data.source.0.pieces.tokenizer"
+NAMED = f"{FIELD} \\(tokenizers_of_a_test"
+
+
+@pytest.mark.parametrize(
+    ("name", "init_args", "kind", "sentence"),
+    [
+        ("Missing", {}, UsageError, f"{FIELD}: tokenizers_of_a_test.Missing was not found: module"),
+        ("no_such_module.Words", {}, UsageError, f"{FIELD}: no_such_module.Words was not found: there is no module"),
+        ("raises_on_import_of_a_test.Words", {}, UserCodeError, f"{FIELD}: importing .* raised ZeroDivisionError"),
+        ("function", {}, UsageError, f"{FIELD}: tokenizers_of_a_test.function is not a class"),
+        ("Nothing", {}, UsageError, f"{FIELD}: tokenizers_of_a_test.Nothing has no method starts"),
+        ("Words", {"other": 1}, UserCodeError, rf"{NAMED}.Words\) raised TypeError: .*'other'"),
+        ("Raises", {}, UserCodeError, rf"{NAMED}.Raises\) raised KeyError: 'no vocabulary'"),
+        ("RaisesLate", {}, UserCodeError, rf"{NAMED}.RaisesLate\) raised KeyError: 'no vocabulary'"),
+        ("Returns", {"value": None}, UserCodeError, rf"{NAMED}.Returns\): of .*/corpus/a, it returned a NoneType"),
+        ("Returns", {"value": []}, UserCodeError, "it returned no token for a text that is not blank"),
+        ("Returns", {"value": [0, 0.5]}, UserCodeError, "not of whole numbers"),
+        ("Returns", {"value": [0, 99]}, UserCodeError, "a token starts at character 99, outside of the text of 11"),
+        ("Returns", {"value": [3, 1]}, UserCodeError, "token 1 starts at character 1, before token 0 at 3"),
+        ("Returns", {"value": [0, 0, 0, 0]}, UserCodeError, "more than 2 tokens start at character 0"),
+        ("Draws", {}, UserCodeError, "it returned other tokens when it was asked again for the same text"),
+    ],
+)
+def test_a_tokenizer_that_cannot_be_used(
+    project: Path, tmp_path: Path, name: str, init_args: dict[str, Any], kind: type[TrainwrightError], sentence: str
+) -> None:
+    write(tmp_path, a=b"hello world" if name != "Draws" else b"x" * 2**20)
+    with pytest.raises(kind, match=sentence) as caught:
+        done(request(project, tmp_path, name, **init_args))
+    assert caught.value.exit_code == (2 if kind is UsageError else 8)
+    if "KeyError" in sentence:
+        assert 'tokenizers_of_a_test.py", line' in str(getattr(caught.value, "user_traceback", ""))
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (b"good \xff", r"corpus/a is not UTF-8 at byte 5\. Convert it"),
+        (b"x" * 2**24 + b" y y", r"corpus/a: 1 tokens are more than 16,777,216 characters\. Take fewer tokens"),
+    ],
+)
+def test_a_document_that_cannot_be_cut(project: Path, tmp_path: Path, data: bytes, sentence: str) -> None:
+    write(tmp_path, a=data)
+    with pytest.raises(UsageError, match=sentence):
+        done(request(project, tmp_path, "Words", 1))
+
+
+def test_a_document_that_changed(project: Path, tmp_path: Path) -> None:
+    write(tmp_path, a=b"one two")
+    asked = request(project, tmp_path, "Words")
+    (tmp_path / "corpus" / "a").write_bytes(b"one \xff")
+    with pytest.raises(CorruptError, match="corpus/a changed after this run resolved it"):
+        done(asked)

@@ -1,0 +1,144 @@
+"""Cuts a document into pieces of so many tokens, by what a tokenizer says of one window after another. Torch-free.
+
+A window begins where a piece begins, so its first tokens are those of the piece alone. Windows depend on the document
+only, and not on how its bytes are read: the cut is the same on any machine.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Characters that a tokenizer is given at once; more if they hold fewer than two pieces, up to the most.
+WINDOW = 1 << 20
+MOST = 1 << 24
+_BLOCK = 1 << 20
+
+# Where each token of a text starts, in characters: (tokens,), ascending.
+Starts = Callable[[str], NDArray[np.int64]]
+Read = Callable[[int], bytes]
+
+
+class BadStarts(ValueError):
+    """What a tokenizer returned cannot be the starts of a text's tokens."""
+
+
+class TooLarge(ValueError):
+    """A piece of so many tokens would have more than the most characters."""
+
+
+class NotText(ValueError):
+    """A document is not UTF-8 from the byte `at` on."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        super().__init__(f"byte {at}")
+
+
+def cut_document(read: Read, starts: Starts, most: int) -> Iterator[tuple[int, int]]:
+    """Bytes and tokens of each piece of a document in order, at most `most` tokens each.
+
+    Args:
+        read: returns up to so many of the next bytes, b"" at the end.
+
+    Raises: BadStarts, TooLarge, NotText.
+    """
+    texts, text, ended, size = _decoded(read), "", False, WINDOW
+    while not ended or text:
+        while not ended and len(text) <= size:
+            more = next(texts, None)
+            ended = more is None
+            text += more or ""
+        last = ended and len(text) <= size
+        window = text if last else text[:size]
+        if not window:
+            return
+        ends, tokens = piece_ends(starts(window), len(window), most)
+        if not last:
+            if len(ends) < 3 and size < MOST:
+                size = min(size * 2, MOST)
+                continue
+            if len(ends) < 2:
+                raise TooLarge
+            # The end of the window is not that of the text, so its last tokens may not be the text's.
+            whole = max(1, len(ends) - 2)
+            ends, tokens = ends[:whole], tokens[:whole]
+        yield from zip(_byte_sizes(window, ends), tokens, strict=True)
+        text, size = text[ends[-1] :], WINDOW
+
+
+def piece_ends(starts: NDArray[np.int64], size: int, most: int) -> tuple[list[int], list[int]]:
+    """The character after each piece of a text, and how many tokens start in it.
+
+    A piece ends where a token starts. Tokens that start at one character stay together; BadStarts if they are too many.
+    """
+    ends, tokens, first = [], [], 0
+    while len(starts) - first > most:
+        end = int(starts[first + most])
+        following = int(np.searchsorted(starts, end))
+        if following <= first:
+            raise BadStarts(f"more than {most} tokens start at character {end}")
+        ends.append(end)
+        tokens.append(following - first)
+        first = following
+    return [*ends, size], [*tokens, len(starts) - first]
+
+
+def checked_starts(returned: Any, text: str) -> NDArray[np.int64]:
+    """What a tokenizer returned for a text that is not empty, as numbers; BadStarts says what is wrong with it."""
+    if isinstance(returned, str | bytes | dict | set) or not hasattr(returned, "__iter__"):
+        raise BadStarts(f"it returned a {type(returned).__name__}, not a list of numbers")
+    values = returned if isinstance(returned, np.ndarray) else list(returned)
+    if not len(values):
+        if text.isspace():
+            return np.zeros(0, np.int64)
+        raise BadStarts("it returned no token for a text that is not blank")
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise BadStarts("it returned a list of lists, not of numbers") from None
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise BadStarts(f"it returned a list of {_kind(array)}, not of whole numbers")
+    lowest, highest = int(array.min()), int(array.max())
+    if lowest < 0 or highest >= len(text):
+        wrong = lowest if lowest < 0 else highest
+        raise BadStarts(f"a token starts at character {wrong}, outside of the text of {len(text)} characters")
+    starts = array.astype(np.int64)
+    if len(falls := np.flatnonzero(np.diff(starts) < 0)):
+        at = int(falls[0])
+        raise BadStarts(f"token {at + 1} starts at character {starts[at + 1]}, before token {at} at {starts[at]}")
+    return starts
+
+
+def _kind(array: NDArray[Any]) -> str:
+    if array.ndim != 1:
+        return "lists"
+    first = array.tolist()[0]
+    return type(first).__name__
+
+
+def _byte_sizes(text: str, ends: list[int]) -> Iterator[int]:
+    begin = 0
+    for end in ends:
+        yield len(text[begin:end].encode())
+        begin = end
+
+
+def _decoded(read: Read) -> Iterator[str]:
+    """A document's text, some at a time; a byte order mark and carriage returns stay."""
+    decoder, before = codecs.getincrementaldecoder("utf-8")(), 0
+    while True:
+        data = read(_BLOCK)
+        pending = len(decoder.getstate()[0])
+        try:
+            text = decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            raise NotText(before - pending + error.start) from error
+        before += len(data)
+        yield text
+        if not data:
+            return
