@@ -21,7 +21,11 @@ from infra.sources.resolve import base_name
 
 
 class Unfit(ValueError):
-    """A cut is not one of the document that is read."""
+    """A cut is not one of the document that is read; `why` is a clause in our words."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(why)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,6 @@ def cut_of(file: SourceFile) -> TokenCut:
 def unfit(file: SourceFile, error: Unfit) -> CorruptError:
     """The error for a cut that is not one of this document."""
     return CorruptError(
-        f"The stored cut of {file.uri} into pieces does not fit it: {error}.",
+        f"The stored cut of {file.uri} into pieces does not fit it: {error.why}.",
         remedy="Remove the directory of kind text_cuts from contracts/ in the store, and run again.",
     )

@@ -24,7 +24,11 @@ Read = Callable[[int], bytes]
 
 
 class BadStarts(ValueError):
-    """What a tokenizer returned cannot be the starts of a text's tokens."""
+    """What a tokenizer returned cannot be the starts of a text's tokens; `why` is a clause in our words."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        super().__init__(why)
 
 
 class TooLarge(ValueError):

@@ -83,7 +83,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 def report_of(run: Run) -> ContractReport:
     key = validate.contract_key(run)
     assert key is not None
-    report = validate.make_report(run, key).result
+    report = validate.make_report(run, key).handoff
     assert report is not None
     return report
 
@@ -165,9 +165,7 @@ def test_a_class_that_is_not_there_is_refused_with_its_line(project: Project) ->
 
 
 def test_a_tokenizer_that_raises_ends_the_command_in_one_sentence(project: Project) -> None:
-    (project.folder / "words.py").write_text(
-        CODE.replace("return [", "raise KeyError('no vocabulary')\n        return [")
-    )
+    (project.folder / "words.py").write_text(CODE.replace("return [", "raise KeyError('no words')\n        return ["))
     done = trainwright("validate", project.spec())
     assert done.returncode == UserCodeError.exit_code, done.stderr
     assert "data.source.0.pieces.tokenizer (words.Words) raised KeyError: 'no words'" in done.stderr
