@@ -157,6 +157,15 @@ def test_a_group_stands_for_its_files(tmp_path: Path, monkeypatch: pytest.Monkey
     assert canonical(outcome(asked, parts).to_json()) == canonical(first.to_json())
 
 
+def test_where_a_document_is_cut_is_part_of_its_parts_name() -> None:
+    pieces = {"tokens": 2, "tokenizer": "any.Class"}
+    source = SourceSpec.model_validate({"uri": "a.txt", "format": "text", "pieces": pieces})
+    file = SourceFile(uri="a.txt", bytes=1, blake3="0f", format="text")
+    cuts = (None, "cut", "another")
+    names = {contract_parts.part_name(file.model_copy(update={"cut": cut}), source) for cut in cuts}
+    assert len(names) == 3
+
+
 def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_group, "LARGEST", 2)
     draw = np.random.default_rng(0)

@@ -76,6 +76,20 @@ def test_the_pieces_are_the_document(starts: Any, most: int, window: int, monkey
     assert all(tokens > most - 4 for tokens in full) if starts is utf8_bytes else set(full) <= {most}
 
 
+def digits_by_three(text: str) -> np.ndarray:
+    """Three digits are a token, counted from a number's end: where the text ends decides the tokens before."""
+    return np.array([found.start() for found in re.finditer(r"\d{1,3}(?=(\d{3})*(?!\d))", text)], np.int64)
+
+
+@pytest.mark.parametrize("window", [40, 47, 64, 91])
+def test_where_a_window_ends_does_not_matter(window: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = random.Random(7)
+    data = " ".join(str(draw.randrange(10 ** draw.randint(1, 9))) for _ in range(300)).encode()
+    whole = cut(data, digits_by_three, 4)
+    monkeypatch.setattr(token_pieces, "WINDOW", window)
+    assert cut(data, digits_by_three, 4) == whole
+
+
 @pytest.mark.parametrize("block", [1, 3, 1 << 20])
 def test_how_the_bytes_come_does_not_matter(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_pieces, "WINDOW", 32)
