@@ -84,7 +84,8 @@ def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequen
 
 def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
     """The cuts of these documents that the store has; those that are damaged or gone are made again."""
-    store, wanted, known, looked = run.store, set(names), {}, 0
+    store, wanted, looked = run.store, set(names), 0
+    known: dict[str, str] = {}
     for n in reversed(store.attempts(AREA, key)):
         uri = layout.attempt(AREA, key, n)
         if looked == MOST or not wanted:
