@@ -107,23 +107,27 @@ def end(workers: list[subprocess.Popen[bytes]]) -> None:
 
 
 def wait(api: Any, runs: int, started: float) -> None:
-    """Until every flow run has ended; prints how many have, every half minute."""
-    shown = started
-    while (ended := sum(run["state_type"] in FINAL for run in flow_runs(api))) < runs:
+    """Until every flow run has ended; prints how many have, every half minute.
+
+    It counts, because reading 500 flow runs every two seconds took the server a third of a core.
+    """
+    shown, asked = started, {**RETRAIN, "flow_runs": {"state": {"type": {"any_": FINAL}}}}
+    while (ended := api.post("/flow_runs/count", json=asked).raise_for_status().json()) < runs:
         if time.monotonic() - shown > 30:
             shown = time.monotonic()
             print(f"{shown - started:6.0f} s: {ended} of {runs} have ended", flush=True)
         time.sleep(2)
 
 
-FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+RETRAIN = {"flows": {"name": {"any_": ["retrain"]}}}
+FINAL = ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]
 
 
 def flow_runs(api: Any) -> list[dict[str, Any]]:
     """Every flow run of the pipeline, from pages of 200."""
     found: list[dict[str, Any]] = []
     while True:
-        asked = {"flows": {"name": {"any_": ["retrain"]}}, "offset": len(found), "limit": 200, "sort": "ID_DESC"}
+        asked = {**RETRAIN, "offset": len(found), "limit": 200, "sort": "ID_DESC"}
         page = api.post("/flow_runs/filter", json=asked).raise_for_status().json()
         found += page
         if len(page) < 200:
