@@ -108,10 +108,11 @@ def checked_starts(returned: Any, text: str) -> NDArray[np.int64]:
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise BadStarts(f"it returned a list of {_kind(array)}, not of whole numbers")
     lowest, highest = int(array.min()), int(array.max())
-    if lowest < 0 or highest >= len(text):
+    if lowest < 0 or highest > len(text):
         wrong = lowest if lowest < 0 else highest
         raise BadStarts(f"a token starts at character {wrong}, outside of the text of {len(text)} characters")
-    starts = array.astype(np.int64)
+    # A token without characters at the text's end, such as SentencePiece's last space, belongs to the last character.
+    starts = np.minimum(array.astype(np.int64), len(text) - 1)
     if len(falls := np.flatnonzero(np.diff(starts) < 0)):
         at = int(falls[0])
         raise BadStarts(f"token {at + 1} starts at character {starts[at + 1]}, before token {at} at {starts[at]}")

@@ -151,7 +151,7 @@ def test_a_piece_that_does_not_end_is_refused_before_the_document_is_read_whole(
         ([[0], [1, 2]], "a list of lists, not of numbers"),
         ([0, 2**70], "a list of int, not of whole numbers"),
         ([-1, 0], "a token starts at character -1, outside of the text of 4 characters"),
-        ([0, 4], "a token starts at character 4, outside of the text of 4 characters"),
+        ([0, 5], "a token starts at character 5, outside of the text of 4 characters"),
         ([0, 2, 1], "token 2 starts at character 1, before token 1 at 2"),
         (np.array([3, 0], np.uint8), "token 1 starts at character 0, before token 0 at 3"),
     ],
@@ -165,3 +165,4 @@ def test_what_cannot_be_the_starts_of_tokens(returned: Any, why: str) -> None:
 def test_what_can_be(returned: Any) -> None:
     assert checked_starts(returned, "text").tolist() == [0, 2]
     assert checked_starts([], " \n").tolist() == []
+    assert checked_starts([0, 4], "text").tolist() == [0, 3]
