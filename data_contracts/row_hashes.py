@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from data_contracts.arrow_types import decoded
 from data_contracts.profile.hashes import Hashes, mixed, of_texts
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -36,6 +37,7 @@ def row_hashes(columns: Iterable[pa.Array]) -> Hashes:
 
 def value_hashes(values: pa.Array) -> Hashes:
     """The hash of each value of a column: (rows,) uint64."""
+    values = decoded(values)
     type_ = values.type
     if pa.types.is_null(type_):
         return np.full(len(values), _MISSING)

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from data_contracts.arrow_types import decoded_column
 from data_contracts.errors import UsageError
 from data_contracts.quoting import column_shown
 from training.formats.schema import NUMBERS, tensor_field, tensor_of, type_text
@@ -161,7 +162,7 @@ def _column(field: pa.Field, column: pa.ChunkedArray) -> tuple[pa.Field, pa.Chun
         if tensors[0] is not None and len({one and one[0] for one in tensors}) == 1:
             return _assemble(field.name, tensors[0][0], column, [one[1] for one in tensors if one is not None])
     plain = _plain(type_)
-    return pa.field(field.name, plain), column if plain == type_ else column.cast(plain)
+    return pa.field(field.name, plain), column if plain == type_ else decoded_column(column).cast(plain)
 
 
 def _is_list(type_: pa.DataType) -> bool:

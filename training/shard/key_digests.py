@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from data_contracts.arrow_types import decoded_column
 from training.shard import blake3_rows
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -27,13 +28,15 @@ class UnusableKey(ValueError):
 def key_digests(columns: Sequence[pa.ChunkedArray], seed: int) -> NDArray[np.uint64]:
     """The first 128 bits of the BLAKE3 digest of each row's key: (rows, 2) uint64, little-endian.
 
-    A null is a value like any other: rows without a key stay together. UnusableKey for nested types.
+    A null is a value like any other: rows without a key stay together. Dictionaries and extension types count by their
+    values. UnusableKey for nested types.
     """
     per_row, framed = [], []
     for index, column in enumerate(columns):
-        if pa.types.is_nested(column.type):
+        plain = decoded_column(column)
+        if pa.types.is_nested(plain.type) or pa.types.is_run_end_encoded(plain.type):
             raise UnusableKey(index, column.type)
-        encoded = column.combine_chunks().dictionary_encode()
+        encoded = plain.combine_chunks().dictionary_encode()
         values = pa.concat_arrays([_typed(encoded.dictionary, index), pa.array([b"n"], pa.large_binary())])
         framed.append(_framed(values))
         per_row.append(encoded.indices.fill_null(len(values) - 1))

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_contracts.arrow_types import decoded_column
 from data_contracts.canonical import valid_name
 from data_contracts.contract.findings import MASK
 from data_contracts.contract.row_numbers import Numbers, number_before
@@ -111,7 +112,13 @@ class Splitter:
         if spec.boundaries:
             self.names = ["train", *spec.boundaries]
         # Types are checked before the first row is read.
-        nothing = schema.empty_table()
+        needed = [schema.field(name) for name in columns_needed(spec)]
+        nothing = pa.table([pa.chunked_array([], field.type) for field in needed], schema=pa.schema(needed))
+        if spec.column is not None and pa.types.is_nested(decoded_column(nothing.column(spec.column)).type):
+            raise UsageError(
+                f"shards.split.column: {spec.column!r} is {schema.field(spec.column).type}, which cannot name a split.",
+                remedy="Name a column of texts.",
+            )
         if keys_of(spec):
             self.digests(nothing)
         if spec.time is not None:
@@ -136,7 +143,7 @@ class Splitter:
     def times(self, rows: pa.Table, at: Place) -> NDArray[np.int64]:
         """The times in microseconds since 1970 (UTC), (n,) int64, rounded down, without rows that have no time."""
         assert self.spec.time is not None
-        column = _decoded(rows.column(self.spec.time))
+        column = decoded_column(rows.column(self.spec.time))
         if column.null_count:
             self._note_nulls(column, at)
             column = column.drop_null()
@@ -149,9 +156,10 @@ class Splitter:
     def digests(self, rows: pa.Table) -> NDArray[np.uint64]:
         """The digests of the rows' keys: (rows, 2) uint64."""
         try:
-            return key_digests([_decoded(rows.column(name)) for name in keys_of(self.spec)], self.spec.seed)
+            return key_digests([rows.column(name) for name in keys_of(self.spec)], self.spec.seed)
         except UnusableKey as error:
-            raise UsageError(f"shards.split.key: {keys_of(self.spec)[error.column]!r} {error}.") from error
+            name = keys_of(self.spec)[error.column]
+            raise UsageError(f"shards.split.key: {name!r} {error}.", remedy="Name another column.") from error
 
     def _by_position(self, rows: pa.Table) -> NDArray[np.int16]:
         shares_of, gap, names = list(shares(self.spec).values()), self.spec.gap, self.digests(rows)
@@ -181,9 +189,10 @@ class Splitter:
         return found
 
     def _by_column(self, column: pa.ChunkedArray, at: Place) -> NDArray[np.int16]:
+        column = decoded_column(column)
         if column.null_count:
             self._note_nulls(column, at)
-        values = _decoded(column).combine_chunks().dictionary_encode()
+        values = column.combine_chunks().dictionary_encode()
         indices = values.indices.fill_null(0).to_numpy()
         places = []
         for index, value in enumerate(values.dictionary.to_pylist()):
@@ -280,10 +289,6 @@ def keys_of(spec: SplitSpec) -> list[str]:
     if spec.by is not None:
         return [position_split.COLUMNS[0]]
     return [spec.key] if isinstance(spec.key, str) else list(spec.key or [])
-
-
-def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def _setting(spec: SplitSpec, column: str) -> str:

@@ -7,10 +7,15 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data_contracts.pipeline_spec import SplitSpec
+from tests.support.representations import ALL, columns, in_chunks
+from training.contamination.row_digests import row_digests
+from training.formats.normalize import normalise
 from training.shard.key_digests import UnusableKey, key_digests
+from training.shard.splitter import Splitter
 
 
 def _digests(*columns: pa.Array, seed: int = 0) -> list[bytes]:
@@ -41,6 +46,8 @@ UTC = dt.UTC
         (pa.array([b"ab"]), pa.array([b"ab"], pa.binary(2))),
         (pa.array([7], pa.timestamp("s", "UTC")), pa.array([7 * 10**9], pa.timestamp("ns", "Europe/Paris"))),
         (pa.array([Decimal("1.50")]), pa.array([Decimal("1.5")])),
+        (pa.array([Decimal("1.50")], pa.decimal32(3, 2)), pa.array([Decimal("1.5")])),
+        (pa.array([b"0123456789abcdef"], pa.uuid()), pa.array([b"0123456789abcdef"])),
     ],
 )
 def test_a_key_is_the_same_in_any_width_and_unit(one, same):
@@ -69,3 +76,28 @@ def test_a_nested_column_is_no_key():
 def test_rows_have_one_digest_exactly_when_they_have_one_key(keys):
     digests = _digests(*(pa.array(list(column)) for column in zip(*keys, strict=True)), seed=3)
     assert len(set(zip(keys, digests, strict=True))) == len(set(keys)) == len(set(digests))
+
+
+@pytest.mark.parametrize("form", ALL)
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(values=columns())
+def test_the_form_of_a_column_changes_no_key_no_split_and_no_stored_row(form, values):
+    """Whatever a reader or a transform hands over: dictionaries with nulls, views, slices, extension types."""
+    held, plain = pa.table({"x": in_chunks(ALL[form], values)}), pa.table({"x": values})
+    number = pa.chunked_array([pa.array(range(len(values)), pa.int64())])
+    assert _digests(ALL[form](values)) == _digests(values)
+    for more in ([], [number]):
+        found = [key_digests([table["x"], *more], 3).tolist() for table in (held, plain)]
+        assert found[0] == found[1]
+    for split in ({"key": "x", "fractions": {"train": 0.5, "test": 0.5}}, {"column": "x"}):
+        found = [_assigned(SplitSpec(**split), table) for table in (held, plain)]
+        assert found[0] == found[1]
+    stored = [normalise(table) for table in (held, plain)]
+    assert stored[0].schema == stored[1].schema
+    assert stored[0].equals(stored[1])
+    assert row_digests([stored[0]["x"]]).tolist() == row_digests([stored[1]["x"]]).tolist()
+
+
+def _assigned(spec, table):
+    splitter = Splitter(spec, table.schema)
+    return splitter.assign(table, (0, 0)).tolist(), splitter.names, splitter.notes

@@ -166,6 +166,7 @@ def test_a_column_names_the_splits():
     assert _names(pa.table({"part": pa.array([2, 1, 2])}), column="part") == ["2", "1", "2"]
 
 
+IN_LISTS = pa.ListArray.from_arrays([0, 1, 2], pa.array([b"a" * 16, b"b" * 16], pa.uuid()))
 TIED = pa.array([DAYS[0]] * 9 + [DAYS[1]])
 REFUSED = [
     # columns, split, what the sentence says, what the remedy says
@@ -175,6 +176,8 @@ REFUSED = [
     ({"id": [1]}, {"key": "id"}, r"shards.split leaves no rows for '(train|test)' \(train \d, ", "gets"),
     ({"id": [1, 2]}, {"key": "id", "fractions": {"train": 1.0}}, "leaves no rows for 'test' .train 2.", ""),
     ({"id": [[1], [2]]}, {"key": "id"}, "shards.split.key: 'id' is list<item: int64>, which cannot be a key", ""),
+    ({"id": IN_LISTS}, {"key": "id"}, "'id' is list<item: extension<arrow.uuid>>, which cannot be a key", "another"),
+    ({"id": IN_LISTS}, {"column": "id"}, "shards.split.column: 'id' is list<.*>, which cannot name a split", "texts"),
     ({"part": ["train", "train"]}, {"column": "part"}, "leaves no rows for 'test' .train 2.", ""),
     ({"part": ["train", None]}, {"column": "part"}, "rows without a value in 'part' .*: 1, the first is row 1", "Fill"),
     ({"part": ["train", "Test"]}, {"column": "part"}, "row 1 names no split in 'part': 'Test' cannot be", "Correct"),
