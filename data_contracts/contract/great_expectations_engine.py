@@ -70,7 +70,7 @@ class Check:
         sensitive: Collection[str],
         classes: Classes = MappingProxyType({}),
     ) -> None:
-        self.schema = schema
+        self.schema, self._index = schema, index
         if own := asked.get("class_path"):
             self.expectation = own_expectation(index, asked, classes[own])
             self.scope = own_scope(self.expectation, asked, schema)
@@ -86,8 +86,15 @@ class Check:
         self.error = ""
 
     def needs(self, engine: Any) -> dict[str, Any]:
-        """The metrics that decide it, by name."""
-        return self.expectation.get_validation_dependencies(engine, copy.deepcopy(_RUNTIME)).metric_configurations
+        """The metrics that decide it, by name; SpecError if Great Expectations refuses its arguments only here."""
+        asked = self.finding.expectation
+        try:
+            return self.expectation.get_validation_dependencies(engine, copy.deepcopy(_RUNTIME)).metric_configurations
+        except ValueError as error:
+            if "class_path" in asked:
+                raise
+            where = f"contract.suite: expectations.{self._index}.kwargs"
+            raise SpecError(f"{where}: {asked['type']} refuses the value: {text_of(error)}.") from error
 
     def merge(self, measured: dict[Any, Any]) -> None:
         """Add the metrics of another block: counts are summed, examples appended."""

@@ -7,6 +7,7 @@ expectations.json, and a test compares the list with the installed version.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from functools import cache
@@ -151,6 +152,21 @@ def load_suite(
         if wrong := wrong_argument(expectation["kwargs"]):
             text.refuse([*here, "kwargs", wrong[0]], wrong[1])
     return plain
+
+
+def with_line(message: str, field: str, suite: str | dict[str, Any], root: Path) -> str:
+    """An error about an expectation that begins with the suite's field, with its file and line instead, if it has one.
+
+    What only Great Expectations or the user's class refuses is found where the suite is no longer a text.
+    """
+    found = re.match(rf"{re.escape(field)}: (expectations(?:\.\w+)+): ", message)
+    if found is None or not isinstance(suite, str):
+        return message
+    try:
+        line = _read(suite, root)._line([int(one) if one.isdigit() else one for one in found[1].split(".")])
+    except SpecError:  # it is gone meanwhile
+        return message
+    return f"{suite}{f':{line}' if line else ''}: {message.removeprefix(f'{field}: ')}"
 
 
 def parameters_of(suite: str | dict[str, Any], root: Path) -> set[str]:

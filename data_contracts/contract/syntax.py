@@ -1,4 +1,4 @@
-"""What is wrong with a regular expression or a row_condition of a suite, whatever the data is.
+"""What is wrong with a column's name, a regular expression or a row_condition of a suite, whatever the data is.
 
 Only what Great Expectations would refuse for certain is said to be wrong.
 """
@@ -19,6 +19,12 @@ OF_PANDAS = {"Inf", "Timestamp", "datetime", "inf", "list", "tuple", "index"}
 
 def wrong_argument(kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
     """The argument of an expectation that cannot be read, and why; None if there is none."""
+    for name in ("column", "column_A", "column_B"):
+        if name in kwargs and not isinstance(kwargs[name], str):
+            return name, f"{kwargs[name]!r} is not the name of a column; write it in quotes."
+    listed = kwargs.get("column_list", [])
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        return "column_list", f"{listed!r} is not a list of columns' names."
     for name in ("regex", "regex_list"):
         given = kwargs.get(name)
         for regex in given if isinstance(given, list) else [given]:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from data_contracts.contract.suites import load_suite, nearest, own_classes, parameters_of
+from data_contracts.contract.suites import load_suite, nearest, own_classes, parameters_of, with_line
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.lightning_config import inline_lightning
 from data_contracts.load import load_spec
@@ -29,7 +29,7 @@ from tasks.run.prices import check_pool_machine
 
 # A class or a function that the spec names: its field, and its dotted path.
 NamedCode = tuple[FieldPath, str]
-FEATURES, PREDICTIONS = "contract.features.suite", "contract.predictions.suite"
+DATA, FEATURES, PREDICTIONS = "contract.suite", "contract.features.suite", "contract.predictions.suite"
 _LIGHTNING: FieldPath = ("train", "lightning")
 
 log = logging.getLogger("trainwright")
@@ -66,16 +66,9 @@ def data_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
 def _refuse_unused_parameters(contract: ContractSpec, spec: PipelineSpec, root: Path) -> None:
     if not contract.parameters:
         return
-    suites = {"contract.suite": contract.suite}
-    if contract.features is not None:
-        suites[FEATURES] = contract.features.suite
-    if contract.predictions is not None:
-        suites[PREDICTIONS] = contract.predictions.suite
-    of_sets = {name: one.contract for name, one in spec.evaluate.sets.items()}
-    suites |= {set_contract_field(name): one.suite for name, one in of_sets.items() if isinstance(one, SuiteSpec)}
     used = set()
-    for field, suite in suites.items():
-        with suite_called(field):
+    for field, suite in _written_suites(spec).items():
+        with suite_called(field, spec, root):
             used |= parameters_of(suite, root)
     unused = next((name for name in contract.parameters if name not in used), None)
     if unused is not None:
@@ -88,32 +81,46 @@ def _refuse_unused_parameters(contract: ContractSpec, spec: PipelineSpec, root: 
         )
 
 
+def _written_suites(spec: PipelineSpec) -> dict[str, str | dict[str, Any]]:
+    """Every suite of a spec as it is written there, by its field."""
+    contract, suites = spec.contract, {}
+    if contract is not None:
+        suites[DATA] = contract.suite
+        if contract.features is not None:
+            suites[FEATURES] = contract.features.suite
+        if contract.predictions is not None:
+            suites[PREDICTIONS] = contract.predictions.suite
+    of_sets = {name: one.contract for name, one in spec.evaluate.sets.items()}
+    return suites | {set_contract_field(name): one.suite for name, one in of_sets.items() if isinstance(one, SuiteSpec)}
+
+
 def set_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
     """The suites that evaluation sets name themselves, loaded, by the set's name; SpecError as `load_suite`."""
     found = {}
     parameters = {} if spec.contract is None else spec.contract.parameters
     for name, one in spec.evaluate.sets.items():
         if isinstance(one.contract, SuiteSpec):
-            with suite_called(set_contract_field(name)):
+            with suite_called(set_contract_field(name), spec, root):
                 found[name] = load_suite(one.contract.suite, root, parameters)
     return found
 
 
 def features_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
     """The suite of `contract.features`, loaded; SpecError as `load_suite`."""
-    return None if spec.contract is None else _suite(spec.contract.features, FEATURES, spec.contract, root)
+    return None if spec.contract is None else _suite(spec.contract.features, FEATURES, spec, root)
 
 
 def predictions_suite(spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
     """The suite of `contract.predictions`, loaded; SpecError as `load_suite`."""
-    return None if spec.contract is None else _suite(spec.contract.predictions, PREDICTIONS, spec.contract, root)
+    return None if spec.contract is None else _suite(spec.contract.predictions, PREDICTIONS, spec, root)
 
 
-def _suite(wanted: SuiteSpec | None, field: str, contract: ContractSpec, root: Path) -> dict[str, Any] | None:
+def _suite(wanted: SuiteSpec | None, field: str, spec: PipelineSpec, root: Path) -> dict[str, Any] | None:
     if wanted is None:
         return None
-    with suite_called(field):
-        return load_suite(wanted.suite, root, contract.parameters)
+    assert spec.contract is not None
+    with suite_called(field, spec, root):
+        return load_suite(wanted.suite, root, spec.contract.parameters)
 
 
 def set_contract_field(name: str) -> str:
@@ -125,7 +132,7 @@ def named_suites(spec: PipelineSpec, root: Path) -> dict[str, dict[str, Any]]:
     """Every suite of a spec, loaded, by its field; SpecError as `load_suite`."""
     found = {}
     for field, suite in (
-        ("contract.suite", data_suite(spec, root)),
+        (DATA, data_suite(spec, root)),
         *((set_contract_field(name), suite) for name, suite in set_suites(spec, root).items()),
         (FEATURES, features_suite(spec, root)),
         (PREDICTIONS, predictions_suite(spec, root)),
@@ -146,20 +153,24 @@ def refuse_unknown_expectations(spec: PipelineSpec, root: Path, project: Path, i
         for index, name in own_classes(suite).items():
             if spec.environment is not None and installed is None and not is_in_project(project, name):
                 continue
-            try:
-                require_class(project, name, installed)
-            except UsageError as error:
-                where = f"{field}: expectations.{index}.class_path"
-                raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error
+            with suite_called(field, spec, root):
+                try:
+                    require_class(project, name, installed)
+                except UsageError as error:
+                    where = f"{DATA}: expectations.{index}.class_path"
+                    raise SpecError(f"{where}: {error.message}", remedy=error.remedy) from error
 
 
 @contextlib.contextmanager
-def suite_called(field: str) -> Iterator[None]:
-    """Errors about a suite name this field."""
+def suite_called(field: str, spec: PipelineSpec, root: Path) -> Iterator[None]:
+    """Errors about a suite name this field, or the suite's file and line."""
     try:
         yield
     except SpecError as error:
-        raise SpecError(error.message.replace("contract.suite", field, 1), remedy=error.remedy) from error
+        message = error.message.replace(DATA, field, 1)
+        suite = _written_suites(spec).get(field)
+        located = message if suite is None else with_line(message, field, suite, root)
+        raise SpecError(located, remedy=error.remedy) from error
 
 
 def run_window(spec: PipelineSpec, path: Path, window: str | None, now: datetime) -> Window | None:

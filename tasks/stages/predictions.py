@@ -6,6 +6,7 @@ The tables that the evaluator sealed are read, so a changed suite scores nothing
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.suites import suite_digest
@@ -84,7 +85,7 @@ def with_predictions(run: Run, evaluation: Evaluation, done: Done[Evaluation], *
         if report is None:
             if not make:
                 return replace(done, lacks=f"the predictions are not checked against {place} yet")
-            with suite_called(PREDICTIONS):
+            with suite_called(PREDICTIONS, run.spec, Path(run.resolved.root)):
                 request = predictions_request(run, evaluation, name)
                 key = predictions_key(run, evaluation, name)
                 report = checked(run, key, request, run.provenance(evaluation.ref))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from data_contracts.canonical import canonical, reuse_key
@@ -88,7 +89,7 @@ def _with_features(run: Run, dataset: Dataset, done: Done[Dataset | None], *, ma
     if report is None:
         if not make:
             return replace(done, lacks="the dataset is not checked against contract.features yet")
-        with suite_called(FEATURES):
+        with suite_called(FEATURES, run.spec, Path(run.resolved.root)):
             request = features_request(run, dataset, in_order(dataset))
             report = checked(run, key, request, run.provenance(dataset.ref))
         done = replace(done, status="ran", reused_from=None)

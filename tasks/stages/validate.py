@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from data_contracts.canonical import reuse_key
 from data_contracts.contract.findings import is_grave
@@ -11,7 +12,7 @@ from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.run_report import StageStatus
 from infra.records.handoffs import newest_handoff
 from tasks.run.run import Run
-from tasks.run.spec_check import set_contract_field, suite_called
+from tasks.run.spec_check import DATA, set_contract_field, suite_called
 from tasks.stages import arrival_check, drift_check
 from tasks.stages.contract_check import checked, checked_and_compared, code_of, data_request
 from tasks.stages.raw_rows import raw_inputs, reading_settings, suite_settings
@@ -62,7 +63,8 @@ def make_report(run: Run, key: str) -> Done[ContractReport | None]:
 def _made(run: Run, key: str) -> ContractReport:
     plain = contract_key(run, drift=False)
     assert plain is not None
-    return checked_and_compared(run, key, plain, data_request(run))
+    with suite_called(DATA, run.spec, Path(run.resolved.root)):
+        return checked_and_compared(run, key, plain, data_request(run))
 
 
 def _own_report(run: Run, key: str) -> Done[ContractReport | None] | None:
@@ -79,7 +81,7 @@ def _with_sets(run: Run, own: Done[ContractReport | None], *, make: bool) -> Don
         if report is None:
             if not make:
                 return replace(own, lacks=f"the rows of {place} are not checked yet")
-            with suite_called(set_contract_field(name)):
+            with suite_called(set_contract_field(name), run.spec, Path(run.resolved.root)):
                 report = checked(run, set_key(run, request), request)
             own = replace(own, status="ran", reused_from=None)
         assert report.ref is not None

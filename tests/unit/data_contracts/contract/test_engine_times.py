@@ -66,6 +66,13 @@ def test_a_value_that_gx_refuses_is_a_spec_error() -> None:
         run(pa.table({"a": [1]}), E("column_values_to_not_be_null", column="a", mostly=2))
 
 
+def test_an_argument_that_gx_refuses_only_when_it_asks_for_metrics_is_a_spec_error() -> None:
+    entry = E("column_kl_divergence_to_be_less_than", column="a", partition_object={"bins": [1]}, threshold=0.1)
+    said = "contract.suite: expectations.0.kwargs: expect_column_kl_.* refuses the value: Invalid partition"
+    with pytest.raises(SpecError, match=said):
+        run(pa.table({"a": [1]}), entry)
+
+
 def test_a_time_that_is_none_is_a_spec_error() -> None:
     with pytest.raises(SpecError, match=r"expectations.0.kwargs.max_value: .* refuses the value"):
         run(pa.table(TIMES), E("column_values_to_be_between", column="day", max_value="soon"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from data_contracts.contract.suites import load_suite, suite_digest
+from data_contracts.contract.suites import load_suite, suite_digest, with_line
 from data_contracts.errors import SpecError
 
 NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "a"}}
@@ -113,6 +113,17 @@ def test_a_path_that_names_no_file(tmp_path: Path) -> None:
 def test_an_inline_suite_is_named_by_its_field(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"^contract.suite: expectations.0.kwargs.min: "):
         load_suite({"expectations": [{**BETWEEN, "kwargs": {"column": "a", "min": 1}}]}, tmp_path)
+
+
+def test_what_is_refused_after_loading_has_the_files_line_too(tmp_path: Path) -> None:
+    text = json.dumps({"expectations": [NOT_NULL, NOT_NULL]}, indent=1)
+    (tmp_path / "s.json").write_text(text)
+    line = 1 + text[: text.rindex('"column"')].count("\n")
+    said = "contract.suite: expectations.1.kwargs.column: it is refused."
+    assert with_line(said, "contract.suite", "s.json", tmp_path) == said.replace("contract.suite", f"s.json:{line}")
+    unplaced = [(said, "features.suite", "s.json"), (said, "contract.suite", {}), (said, "contract.suite", "gone.json")]
+    for message, field, suite in [*unplaced, ("contract.suite: expectations", "contract.suite", "s.json")]:
+        assert with_line(message, field, suite, tmp_path) == message
 
 
 def test_what_great_expectations_saves_is_read(tmp_path: Path) -> None:

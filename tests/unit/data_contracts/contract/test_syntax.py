@@ -33,6 +33,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         E("column_values_to_not_be_null", column="t", row_condition="n >", **PANDAS),
         r"suite.json:8: expectations.0.kwargs.row_condition: 'n >' is not a condition that pandas can read: invalid s",
     ),
+    "column": (
+        E("column_values_to_not_be_null", column=3),
+        r"suite.json:7: expectations.0.kwargs.column: 3 is not the name of a column; write it in quotes\.$",
+    ),
+    "columns": (
+        E("compound_columns_to_be_unique", column_list=["t", None]),
+        r"kwargs.column_list: \['t', None\] is not a list of columns' names\.$",
+    ),
     "assignment": (
         E("column_values_to_not_be_null", column="t", row_condition="n = 1", **PANDAS),
         r"kwargs.row_condition: .*: it assigns a value; write == to compare\.$",
