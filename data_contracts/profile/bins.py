@@ -16,10 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from data_contracts.profile.record import Bins
+from data_contracts.profile.rooms import FIRST, SECOND, room
 
 MOST = 1024
 # Wider ranges of bins are counted by hashing, not in an array.
 SPAN = 1 << 17
+_FIRST_PART = 4096
 _MAGNITUDE = 0x7FFFFFFFFFFFFFFF
 QUANTILES = ("0.01", "0.05", "0.25", "0.5", "0.75", "0.95", "0.99")
 
@@ -30,15 +32,22 @@ def ordered(values: NDArray[np.float64], *, positive: bool = False) -> Ints:
     """Integers in the order of the values, equal for equal values.
 
     Args:
-        positive: all of them are above zero; then this is their own memory.
+        positive: all of them are above zero; then this is their own memory, else the room FIRST.
     """
     if positive:
         return values.view(np.int64)
-    patterns = (values + 0.0).view(np.int64)  # -0.0 + 0.0 is 0.0
-    signs = patterns >> 63
+    patterns, signs = (room(number, len(values)) for number in (FIRST, SECOND))
+    np.add(values, 0.0, out=patterns.view(np.float64))  # -0.0 + 0.0 is 0.0
+    np.right_shift(patterns, 63, out=signs)
     signs &= _MAGNITUDE
     patterns ^= signs
     return patterns
+
+
+def _pattern(value: float) -> int:
+    """The integer that `ordered` makes of a value."""
+    pattern: int = struct.unpack("<q", struct.pack("<d", value + 0.0))[0]
+    return pattern ^ (_MAGNITUDE if pattern < 0 else 0)
 
 
 def value_of(pattern: int) -> float:
@@ -69,8 +78,12 @@ class BinCounter:
             patterns: from `ordered`.
             low, high: the least and the greatest of the values.
         """
-        ends = ordered(np.array([low, high])) >> self.shift
-        self._merge(*_counted(patterns >> self.shift, int(ends[0]), int(ends[1])))
+        # A first part shows about how wide the bins are; then the others need not be told apart to the last bit.
+        first = _FIRST_PART if not len(self._keys) else 0
+        for part in (patterns[:first], patterns[first:]):
+            if len(part):
+                keys = np.right_shift(part, self.shift, out=room(SECOND, len(part)))
+                self._merge(*_counted(keys, *(_pattern(value) >> self.shift for value in (low, high))))
 
     def add_counts(self, patterns: Ints, counts: Ints) -> None:
         """Count ascending different values, so often each."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -27,13 +27,20 @@ def profile_of(
     """
     block = block_of(len(schema))
     columns = [Column(field.name, field.type, field.name in sensitive, block) for field in schema]
-    rows = 0
+    rows, threads = 0, threads or os.cpu_count() or 1
     _keep_freed_memory()
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1, "profile") as pool:
+    with ThreadPoolExecutor(threads, "profile") as pool:
         for batch in batches:
             rows += batch.num_rows
-            list(pool.map(Column.add, columns, batch.columns))
+            left = iter(list(zip(columns, batch.columns, strict=True)))
+            list(pool.map(_add, [left] * threads))
         return Profile(rows=rows, columns=list(pool.map(Column.record, columns)))
+
+
+def _add(left: Iterator[tuple[Column, pa.Array]]) -> None:
+    """Count columns, of which other threads take some."""
+    for column, values in left:
+        column.add(values)
 
 
 def _keep_freed_memory() -> None:

@@ -11,9 +11,12 @@ import pyarrow.compute as pc
 from data_contracts.arrow_types import is_text
 from data_contracts.contract.frames import is_time
 from data_contracts.profile.dictionaries import CodedTexts
+from data_contracts.profile.numbers import without_nulls
 from data_contracts.profile.record import ColumnProfile, Kind, Sample
 from data_contracts.profile.samples import TextSample, as_texts, distinct
 from data_contracts.profile.values import Floats, Ints, Values
+
+_FLAGS = np.array([0, 1])
 
 
 def kind_of(kind: pa.DataType, sensitive: bool) -> Kind:
@@ -56,17 +59,15 @@ class Column:
         """Count the rows of a batch; a column of texts may be a dictionary in some batches and plain in others."""
         self._rows += len(column)
         if pa.types.is_dictionary(column.type):
-            if self._coded is not None and column.dictionary.null_count == 0:
-                lengths = self._coded.add(column)
-                if lengths is not None and self._values is not None:
-                    self._nulls += column.null_count
-                    self._values.add(lengths)
-                    return
+            coded, values = self._coded, self._values
+            if coded and values and not column.dictionary.null_count and coded.add(column, values):
+                self._nulls += column.null_count
+                return
             column = column.cast(column.type.value_type)
         if is_text(column.type):
             column = column.cast(pa.large_string())  # Arrow cannot filter string views
         if pa.types.is_floating(column.type):
-            numbers = pc.drop_null(column).to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
+            numbers = without_nulls(column).astype(np.float64, copy=False)
             if len(numbers) and np.isnan(numbers.min()):
                 numbers = numbers[~np.isnan(numbers)]
             self._nulls += len(column) - len(numbers)
@@ -74,7 +75,11 @@ class Column:
                 self._values.add(numbers)
             return
         self._nulls += column.null_count
-        if self._values is not None:
+        if self._values is None:
+            return
+        if self._kind == "flag":
+            self._values.add_coded(without_nulls(column), _FLAGS)
+        else:
             self._values.add(self._numbers(pc.drop_null(column)))
 
     def _numbers(self, column: pa.Array) -> Floats | Ints:
@@ -91,8 +96,6 @@ class Column:
                 column = pc.utf8_length(texts)
             case "bytes":
                 column = pc.binary_length(column)
-            case "flag":
-                column = column.cast(pa.int8())
             case "time":
                 column = microseconds(column)
             case "number" if pa.types.is_decimal(column.type):

@@ -7,7 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from data_contracts.profile.numbers import without_nulls
 from data_contracts.profile.samples import TextSample, as_texts
+from data_contracts.profile.values import Values
 
 Ints = NDArray[np.int64]
 
@@ -22,16 +24,15 @@ class CodedTexts:
         self._lengths: Ints = np.empty(0, np.int64)
         self._counts: Ints = np.empty(0, np.int64)
 
-    def add(self, column: pa.DictionaryArray) -> Ints | None:
-        """The lengths of the column's texts, in order and without nulls; None if it must be read as plain texts."""
+    def add(self, column: pa.DictionaryArray, lengths: Values) -> bool:
+        """Count the column's texts, and their lengths in order; False, and nothing, if they must be read as texts."""
         if self._dictionary is None or not column.dictionary.equals(self._dictionary):
             self.flush()
             self._open(column.dictionary)
         if self._texts is None:
-            return None
-        codes = pc.drop_null(column.indices).to_numpy(zero_copy_only=False)
-        self._counts += np.bincount(codes, minlength=len(self._lengths))
-        return self._lengths[codes]
+            return False
+        self._counts += lengths.add_coded(without_nulls(column.indices), self._lengths)
+        return True
 
     def flush(self) -> None:
         """Hand the counts to the sample."""

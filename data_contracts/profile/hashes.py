@@ -8,6 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_contracts.profile.rooms import FIRST, SECOND, room
+
 # Longer texts are hashed one by one.
 _SHORT = 256
 
@@ -23,9 +25,9 @@ def mixed(numbers: Hashes) -> Hashes:
     return mixing
 
 
-def _mixed_but_for_the_last_step(mixing: Hashes) -> Hashes:
-    """In place; the last step leaves the upper 31 bits as they are."""
-    shifted = mixing >> np.uint64(30)
+def _mixed_but_for_the_last_step(mixing: Hashes, shifted: Hashes | None = None) -> Hashes:
+    """In place, with `shifted` as memory for as many; the last step leaves the upper 31 bits as they are."""
+    shifted = np.right_shift(mixing, np.uint64(30), out=shifted)
     mixing ^= shifted
     mixing *= np.uint64(0xBF58476D1CE4E5B9)
     np.right_shift(mixing, np.uint64(27), out=shifted)
@@ -34,13 +36,19 @@ def _mixed_but_for_the_last_step(mixing: Hashes) -> Hashes:
     return mixing
 
 
-def of_patterns(patterns: NDArray[np.int64], below: int | None = None) -> Hashes:
-    """Hashes of float64 values, by their patterns (`bins.ordered`); with `below`, only those below it, and few more."""
-    mixing = _mixed_but_for_the_last_step(patterns.view(np.uint64) + _GOLDEN)
-    if below is not None:
-        mixing = mixing[mixing <= np.uint64(below | _LOWER)]
-    mixing ^= mixing >> np.uint64(31)
-    return mixing
+def of_patterns(patterns: NDArray[np.int64]) -> Hashes:
+    """Hashes of float64 values, by their patterns (`bins.ordered`)."""
+    return mixed(patterns.view(np.uint64) + _GOLDEN)
+
+
+def of_patterns_below(patterns: NDArray[np.int64], bound: int) -> Hashes:
+    """The hashes below a bound, and few more; `patterns` may be the room FIRST, which is overwritten."""
+    mixing, shifted = (room(number, len(patterns)).view(np.uint64) for number in (FIRST, SECOND))
+    np.add(patterns.view(np.uint64), _GOLDEN, out=mixing)
+    _mixed_but_for_the_last_step(mixing, shifted)
+    least = mixing[mixing <= np.uint64(bound | _LOWER)]
+    least ^= least >> np.uint64(31)
+    return least
 
 
 def of_texts(texts: pa.Array) -> Hashes:

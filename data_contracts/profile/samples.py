@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_contracts.profile.hashes import Hashes, of_patterns, of_texts
+from data_contracts.profile.hashes import Hashes, of_patterns, of_patterns_below, of_texts
 from data_contracts.profile.record import Sample
 
 # Different values that are all kept, and those that are kept of more (the estimate of their number is right to 6 %).
@@ -89,7 +89,8 @@ class NumberSample:
 
     def add_patterns(self, patterns: NDArray[np.int64]) -> None:
         """Take numbers into account, by their patterns."""
-        self.add(of_patterns(patterns, below=int(self._least[-1]) if len(self._least) == KEPT else None))
+        full = len(self._least) == KEPT
+        self.add(of_patterns_below(patterns, int(self._least[-1])) if full else of_patterns(patterns))
 
     def add(self, hashes: Hashes) -> None:
         """Take hashes into account."""
@@ -98,13 +99,19 @@ class NumberSample:
         if not len(hashes):
             return
         if len(hashes) > 16 * KEPT:  # most of a first block need not be sorted
-            near = np.unique(hashes[hashes <= np.partition(hashes, 16 * KEPT - 1)[16 * KEPT - 1]])
+            near = _different(hashes[hashes <= np.partition(hashes, 16 * KEPT - 1)[16 * KEPT - 1]])
             hashes = near if len(near) >= KEPT else hashes  # few values, often
-        self._least = np.unique(np.concatenate([self._least, hashes]))[:KEPT]
+        self._least = _different(np.concatenate([self._least, hashes]))[:KEPT]
 
     def record(self) -> Sample:
         """The hashes as they are sealed."""
         return Sample(exact=False, hashes=self._least.tolist())
+
+
+def _different(hashes: Hashes) -> Hashes:
+    """The different ones, ascending, of at least one; `hashes` are sorted (np.unique hashes them first, for longer)."""
+    hashes.sort()
+    return hashes[np.concatenate([[True], hashes[1:] != hashes[:-1]])]
 
 
 def distinct(sample: Sample) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,25 @@ from data_contracts.profile import bins
 from data_contracts.profile.hashes import of_patterns
 from data_contracts.profile.moments import MomentCounter, mean_and_stdev
 from data_contracts.profile.record import Bins, Moments, Sample
+from data_contracts.profile.rooms import BLOCK, FIRST, FLOATS, room
 from data_contracts.profile.samples import NumberSample, distinct
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 # float64 holds every whole number up to here.
 _EXACT = 2**53
+
+
+@dataclass(frozen=True)
+class _Coded:
+    """Whole numbers by their places in a table, and how often each place occurs."""
+
+    table: Ints
+    codes: NDArray[Any]
+    counts: Ints
+
+    def __len__(self) -> int:
+        return len(self.codes)
 
 
 class Values:
@@ -33,42 +47,80 @@ class Values:
         self._bins, self._moments, self._sample = bins.BinCounter(), MomentCounter(), NumberSample()
         self._range: tuple[float, float] | None = None
         self._size = block
-        self._waiting: list[Floats | Ints] = []
+        self._waiting: list[Floats | Ints | _Coded] = []
         self._filled = 0
 
     def add(self, values: Floats | Ints) -> None:
         """Count values, none of which is NaN; all as float64, or all as int64."""
         while len(values):
             taken, values = values[: self._size - self._filled], values[self._size - self._filled :]
-            self._waiting.append(taken)
-            self._filled += len(taken)
-            if self._filled == self._size:
-                self._count()
+            self._wait(taken)
+
+    def add_coded(self, codes: NDArray[Any], table: Ints) -> Ints:
+        """Count whole numbers by their places in a table of at least one; how often each place occurs."""
+        total = np.zeros(len(table), np.int64)
+        while len(codes):
+            taken, codes = codes[: self._size - self._filled], codes[self._size - self._filled :]
+            places = room(FIRST, len(taken))
+            np.copyto(places, taken)
+            counts = np.bincount(places, minlength=len(table))
+            total += counts
+            self._wait(_Coded(table, taken, counts))
+        return total
+
+    def _wait(self, taken: Floats | Ints | _Coded) -> None:
+        self._waiting.append(taken)
+        self._filled += len(taken)
+        if self._filled == self._size:
+            self._count()
 
     def _count(self) -> None:
         if not self._filled:
             return
-        block: NDArray[Any] = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
-        self._waiting, self._filled = [], 0
-        if block.dtype != np.int64:
-            self._count_floats(block)
+        waiting, self._waiting, self._filled = self._waiting, [], 0
+        coded = [one for one in waiting if isinstance(one, _Coded)]
+        if len(coded) == len(waiting) and self._count_coded(coded):
             return
-        low, high = int(block.min()), int(block.max())
-        if high - low < min(bins.SPAN, max(len(block) // 2, bins.MOST)) and max(-low, high) <= _EXACT:
-            self._count_whole(block, low, high)
-        else:
-            self._count_floats(block.astype(np.float64))
+        parts = [one.table[one.codes] if isinstance(one, _Coded) else one for one in waiting]
+        block: NDArray[Any] = parts[0]
+        if len(parts) > 1:
+            block = np.concatenate(parts, out=room(BLOCK, sum(map(len, parts))).view(block.dtype))
+        if block.dtype == np.int64:
+            if self._count_ints(block):
+                return
+            whole, block = block, room(FLOATS, len(block)).view(np.float64)
+            np.copyto(block, whole)
+        self._count_floats(block)
 
-    def _count_whole(self, block: Ints, low: int, high: int) -> None:
-        """Count whole numbers that are close together: first how often each occurs, the rest from that."""
-        counts = np.bincount(block - low)
+    def _count_coded(self, coded: list[_Coded]) -> bool:
+        """Count a block by how often each place of its tables occurs, if they show everything; else False."""
+        used = [np.flatnonzero(one.counts) for one in coded]
+        numbers = np.concatenate([one.table[at] for one, at in zip(coded, used, strict=True)])
+        times = np.concatenate([one.counts[at] for one, at in zip(coded, used, strict=True)])
+        low = int(numbers.min())
+        if not _close(low, int(numbers.max()), sum(map(len, coded))):
+            return False
+        counts = np.bincount(numbers - low, weights=times).astype(np.int64)
+        return self._count_whole(low, counts, int(coded[0].table[coded[0].codes[0]]))
+
+    def _count_ints(self, block: Ints) -> bool:
+        """Count a block by how often each number occurs, if that shows everything; else False."""
+        low = int(block.min())
+        if not _close(low, int(block.max()), len(block)):
+            return False
+        counts = np.bincount(np.subtract(block, low, out=room(FIRST, len(block))))
+        return self._count_whole(low, counts, int(block[0]))
+
+    def _count_whole(self, low: int, counts: Ints, first: int) -> bool:
+        """Count a block by how often each number from the least on occurs; False, and nothing, if sums would round."""
         present = np.flatnonzero(counts > 0)
         numbers, counts = present + low, counts[present]
-        if not self._moments.add_whole(numbers, counts, int(block[0])):
-            self._moments.add(block.astype(np.float64))
-        self._widen(float(low), float(high))
+        if not self._moments.add_whole(numbers, counts, first):
+            return False
+        self._widen(float(numbers[0]), float(numbers[-1]))
         patterns = bins.ordered(numbers.astype(np.float64))
         self._hashing(patterns, lambda: self._bins.add_counts(patterns, counts))
+        return True
 
     def _count_floats(self, block: Floats) -> None:
         low, high = float(block.min()), float(block.max())
@@ -102,6 +154,11 @@ class Values:
         counted = self._bins.record()
         sample = self._sample.record() if self._hashed and counted.shift else None
         return {"infinite": self.infinite, **summary(counted, self._moments.record(), sample, self._range)}
+
+
+def _close(low: int, high: int, values: int) -> bool:
+    """Whether to count whole numbers in an array from the least to the greatest."""
+    return high - low < min(bins.SPAN, max(values // 2, bins.MOST)) and max(-low, high) <= _EXACT
 
 
 def summary(
