@@ -12,9 +12,9 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
+from data_contracts.profile.numbers import as_arrow, without_nulls
 from data_contracts.profile.record import Bins
 from data_contracts.profile.rooms import FIRST, SECOND, room
 
@@ -126,8 +126,8 @@ def _counted(keys: Ints, low: int, high: int) -> tuple[Ints, Ints]:
         counts = np.bincount(keys)
         present = np.flatnonzero(counts > 0)
         return present + low, counts[present]
-    found = pa.array(keys).value_counts()
-    return found.field("values").to_numpy(), found.field("counts").to_numpy()
+    found = as_arrow(keys).value_counts()
+    return without_nulls(found.field("values")), without_nulls(found.field("counts"))
 
 
 def _united(keys: Ints, counts: Ints) -> tuple[Ints, Ints]:

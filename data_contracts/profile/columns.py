@@ -80,10 +80,10 @@ class Column:
         if self._kind == "flag":
             self._values.add_coded(without_nulls(column), _FLAGS)
         else:
-            self._values.add(self._numbers(pc.drop_null(column)))
+            self._values.add(self._numbers(column))
 
     def _numbers(self, column: pa.Array) -> Floats | Ints:
-        """What the bins hold of values without nulls."""
+        """What the bins hold of the values that are not null."""
         match self._kind:
             case "text":
                 try:
@@ -101,7 +101,7 @@ class Column:
             case "number" if pa.types.is_decimal(column.type):
                 column = column.cast(pa.float64())
         as_int = pa.types.is_integer(column.type) and column.type != pa.uint64()
-        return column.to_numpy(zero_copy_only=False).astype(np.int64 if as_int else np.float64, copy=False)
+        return without_nulls(column).astype(np.int64 if as_int else np.float64, copy=False)
 
     def record(self) -> ColumnProfile:
         """The profile of all rows so far; nothing can be added after it."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from data_contracts.profile.numbers import without_nulls
+from data_contracts.profile.numbers import as_arrow, without_nulls
 from data_contracts.profile.samples import TextSample, as_texts
 from data_contracts.profile.values import Values
 
@@ -39,7 +39,7 @@ class CodedTexts:
         if self._texts is not None:
             used = np.flatnonzero(self._counts)
             if len(used):
-                self._sample.add_counts(self._texts.take(pa.array(used)), self._counts[used].tolist())
+                self._sample.add_counts(self._texts.take(as_arrow(used)), self._counts[used].tolist())
         self._dictionary = self._texts = None
 
     def _open(self, dictionary: pa.Array) -> None:
@@ -50,5 +50,5 @@ class CodedTexts:
             self._texts = as_texts(dictionary)
         except pa.ArrowInvalid:  # perhaps in a text that no row has
             return
-        self._lengths = pc.utf8_length(self._texts).to_numpy(zero_copy_only=False).astype(np.int64)
+        self._lengths = without_nulls(pc.utf8_length(self._texts)).astype(np.int64)
         self._counts = np.zeros(len(dictionary), np.int64)

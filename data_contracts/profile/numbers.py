@@ -1,4 +1,7 @@
-"""Reads numbers and flags of an Arrow column from its buffers: faster than Arrow's own filter of missing values."""
+"""Numbers between Arrow and NumPy by their buffers.
+
+`to_numpy` and `pa.array` import pandas, which takes 0.3 s; Arrow's filter of missing values takes twice as long.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,11 @@ def without_nulls(column: pa.Array) -> NDArray[Any]:
     else:
         numbers = np.frombuffer(values, column.type.to_pandas_dtype())[column.offset :][: len(column)]
     return numbers if validity is None or not column.null_count else numbers[_bits(validity, column).view(bool)]
+
+
+def as_arrow(numbers: NDArray[np.int64]) -> pa.Array:
+    """The same memory as a column of int64."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
 def _bits(buffer: pa.Buffer, column: pa.Array) -> NDArray[np.uint8]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_contracts.profile.hashes import Hashes, of_patterns, of_patterns_below, of_texts
+from data_contracts.profile.numbers import as_arrow
 from data_contracts.profile.record import Sample
 
 # Different values that are all kept, and those that are kept of more (the estimate of their number is right to 6 %).
@@ -40,7 +41,7 @@ class TextSample:
             below = hashes <= np.uint64(max(hash_ for hash_, _ in self._found.values()))
             if not below.any():
                 return
-            texts = texts.filter(pa.array(below))
+            texts = texts.take(as_arrow(np.flatnonzero(below)))
         counted = texts.value_counts()
         self.add_counts(counted.field("values"), counted.field("counts").to_pylist())
 
@@ -51,7 +52,7 @@ class TextSample:
             self._exact = False
         if not self._exact and len(texts) > KEPT:
             least = np.sort(np.argpartition(hashes, KEPT - 1)[:KEPT])
-            texts, counts, hashes = texts.take(pa.array(least)), [counts[at] for at in least.tolist()], hashes[least]
+            texts, counts, hashes = texts.take(as_arrow(least)), [counts[at] for at in least.tolist()], hashes[least]
         for text, hash_, count in zip(texts.to_pylist(), hashes.tolist(), counts, strict=True):
             name = label(text, hash_)
             self._found[name] = (hash_, self._found.get(name, (0, 0))[1] + count)
