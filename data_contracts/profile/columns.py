@@ -100,8 +100,10 @@ class Column:
                 column = microseconds(column)
             case "number" if pa.types.is_decimal(column.type):
                 column = column.cast(pa.float64())
-        as_int = pa.types.is_integer(column.type) and column.type != pa.uint64()
-        return without_nulls(column).astype(np.int64 if as_int else np.float64, copy=False)
+        numbers = without_nulls(column)
+        if pa.types.is_integer(column.type) and column.type != pa.uint64():
+            return numbers.astype(np.int64, copy=False)
+        return numbers.astype(np.float64, copy=False)
 
     def record(self) -> ColumnProfile:
         """The profile of all rows so far; nothing can be added after it."""

@@ -63,11 +63,9 @@ def test_the_order_of_files_and_the_sizes_of_batches_change_no_byte(tmp_path: Pa
 
 def test_neither_a_scan_nor_the_profile_imports_pandas(tmp_path: Path) -> None:
     real = [None if number % 7 == 0 else number / 7 for number in range(5000)]
-    columns = {"real": real, "whole": range(5000), "flag": [number % 3 == 0 for number in range(5000)]}
+    numbers = {"real": real, "whole": list(range(5000)), "flag": [number % 3 == 0 for number in range(5000)]}
     texts = {"text": [f"{number}" for number in range(5000)], "word": ["a", "b"] * 2500}
-    pq.write_table(
-        pa.table({**{name: list(values) for name, values in columns.items()}, **texts}), tmp_path / "x.parquet"
-    )
+    pq.write_table(pa.table({**numbers, **texts}), tmp_path / "x.parquet")
     sources = [SourceSpec(uri="x.parquet")]
     asked = [{"type": "expect_column_values_to_be_unique", "kwargs": {"column": "whole"}},
              {"type": "expect_column_min_to_be_between", "kwargs": {"column": "real", "min_value": 0}}]  # fmt: skip
