@@ -24,9 +24,9 @@ def task_policy(stage: str) -> dict[str, Any]:
     }
 
 
-def piece_policy() -> dict[str, Any]:
-    """Keyword arguments of `@task` for a piece of the shard stage on a cluster; Dask itself replaces workers."""
-    return {**task_policy("shard"), "name": "shard-piece", "task_run_name": "{work} {request[piece]}"}
+def piece_policy(stage: str) -> dict[str, Any]:
+    """Keyword arguments of `@task` for a piece of a stage's work on a cluster; Dask itself replaces workers."""
+    return {**task_policy(stage), "name": f"{stage}-piece", "task_run_name": "{work} {request[piece]}"}
 
 
 def run_tags(tags: dict[str, str]) -> list[str]:

@@ -6,6 +6,7 @@ Minima, maxima and sums of a sensitive column are not kept, because they are or 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from data_contracts.contract.measures import ALL, Measure, Question
 
 # The number of all rows, and the expectations that certainly hold.
 Settled = tuple[int, set[int]]
+# In the names of expectations that do not add up: distinct values, squares, and several columns in each row.
+_OVER_ALL = re.compile("unique|distinct|stdev|column_pair_|multicolumn_")
 Settle = Callable[[dict[int, Question], pa.Schema], Settled]
 
 
@@ -29,6 +32,11 @@ def kept(measures: Iterable[Measure], sensitive: Collection[str]) -> list[Measur
     """Those of the measures that add up over files and may be kept."""
     found = [one for one in dict.fromkeys(measures) if _rule(one) is not None]
     return [one for one in found if one.column not in sensitive or _rule(one) is sum]
+
+
+def reads_all_files(asked: dict[str, Any]) -> bool:
+    """Whether an expectation, an entry of a suite, is measured over all files, whatever the types of its columns."""
+    return bool(_OVER_ALL.search(asked["type"])) or asked["kwargs"].get("row_condition") is not None
 
 
 def storable(value: Any) -> bool:

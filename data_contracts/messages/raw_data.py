@@ -14,6 +14,13 @@ from data_contracts.profile.record import Profile
 from data_contracts.text_cuts import TextCuts
 
 
+class SharedFolder(Record):
+    """A folder that a cluster's machines share, and how many pieces of work they do at once."""
+
+    folder: str
+    at_once: int
+
+
 class ContractRequest(Message):
     """Check raw files against a suite.
 
@@ -30,6 +37,7 @@ class ContractRequest(Message):
             show the values of such a column under another name.
         parts: an existing private folder, with what is known of files from earlier checks of this suite in `known`; of
             each other file a part is written to `new`.
+        cluster: where other machines measure files, if there is `parts`; the caller empties the folder.
     """
 
     suite: dict[str, Any]
@@ -46,6 +54,7 @@ class ContractRequest(Message):
     profile: bool = Field(default=True, exclude_if=lambda profile: profile)
     parts: str | None = Field(default=None, exclude_if=lambda parts: parts is None)
     project: str | None = Field(default=None, exclude_if=lambda project: project is None)
+    cluster: SharedFolder | None = Field(default=None, exclude_if=lambda cluster: cluster is None)
 
 
 class ContractOutcome(Message):
@@ -76,13 +85,6 @@ class CutRequest(Message):
     pieces: PiecesSpec
     field: str
     project: str
-
-
-class SharedFolder(Record):
-    """A folder that a cluster's machines share, and how many pieces of work they do at once."""
-
-    folder: str
-    at_once: int
 
 
 class ShardRequest(Message):
@@ -152,16 +154,18 @@ class PieceRequest(Message):
 
     Attributes:
         folder: that all machines share.
-        store: that the work opens.
+        store: that the work opens, if any.
         sources: that the work opens.
-        project: folder of the user's code in `folder`, if a transform runs.
+        project: folder of the user's code in `folder`, if it runs, or decides the packages that the work runs with.
+        field: of the spec, which names the cluster.
     """
 
     folder: str
     piece: int
-    store: StoreAddress
+    store: StoreAddress | None = Field(default=None, exclude_if=lambda store: store is None)
     sources: list[SourceSpec]
     project: str | None = Field(default=None, exclude_if=lambda project: project is None)
+    field: str = "shards.runner"
 
 
 class PieceDone(Message):
@@ -178,4 +182,4 @@ CONTRACT: Final = Child("infra.contract.contract_worker", ContractRequest, Contr
 OWN_CONTRACT: Final = Child("training.user.contract_worker", ContractRequest, ContractOutcome)
 CUT: Final = Child("training.shard.cut_worker", CutRequest, TextCuts)
 SHARD: Final = Child("training.shard.worker", ShardRequest, Dataset)
-PIECE: Final = Child("training.shard.piece_worker", PieceRequest, PieceDone)
+PIECE: Final = Child("infra.pieces.piece_worker", PieceRequest, PieceDone)

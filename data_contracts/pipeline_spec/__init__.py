@@ -15,7 +15,6 @@ from data_contracts.pipeline_spec.code import CodeSpec, EnvironmentSpec
 from data_contracts.pipeline_spec.contamination import ContaminationSpec, NearSpec
 from data_contracts.pipeline_spec.contract import ContractSpec, QuarantineSpec, SuiteSpec
 from data_contracts.pipeline_spec.data import (
-    DaskRunner,
     Database,
     DataSpec,
     ShardsSpec,
@@ -32,6 +31,7 @@ from data_contracts.pipeline_spec.notify import NotifyRule
 from data_contracts.pipeline_spec.pieces import PiecesSpec, TokenizerSpec
 from data_contracts.pipeline_spec.placement import VerifySpec
 from data_contracts.pipeline_spec.promote import GateSpec, PromoteSpec
+from data_contracts.pipeline_spec.runner import DaskRunner
 from data_contracts.pipeline_spec.schedule import ScheduleSpec
 from data_contracts.pipeline_spec.slices import SliceSpec
 from data_contracts.pipeline_spec.train import BatchTransform, InitSpec, TrainSpec

@@ -10,6 +10,7 @@ from data_contracts.pipeline_spec.arrival import ArrivalSpec
 from data_contracts.pipeline_spec.base import Section
 from data_contracts.pipeline_spec.contamination import ContaminationSpec
 from data_contracts.pipeline_spec.drift import DriftSpec
+from data_contracts.pipeline_spec.runner import Runner
 
 
 class QuarantineSpec(Section):
@@ -39,6 +40,9 @@ class ContractSpec(Section):
     parameters: dict[str, Any] = Field(default_factory=dict, exclude_if=lambda values: not values)
     """Values for the suite's parameters: `{low: 0}` for each `{"$PARAMETER": "low"}` in it; default: none. The
     suites of evaluation sets, of `features` and of `predictions` get them, too."""
+    runner: Runner = Field(default="local", exclude_if=lambda runner: runner == "local")
+    """Where the raw files are measured: `local` (this machine) or a Dask cluster; default local. Never changes the
+    report."""
     drift: DriftSpec | None = Field(default=None, exclude_if=lambda drift: drift is None)
     """The comparison with earlier data; default: none."""
     arrival: ArrivalSpec | None = Field(default=None, exclude_if=lambda arrival: arrival is None)

@@ -13,8 +13,8 @@ from data_contracts.canonical import Name
 from data_contracts.pipeline_spec.base import CallableSpec, FieldError, Section, Shorthand
 from data_contracts.pipeline_spec.credentials import named_credentials, secret_in_query
 from data_contracts.pipeline_spec.pieces import PiecesSpec
+from data_contracts.pipeline_spec.runner import Runner
 
-_SCHEDULER = re.compile(r"(tcp|tls)://[^/@\s]+:\d{1,5}")
 _PLACEHOLDER = re.compile(r"\{\{\s*(start|end)\s*\}\}")
 
 
@@ -212,24 +212,6 @@ class SplitSpec(Section):
             before = moment
 
 
-class DaskRunner(Section):
-    """A Dask cluster that does the work of the shard stage."""
-
-    dask: str
-    """Address of the scheduler, such as tcp://scheduler:8786."""
-    scratch: str
-    """Absolute path of a folder that this machine and every worker share; rows are spilled to it."""
-
-    @model_validator(mode="after")
-    def _named_for_all_machines(self) -> DaskRunner:
-        if not _SCHEDULER.fullmatch(self.dask):
-            sentence = f"must be the address of a Dask scheduler such as tcp://scheduler:8786, got {self.dask!r}"
-            raise FieldError("dask", sentence)
-        if not self.scratch.startswith("/"):
-            raise FieldError("scratch", f"must be an absolute path, the same on every machine, got {self.scratch!r}")
-        return self
-
-
 class ShardsSpec(Section):
     """How the rows are stored for training."""
 
@@ -250,7 +232,7 @@ class ShardsSpec(Section):
     memory_bytes: int = Field(default=384 * 2**20, ge=2**20)
     """Maximum memory for rows, in bytes: all processes together (with Dask: each thread); default 384 MiB. Never
     changes the result."""
-    runner: Literal["local"] | DaskRunner = "local"
+    runner: Runner = "local"
     """Where the work is done: `local` (this machine) or a Dask cluster; default local. Never changes the result."""
 
     UNKEYED: ClassVar[frozenset[str]] = frozenset({"workers", "memory_bytes", "runner"})

@@ -6,27 +6,25 @@ Known parts lie in a private folder that the caller filled from the store; new o
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
 from data_contracts.canonical import canonical, digest
 from data_contracts.contract.duck import Resources
-from data_contracts.contract.measures import ROWS, Measure, Question
-from data_contracts.contract.parts import Settled, added, kept, name_of, storable
-from data_contracts.contract.rows import Data
-from data_contracts.contract.scan import scanned
+from data_contracts.contract.measures import ROWS, Question
+from data_contracts.contract.parts import Settled, added, kept, name_of
 from data_contracts.file_part import FilePart
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.part_group import GroupedFile, PartGroup, PartSum, cut, grouped
 from data_contracts.pipeline_spec import SourceSpec
 from data_contracts.profile.record import Profile
-from infra.contract.profiles import profiled
-from infra.sources import Selection, file_facts, parquet_in_place, read_batches
+from infra.contract.measured_files import FileMeasures, facts_elsewhere, measured_part, parts_elsewhere
+from infra.pieces.cluster import Cluster
 from infra.sources.read import FileFacts, remember_facts
+from infra.sources.resolve import NAMED
 
 KNOWN, NEW = "known", "new"
 
@@ -47,14 +45,21 @@ def part_names(request: ContractRequest) -> list[str]:
 
 
 class FileParts:
-    """The parts of a request's files, known and new; the facts of known files are remembered, so they stay unread."""
+    """The parts of a request's files, known and new; the facts of known files are remembered, so they stay unread.
 
-    def __init__(self, request: ContractRequest, folder: Path) -> None:
-        self._request, self._folder = request, folder
+    Args:
+        folder: of the parts.
+        cluster: other machines, which read the new files instead of this one.
+    """
+
+    def __init__(self, request: ContractRequest, folder: Path, cluster: Cluster | None = None) -> None:
+        self._request, self._folder, self._cluster = request, folder, cluster
         self._names = part_names(request)
         self._groups = list(cut(self._names))
         self._sum: PartSum | None = None
         self._schemas: dict[str, pa.Schema] = {}
+        self._unmeasured: set[str] = set()
+        new: list[SourceFile] = []
         for positions, name in self._groups:
             group = self._stored(PartGroup, name)
             if group is not None:
@@ -65,6 +70,12 @@ class FileParts:
                 part = self._stored(FilePart, self._names[at])
                 if part is not None:
                     self._remember(at, part.own, part)
+                elif request.files[at].format not in NAMED:
+                    new.append(request.files[at])
+        if cluster is not None:
+            sources = request.sources
+            for file, facts in zip(new, facts_elsewhere(cluster, sources, Path(request.root), new), strict=True):
+                remember_facts(file, sources, facts)
 
     def _stored(self, kind: type[P], name: str | None, seen: str | None = None) -> P | None:
         """A part or group that is known or new, under this schema of all files if one is given; else None."""
@@ -88,7 +99,9 @@ class FileParts:
         wanted = kept([ROWS, *(one for question in questions.values() for one in question.measures)],
                       self._request.sensitive)  # fmt: skip
         seen, self._sum = digest(schema.serialize().to_pybytes().hex()), None
-        total, new = PartSum(), 0
+        request = self._request
+        measures = FileMeasures(request.sources, Path(request.root), request.sensitive, wanted, schema, seen)
+        total, new = PartSum(), self._measured_elsewhere(measures)
         for positions, name in self._groups:
             group = self._stored(PartGroup, name, seen)
             if group is not None:
@@ -98,7 +111,7 @@ class FileParts:
             for at in positions:
                 part = self._stored(FilePart, self._names[at], seen)
                 if part is None:
-                    part, new = self._measured(self._request.files[at], wanted, schema, seen, resources), new + 1
+                    part, new = self._measured_here(at, measures, resources), new + 1
                 if part is None:
                     return 0, set()
                 total.add(part)
@@ -121,43 +134,34 @@ class FileParts:
         """The profile of all files; None if not every file has a part."""
         return None if self._sum is None else self._sum.profile()
 
-    def _measured(
-        self, file: SourceFile, wanted: list[Measure], schema: pa.Schema, seen: str, resources: Resources
-    ) -> FilePart | None:
-        """A new file's part, written to the folder; None if DuckDB cannot measure it."""
-        request = self._request
-        sources, root = request.sources, Path(request.root)
-        select = Selection(schema=schema)
-
-        def read(columns: list[str] | None) -> Any:
-            for batch in read_batches([file], sources, root=root, selection=replace(select, columns=columns)):
-                resources.moved()
-                yield batch
-
-        columns = sorted({name for one in wanted for name in one.columns}) or schema.names[:1]
-        data = Data(schema, read, lambda: parquet_in_place([file], sources, root))
-        values = scanned(wanted, data, columns, resources)
-        profile = profiled(
-            [file],
-            sources,
-            root,
-            selection=select,
-            sensitive=request.sensitive,
-            on_batch=resources.moved,
-            empty=True,
-        )
-        if values is None or profile is None:
+    def _measured_here(self, at: int, wanted: FileMeasures, resources: Resources) -> FilePart | None:
+        """A new file's part, measured by this process; None if DuckDB cannot measure it."""
+        if self._names[at] in self._unmeasured:
             return None
-        facts = file_facts(file, sources, root)
-        part = FilePart(
-            own=facts.schema.serialize().to_pybytes().hex(),
-            text_from=facts.text_from,
-            row_groups=list(facts.row_groups),
-            schema_of_all=seen,
-            rows=values[ROWS],
-            values={name_of(one): value for one, value in values.items() if storable(value)},
-            profile=profile,
-        )
-        target = self._folder / NEW / part_name(file, sources[file.source])
-        target.write_bytes(canonical(part.to_json()))
+        part = measured_part(wanted, self._request.files[at], resources)
+        return None if part is None else self._written(at, part)
+
+    def _measured_elsewhere(self, wanted: FileMeasures) -> int:
+        """Have other machines measure the files without a part under this schema of all files; returns their number."""
+        if self._cluster is None:
+            return 0
+        have: set[str] = set()
+        for positions, name in self._groups:
+            if self._stored(PartGroup, name, wanted.schema_digest) is not None:
+                have.update(self._names[at] for at in positions)
+        new = {
+            name: at
+            for at, name in enumerate(self._names)
+            if name not in have and self._stored(FilePart, name, wanted.schema_digest) is None
+        }
+        files = [self._request.files[at] for at in new.values()]
+        for at, part in zip(new.values(), parts_elsewhere(self._cluster, wanted, files), strict=True):
+            if part is None:
+                self._unmeasured.add(self._names[at])
+            else:
+                self._written(at, part)
+        return len(new)
+
+    def _written(self, at: int, part: FilePart) -> FilePart:
+        (self._folder / NEW / self._names[at]).write_bytes(canonical(part.to_json()))
         return part

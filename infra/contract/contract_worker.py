@@ -28,16 +28,15 @@ from data_contracts.messages.raw_data import CONTRACT, ContractOutcome, Contract
 from data_contracts.profile.record import Profile
 from infra import scratch
 from infra.contract.contract_parts import FileParts
+from infra.contract.measured_files import memory_bytes
 from infra.contract.profiles import profiled
 from infra.contract.quarantine import FILE, write_quarantine
 from infra.contract.row_places import with_places
-from infra.machine.memory_limit import group_limit_bytes
+from infra.pieces.cluster import Cluster
 from infra.processes.child_main import Report, child_main
 from infra.processes.light_imports import light_imports
 from infra.sources import Selection, Window, parquet_in_place, read_batches
 
-# Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
-MEMORY_BYTES = 512 * 2**20
 # Of all columns, only a first batch is read, to see their types.
 _FIRST_ROWS = 1024
 Load = Callable[[], Classes]
@@ -51,6 +50,8 @@ def _load() -> Classes:
 def main(request: ContractRequest, report: Report, load: Load = _load) -> ContractOutcome:
     """The outcome of a check; `load` imports Great Expectations and gives the user's own classes that the suite names.
 
+    Reports what it has done (`Advanced`), and with `cluster` each `PieceOrder`.
+
     Raises:
         UsageError: the data cannot be read, or lacks a column that `sensitive` names.
         SpecError: an argument of an expectation has a value that Great Expectations refuses.
@@ -59,7 +60,6 @@ def main(request: ContractRequest, report: Report, load: Load = _load) -> Contra
     window = None if request.window is None else Window.from_iso(*request.window)
     every = Selection(window=window, window_column=request.window_column)
 
-    parts = None if request.parts is None else FileParts(request, Path(request.parts))
     done = 0
 
     def moved() -> None:
@@ -67,6 +67,8 @@ def main(request: ContractRequest, report: Report, load: Load = _load) -> Contra
         done += 1
         # Between two batches, an expectation on whole columns may take long.
         report(Advanced(done=done, long=True))
+
+    parts = _parts(request, report, moved)
 
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
         for batch in read_batches(files, sources, root=root, selection=_of(every, columns)):
@@ -104,6 +106,14 @@ def _of(every: Selection, columns: list[str] | None) -> Selection:
     return replace(every, batch_rows=_FIRST_ROWS) if columns is None else replace(every, columns=columns)
 
 
+def _parts(request: ContractRequest, report: Report, moved: Callable[[], None]) -> FileParts | None:
+    if request.parts is None:
+        return None
+    shared = request.cluster
+    cluster = None if shared is None else Cluster(Path(shared.folder), shared.at_once, report, on_wait=moved)
+    return FileParts(request, Path(request.parts), cluster)
+
+
 def _profile(request: ContractRequest, selection: Selection, moved: Callable[[], None]) -> Profile | None:
     if not request.profile:
         return None
@@ -133,17 +143,12 @@ def _judged(
 
 
 def _resources(folder: Path, moved: Callable[[], None], parts: FileParts | None) -> Resources:
-    resources = Resources(folder, _memory_bytes(), _cores(), moved)
+    resources = Resources(folder, memory_bytes(), _cores(), moved)
     return resources if parts is None else replace(resources, settle=partial(parts.settle, resources))
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _memory_bytes() -> int:
-    """Half of what this process may use, as the rest of it needs some 200 MB, and decoding some for each thread."""
-    return min(MEMORY_BYTES, (group_limit_bytes() or 2 * MEMORY_BYTES) // 2)
 
 
 def _refuse_unknown(sensitive: list[str], batch: pa.RecordBatch | None) -> None:

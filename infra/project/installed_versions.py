@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from infra.processes.processes import CODE_ROOT
 
-LIBRARIES = ("numba", "numpy", "pandas", "prefect", "prefect-dask", "pyarrow")
+LIBRARIES = ("duckdb", "numba", "numpy", "pandas", "prefect", "prefect-dask", "pyarrow")
 ROOMS = ("data_contracts", "infra", "tasks", "training")
 
 

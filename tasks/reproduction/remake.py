@@ -102,8 +102,9 @@ def inputs_here(resolved: Resolved, store: Store) -> Resolved:
     spec: dict[str, Any] = {**resolved.spec, "store": {"uri": store.uri}}
     for section in ("train", "verify", "evaluate"):
         spec[section] = {**spec[section], "launcher": "local", "pool": None}
-    if spec.get("shards"):
-        spec["shards"] = {**spec["shards"], "runner": "local"}
+    for section in ("contract", "shards"):
+        if spec.get(section):
+            spec[section] = {**spec[section], "runner": "local"}
     changes = {"run_id": new_run_id(), "spec": spec, "store": store.uri, "champion": None, "fresh": False}
     changes |= {"actor": actor(), "trigger": "cli", "started": now()}
     return resolved.model_copy(update=changes)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from data_contracts.contract.parts import reads_all_files
 from data_contracts.contract.suites import own_classes, suite_digest
+from data_contracts.contract.translation import reason
 from data_contracts.drift_report import DriftReport
 from data_contracts.handoffs import ContractReport, Ref, SourceFile
 from data_contracts.messages.raw_data import CONTRACT, OWN_CONTRACT, ContractOutcome, ContractRequest
@@ -21,11 +25,15 @@ from infra.store.attempts import seal_attempt
 from infra.store.writer import Writer
 from tasks.run.run import Run
 from tasks.stages import drift_check
-from tasks.stages.kept_parts import kept_parts
-from tasks.stages.placement import run_here
+from tasks.stages.cluster_stage import ClusterStage
+from tasks.stages.kept_parts import kept_parts, why_no_parts
+from tasks.stages.placement import again_after_hangs, run_here
 from tasks.stages.raw_rows import runs_tokenizer
 from tasks.stages.text_cuts import cut_files
 
+log = logging.getLogger("trainwright")
+NO_CLUSTER = "contract.runner has no effect, because {}: this machine checks the data"
+ON_CLUSTER = ClusterStage("validate", "contract.runner", "report", "give the workers fewer threads")
 # Local files up to this size are checked within seconds.
 IN_PROCESS_BYTES = 64 * 2**20
 
@@ -72,6 +80,22 @@ def checked_and_compared(run: Run, key: str, plain: str, request: ContractReques
         return _sealed(run, key, request, outcome, drift_check.drift_of(run, outcome.profile))
 
 
+def where_measured(run: Run) -> str:
+    """What a cluster that `contract.runner` names does, and what is read here; "" without one. For a plan."""
+    contract = run.spec.contract
+    if contract is None or contract.runner == "local":
+        return ""
+    request = data_request(run)
+    if why := why_no_parts(request):
+        return NO_CLUSTER.format(why)
+    entries = request.suite["expectations"]
+    whole = sum(reason(asked) != "" or reads_all_files(asked) for asked in entries)
+    return (
+        f"the Dask cluster at {contract.runner.dask} measures new files; {whole} of {len(entries)} expectations do not "
+        "add up over files, and read their columns of all files on this machine"
+    )
+
+
 def needs_child(files: Iterable[SourceFile]) -> bool:
     """Whether the check may hang or take long: it then runs in a process that can be ended. Starting one costs time."""
     known = list(files)
@@ -100,12 +124,20 @@ def _outcome(run: Run, request: ContractRequest) -> ContractOutcome:
 
 
 def _checked(run: Run, request: ContractRequest) -> ContractOutcome:
+    child, project = CONTRACT, None
     if own_classes(request.suite):
-        project = run.project()
-        with_code = request.model_copy(update={"project": str(project)})
-        return run_here(run, OWN_CONTRACT, with_code, project=project)
-    if run.withholds or needs_child(request.files):
-        return run_here(run, CONTRACT, request)
+        child, project = OWN_CONTRACT, run.project()
+        request = request.model_copy(update={"project": str(project)})
+    runner = run.spec.contract.runner if run.spec.contract is not None else "local"
+    if runner != "local" and request.parts is not None:
+        from tasks.stages.dask_cluster import run_on_dask  # Dask and Prefect take seconds to import
+
+        own = project is not None
+        return again_after_hangs(run, partial(run_on_dask, run, ON_CLUSTER, runner, child, request, in_project=own))
+    if runner != "local" and request.profile:
+        log.warning("validate: %s", NO_CLUSTER.format(why_no_parts(request)))
+    if child is OWN_CONTRACT or run.withholds or needs_child(request.files):
+        return run_here(run, child, request, project=project)
     return contract_worker.main(request, lambda report: None)
 
 

@@ -1,8 +1,8 @@
-"""The work of the shard stage on a Dask cluster: each piece is a Prefect task there, done in a child process.
+"""A stage's work on a Dask cluster: each piece is a Prefect task there, done in a child process.
 
-Imported only when `shards.runner` names a cluster. The stage's own child process cuts and merges the work as usual
-(`training.shard.cluster` is its side of this); this module sends the pieces that it requests, and returns their
-outcomes.
+Imported only when `shards.runner` or `contract.runner` names a cluster. The stage's own child process cuts and merges
+the work as usual (`infra.pieces.cluster` is its side of this); this module sends the pieces that it requests, and
+returns their outcomes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import distributed
 from prefect import task
@@ -22,13 +22,12 @@ from prefect.states import Failed, State
 from prefect_dask import DaskTaskRunner
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
-from data_contracts.handoffs import Dataset
+from data_contracts.messages.children import A, Child
 from data_contracts.messages.raw_data import (
-    SHARD,
+    ContractRequest,
     PieceOrder,
     PieceOutcome,
     PieceRequest,
-    ShardProgress,
     ShardRequest,
     SharedFolder,
 )
@@ -36,10 +35,12 @@ from data_contracts.pipeline_spec import DaskRunner
 from infra import scratch as scratches
 from infra.child import Handlers, run_child
 from infra.files.atomic import replace_json
+from infra.processes.idle import IdleLimit
 from infra.project import code_bundle
 from infra.project.installed_versions import installed
 from tasks.policies import piece_policy
 from tasks.run.run import Run
+from tasks.stages.cluster_stage import ClusterStage
 
 CONNECT_S = 10.0
 # A cluster without workers may be starting some; the wait is limited.
@@ -49,11 +50,25 @@ LOOK_S = 2.0
 PIECES_PER_THREAD = 2
 SAME = "Start the workers from the same checkout and lock."
 
+R = TypeVar("R", ShardRequest, ContractRequest)
 
-def shard_on_dask(
-    run: Run, runner: DaskRunner, request: ShardRequest, progress: Callable[[ShardProgress], None]
-) -> Dataset:
-    """The answer of `training.shard.worker` to a request, with the work done by a cluster.
+
+def run_on_dask(
+    run: Run,
+    stage: ClusterStage,
+    runner: DaskRunner,
+    child: Child[R, A],
+    request: R,
+    *,
+    in_project: bool = False,
+    limit: IdleLimit | None = None,
+    on_report: Handlers | None = None,
+) -> A:
+    """A stage's child's answer to a request, with the pieces of work that the child orders done by a cluster.
+
+    Args:
+        in_project: whether the child imports the user's code from its working directory.
+        limit, on_report: as for `run_child`.
 
     Raises:
         UsageError: outside of a flow; the scratch folder or a worker's installation cannot be used.
@@ -62,34 +77,42 @@ def shard_on_dask(
     """
     if FlowRunContext.get() is None:
         raise UsageError(
-            "shards.runner: a Dask cluster needs Prefect, which this command does not use.",
-            remedy="Use `trainwright run`, or add `--set shards.runner=local`: the dataset is the same.",
+            f"{stage.field}: a Dask cluster needs Prefect, which this command does not use.",
+            remedy=f"Use `trainwright run`, or add `--set {stage.field}=local`: the {stage.makes} is the same.",
         )
-    with _shared_folder(runner.scratch) as folder, _connected(runner.dask) as dask:
-        pieces = _Pieces(runner.dask, dask, folder, run.withholds)
-        at_once = PIECES_PER_THREAD * pieces.ready()
+    with _shared_folder(stage, runner.scratch) as folder, _connected(stage, runner.dask) as dask:
+        pieces = _Pieces(stage, runner.dask, dask, folder, run.withholds)
+        shared = SharedFolder(folder=str(folder), at_once=PIECES_PER_THREAD * pieces.ready())
+        project = None
         if request.project is not None:
             resolved = run.resolved
             project = code_bundle.unpack(run.store, resolved.code, folder / "project", code_digest=resolved.code_digest)
-            request = request.model_copy(update={"project": str(project)})
+        # The store and the sources decide which credentials the environment of the piece's child keeps.
+        places = PieceRequest(
+            folder=str(folder),
+            piece=0,
+            store=request.store if isinstance(request, ShardRequest) else None,
+            sources=request.sources,
+            project=None if project is None else str(project),
+            field=stage.field,
+        )
+        request = request.model_copy(update={"cluster": shared, "project": places.project})
 
         def send(order: PieceOrder) -> None:
-            # The store and the sources decide which credentials the environment of the piece's child keeps.
-            piece = PieceRequest(
-                folder=str(folder),
-                piece=order.piece,
-                store=request.store,
-                sources=request.sources,
-                project=request.project,
-            )
-            pieces.send(order.work, piece)
+            pieces.send(order.work, places.model_copy(update={"piece": order.piece}))
 
-        request = request.model_copy(update={"cluster": SharedFolder(folder=str(folder), at_once=at_once)})
-        handlers: Handlers = {PieceOrder: send, ShardProgress: progress}
-        return run_child(SHARD, request, withhold=run.withholds, on_report=handlers, on_poll=pieces.poll)
+        return run_child(
+            child,
+            request,
+            project=project if in_project else None,
+            withhold=run.withholds,
+            limit=limit,
+            on_report={PieceOrder: send, **(on_report or {})},
+            on_poll=pieces.poll,
+        )
 
 
-@task(**piece_policy())
+@task(**piece_policy("shard"))
 def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhold: bool) -> State | None:
     """Do one piece of work, a `PieceRequest` as JSON, on a worker's machine.
 
@@ -101,7 +124,7 @@ def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhol
 
     try:
         if unlike := differences(wanted):
-            raise UsageError(f"shards.runner.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
+            raise UsageError(f"{request['field']}.dask: a worker has {', '.join(unlike)}.", remedy=SAME)
         from data_contracts.messages.raw_data import PIECE, PieceRequest
         from infra.child import run_child
 
@@ -114,7 +137,11 @@ def do_piece(work: str, request: dict[str, Any], wanted: dict[str, str], withhol
 class _Pieces:
     """The pieces that the cluster is working on."""
 
-    def __init__(self, address: str, dask: DaskTaskRunner, folder: Path, withhold: bool = False) -> None:
+    def __init__(
+        self, stage: ClusterStage, address: str, dask: DaskTaskRunner, folder: Path, withhold: bool = False
+    ) -> None:
+        policy = piece_policy(stage.name)
+        self._stage, self._task = stage, do_piece.with_options(name=policy["name"], tags=policy["tags"])
         self._address, self._dask, self._folder, self._withhold = address, dask, folder, withhold
         self._sent: dict[int, distributed.Future] = {}
         self._looked = self._alive = time.monotonic()
@@ -132,7 +159,7 @@ class _Pieces:
         for worker, problem in client.run(_checker(installed(), str(self._folder)), on_error="return").items():
             if problem:
                 raise UsageError(
-                    f"shards.runner.dask: the worker {worker} {problem}.",
+                    f"{self._stage.field}.dask: the worker {worker} {problem}.",
                     remedy=f"{SAME} They and this machine must share the scratch folder.",
                 )
         return sum(client.nthreads().values())
@@ -140,7 +167,7 @@ class _Pieces:
     def send(self, work: str, request: PieceRequest) -> None:
         """Send a piece of work of this kind."""
         arguments = {"work": work, "request": request.to_json(), "wanted": installed(), "withhold": self._withhold}
-        self._sent[request.piece] = self._context.run(self._dask.submit, do_piece, arguments).wrapped_future
+        self._sent[request.piece] = self._context.run(self._dask.submit, self._task, arguments).wrapped_future
 
     def poll(self) -> None:
         """Return the finished outcomes, and check that there are workers for the rest."""
@@ -167,19 +194,16 @@ class _Pieces:
     def _outcome(self, piece: int, future: distributed.Future) -> PieceOutcome:
         if future.status in ("cancelled", "lost"):
             raise self._lost()
+        subject, cluster = f"piece {piece} of the {self._stage.name} stage", f"the Dask cluster at {self._address}"
         error = future.exception()
         if isinstance(error, distributed.scheduler.KilledWorker):
             raise NodeLost(
-                f"Piece {piece} of the shard stage ended {error.allowed_failures + 1} workers of the Dask cluster at "
-                f"{self._address}, one after another.",
-                remedy="Look at their logs; if memory ran out, lower shards.memory_bytes or give the workers fewer "
-                "threads. Then resume.",
+                f"P{subject[1:]} ended {error.allowed_failures + 1} workers of {cluster}, one after another.",
+                remedy=f"Look at their logs; if memory ran out, {self._stage.if_memory_ran_out}. Then resume.",
             )
         if error is not None:
             raise UsageError(
-                f"A worker of the Dask cluster at {self._address} could not begin piece {piece} of the shard stage "
-                f"({type(error).__name__}: {error}).",
-                remedy=SAME,
+                f"A worker of {cluster} could not begin {subject} ({type(error).__name__}: {error}).", remedy=SAME
             )
         state: State = future.result()
         if state.is_completed():
@@ -187,14 +211,14 @@ class _Pieces:
         outcome = state.result(raise_on_failure=False)
         if isinstance(outcome, dict):
             return PieceOutcome(error=outcome)
-        raise NodeLost(f"Piece {piece} of the shard stage ended {state.name} on the Dask cluster: {state.message}.")
+        raise NodeLost(f"P{subject[1:]} ended {state.name} on {cluster}: {state.message}.")
 
     def _lost(self) -> StorageUnavailable:
-        return StorageUnavailable(f"shards.runner.dask: the Dask scheduler at {self._address} was lost.")
+        return StorageUnavailable(f"{self._stage.field}.dask: the Dask scheduler at {self._address} was lost.")
 
     def _no_workers(self) -> NodeLost:
         return NodeLost(
-            f"shards.runner.dask: the Dask cluster at {self._address} had no worker for {NO_WORKERS_S:g} s.",
+            f"{self._stage.field}.dask: the Dask cluster at {self._address} had no worker for {NO_WORKERS_S:g} s.",
             remedy=f"Start some (`dask worker {self._address}`), then resume.",
         )
 
@@ -216,7 +240,7 @@ def _checker(wanted: dict[str, str], folder: str) -> Callable[[], str]:
             with open(probe, "x"):
                 pass
         except OSError as error:
-            return f"cannot write in the folder of shards.runner.scratch ({error})"
+            return f"cannot write in its scratch folder ({error})"
         Path(probe).unlink()
         return ""
 
@@ -224,12 +248,12 @@ def _checker(wanted: dict[str, str], folder: str) -> Callable[[], str]:
 
 
 @contextlib.contextmanager
-def _shared_folder(scratch: str) -> Iterator[Path]:
+def _shared_folder(stage: ClusterStage, scratch: str) -> Iterator[Path]:
     try:
-        made = scratches.make("shards", root=Path(scratch))
+        made = scratches.make(stage.name, root=Path(scratch))
     except OSError as error:
         raise UsageError(
-            f"shards.runner.scratch: no folder can be made in {scratch} ({error.strerror}).",
+            f"{stage.field}.scratch: no folder can be made in {scratch} ({error.strerror}).",
             remedy="Name an existing folder that this user may write to and every worker of the cluster shares.",
         ) from error
     with made:
@@ -241,13 +265,13 @@ def _shared_folder(scratch: str) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Iterator[DaskTaskRunner]:
+def _connected(stage: ClusterStage, address: str) -> Iterator[DaskTaskRunner]:
     with DaskTaskRunner(address=address, client_kwargs={"timeout": CONNECT_S}) as dask:
         try:
             assert dask.client
         except (OSError, TimeoutError) as error:
             raise StorageUnavailable(
-                f"shards.runner.dask: no Dask scheduler answers at {address} within {CONNECT_S:g} s.",
+                f"{stage.field}.dask: no Dask scheduler answers at {address} within {CONNECT_S:g} s.",
                 remedy="Start it, or correct the address; then resume.",
             ) from error
         yield dask

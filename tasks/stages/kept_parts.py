@@ -53,12 +53,22 @@ def kept_parts(run: Run, request: ContractRequest) -> Iterator[ContractRequest]:
 
 def worth_it(request: ContractRequest) -> bool:
     """Whether parts are kept: of several files of rows that are read whole, without rows that are set aside."""
-    by_column = request.window is not None and request.window_column is not None
-    if by_column or request.quarantine is not None or not request.profile or len(request.files) < 2:
-        return False
+    return not why_no_parts(request)
+
+
+def why_no_parts(request: ContractRequest) -> str:
+    """Why the files of a request are not measured one by one; "" if they are."""
+    if request.window is not None and request.window_column is not None:
+        return "data.window has a column"
+    if request.quarantine is not None:
+        return "contract.quarantine compares all rows"
+    if len(request.files) < 2:
+        return "there is one file"
     if any(file.format == "files" for file in request.files):
-        return False
-    return sum(file.bytes for file in request.files) >= LEAST_BYTES * len(request.files)
+        return "its files are single rows (format: files)"
+    if sum(file.bytes for file in request.files) < LEAST_BYTES * len(request.files):
+        return f"its files have less than {LEAST_BYTES / 2**20:g} MiB on average"
+    return "" if request.profile else "no profile is made of them"
 
 
 def parts_key(request: ContractRequest) -> str:

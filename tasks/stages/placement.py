@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,11 +111,15 @@ def _here(run: Run, uri: str) -> dict[str, Any]:
 
 def run_here(run: Run, child: Child[Any, A], request: Any, *, project: Path | None = None) -> A:
     """Run the child on this machine, again after a hang while `retry.hung` lasts; see `infra.processes.idle`."""
+    return again_after_hangs(run, partial(run_child, child, request, project=project, withhold=run.withholds))
+
+
+def again_after_hangs(run: Run, work: Callable[..., A]) -> A:
+    """What `work` returns, given the `limit` of a child's idle time; again after a hang while `retry.hung` lasts."""
     left = run.spec.retry.hung
     while True:
         try:
-            limit = idle_limit(run.store, run.spec.train.hang_timeout_s)
-            return run_child(child, request, project=project, withhold=run.withholds, limit=limit)
+            return work(limit=idle_limit(run.store, run.spec.train.hang_timeout_s))
         except Hung as error:
             if not left:
                 raise spent(error, run.spec.retry.hung) from error

@@ -15,6 +15,7 @@ from infra.records.datasets import dataset_to_extend, newest_dataset
 from tasks.run.progress import shown
 from tasks.run.run import Run
 from tasks.run.spec_check import FEATURES, suite_called
+from tasks.stages.cluster_stage import ClusterStage
 from tasks.stages.contamination import report_of, section_of, with_splits_compared
 from tasks.stages.contract_check import checked
 from tasks.stages.features import features_key, features_report, features_request
@@ -25,6 +26,9 @@ from tasks.stages.text_cuts import cut_files
 from tasks.stages.validate import accepted, contract_key, reading, rejection, validate
 
 VERSION = 2
+ON_CLUSTER = ClusterStage(
+    "shard", "shards.runner", "dataset", "lower shards.memory_bytes or give the workers fewer threads"
+)
 
 
 def in_order(dataset: Dataset) -> list[str]:
@@ -179,9 +183,9 @@ def _make(run: Run, contract: ContractReport | None, set_name: str | None = None
     with shown("shard") as progress:
         if runner == "local":
             return run_child(SHARD, request, withhold=run.withholds, on_report={ShardProgress: progress})
-        from tasks.stages.dask_cluster import shard_on_dask  # Dask and Prefect take seconds to import
+        from tasks.stages.dask_cluster import run_on_dask  # Dask and Prefect take seconds to import
 
-        return shard_on_dask(run, runner, request, progress)
+        return run_on_dask(run, ON_CLUSTER, runner, SHARD, request, on_report={ShardProgress: progress})
 
 
 def _preparation(spec: PipelineSpec) -> dict[str, Any]:

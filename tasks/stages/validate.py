@@ -14,7 +14,7 @@ from infra.records.handoffs import newest_handoff
 from tasks.run.run import Run
 from tasks.run.spec_check import DATA, set_contract_field, suite_called
 from tasks.stages import arrival_check, drift_check
-from tasks.stages.contract_check import checked, checked_and_compared, code_of, data_request
+from tasks.stages.contract_check import checked, checked_and_compared, code_of, data_request, where_measured
 from tasks.stages.raw_rows import raw_inputs, reading_settings, suite_settings
 from tasks.stages.set_contracts import set_key, set_report, set_requests
 from tasks.stages.stage import Done, Stage, rejected
@@ -102,6 +102,11 @@ def slower(run: Run) -> str:
     return f"{count}{', '.join(named[:SHOWN])}{more}" if named else ""
 
 
+def how_checked(run: Run) -> str:
+    """What is worth knowing about how the data will be checked; for a plan."""
+    return "; ".join(filter(None, (slower(run), where_measured(run))))
+
+
 validate = Stage(
     "validate",
     sections=("data", "contract"),
@@ -110,7 +115,7 @@ validate = Stage(
     find=find_report,
     make=make_report,
     missing="there is no accepted contract report for this data and suite",
-    remark=slower,
+    remark=how_checked,
 )
 
 

@@ -42,7 +42,7 @@ def test_layers_and_fences(repository: Path) -> None:
         ("training.score.evaluate_worker", ("prefect", "great_expectations", "pandas", "numba", "distributed")),
         ("training.shard.worker", ("torch", "lightning", "prefect", "distributed")),
         ("training.shard.cut_worker", ("torch", "lightning", "prefect", "great_expectations", "pandas", "numba")),
-        ("training.shard.piece_worker", ("torch", "lightning", "prefect", "distributed")),
+        ("infra.pieces.piece_worker", ("torch", "lightning", "prefect", "distributed")),
         ("tasks.stages.dask_cluster", ("torch", "lightning", "great_expectations")),
         ("infra.gang.node.supervisor", ("torch", "lightning", "prefect")),
         ("infra.gang.remote_job", ("torch", "lightning", "prefect")),

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
 from infra.project.installed_versions import ROOMS
 from tasks.run.run import open_run
 from tasks.stages import dask_cluster
-from tasks.stages.shard import shard
+from tasks.stages.shard import ON_CLUSTER, shard
+from tests.support.dask_cluster import Cluster, ended, flows, free_port, piece_workers, wait_for
 from tests.support.tiny import write_project, write_rows
 
 ROOT = Path(__file__).parents[2]
@@ -46,78 +41,6 @@ def doubled(batch, gate, broken=False):
         time.sleep(0.02)
     return batch.append_column("twice", pa.array([2 * x for x in batch["a"].to_pylist()]))
 '''
-# Flows with the shard stage alone, one for each line of overrides. A line for each: the dataset's id, or how it failed,
-# and the states of its pieces in Prefect.
-FLOW = """
-import json, sys, time
-from infra.orchestrator.server import ensure_server
-ensure_server()
-from prefect import flow, get_client
-from prefect.client.schemas.filters import FlowRunFilter
-from prefect.runtime import flow_run
-from data_contracts.errors import TrainwrightError
-from tasks.stages.orchestrated import as_task
-from tasks.run.run import open_run
-from tasks.stages.shard import shard
-
-@flow(name="only-shard")
-def only_shard(spec, overrides):
-    told = {"run": flow_run.id}
-    try:
-        dataset = as_task(shard)(open_run(spec, overrides=overrides, recorded=False), None)
-        return {**told, "id": dataset.ref.id}
-    except TrainwrightError as error:
-        return {**told, "error": type(error).__name__, "exit_code": error.exit_code, "sentence": str(error)}
-
-for overrides in sys.argv[2:]:
-    told = only_shard(sys.argv[1], overrides.splitlines())
-    with get_client(sync_client=True) as client:
-        # What tasks report reaches the server's list some time after.
-        for _ in range(50):
-            runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [told["run"]]}))
-            if runs and all(one.state.is_final() for one in runs):
-                break
-            time.sleep(0.2)
-    told["pieces"] = {one.name: one.state.name for one in runs if one.name[-1].isdigit()}
-    print(json.dumps(told))
-"""
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Cluster:
-    """A scheduler on loopback and its workers, of one thread each."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.address = folder, f"tcp://127.0.0.1:{free_port()}"
-        self.processes: list[subprocess.Popen[bytes]] = []
-        host, port = self.address.removeprefix("tcp://").split(":")
-        self.start("scheduler", "--host", host, "--port", port, "--no-dashboard")
-
-    def worker(self, **env: str) -> subprocess.Popen[bytes]:
-        arguments = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder))
-        return self.start("worker", self.address, *arguments, env=env)
-
-    def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        log = (self.folder / f"{len(self.processes)}.log").open("wb")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dask", *arguments],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
-            stdout=log,
-            stderr=log,
-        )
-        self.processes.append(process)
-        return process
-
-    def stop(self) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
 
 
 @pytest.fixture
@@ -167,48 +90,14 @@ def gate(project: Path) -> Iterator[Path]:
 def told(cluster: Cluster, project: Path) -> list[dict[str, Any]]:
     """What became of the stage on this machine, on the cluster, and there with a transform that raises."""
     broken = "shards.transform.args.broken=true"
-    return ended(
-        flows(project, ["store=local"], on(cluster, project, "there"), [*on(cluster, project, "broken"), broken])
-    )
+    there = on(cluster, project, "there"), [*on(cluster, project, "broken"), broken]
+    return ended(flows("shard", project, ["store=local"], *there))
 
 
 def on(cluster: Cluster, project: Path, store: str) -> list[str]:
     """Overrides that have a cluster do the work, with a store of its own."""
     runner = json.dumps({"dask": cluster.address, "scratch": str(project / "scratch")})
     return [f"shards.runner={runner}", f"store={store}"]
-
-
-def flows(project: Path, *overrides: list[str]) -> subprocess.Popen[str]:
-    """The stage in some flows, one after another."""
-    return subprocess.Popen(
-        [sys.executable, "-c", FLOW, str(project / "pipeline.yaml"), *map("\n".join, overrides)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ended(flow: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    out, err = flow.communicate(timeout=500)
-    assert flow.returncode == 0, err
-    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.02)
-
-
-def piece_workers() -> list[int]:
-    """Processes that do a piece of work now."""
-    return [
-        one.pid
-        for one in psutil.process_iter(["cmdline"])
-        if "training.shard.piece_worker" in (one.info["cmdline"] or ())
-    ]
 
 
 def test_the_same_dataset_as_from_this_machine_and_a_task_run_for_each_piece(
@@ -225,7 +114,7 @@ def test_the_same_dataset_as_from_this_machine_and_a_task_run_for_each_piece(
 def test_a_run_that_is_stopped_leaves_neither_work_nor_files_behind(
     cluster: Cluster, project: Path, gate: Path
 ) -> None:
-    flow = flows(project, on(cluster, project, "stopped"))
+    flow = flows("shard", project, on(cluster, project, "stopped"))
     wait_for(lambda: len(list(project.glob("waits-*"))) == 2, "work on both workers")
     flow.send_signal(signal.SIGINT)
     flow.communicate(timeout=240)
@@ -243,7 +132,7 @@ def test_an_error_of_the_transform_is_told_as_ever(told: list[dict[str, Any]]) -
 def test_what_a_killed_worker_had_is_done_by_another(
     cluster: Cluster, project: Path, told: list[dict[str, Any]], gate: Path
 ) -> None:
-    flow = flows(project, on(cluster, project, "killed"))
+    flow = flows("shard", project, on(cluster, project, "killed"))
     wait_for(lambda: len(list(project.glob("waits-*"))) == 2, "work on both workers")
     cluster.processes[-1].kill()
     wait_for(lambda: len(piece_workers()) == 1, "the end of the child of the killed worker")
@@ -253,7 +142,7 @@ def test_what_a_killed_worker_had_is_done_by_another(
 
 
 def test_a_scheduler_that_is_lost_ends_the_stage(cluster: Cluster, project: Path, gate: Path) -> None:
-    flow = flows(project, on(cluster, project, "lost"))
+    flow = flows("shard", project, on(cluster, project, "lost"))
     wait_for(lambda: list(project.glob("waits-*")), "work")
     cluster.processes[0].kill()
     [lost] = ended(flow)
@@ -266,15 +155,18 @@ def test_no_scheduler_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(dask_cluster, "CONNECT_S", 2.0)
     address = f"tcp://127.0.0.1:{free_port()}"
     expected = pytest.raises(StorageUnavailable, match=f"no Dask scheduler answers at {address} within 2 s")
-    with expected as caught, dask_cluster._connected(address):
+    with expected as caught, dask_cluster._connected(ON_CLUSTER, address):
         pass
     assert caught.value.exit_code == 5
 
 
 def test_a_cluster_without_workers_is_told(empty: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_cluster, "NO_WORKERS_S", 2.0)
-    with dask_cluster._connected(empty.address) as dask, pytest.raises(NodeLost, match="had no worker for 2 s"):
-        dask_cluster._Pieces(empty.address, dask, tmp_path).ready()
+    with (
+        dask_cluster._connected(ON_CLUSTER, empty.address) as dask,
+        pytest.raises(NodeLost, match="had no worker for 2 s"),
+    ):
+        dask_cluster._Pieces(ON_CLUSTER, empty.address, dask, tmp_path).ready()
 
 
 @pytest.mark.parametrize(
@@ -298,14 +190,17 @@ def test_a_worker_with_another_version_is_named(
         shutil.copytree(ROOT / room, tmp_path / "other" / room, ignore=shutil.ignore_patterns("__pycache__"))
     change(tmp_path / "other")
     empty.worker(PYTHONPATH=str(tmp_path / "other"))
-    with dask_cluster._connected(empty.address) as dask, pytest.raises(UsageError, match=sentence) as caught:
-        dask_cluster._Pieces(empty.address, dask, tmp_path).ready()
+    with (
+        dask_cluster._connected(ON_CLUSTER, empty.address) as dask,
+        pytest.raises(UsageError, match=sentence) as caught,
+    ):
+        dask_cluster._Pieces(ON_CLUSTER, empty.address, dask, tmp_path).ready()
     assert "the worker tcp://" in caught.value.message
 
 
 def test_a_scratch_folder_that_cannot_be_used_is_told(tmp_path: Path) -> None:
     expected = pytest.raises(UsageError, match="shards.runner.scratch: no folder can be made in")
-    with expected, dask_cluster._shared_folder(str(tmp_path / "missing")):
+    with expected, dask_cluster._shared_folder(ON_CLUSTER, str(tmp_path / "missing")):
         pass
 
 

@@ -21,10 +21,10 @@ import pyarrow as pa
 from data_contracts.handoffs import FileEntry, ShardFile, SourceFile
 from data_contracts.pipeline_spec import ShardsSpec
 from infra.contract.quarantine import LeftOut
+from infra.pieces.cluster import Cluster
 from training import formats
 from training.formats.facts import Mismatch, Size
 from training.formats.normalize import settle
-from training.shard.cluster import Cluster
 from training.shard.first_pass import (
     Gathered,
     Gatherer,

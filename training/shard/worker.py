@@ -21,6 +21,7 @@ from data_contracts.pipeline_spec import ShardsSpec
 from infra import scratch
 from infra.contract.quarantine import read_left_out
 from infra.files.digests import file_digest
+from infra.pieces.cluster import Cluster
 from infra.processes.child_main import Report, child_main
 from infra.records.handoffs import FILE as HANDOFF_FILE
 from infra.records.handoffs import put_handoff
@@ -28,7 +29,6 @@ from infra.sources.window import Window
 from infra.store import Store, Writer, open_at
 from training import formats
 from training.formats import schema as schemas
-from training.shard.cluster import Cluster
 from training.shard.first_pass_checks import Earlier
 from training.shard.source_units import Source
 from training.shard.two_passes import Sharded, Sharding, shard_files

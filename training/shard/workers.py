@@ -9,33 +9,22 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 
 from data_contracts.errors import NodeLost, OutOfMemory
+from infra.pieces.cluster import Cluster, in_order
 from infra.processes.processes import die_with_parent, oom_kills
-from training.shard.cluster import Cluster
 
 MOST_BY_DEFAULT = 4
 
 A = TypeVar("A")
 B = TypeVar("B")
-
-
-class Pending(Protocol):
-    """Work that was requested, here or on another machine."""
-
-    def result(self) -> Any:
-        """Wait for the result of the work; raises what the work raised."""
-
-    def cancel(self) -> object:
-        """Cancel the work, if it has not begun."""
 
 
 class Workers:
@@ -71,11 +60,11 @@ class Workers:
             yield from map(work, items)
             return
         if self._elsewhere is not None:
-            for results in _in_order(self._elsewhere.submit, work, _chunks(items, together), most):
+            for results in in_order(self._elsewhere.submit, work, _chunks(items, together), most):
                 yield from results
             return
         try:
-            yield from _in_order(self._started().submit, work, items, most)
+            yield from in_order(self._started().submit, work, items, most)
         except BrokenProcessPool as error:
             if oom_kills() > self._oom_kills:
                 raise OutOfMemory(
@@ -107,23 +96,6 @@ class Workers:
 def default_count() -> int:
     """As many as there are CPUs, at most four."""
     return max(1, min(MOST_BY_DEFAULT, os.cpu_count() or 1))
-
-
-def _in_order(
-    submit: Callable[..., Pending], work: Callable[..., Any], items: Iterable[Any], most: int
-) -> Iterator[Any]:
-    """The results of `submit(work, item)` for each item in order, with at most `most` pending."""
-    waiting: deque[Pending] = deque()
-    try:
-        for item in items:
-            if len(waiting) == most:
-                yield waiting.popleft().result()
-            waiting.append(submit(work, item))
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
 
 
 def _chunks(items: Iterable[A], size: int) -> Iterator[list[A]]:

@@ -129,27 +129,6 @@ BROKEN: list[tuple[str, str, str]] = [
     ),
     (
         KEY,
-        f"{KEY}\n  runner: spark",
-        "shards.runner: must be 'local' or a mapping, got 'spark'",
-    ),
-    (
-        KEY,
-        f"{KEY}\n  runner: {{dask: 'tcp://scheduler:8786'}}",
-        "shards.runner.scratch: is missing; add it (Absolute path of a folder that this machine and every worker "
-        "share; rows are spilled to it)",
-    ),
-    (
-        KEY,
-        f"{KEY}\n  runner: {{dask: scheduler, scratch: /shared}}",
-        "shards.runner.dask: must be the address of a Dask scheduler such as tcp://scheduler:8786, got 'scheduler'",
-    ),
-    (
-        KEY,
-        f"{KEY}\n  runner: {{dask: 'tls://scheduler:8786', scratch: scratch}}",
-        "shards.runner.scratch: must be an absolute path, the same on every machine, got 'scratch'",
-    ),
-    (
-        KEY,
         f"{KEY}\n  workers: 2\n  runner: {{dask: 'tcp://scheduler:8786', scratch: /shared}}",
         "shards.workers: and runner.dask exclude each other: the cluster decides how many work at once; leave workers "
         "out",

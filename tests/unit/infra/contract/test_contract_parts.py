@@ -13,11 +13,14 @@ import pytest
 
 from data_contracts import part_group
 from data_contracts.canonical import canonical
+from data_contracts.contract.measures import Question
+from data_contracts.contract.parts import kept, reads_all_files
 from data_contracts.contract.suites import load_suite
+from data_contracts.contract.translation import translated
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import SourceSpec
-from infra.contract import contract_parts, contract_worker
+from infra.contract import contract_parts, contract_worker, measured_files
 from infra.contract.contract_parts import KNOWN, NEW
 from infra.files.digests import file_digest
 from infra.sources import read, resolve_sources
@@ -75,6 +78,32 @@ def outcome(asked: ContractRequest, parts: Path | None = None) -> ContractOutcom
     return found
 
 
+PAIR = {"column_A": "id", "column_B": "other"}
+# Beside those that are possible, with what is over all files.
+MORE: list[tuple[str, dict[str, Any]]] = [
+    ("column_median_to_be_between", {"column": "x", "max_value": 9}),
+    ("column_proportion_of_unique_values_to_be_between", {"column": "id", "max_value": 1}),
+    ("column_distinct_values_to_be_in_set", {"column": "word", "value_set": ["a"]}),
+    ("column_values_to_match_regex", {"column": "word", "regex": "^a"}),
+    ("column_pair_values_to_be_equal", PAIR),
+    ("column_pair_values_a_to_be_greater_than_b", PAIR),
+    ("multicolumn_sum_to_equal", {"column_list": ["id", "other"], "sum_total": 3}),
+    ("compound_columns_to_be_unique", {"column_list": ["id", "other"]}),
+    ("select_column_values_to_be_unique_within_record", {"column_list": ["id", "other"]}),
+    ("column_values_to_be_between", {"column": "id", "min_value": 0, "row_condition": "other > 3",
+                                     "condition_parser": "pandas"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "kwargs"), [*POSSIBLE, *MORE])
+def test_the_name_of_an_expectation_tells_whether_it_reads_all_files(name: str, kwargs: dict[str, Any]) -> None:
+    asked = {"type": f"expect_{name}", "kwargs": kwargs, "severity": "critical"}
+    whole, real = pa.int64(), pa.float64()
+    question = translated(asked, pa.schema([("id", whole), ("other", whole), ("x", real), ("word", pa.string())]))
+    assert isinstance(question, Question)
+    assert reads_all_files(asked) == (kept(question.measures, []) != list(dict.fromkeys(question.measures)))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_outcome_is_that_of_a_full_read(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_group, "USUAL", (2, 1, 64)[seed])  # half of the files end a group, or each, or none
@@ -109,8 +138,8 @@ def test_a_known_file_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     first = outcome(request(tmp_path, files, suite, []), parts)
     assert first.accepted
     measured = []
-    real = contract_parts.scanned
-    monkeypatch.setattr(contract_parts, "scanned", lambda *given: measured.append(given) or real(*given))
+    real = measured_files.scanned
+    monkeypatch.setattr(measured_files, "scanned", lambda *given: measured.append(given) or real(*given))
     Path(files[1].uri).unlink()
     again = outcome(request(tmp_path, files, suite, []), parts)  # only the first file is opened, for its schema
     assert canonical(again.to_json()) == canonical(first.to_json())

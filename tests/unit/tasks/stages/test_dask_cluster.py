@@ -1,4 +1,4 @@
-"""What becomes of a piece, as the Dask cluster tells it. (A real one: tests/integration/test_shard_on_dask.py.)"""
+"""What becomes of a piece, as the Dask cluster tells it. (Real ones: tests/integration/test_*_on_dask.py.)"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from prefect.states import Completed, Crashed, Failed
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
 from data_contracts.messages.raw_data import PieceOutcome
 from tasks.run.run import open_run
+from tasks.stages.contract_check import ON_CLUSTER
 from tasks.stages.dask_cluster import _Pieces
 from tasks.stages.shard import dataset_key
 from tests.support.tiny import write_project
@@ -36,7 +37,7 @@ class Told:
 
 @pytest.fixture
 def pieces(tmp_path: Path) -> _Pieces:
-    return _Pieces(ADDRESS, None, tmp_path)  # type: ignore[arg-type]
+    return _Pieces(ON_CLUSTER, ADDRESS, None, tmp_path)  # type: ignore[arg-type]
 
 
 def test_an_error_of_ours_is_handed_back_and_so_is_the_end(pieces: _Pieces) -> None:
@@ -48,10 +49,14 @@ def test_an_error_of_ours_is_handed_back_and_so_is_the_end(pieces: _Pieces) -> N
 @pytest.mark.parametrize(
     ("told", "kind", "sentence"),
     [
-        (Told("lost"), StorageUnavailable, f"the Dask scheduler at {ADDRESS} was lost"),
-        (Told("cancelled"), StorageUnavailable, f"the Dask scheduler at {ADDRESS} was lost"),
-        (Told("error", KilledWorker("k", None, 3)), NodeLost, f"Piece 7 .* ended 4 workers of the .* at {ADDRESS}"),
-        (Told("error", ModuleNotFoundError("no tasks")), UsageError, r"could not begin piece 7 .* \(.*no tasks\)"),
+        (Told("lost"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
+        (Told("cancelled"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
+        (Told("error", KilledWorker("k", None, 3)), NodeLost, f"7 of the validate stage ended 4 workers .* {ADDRESS}"),
+        (
+            Told("error", ModuleNotFoundError("no tasks")),
+            UsageError,
+            r"could not begin piece 7 .* \(.*no tasks\)",
+        ),
         (Told("finished", Crashed(message="killed")), NodeLost, "Piece 7 .* ended Crashed .*: killed"),
     ],
     ids=["lost", "cancelled", "killed", "unlike", "crashed"],
@@ -59,6 +64,10 @@ def test_an_error_of_ours_is_handed_back_and_so_is_the_end(pieces: _Pieces) -> N
 def test_what_ends_a_piece_has_a_cause(pieces: _Pieces, told: Told, kind: type[Exception], sentence: str) -> None:
     with pytest.raises(kind, match=sentence):
         pieces._outcome(7, told)
+
+
+def test_a_piece_goes_by_its_stage_in_prefect(pieces: _Pieces) -> None:
+    assert (pieces._task.name, sorted(pieces._task.tags)) == ("validate-piece", ["stage:validate", "trainwright"])
 
 
 @pytest.mark.usefixtures("home")

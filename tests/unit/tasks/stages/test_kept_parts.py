@@ -18,12 +18,12 @@ from data_contracts.errors import UsageError
 from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
-from infra.contract import contract_parts, contract_worker
+from infra.contract import contract_worker, measured_files
 from infra.files.digests import file_digest
 from infra.sources import read
 from infra.store import open_store
 from tasks.stages import kept_parts
-from tasks.stages.kept_parts import MOST, parts_key, worth_it
+from tasks.stages.kept_parts import MOST, parts_key, why_no_parts, worth_it
 
 
 @pytest.fixture
@@ -49,13 +49,13 @@ class Checker:
         self.store = open_store(str(tmp_path / "store"), {})
         self.run: Any = SimpleNamespace(store=self.store, provenance=dict)
         self.new = 0
-        real = contract_parts.scanned
+        real = measured_files.scanned
 
         def scanned(*given: Any) -> Any:
             self.new += 1
             return real(*given)
 
-        monkeypatch.setattr(contract_parts, "scanned", scanned)
+        monkeypatch.setattr(measured_files, "scanned", scanned)
 
     def __call__(self, asked: ContractRequest) -> tuple[ContractOutcome, int]:
         self.new = 0
@@ -163,10 +163,14 @@ def test_a_check_that_another_overtakes_is_accepted_and_keeps_its_parts(
 
 def test_nothing_is_kept_of_one_file_nor_where_rows_are_left_out(request_: ContractRequest) -> None:
     assert worth_it(request_)
-    for update in (
-        {"files": request_.files[:1]},
-        {"quarantine": QuarantineSpec()},
-        {"window": ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"), "window_column": "at"},
-        {"profile": False},
-    ):
-        assert not worth_it(request_.model_copy(update=update))
+    for update, why in [
+        ({"files": request_.files[:1]}, "there is one file"),
+        ({"quarantine": QuarantineSpec()}, "contract.quarantine compares all rows"),
+        (
+            {"window": ("2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"), "window_column": "at"},
+            "data.window has a column",
+        ),
+        ({"profile": False}, "no profile is made of them"),
+    ]:
+        changed = request_.model_copy(update=update)
+        assert (worth_it(changed), why_no_parts(changed)) == (False, why)

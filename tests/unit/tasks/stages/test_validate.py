@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from data_contracts.errors import SpecError
+from data_contracts.errors import SpecError, UsageError
 from data_contracts.handoffs import ContractReport, SourceFile
 from flows.cli import main
 from infra.contract import contract_worker
 from tasks.queries.plan import plan
 from tasks.run.options import RunOptions
 from tasks.run.run import Run, open_run
+from tasks.stages import kept_parts
 from tasks.stages.contract_check import IN_PROCESS_BYTES, needs_child
 from tasks.stages.validate import contract_key, make_report, validate
-from tests.support.tiny import write_project
+from tests.support.tiny import write_project, write_rows
 
 COLUMN = {"kwargs": {"column": "id"}}
 REJECTED = "The contract rejects the data:"
@@ -140,3 +141,37 @@ def test_an_expectation_of_the_users_own_runs_in_a_child_and_its_code_decides_th
     assert contract_key(opened()) == plain
     with pytest.raises(SpecError, match="expectations.0.class_path: 'checks.ExpectLabel': there is no"):
         opened("checks.ExpectLabel")
+
+
+ADDRESS = "tcp://scheduler:8786"
+ON_DASK = f"contract.runner={{dask: '{ADDRESS}', scratch: /shared}}"
+
+
+@pytest.mark.usefixtures("home")
+def test_a_cluster_is_no_part_of_the_key_and_a_plan_says_what_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = write_project(tmp_path / "tiny")
+    write_rows(tmp_path / "tiny/rows-2.csv", rows=10)
+    unique = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}
+    there = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
+    suite = json.dumps({"name": "s", "expectations": [unique, there]})
+
+    def opened(*overrides: str) -> Run:
+        return open_run(spec, overrides=[f"contract.suite={suite}", *overrides], recorded=False)
+
+    one, two = opened(ON_DASK), opened(ON_DASK, "data.source=rows*.csv")
+    assert contract_key(one) == contract_key(opened())
+    alone = "contract.runner has no effect, because there is one file: this machine checks the data"
+    assert plan(one, [validate])[0].why.endswith(f"; {alone}")
+    assert make_report(one, str(contract_key(one))).status == "ran"
+    assert caplog.messages[-1] == f"validate: {alone}"
+    assert "less than 1 MiB on average" in plan(two, [validate])[0].why
+    monkeypatch.setattr(kept_parts, "LEAST_BYTES", 1)
+    assert plan(two, [validate])[0].why.endswith(
+        f"; the Dask cluster at {ADDRESS} measures new files; 1 of 2 expectations do not add up over files, and read "
+        "their columns of all files on this machine"
+    )
+    with pytest.raises(UsageError, match="contract.runner: a Dask cluster needs Prefect") as caught:
+        make_report(two, str(contract_key(two)))
+    assert "--set contract.runner=local`: the report is the same" in str(caught.value.remedy)

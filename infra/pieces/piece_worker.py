@@ -1,6 +1,6 @@
-"""The child process that does one piece of work handed over by `training.shard.cluster`, on any machine.
+"""The child process that does one piece of work handed over by `infra.pieces.cluster`, on any machine.
 
-Run as `python -m training.shard.piece_worker REQUEST ANSWER` by `infra.child`.
+Run as `python -m infra.pieces.piece_worker REQUEST ANSWER` by `infra.child`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 from data_contracts.errors import Interrupted, UsageError
 from data_contracts.messages.raw_data import PIECE, PieceDone, PieceRequest
 from infra.files.atomic import replace_bytes
+from infra.pieces.cluster import piece_file
 from infra.processes.child_main import Report, child_main
-from training.shard.cluster import piece_file
 
 POLL_S = 0.5
 
@@ -28,16 +28,16 @@ def main(request: PieceRequest, report: Report) -> PieceDone:
     threading.Thread(target=_end_with, args=(folder,), daemon=True).start()
     # One thread per process: the cluster already starts as many processes as should run at once.
     pa.set_cpu_count(1)
-    do_piece(folder, request.piece)
+    do_piece(folder, request.piece, request.field)
     return PieceDone()
 
 
-def do_piece(folder: Path, number: int) -> None:
-    """Do a piece; UsageError if it does not exist."""
+def do_piece(folder: Path, number: int, field: str) -> None:
+    """Do a piece; UsageError if it does not exist, naming the spec's field that names the folder."""
     piece = piece_file(folder, number, "piece")
     if not piece.exists():
         raise UsageError(
-            f"shards.runner.scratch: this worker does not see {piece}.",
+            f"{field}.scratch: this worker does not see {piece}.",
             remedy="Name a folder that every worker of the cluster shares with the machine that runs the pipeline.",
         )
     work, items = pickle.loads(piece.read_bytes())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,14 @@ import pytest
 
 from data_contracts.errors import UsageError
 from data_contracts.messages.raw_data import PieceOrder, PieceOutcome
+from infra.pieces import cluster
+from infra.pieces.cluster import Cluster
+from infra.pieces.piece_worker import do_piece
+from tests.support.pieces import Elsewhere
 from tests.support.sharding import Shards
-from training.shard.cluster import Cluster
-from training.shard.piece_worker import do_piece
 from training.shard.workers import Workers
 
 TABLES = [pa.table({"id": range(n, n + 500), "x": range(n, n + 500)}) for n in (0, 500, 1000)]
-
-
-class Elsewhere:
-    """Does what is asked for at once, in this process."""
-
-    def __init__(self, folder: Path, at_once: int = 4) -> None:
-        folder.mkdir()
-        self.cluster, self.asked = Cluster(folder, at_once, self.done), Counter[str]()
-
-    def done(self, order: PieceOrder) -> None:
-        self.asked[order.work] += 1
-        outcome = PieceOutcome()
-        try:
-            do_piece(self.cluster.folder, order.piece)
-        except UsageError as error:
-            outcome = PieceOutcome(error=error.to_json())
-        (self.cluster.folder / f"{order.piece}.outcome").write_text(json.dumps(outcome.to_json()))
 
 
 def third(number: int) -> int:
@@ -50,9 +34,9 @@ def test_pieces_done_elsewhere_make_the_same_shards(split: dict[str, Any], tmp_p
     here = Shards(tmp_path / "here", TABLES, **options)
     there = Shards(tmp_path / "there", TABLES, cluster=elsewhere.cluster, **options)
     assert there.digests == here.digests
-    assert elsewhere.asked["gather"] == len(TABLES)
-    assert elsewhere.asked["times"] == (len(TABLES) if "time" in split else 0)
-    assert elsewhere.asked["write_shard"] > 1
+    assert elsewhere.ordered["gather"] == len(TABLES)
+    assert elsewhere.ordered["times"] == (len(TABLES) if "time" in split else 0)
+    assert elsewhere.ordered["write_shard"] > 1
     assert list(elsewhere.cluster.folder.iterdir()) == []
 
 
@@ -60,7 +44,7 @@ def test_results_come_in_order_several_to_a_piece(tmp_path: Path) -> None:
     elsewhere = Elsewhere(tmp_path / "shared")
     with Workers(4, elsewhere=elsewhere.cluster) as workers:
         assert list(workers.map(third, iter(range(5)), together=2)) == [0, 3, 6, 9, 12]
-    assert elsewhere.asked == {"third": 3}
+    assert elsewhere.ordered == {"third": 3}
 
 
 def test_the_first_items_error_is_raised(tmp_path: Path) -> None:
@@ -71,6 +55,23 @@ def test_the_first_items_error_is_raised(tmp_path: Path) -> None:
         next(found)
 
 
-def test_a_folder_that_a_worker_does_not_see_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"shards.runner.scratch: this worker does not see .*7.piece"):
-        do_piece(tmp_path, 7)
+@pytest.mark.parametrize("field", ["shards.runner", "contract.runner"])
+def test_a_folder_that_a_worker_does_not_see_is_named(field: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"{field}.scratch: this worker does not see .*7.piece"):
+        do_piece(tmp_path, 7, field)
+
+
+def test_whoever_waits_for_a_piece_is_heard_of_and_reads_its_result_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "STILL_WAITING_S", 0.0)
+    ordered: list[PieceOrder] = []
+
+    def on_wait() -> None:
+        do_piece(tmp_path, ordered[0].piece, "shards.runner")
+        (tmp_path / "0.outcome").write_text(json.dumps(PieceOutcome().to_json()))
+
+    machines = Cluster(tmp_path, 2, ordered.append, on_wait)
+    assert machines.submit(third, [1, 2]).result() == [3, 6]
+    assert ordered == [PieceOrder(piece=0, work="third")]
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,124 @@
+"""A Dask cluster of processes on this machine, and flows of one stage that may use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+# Flows with one stage alone, one for each line of overrides. A line for each: the id of what it made, or how it failed,
+# and the states of its pieces in Prefect.
+FLOW = """
+import json, sys, time
+from infra.orchestrator.server import ensure_server
+ensure_server()
+from prefect import flow, get_client
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.runtime import flow_run
+from data_contracts.errors import TrainwrightError
+from tasks.stages.orchestrated import as_task
+from tasks.run.run import open_run
+from flows.stages import stages
+
+[stage] = [one for one in stages() if one.name == sys.argv[2]]
+
+@flow(name="only-" + stage.name)
+def only(spec, overrides):
+    told = {"run": flow_run.id}
+    try:
+        made = as_task(stage)(open_run(spec, overrides=overrides, recorded=False), *(None for _ in stage.takes))
+        return {**told, "id": made.ref.id, "uri": made.ref.uri}
+    except TrainwrightError as error:
+        return {**told, "error": type(error).__name__, "exit_code": error.exit_code, "sentence": str(error)}
+
+for overrides in sys.argv[3:]:
+    told = only(sys.argv[1], overrides.splitlines())
+    with get_client(sync_client=True) as client:
+        # What tasks report reaches the server's list some time after.
+        for _ in range(50):
+            runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [told["run"]]}))
+            if runs and all(one.state.is_final() for one in runs):
+                break
+            time.sleep(0.2)
+    told["pieces"] = {one.name: one.state.name for one in runs if one.name[-1].isdigit()}
+    print(json.dumps(told))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Cluster:
+    """A scheduler on loopback and its workers, of one thread each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.address = folder, f"tcp://127.0.0.1:{free_port()}"
+        self.processes: list[subprocess.Popen[bytes]] = []
+        host, port = self.address.removeprefix("tcp://").split(":")
+        self.start("scheduler", "--host", host, "--port", port, "--no-dashboard")
+
+    def worker(self, **env: str) -> subprocess.Popen[bytes]:
+        arguments = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--local-directory", str(self.folder))
+        return self.start("worker", self.address, *arguments, env=env)
+
+    def start(self, *arguments: str, env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+        log = (self.folder / f"{len(self.processes)}.log").open("wb")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(env or {})},
+            stdout=log,
+            stderr=log,
+        )
+        self.processes.append(process)
+        return process
+
+    def stop(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def flows(stage: str, project: Path, *overrides: list[str]) -> subprocess.Popen[str]:
+    """A stage in some flows, one after another."""
+    return subprocess.Popen(
+        [sys.executable, "-c", FLOW, str(project / "pipeline.yaml"), stage, *map("\n".join, overrides)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(flow: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    out, err = flow.communicate(timeout=500)
+    assert flow.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.02)
+
+
+def piece_workers() -> list[int]:
+    """Processes that do a piece of work now."""
+    return [
+        one.pid
+        for one in psutil.process_iter(["cmdline"])
+        if "infra.pieces.piece_worker" in (one.info["cmdline"] or ())
+    ]
