@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -112,25 +113,25 @@ def parts_elsewhere(cluster: Cluster, wanted: FileMeasures, files: Sequence[Sour
 
 def read_facts(sources: list[SourceSpec], root: Path, file: SourceFile) -> FileFacts:
     """The facts about a file; work of another machine."""
-    _see(file)
+    _refuse_unreadable(file)
     return file_facts(file, sources, root)
 
 
 def measure_file(wanted: FileMeasures, learnt: Learnt) -> FilePart | None:
     """A file's part; work of another machine, which reads the file's bytes no more than once for their digest."""
     file, facts = learnt
-    _see(file)
+    _refuse_unreadable(file)
     remember_facts(file, wanted.sources, facts)
     with scratch.make("contract") as spills:
         # One thread: the cluster already runs as many pieces as should run at once.
         return measured_part(wanted, file, Resources(spills.path, memory_bytes(), threads=1))
 
 
-def _see(file: SourceFile) -> None:
-    """UsageError if this machine lacks a file that the machine which handed over the work has."""
-    if file.rev is None and "://" not in file.uri and not Path(file.uri).exists():
+def _refuse_unreadable(file: SourceFile) -> None:
+    """UsageError for a file that the machine which handed over the work can read, and this one cannot."""
+    if file.rev is None and "://" not in file.uri and not os.access(file.uri, os.R_OK):
         raise UsageError(
-            f"contract.runner: a worker of the cluster does not see {file.uri}.",
+            f"contract.runner: a worker of the cluster cannot read {file.uri}.",
             remedy="Let source files have the same path on every machine, or put them on S3. If the file was removed, "
             "start a new run.",
         )

@@ -70,7 +70,7 @@ def test_the_same_report_as_from_this_machine_though_a_worker_is_killed(cluster:
     victim.kill()
     here, there = ended(flow)
     assert there["id"] == here["id"]
-    for name in ("contract.json", "profile.json"):
+    for name in ("handoff.json", "profile.json"):
         assert (project / "there" / there["uri"] / name).read_bytes() == (
             project / "here" / here["uri"] / name
         ).read_bytes()

@@ -118,9 +118,9 @@ def test_what_duckdb_cannot_measure_there_is_not_tried_here(
     assert list((tmp_path / "there" / NEW).iterdir()) == []
 
 
-def test_a_file_that_a_worker_does_not_see_is_named_with_what_to_do(asked: ContractRequest, tmp_path: Path) -> None:
+def test_a_file_that_a_worker_cannot_read_is_named_with_what_to_do(asked: ContractRequest, tmp_path: Path) -> None:
     Path(asked.files[2].uri).unlink()
-    sentence = r"contract.runner: a worker of the cluster does not see .*2.parquet"
+    sentence = r"contract.runner: a worker of the cluster cannot read .*2.parquet"
     with pytest.raises(UsageError, match=sentence) as caught:
         read_facts(asked.sources, tmp_path, asked.files[2])
     assert "the same path on every machine" in str(caught.value.remedy)
