@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,14 +61,7 @@ def main(request: ContractRequest, report: Report, load: Load = _load) -> Contra
     window = None if request.window is None else Window.from_iso(*request.window)
     every = Selection(window=window, window_column=request.window_column)
 
-    done = 0
-
-    def moved() -> None:
-        nonlocal done
-        done += 1
-        # Between two batches, an expectation on whole columns may take long.
-        report(Advanced(done=done, long=True))
-
+    moved = _counting(report)
     parts = _parts(request, report, moved)
 
     def read(columns: list[str] | None) -> Iterable[pa.RecordBatch]:
@@ -100,6 +94,13 @@ def main(request: ContractRequest, report: Report, load: Load = _load) -> Contra
         profile=profile or _profile(request, every, moved),
     )
     return with_places(request, found)
+
+
+def _counting(report: Report) -> Callable[[], None]:
+    """Reports one more step each time that it is called."""
+    steps = count(1)
+    # Between two batches, an expectation on whole columns may take long.
+    return lambda: report(Advanced(done=next(steps), long=True))
 
 
 def _of(every: Selection, columns: list[str] | None) -> Selection:

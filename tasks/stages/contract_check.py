@@ -132,8 +132,7 @@ def _checked(run: Run, request: ContractRequest) -> ContractOutcome:
     if runner != "local" and request.parts is not None:
         from tasks.stages.dask_cluster import run_on_dask  # Dask and Prefect take seconds to import
 
-        own = project is not None
-        return again_after_hangs(run, partial(run_on_dask, run, ON_CLUSTER, runner, child, request, in_project=own))
+        return again_after_hangs(run, partial(run_on_dask, run, ON_CLUSTER, runner, child, request))
     if runner != "local" and request.profile:
         log.warning("validate: %s", NO_CLUSTER.format(why_no_parts(request)))
     if child is OWN_CONTRACT or run.withholds or needs_child(request.files):

@@ -24,6 +24,7 @@ from prefect_dask import DaskTaskRunner
 from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
 from data_contracts.messages.children import A, Child
 from data_contracts.messages.raw_data import (
+    OWN_CONTRACT,
     ContractRequest,
     PieceOrder,
     PieceOutcome,
@@ -60,14 +61,12 @@ def run_on_dask(
     child: Child[R, A],
     request: R,
     *,
-    in_project: bool = False,
     limit: IdleLimit | None = None,
     on_report: Handlers | None = None,
 ) -> A:
     """A stage's child's answer to a request, with the pieces of work that the child orders done by a cluster.
 
     Args:
-        in_project: whether the child imports the user's code from its working directory.
         limit, on_report: as for `run_child`.
 
     Raises:
@@ -83,33 +82,41 @@ def run_on_dask(
     with _shared_folder(stage, runner.scratch) as folder, _connected(stage, runner.dask) as dask:
         pieces = _Pieces(stage, runner.dask, dask, folder, run.withholds)
         shared = SharedFolder(folder=str(folder), at_once=PIECES_PER_THREAD * pieces.ready())
-        project = None
-        if request.project is not None:
-            resolved = run.resolved
-            project = code_bundle.unpack(run.store, resolved.code, folder / "project", code_digest=resolved.code_digest)
-        # The store and the sources decide which credentials the environment of the piece's child keeps.
-        places = PieceRequest(
-            folder=str(folder),
-            piece=0,
-            store=request.store if isinstance(request, ShardRequest) else None,
-            sources=request.sources,
-            project=None if project is None else str(project),
-            field=stage.field,
-        )
-        request = request.model_copy(update={"cluster": shared, "project": places.project})
+        project = None if request.project is None else _unpacked(run, folder)
+        request = request.model_copy(update={"cluster": shared, "project": None if project is None else str(project)})
 
         def send(order: PieceOrder) -> None:
-            pieces.send(order.work, places.model_copy(update={"piece": order.piece}))
+            pieces.send(order.work, _piece_request(stage, request, folder, order.piece))
 
         return run_child(
             child,
             request,
-            project=project if in_project else None,
+            project=project if child is OWN_CONTRACT else None,
             withhold=run.withholds,
             limit=limit,
             on_report={PieceOrder: send, **(on_report or {})},
             on_poll=pieces.poll,
         )
+
+
+def _unpacked(run: Run, folder: Path) -> Path:
+    """The user's code, unpacked where every machine finds it."""
+    resolved = run.resolved
+    return code_bundle.unpack(run.store, resolved.code, folder / "project", code_digest=resolved.code_digest)
+
+
+def _piece_request(
+    stage: ClusterStage, request: ShardRequest | ContractRequest, folder: Path, piece: int
+) -> PieceRequest:
+    # The store and the sources decide which credentials the environment of the piece's child keeps.
+    return PieceRequest(
+        folder=str(folder),
+        piece=piece,
+        store=request.store if isinstance(request, ShardRequest) else None,
+        sources=request.sources,
+        project=request.project,
+        field=stage.field,
+    )
 
 
 @task(**piece_policy("shard"))
