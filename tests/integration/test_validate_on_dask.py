@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import distributed
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -38,6 +40,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path / "cluster")
     cluster.worker()
     cluster.worker()
+    with distributed.Client(cluster.address, timeout=120) as client:
+        client.wait_for_workers(2, timeout=120)
     yield cluster
     cluster.stop()
 
@@ -59,7 +63,11 @@ def project(tmp_path: Path) -> Path:
 
 def begun(worker: psutil.Process) -> bool:
     """Whether a worker does a piece of work."""
-    return any("infra.pieces.piece_worker" in child.cmdline() for child in worker.children() if child.is_running())
+    for child in worker.children():
+        with contextlib.suppress(psutil.Error):  # it ended just now
+            if "infra.pieces.piece_worker" in child.cmdline():
+                return True
+    return False
 
 
 def test_the_same_report_as_from_this_machine_though_a_worker_is_killed(cluster: Cluster, project: Path) -> None:
