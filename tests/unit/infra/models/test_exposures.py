@@ -130,7 +130,7 @@ def _racer(number: int, uri: str, barrier: Any, answers: Any) -> None:
 
 def test_eight_at_once_do_not_miss_each_other(tmp_path: Path) -> None:
     """On the same rows the numbers are one order; of two sets that overlap at least one counts the other."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     barrier, answers = context.Barrier(RACERS), context.Queue()
     uri = str(tmp_path / "store")
     open_store(uri)

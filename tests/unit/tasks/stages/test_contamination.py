@@ -26,7 +26,7 @@ from training.contamination import worker
 from training.formats.schema import read_schema
 from training.formats.shards import shard_path
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 # part, id, a, b, c, label: 20 rows of train, 6 of val, 8 of test, all different but for the planted ones.
 ROWS = [("train", i, i / 100, 0.5, -0.5, i % 2) for i in range(20)]
 ROWS += [("val", i, i / 100, 0.5, -0.5, 0) for i in range(20, 26)]

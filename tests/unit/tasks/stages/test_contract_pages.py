@@ -18,7 +18,7 @@ from tasks.stages.contract_pages import data_section
 from tasks.stages.validate import validate
 from tests.support.tiny import write_project
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 
 
 def expectation(kind: str, **kwargs: object) -> dict:

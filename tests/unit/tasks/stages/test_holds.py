@@ -89,6 +89,7 @@ def now(store: Store) -> tuple[int, list[int]]:
     return found[1], [hold.version for hold in registry.holds(store, found[0])]
 
 
+@pytest.mark.warm
 def test_a_checkpoint_that_was_rolled_back_is_refused_until_it_is_released(again: Callable[..., Made]) -> None:
     made = again(2)
     store = made[0].store

@@ -109,6 +109,7 @@ def test_what_fits_passes(settings: dict[str, Any], name: str, sizes: dict[str, 
         check(spec(**settings), machine(name), ModuleSizes(**{part: 10 * size for part, size in sizes.items()}))
 
 
+@pytest.mark.warm
 def test_a_plan_weighs_the_users_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
     mine = tmp_path / "machines.yaml"

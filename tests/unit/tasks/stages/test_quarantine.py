@@ -25,7 +25,7 @@ from tests.support.tiny import write_project
 from training import formats
 from training.formats.schema import read_schema
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 ON = "contract.quarantine.max_share=0.05"
 
 

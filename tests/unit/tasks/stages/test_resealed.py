@@ -28,7 +28,7 @@ from tasks.stages.verify import verify
 from tests.support.reseal import reseal
 from tests.support.tiny import MODEL, write_project
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 EVIL = {"project/net.py": MODEL.replace("hidden: int = 16", "hidden: int = 17").encode()}
 
 

@@ -19,7 +19,7 @@ from tasks.stages.shard import shard
 from tasks.stages.validate import contract_key, validate
 from tests.support.tiny import SPEC, write_project, write_rows
 
-pytestmark = pytest.mark.usefixtures("home")
+pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.warm]
 OWN = {"suite": {"name": "own", "expectations": [
     {"type": "expect_table_row_count_to_equal", "kwargs": {"value": 40}},
     {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "label"}, "severity": "warning"},

@@ -118,6 +118,7 @@ class ExpectLabels(ExpectColumnValuesToBeInSet):
 
 
 @pytest.mark.usefixtures("home")
+@pytest.mark.warm
 def test_an_expectation_of_the_users_own_runs_in_a_child_and_its_code_decides_the_key(tmp_path: Path) -> None:
     spec = write_project(tmp_path / "tiny")
     (tmp_path / "tiny/checks.py").write_text(CHECKS)

@@ -44,6 +44,7 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "store"))
 
 
+@pytest.mark.warm
 def test_it_ends_with_a_checkpoint_and_continues_from_it(store: Store) -> None:
     allowance = Spent(until=lambda: bool(steps(store)))
     with pytest.raises(OverBudget) as caught:
