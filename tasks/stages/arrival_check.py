@@ -16,6 +16,7 @@ from data_contracts.handoffs import ContractReport, Failure
 from data_contracts.pipeline_spec.arrival import ArrivalSpec, length_of
 from data_contracts.profile.columns import microseconds
 from data_contracts.profile.record import ColumnProfile
+from data_contracts.quoting import columns_shown
 from infra.contract.profiles import read_profile
 from infra.records.handoffs import newest_handoff
 from infra.sources import Selection, read_batches
@@ -66,7 +67,8 @@ def _of_times(run: Run, report: ContractReport, section: ArrivalSpec) -> Iterato
     column = profile.column(section.column)
     if column is None or column.kind != "time":
         kind = "is not a column of times" if column is None or column.kind != "sensitive" else "is sensitive"
-        why = "is not in the data" if column is None else kind
+        have = columns_shown([one.name for one in profile.columns], run.withholds)
+        why = f"is not in the data; it has {have}" if column is None else kind
         raise UsageError(f"contract.arrival.column: {section.column} {why}.", remedy="Name a column of dates or times.")
     yield from _old(run, column, section)
     yield from _late(run, column, section)

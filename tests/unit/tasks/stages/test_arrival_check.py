@@ -154,6 +154,6 @@ def test_a_setting_that_cannot_be_judged_is_refused(spec: Path) -> None:
     for settings in ({"files": "%d"}, {"column": "t", "max_late": 0}):
         with pytest.raises(SpecError, match=r"contract.arrival.\w+: needs data.window"):
             open_run(spec, overrides=[ALWAYS[0], f"contract.arrival={json.dumps(settings)}"])
-    for name, why in (("id", "is not a column of times"), ("u", "is not in the data")):
+    for name, why in (("id", "is not a column of times"), ("u", "is not in the data; it has t, id.")):
         with pytest.raises(UsageError, match=rf"contract.arrival.column: {name} {why}"):
             validate(run_of(spec, SECOND, f"contract.arrival.column={name}", "contract.arrival.max_age=6h"))
