@@ -27,9 +27,14 @@ def hash_stream(stream: Readable, *sinks: Callable[[memoryview], object]) -> tup
 
     A piece is valid until its sink returns.
     """
+    return hash_pieces(_pieces(stream), *sinks)
+
+
+def hash_pieces(pieces: Iterable[memoryview], *sinks: Callable[[memoryview], object]) -> tuple[int, str]:
+    """As `hash_stream`, for bytes that come in pieces."""
     hasher = blake3(max_threads=blake3.AUTO)
     size = 0
-    for piece in _pieces(stream):
+    for piece in pieces:
         hasher.update(piece)
         size += len(piece)
         for sink in sinks:

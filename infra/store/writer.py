@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import FileEntry, Ref
-from infra.files.digests import hash_stream
+from infra.files.digests import hash_pieces, hash_stream
 from infra.store import layout
 from infra.store.backend import Backend
 from infra.store.seal import AlreadySealed, check_file_name, read_manifest, write_manifest
@@ -43,17 +43,13 @@ class Writer:
         else:
             size, digest = hash_stream(io.BytesIO(data))
         entry = FileEntry(path=name, bytes=size, blake3=digest)
-        sealed = self._backend.exists(layout.manifest(self.uri))
-        if sealed and not self._backend.exists(path):
-            raise CorruptError(f"{path} cannot be added: {self.uri} is sealed.", details={"file": path})
+        sealed = self._is_sealed_with(path)
         try:
             self._create(path, data, private)
         except FileExistsError as error:
             if self._entry(name) != entry:
                 if sealed or not self._afresh:
-                    raise CorruptError(
-                        f"{path} exists already with other bytes than those to be written.", details={"file": path}
-                    ) from error
+                    raise _taken(path) from error
                 # Unsealed files do not count as stored.
                 self._backend.delete(path)
                 self._create(path, data, private)
@@ -72,6 +68,24 @@ class Writer:
             raise CorruptError(f"{path} exists already.", details={"file": path}) from error
         self._entries[name] = FileEntry(path=name, bytes=size, blake3=digest)
         return self._entries[name]
+
+    def put_made(self, name: str, make: Callable[[], Iterable[memoryview]], scratch: Path) -> FileEntry:
+        """Store a file from the pieces of bytes that `make` gives, as `put` does; no copy is made first.
+
+        `make` is called again if the name is taken; errors as in `put`, but nothing is ever replaced.
+        """
+        path = self._path(name)
+        self._is_sealed_with(path)
+        try:
+            size, digest = self._backend.create_from(path, make(), scratch)
+            entry = FileEntry(path=name, bytes=size, blake3=digest)
+        except FileExistsError as error:
+            size, digest = hash_pieces(make())
+            entry = FileEntry(path=name, bytes=size, blake3=digest)
+            if self._entry(name) != entry:
+                raise _taken(path) from error
+        self._entries[name] = entry
+        return entry
 
     def seal(
         self,
@@ -121,6 +135,13 @@ class Writer:
         except ValueError as error:
             raise UsageError(str(error)) from error
 
+    def _is_sealed_with(self, path: str) -> bool:
+        """Whether the directory is sealed; CorruptError if it is and has no such file."""
+        sealed = self._backend.exists(layout.manifest(self.uri))
+        if sealed and not self._backend.exists(path):
+            raise CorruptError(f"{path} cannot be added: {self.uri} is sealed.", details={"file": path})
+        return sealed
+
     def _create(self, path: str, data: bytes | Path, private: bool) -> None:
         if isinstance(data, Path):
             self._backend.create_file(path, data, private=private)
@@ -130,3 +151,7 @@ class Writer:
     def _entry(self, name: str) -> FileEntry:
         size, digest = self._backend.digest(f"{self.uri}/{name}")
         return FileEntry(path=name, bytes=size, blake3=digest)
+
+
+def _taken(path: str) -> CorruptError:
+    return CorruptError(f"{path} exists already with other bytes than those to be written.", details={"file": path})

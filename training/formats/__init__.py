@@ -18,8 +18,13 @@ class Format(Protocol):
     def refuse(self, table: pa.Table) -> None:
         """Raise UsageError, naming column and reason, if the format cannot hold these rows as they are."""
 
+    def encode(self, table: pa.Table) -> Iterator[memoryview]:
+        """The bytes of a file with normalised rows, each piece valid until the next; the same rows give the same bytes
+        however they are chunked.
+        """
+
     def write_shard(self, table: pa.Table, path: Path) -> None:
-        """Write normalised rows to a new file; the same rows give the same bytes however they are chunked."""
+        """Write what `encode` gives to a new file."""
 
     def read_shard(self, path: Path, schema: pa.Schema, columns: list[str] | None = None) -> pa.Table:
         """The rows of a file, in order, with exactly the schema's fields; CorruptError naming file and place."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,23 +22,61 @@ SUFFIX = ".parquet"
 # The bytes count only where a row has more than 256 of them.
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 16 * 2**20
+_PIECE_BYTES = 2**22
 
 
 def refuse(table: pa.Table) -> None:
     """Refuse nothing: Parquet holds every type that a shard can have."""
 
 
+class _Written(io.RawIOBase):
+    """Holds what was written to it until it is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: list[memoryview] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(memoryview(data))
+        return len(data)
+
+    def taken(self) -> list[memoryview]:
+        taken, self._pieces = self._pieces, []
+        return taken
+
+
+def encode(table: pa.Table) -> Iterator[memoryview]:
+    """The bytes of a file with normalised rows; the same rows give the same bytes however they are chunked."""
+    written = _Written()
+    # A page's header has a few bytes, so pieces are joined before they reach Python.
+    with pa.output_stream(written, buffer_size=_PIECE_BYTES) as stream:
+        for _ in _row_groups(table, stream):
+            yield from written.taken()
+        stream.flush()
+        yield from written.taken()
+
+
 def write_shard(table: pa.Table, path: Path) -> None:
-    """Write normalised rows to a new file; the same rows give the same bytes however they are chunked."""
+    """Write what `encode` gives to a new file."""
+    for _ in _row_groups(table, path):
+        pass
+
+
+def _row_groups(table: pa.Table, where: Path | pa.NativeFile) -> Iterator[None]:
+    """Write a file, a row group at each step."""
     schema = table.schema.remove_metadata()
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     rows = _row_group_rows(table)
     # Uncompressed: training waits for reading, and a dictionary pays only where strings repeat.
-    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=texts or False, version="2.6") as writer:
+    with pq.ParquetWriter(where, schema, compression="none", use_dictionary=texts or False, version="2.6") as writer:
         for start in range(0, table.num_rows, rows):
             # Pages of fixed-size binary end where chunks end, so the chunks are joined first.
             group = table.slice(start, rows).combine_chunks()
             writer.write_table(group.replace_schema_metadata(None), row_group_size=rows)
+            yield
 
 
 def _row_group_rows(table: pa.Table) -> int:

@@ -63,12 +63,17 @@ def _obstacle(type_: pa.DataType, column: pa.ChunkedArray) -> tuple[str, str]:
     return "", ""
 
 
+def encode(table: pa.Table) -> Iterator[memoryview]:
+    """The bytes of a file with normalised rows; the same rows give the same bytes however they are chunked."""
+    for block in _blocks(table):
+        for framed in example_encoder.encode(block, WRITE_BYTES):
+            yield framed.data.data
+
+
 def write_shard(table: pa.Table, path: Path) -> None:
-    """Write normalised rows to a new file; the same rows give the same bytes however they are chunked."""
+    """Write what `encode` gives to a new file."""
     with path.open("wb") as file:
-        for block in _blocks(table):
-            for framed in example_encoder.encode(block, WRITE_BYTES):
-                file.write(framed.data.data)
+        file.writelines(encode(table))
 
 
 def _blocks(table: pa.Table) -> Iterator[pa.Table]:

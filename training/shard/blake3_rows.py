@@ -38,8 +38,8 @@ def digests(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.u
     for start in range(0, len(lengths), _TOGETHER):
         part = lengths[start : start + _TOGETHER]
         if part.max() <= MOST_BYTES:
-            block = data[offsets[start] : offsets[start + len(part)]]
-            digested[start : start + len(part)] = _chunks(_padded(block, part), part)
+            padded = _padded(data, offsets[start : start + len(part)], part)
+            digested[start : start + len(part)] = _chunks(padded, part)
             continue
         for row in range(start, start + len(part)):
             message = data[offsets[row] : offsets[row + 1]].tobytes()
@@ -47,11 +47,15 @@ def digests(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.u
     return digested.view("<u8")
 
 
-def _padded(data: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
+def _padded(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
     """Messages as the rows of a matrix, with zeros after each, in whole blocks."""
     width = -(-int(lengths.max()) // BLOCK_BYTES) * BLOCK_BYTES
-    padded = np.zeros((len(lengths), width), np.uint8)
-    padded[np.arange(width) < lengths[:, None]] = data
+    # Each row is copied with whatever lies behind it, in one piece; the last rows need something behind them.
+    block = np.zeros(int(starts[-1] + lengths[-1] - starts[0]) + width, np.uint8)
+    block[:-width] = data[starts[0] : starts[-1] + lengths[-1]]
+    windows = np.ndarray(len(block) - width + 1, np.dtype((np.void, width)), block, strides=(1,))
+    padded = windows[starts - starts[0]].view(np.uint8).reshape(-1, width)
+    padded *= np.arange(width, dtype=np.int16) < lengths.astype(np.int16)[:, None]
     return padded
 
 
@@ -73,25 +77,35 @@ def _chunks(messages: NDArray[np.uint8], lengths: NDArray[np.int64]) -> Words:
 def _compressed(value: Words, words: Words, bytes_left: Words, flags: Words) -> Words:
     """The compression function at counter 0: the next chaining values, (8, n), from those before and (16, n) words."""
     rows = value.shape[1]
-    a, b, c = value[:4].copy(), value[4:].copy(), np.repeat(_IV[:4, None], rows, axis=1)
-    d = np.stack([np.zeros(rows, np.uint32), np.zeros(rows, np.uint32), bytes_left, flags])
+    # The second half of a round mixes the diagonals, which begin one, two and three words further along b, c and d. So
+    # these have room for words that are repeated there, and both halves see four words one after another.
+    a, b, c, d = (np.empty((size, rows), np.uint32) for size in (4, 5, 6, 5))
+    a[:], b[:4], c[:4] = value[:4], value[4:], _IV[:4, None]
+    d[1:3], d[3], d[4] = 0, bytes_left, flags
     spare = np.empty_like(a)
+    parts = [part if part.any() else None for part in words]
     order = np.arange(16)
     for _ in range(7):
-        _mix(a, b, c, d, words[order[0:8:2]], words[order[1:8:2]], spare)
-        # The second half of a round mixes the diagonals: each row of four words moves until they are columns.
-        b, c, d = b[[1, 2, 3, 0]], c[[2, 3, 0, 1]], d[[3, 0, 1, 2]]
-        _mix(a, b, c, d, words[order[8::2]], words[order[9::2]], spare)
-        b, c, d = b[[3, 0, 1, 2]], c[[2, 3, 0, 1]], d[[1, 2, 3, 0]]
+        _mix(a, b[:4], c[:4], d[1:], [parts[at] for at in order[:8]], spare)
+        b[4], c[4:], d[0] = b[0], c[:2], d[4]
+        _mix(a, b[1:], c[2:], d[:4], [parts[at] for at in order[8:]], spare)
+        b[0], c[:2], d[4] = b[4], c[4:], d[0]
         order = order[_PERMUTATION]
-    return np.concatenate([a ^ c, b ^ d])
+    return np.concatenate([a ^ c[:4], b[:4] ^ d[1:]])
 
 
-def _mix(a: Words, b: Words, c: Words, d: Words, first: Words, second: Words, spare: Words) -> None:
-    """The function G on four columns of four words each, in place; `spare` is memory to calculate in."""
-    for words, (of_d, of_b) in ((first, _ROTATIONS[:2]), (second, _ROTATIONS[2:])):
+def _mix(a: Words, b: Words, c: Words, d: Words, parts: list[Words | None], spare: Words) -> None:
+    """The function G on four columns of four words each, in place.
+
+    Args:
+        parts: two words for each column, (n,); None: zeros.
+        spare: memory to calculate in.
+    """
+    for half, (of_d, of_b) in enumerate((_ROTATIONS[:2], _ROTATIONS[2:])):
         a += b
-        a += words
+        for into, part in zip(a, parts[half::2], strict=True):
+            if part is not None:
+                into += part
         d ^= a
         _rotate(d, of_d, spare)
         c += d

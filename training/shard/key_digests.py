@@ -32,25 +32,32 @@ def key_digests(columns: Sequence[pa.ChunkedArray], seed: int) -> NDArray[np.uin
     values. UnusableKey for nested types.
     """
     per_row, framed = [], []
+    start = f"trainwright key {seed}\0".encode()
     for index, column in enumerate(columns):
         plain = decoded_column(column)
         if pa.types.is_nested(plain.type) or pa.types.is_run_end_encoded(plain.type):
             raise UnusableKey(index, column.type)
         encoded = plain.combine_chunks().dictionary_encode()
-        values = pa.concat_arrays([_typed(encoded.dictionary, index), pa.array([b"n"], pa.large_binary())])
-        framed.append(_framed(values))
+        values = _framed(b"" if index else start, *_typed(encoded.dictionary, index))
+        if plain.null_count:
+            values = pa.concat_arrays([values, _framed(b"" if index else start, b"n", pa.array([b""]))])
+        framed.append(values)
         per_row.append(encoded.indices.fill_null(len(values) - 1))
-    start = pa.scalar(f"trainwright key {seed}\0".encode(), pa.large_binary())
     if len(columns) == 1:  # the digest of each distinct value of a batch
-        return _digests(_joined(start, framed[0]))[per_row[0].to_numpy()]
-    return _digests(_joined(start, *map(pc.take, framed, per_row)))
+        return _digests(framed[0])[per_row[0].to_numpy()]
+    return _digests(_joined(*map(pc.take, framed, per_row)))
 
 
-def _framed(values: pa.Array) -> pa.Array:
-    """Each value after its length, so that no two keys of several columns are the same bytes."""
-    lengths = pc.binary_length(values).to_numpy().astype("<i8")
+def _framed(start: bytes, letter: bytes, values: pa.Array) -> pa.Array:
+    """Letter and value after their length, so that no two keys of several columns are the same bytes; `start` before.
+
+    Everything is joined at once: each join copies every value.
+    """
+    values = values.cast(pa.large_binary())
+    lengths = pc.binary_length(values).to_numpy().astype("<i8") + 1
     heads = pa.Array.from_buffers(pa.binary(8), len(lengths), [None, pa.py_buffer(lengths)])
-    return _joined(heads.cast(pa.large_binary()), values)
+    before, kind = (pa.scalar(part, pa.large_binary()) for part in (start, letter))
+    return _joined(before, heads.cast(pa.large_binary()), kind, values)
 
 
 def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
@@ -63,38 +70,35 @@ def _digests(keys: pa.Array) -> NDArray[np.uint64]:
     return blake3_rows.digests(np.frombuffer(data or b"", np.uint8), at)
 
 
-def _typed(values: pa.Array, index: int) -> pa.Array:
-    """Each value as a letter for its kind and bytes that do not depend on the column's width or unit."""
+def _typed(values: pa.Array, index: int) -> tuple[bytes, pa.Array]:
+    """A letter for the values' kind, and each value as bytes that do not depend on the column's width or unit."""
     type_ = values.type
     if pa.types.is_boolean(type_):
-        return _lettered(b"i", values.cast(pa.int8()).cast(pa.string()))
+        return b"i", values.cast(pa.int8()).cast(pa.string())
     if pa.types.is_integer(type_):
-        return _lettered(b"i", values.cast(pa.string()))
+        return b"i", values.cast(pa.string())
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        return _lettered(b"s", values)
+        return b"s", values
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
-        return _lettered(b"b", values)
-    return pa.array(_typed_one_by_one(values, index), pa.large_binary())
+        return b"b", values
+    letter, texts = _typed_one_by_one(values, index)
+    return letter, pa.array(texts, pa.large_binary())
 
 
-def _lettered(letter: bytes, values: pa.Array) -> pa.Array:
-    return _joined(pa.scalar(letter, pa.large_binary()), values.cast(pa.large_binary()))
-
-
-def _typed_one_by_one(values: pa.Array, index: int) -> list[bytes]:
+def _typed_one_by_one(values: pa.Array, index: int) -> tuple[bytes, list[bytes]]:
     """`_typed` for types that are seldom keys, value by value."""
     type_ = values.type
     if pa.types.is_floating(type_):
-        return [b"f" + (b"nan" if value != value else struct.pack("<d", value + 0.0)) for value in values.to_pylist()]
+        return b"f", [b"nan" if value != value else struct.pack("<d", value + 0.0) for value in values.to_pylist()]
     if pa.types.is_timestamp(type_):
         scale = 10**9 // _PER_SECOND[type_.unit]
-        return [b"t%d" % (value * scale) for value in values.cast(pa.int64()).to_pylist()]
+        return b"t", [b"%d" % (value * scale) for value in values.cast(pa.int64()).to_pylist()]
     if pa.types.is_date32(type_):
-        return [b"d%d" % value for value in values.cast(pa.int32()).to_pylist()]
+        return b"d", [b"%d" % value for value in values.cast(pa.int32()).to_pylist()]
     if pa.types.is_decimal(type_):
-        return [b"m" + _plain(value) for value in values.to_pylist()]
+        return b"m", [_plain(value) for value in values.to_pylist()]
     if pa.types.is_null(type_):
-        return []
+        return b"n", []
     raise UnusableKey(index, type_)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from data_contracts.messages.raw_data import SHARD, ShardRequest
 from data_contracts.pipeline_spec import ShardsSpec
 from infra import scratch
 from infra.contract.quarantine import read_left_out
-from infra.files.digests import file_digest
+from infra.files.digests import hash_pieces
 from infra.pieces.cluster import Cluster
 from infra.processes.child_main import Report, child_main
 from infra.records.handoffs import FILE as HANDOFF_FILE
@@ -41,7 +42,7 @@ class StoreShard:
     Attributes:
         uri: the directory that is written.
         there: the entries that it already holds.
-        scratch: local folder where a shard is written first; None: the default of the machine that runs it.
+        scratch: local folder for a store that needs a whole file; None: the default of the machine that runs it.
     """
 
     store: StoreAddress
@@ -52,16 +53,15 @@ class StoreShard:
 
     def __call__(self, name: str, rows: pa.Table) -> FileEntry:
         """The shard's file as it is stored; UserCodeError or CorruptError if a different file is stored there."""
-        with scratch.make("shard", root=self.scratch) as folder:
-            path = folder.path / name
-            formats.get(self.settings.format).write_shard(rows, path)
-            entry = self.there.get(name)
-            if entry is None:
-                return _writer(self.store.model_dump_json(), self.uri).put(name, path)
-            # An existing shard is compared, not trusted: shards of two different draws must never be mixed.
-            if entry.blake3 != file_digest(path):
-                raise _unlike(f"{self.uri}/{name}", self.settings)
-            return entry
+        make = partial(formats.get(self.settings.format).encode, rows)
+        entry = self.there.get(name)
+        if entry is None:
+            here = self.scratch or scratch.default_root()
+            return _writer(self.store.model_dump_json(), self.uri).put_made(name, make, here)
+        # An existing shard is compared, not trusted: shards of two different draws must never be mixed.
+        if entry.blake3 != hash_pieces(make())[1]:
+            raise _unlike(f"{self.uri}/{name}", self.settings)
+        return entry
 
 
 def main(request: ShardRequest, report: Report) -> Dataset:
