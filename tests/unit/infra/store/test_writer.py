@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,30 @@ def test_a_missing_or_a_foreign_file_is_named(store: Store) -> None:
         writer.seal("dataset", {}, {}, [])
     assert raised.value.details == {"file": "datasets/k-0/a"}
     assert not store.exists(f"{URI}/manifest.json")
+
+
+def test_a_file_that_is_made_in_pieces_is_stored_once(store: Store, tmp_path: Path) -> None:
+    writer, made = store.writer(URI), list[bytes]()
+
+    def make(*pieces: bytes) -> Callable[[], Iterator[memoryview]]:
+        def run() -> Iterator[memoryview]:
+            for piece in pieces:
+                made.append(piece)
+                yield memoryview(piece)
+
+        return run
+
+    assert writer.put_made("one", make(b"o", b"ne"), tmp_path) == entry("one", b"one")
+    assert made == [b"o", b"ne"]
+    assert writer.put_made("one", make(b"one"), tmp_path) == entry("one", b"one")
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/one exists already with other bytes"):
+        writer.put_made("one", make(b"two"), tmp_path)
+    assert store.read(f"{URI}/one") == b"one"
+    writer.seal("dataset", {}, {})
+    assert writer.put_made("one", make(b"one"), tmp_path) == entry("one", b"one")
+    with pytest.raises(CorruptError, match=r"^datasets/k-0/new cannot be added: datasets/k-0 is sealed\."):
+        writer.put_made("new", make(b"one"), tmp_path)
+    assert not [one for one in tmp_path.iterdir() if one.name != "store"]
 
 
 def test_the_same_content_keeps_its_first_provenance(store: Store) -> None:

@@ -38,6 +38,15 @@ def test_each_kind_of_column_has_one_form(array, text):
 
 
 @BOTH
+@pytest.mark.parametrize("number", [0, 1, 70_000])
+def test_the_pieces_of_a_shard_are_its_file(name, number, tmp_path):
+    table = pa.table({"x": pa.array(range(number), pa.int64()), "y": pa.array([f"{one % 7}" for one in range(number)])})
+    pieces = [piece.tobytes() for piece in formats.get(name).encode(table)]
+    assert b"".join(pieces) == _write(name, table, tmp_path).read_bytes()
+    assert len(pieces) <= 1 + number // 8_000  # few: each goes through Python
+
+
+@BOTH
 def test_what_is_written_is_read(name, tmp_path):
     table = normalise(rows.every_kind())
     formats.get(name).refuse(table)
