@@ -1,36 +1,31 @@
 """Carries out a game day: one training after another in a store of its own, each in a process that can be killed.
 
-However it ends, no process and no file of it is left.
+However it ends, no process of it is left.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import shutil
-import signal
-import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from data_contracts.errors import Cancelled, TrainwrightError, UsageError, from_json
+from data_contracts.errors import Cancelled, TrainwrightError, from_json
 from data_contracts.handoffs import Checkpoint
 from data_contracts.pipeline_spec import PipelineSpec
 from infra import scratch
 from infra.child import log_tail
-from infra.machine.settings import forget_store
-from infra.processes.processes import kill_marked, marked_env, module_command, new_mark, uninterrupted
-from infra.store import Store, absolute_address, layout, open_store
+from infra.processes.processes import kill_marked, new_mark, uninterrupted
+from infra.processes.tied_process import TiedProcess
+from infra.store import Store, layout
 from infra.store.game_day_paths import game_day_record
 from infra.weights.weight_differences import first_difference
 from tasks.gameday.faults import Fault, keeps_weights
 from tasks.gameday.outcome import Outcome, judged, not_injected
 from tasks.gameday.timeline import read_timeline
-from tasks.run.run import new_run_id
 
 POLL_S = 0.1
 # A training that is interrupted ends its nodes, also on other machines.
@@ -56,42 +51,6 @@ class GameDay:
 
 class _TimeUsed(Exception):
     """The time of the game day is used up."""
-
-
-def store_beside(address: str) -> str:
-    """The address of a new store for a game day, beside a pipeline's store."""
-    place = address.rstrip("/")
-    bucket_alone = "://" in place and "/" not in place.partition("://")[2]
-    return f"{place}{'/' if bucket_alone else '-'}gameday-{new_run_id()}"
-
-
-@contextmanager
-def own_store(pipeline: PipelineSpec, root: Path, named: str | None) -> Iterator[Store]:
-    """A new store beside the pipeline's, which is removed at the end."""
-    address = absolute_address(pipeline.store.uri, root) if named is None else absolute_address(named)
-    uri = store_beside(address)
-    try:
-        yield open_store(uri, pipeline.store.storage_options)
-    finally:
-        with uninterrupted():
-            _remove(uri, pipeline)
-            scratch.sweep()  # what killed processes left on this machine
-
-
-def _remove(uri: str, pipeline: PipelineSpec) -> None:
-    """Remove the store of a game day; its name was made by `store_beside`, so nobody else has files there."""
-    forget_store(uri)
-    if "://" not in uri:
-        shutil.rmtree(uri, ignore_errors=True)
-        return
-    try:
-        store = open_store(uri, pipeline.store.storage_options, create=False)
-    except UsageError:  # it could not be made, and why is being raised
-        return
-    for file in store.stored():
-        store.forget(file.path)
-    for leftover in store.leftovers():  # uploads of ranks that were killed: no listing shows them, and they are paid
-        store.drop(leftover)
 
 
 def carry_out(day: GameDay, store: Store, faults: Sequence[Fault]) -> list[Outcome]:
@@ -155,7 +114,7 @@ class _Training:
             answer, printed = folder.path / "answer.txt", folder.path / "log.txt"
             process = self._start(answer, printed, fresh=True)
             try:
-                while process.poll() is None:
+                while process.exit_code is None:
                     if time.monotonic() > self._day.until:
                         raise _TimeUsed
                     if self._kills_conductor():
@@ -164,9 +123,11 @@ class _Training:
                     time.sleep(POLL_S)
             finally:
                 with uninterrupted():
-                    self._end(process, answer)
+                    if not process.interrupt(END_S):
+                        self._kill(process, answer)
                     kill_marked(self._mark)
-            return _answer(answer, printed, process.returncode)
+                    scratch.sweep()  # what killed processes left on this machine
+            return _answer(answer, printed, process.exit_code)
 
     def _kills_conductor(self) -> bool:
         """Whether the conductor is to be killed now: once, when a rank has recorded that the fault is due."""
@@ -176,20 +137,9 @@ class _Training:
         self._killed = bool(uri) and self._store.exists(game_day_record(uri, "injected"))
         return self._killed
 
-    def _end(self, process: subprocess.Popen[bytes], answer: Path) -> None:
-        """Interrupt the training and wait until it has ended its nodes; kill it if that takes too long."""
-        if process.poll() is not None:
-            return
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            self._kill(process, answer)
-
-    def _kill(self, process: subprocess.Popen[bytes], answer: Path) -> None:
+    def _kill(self, process: TiedProcess, answer: Path) -> None:
         """Kill the conductor; on a work pool, end what the server lists as running for it."""
         process.kill()
-        process.wait()
         if (pool := self._day.spec.train.pool) is not None:
             from infra.orchestrator.game_day import end_dead_conductor
 
@@ -198,7 +148,7 @@ class _Training:
             flow_run = json.loads(first or "{}").get("flow_run", "")
             end_dead_conductor(pool, flow_run, self._store.uri, uri, leases)
 
-    def _start(self, answer: Path, printed: Path, *, fresh: bool) -> subprocess.Popen[bytes]:
+    def _start(self, answer: Path, printed: Path, *, fresh: bool) -> TiedProcess:
         day = self._day
         planned = None if self._fault is None else self._fault.planned(day.spec.train.hang_timeout_s)
         asked: dict[str, Any] = {
@@ -210,19 +160,10 @@ class _Training:
             "fresh": fresh,
         }
         # If this process is killed, so is the conductor, and then its nodes end, too.
-        command = module_command("infra.processes.tied_to_parent", "flows.game_training", json.dumps(asked))
-        with answer.open("wb") as output, printed.open("wb") as errors:
-            return subprocess.Popen(
-                command,
-                env=marked_env(self._mark),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=errors,
-                start_new_session=True,
-            )
+        return TiedProcess("flows.game_training", json.dumps(asked), mark=self._mark, output=answer, log=printed)
 
 
-def _answer(file: Path, printed: Path, code: int) -> Checkpoint:
+def _answer(file: Path, printed: Path, code: int | None) -> Checkpoint:
     """The checkpoint that a training answered with; raises the error that it answered with."""
     lines = file.read_text(errors="replace").splitlines()
     try:

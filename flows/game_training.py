@@ -16,8 +16,9 @@ from data_contracts.errors import Cancelled, TrainwrightError
 from data_contracts.handoffs import Checkpoint
 from data_contracts.load import load_spec
 from data_contracts.messages.faults import PlannedFault
-from flows.commands.run import connect
+from flows.connection import connect
 from tasks.gameday.short_training import train_once
+from tasks.policies import run_tags
 
 
 def main(request: str) -> int:
@@ -26,7 +27,8 @@ def main(request: str) -> int:
     # A shell's background job ignores Ctrl-C, and hands that on.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        checkpoint = _on_pool(asked) if load_spec(Path(asked["spec"]), asked["overrides"]).train.pool else _train(asked)
+        spec = load_spec(Path(asked["spec"]), asked["overrides"])
+        checkpoint = _on_pool(asked, spec.tags) if spec.train.pool else _train(asked)
     except KeyboardInterrupt:
         error: TrainwrightError = Cancelled("The training was stopped.")
     except TrainwrightError as caught:
@@ -43,9 +45,9 @@ def _train(asked: dict[str, Any]) -> Checkpoint:
     return train_once(**{**asked, "fault": fault})
 
 
-def _on_pool(asked: dict[str, Any]) -> Checkpoint:
+def _on_pool(asked: dict[str, Any], cost_tags: dict[str, str]) -> Checkpoint:
     connect("cli")
-    from prefect import flow
+    from prefect import flow, tags
     from prefect.runtime import flow_run
 
     from infra.orchestrator.cancelling import cancellable
@@ -56,7 +58,8 @@ def _on_pool(asked: dict[str, Any]) -> Checkpoint:
             return _train(asked)
 
     named = flow(name="game-day", flow_run_name=f"game day: {(asked['fault'] or {}).get('name', 'no fault')}")
-    checkpoint: Checkpoint = named(training)()
+    with tags(*run_tags(cost_tags)):
+        checkpoint: Checkpoint = named(training)()
     return checkpoint
 
 

@@ -12,8 +12,8 @@ from data_contracts.approvals import Question
 from data_contracts.errors import Cancelled
 from data_contracts.times import readable
 from flows.commands.guard import Answer, log
-from flows.commands.run import QUIET
 from flows.commands.terminal import printable
+from flows.connection import QUIET
 from infra import audit
 from infra.approvals.approval_signatures import signing_key
 from tasks.run.run import reopen_run

@@ -22,8 +22,8 @@ from data_contracts.load import load_spec
 from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, log
-from flows.commands.run import connect
 from flows.commands.tables import table
+from flows.connection import connect
 from infra.processes.processes import CODE_ROOT
 from infra.sources.window import Window, parse_window
 from tasks.run.run import open_spec_store

@@ -20,7 +20,8 @@ from data_contracts.ci_report import CiReport
 from data_contracts.errors import Cancelled, StorageUnavailable, TrainwrightError, UsageError, from_json
 from data_contracts.load import load_spec
 from flows.commands.guard import Answer, log
-from flows.commands.run import QUIET, run_line, text
+from flows.commands.run import run_line, text
+from flows.connection import QUIET
 from infra import stopping
 from infra.audit import TRIGGER, revision
 from infra.files.atomic import replace_text

@@ -12,7 +12,7 @@ from data_contracts.canonical import is_name, valid_name
 from data_contracts.errors import SpecError, UsageError
 from data_contracts.load import load_spec, load_store
 from flows.commands.guard import Answer, log
-from flows.commands.run import connect
+from flows.connection import connect
 from infra.budgets.policy import refuse_by_policy
 from infra.orchestrator.local_pool import POOL, ensure_pool
 from infra.store import absolute_address, open_store

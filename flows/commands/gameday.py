@@ -15,17 +15,19 @@ from data_contracts.pipeline_spec import PipelineSpec
 from data_contracts.pipeline_spec.arrival import length_of
 from flows.commands.guard import Answer, log
 from flows.commands.tables import table
-from flows.game_day import GameDay, carry_out, own_store
+from flows.game_day import GameDay, carry_out
 from infra.files.atomic import replace_bytes
 from infra.machine.settings import state_folder
 from infra.processes.processes import terminable
 from infra.quantities import duration
 from infra.store import absolute_address
+from infra.store.game_day_store import own_store
 from infra.usage.cost import cost
 from tasks.gameday.faults import NOT_TRIED, STEPS, Fault, chosen, why_not
 from tasks.gameday.outcome import Outcome, broken, kept_all, not_tried
 from tasks.gameday.page import HEAD, NUMBERS, game_day_page, row
 from tasks.gameday.short_training import own_overrides
+from tasks.gameday.store_rules import refuse_by_store
 from tasks.run.prices import run_prices
 from tasks.run.report import cost_sentence
 from tasks.run.run import new_run_id
@@ -45,19 +47,21 @@ def gameday(arguments: argparse.Namespace) -> Answer:
     overrides = [*arguments.set, *own_overrides(name)]
     spec = load_spec(path, overrides)
     wanted = chosen(arguments.only)
-    where = absolute_address(spec.store.uri if arguments.store is None else arguments.store)
-    left_out: dict[str, str] = {fault.name: why_not(fault, spec, in_folder="://" not in where) for fault in wanted}
+    named = arguments.store is not None
+    uri = absolute_address(arguments.store) if named else absolute_address(spec.store.uri, path.parent)
+    left_out: dict[str, str] = {fault.name: why_not(fault, spec, in_folder="://" not in uri) for fault in wanted}
     tried = [fault for fault in wanted if not left_out[fault.name]]
     if not tried:
         said = "; ".join(f"{fault}: {why}" for fault, why in left_out.items())
         raise UsageError(f"This pipeline can try none of the faults. {said}.", remedy="`--list` names all faults.")
+    refuse_by_store(uri, None if named else spec.store.pointers, name, spec, path, at_most_s)
     _refuse_without_consent(spec)
     if not arguments.yes:
         return _preview(spec, tried, left_out, at_most_s)
     check_spec(path, overrides, arguments.window)
     day = GameDay(str(path), overrides, arguments.window, spec, time.monotonic() + at_most_s)
     began, started = datetime.now(UTC), time.monotonic()
-    with terminable(), own_store(spec, path.parent, arguments.store) as store:
+    with terminable(), own_store(uri, spec.store.storage_options, new_run_id()) as store:
         outcomes = carry_out(day, store, tried)
     outcomes += [not_tried(fault, left_out[fault.name]) for fault in wanted if left_out[fault.name]]
     return _answer(name, outcomes, began, time.monotonic() - started)
@@ -67,7 +71,7 @@ def _refuse_without_consent(spec: PipelineSpec) -> None:
     """UsageError if the nodes run on a work pool whose owner has not agreed to game days."""
     if spec.train.pool is None:
         return
-    from flows.commands.run import connect
+    from flows.connection import connect
 
     connect("cli")
     from infra.orchestrator.game_day import refuse_without_consent

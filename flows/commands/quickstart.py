@@ -14,7 +14,8 @@ from data_contracts.errors import UsageError
 from data_contracts.run_report import RunReport
 from flows.commands.doctor import check_machine
 from flows.commands.guard import Answer, log
-from flows.commands.run import connect, run_line, text
+from flows.commands.run import run_line, text
+from flows.connection import connect
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits"
 SPEC = EXAMPLE / "pipeline.yaml"

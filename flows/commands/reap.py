@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from data_contracts.errors import TrainwrightError
 from flows.commands.guard import Answer, log
-from flows.commands.run import connect, run_flow
+from flows.commands.run import run_flow
+from flows.connection import connect
 
 if TYPE_CHECKING:
     from tasks.run.reaping import Reaped

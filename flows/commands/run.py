@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import functools
-import os
 import shlex
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data_contracts.errors import TrainwrightError, from_json
 from data_contracts.run_report import RunReport
 from flows.commands.guard import Answer, coloured, log
+from flows.connection import connect
 from flows.stages import stages
-from infra.audit import TRIGGER
 from tasks.run.options import DEFAULTS, RunOptions
 from tasks.run.spec_check import check_spec
 from tasks.telemetry.observed import refuse_wrong_settings
-
-if TYPE_CHECKING:
-    from infra.orchestrator.api import Server
-
-QUIET = {
-    "PREFECT_LOGGING_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_ROOT_LEVEL": "CRITICAL",
-    "PREFECT_LOGGING_EXTRA_LOGGERS": "trainwright",
-    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    "PREFECT_CLI_PROMPT": "false",
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
-}
 
 
 def run(arguments: argparse.Namespace) -> Answer:
@@ -118,27 +101,6 @@ def run_flow(flow: Any, **parameters: Any) -> RunReport:
         raise
     finally:
         notify(RunEnded())
-
-
-def connect(trigger: str) -> str:
-    """Point this process at the Prefect server (started if necessary) before Prefect is imported; returns its UI.
-
-    A person at a terminal gets a link that signs in; a log file, which others may read, gets only the address.
-    """
-    from infra.orchestrator.server import ensure_server
-
-    os.environ.update({**QUIET, TRIGGER: trigger})
-    server = ensure_server()
-    _log_ui(replace(server, started=False))
-    return server.ui_url
-
-
-@functools.cache
-def _log_ui(server: Server) -> None:
-    """Log the address of a server's pages; once, however many flows a command runs."""
-    from infra.orchestrator.server import sign_in_link
-
-    log.info("Prefect UI: %s", sign_in_link(server) if sys.stderr.isatty() else server.ui_url)
 
 
 def report_of(state: Any) -> RunReport:

@@ -125,14 +125,6 @@ def remember_store(uri: str, storage_options: dict[str, Any], pointers: str | No
             replace_private(folder / "stores.json", json.dumps([*known.values(), entry][-50:]))
 
 
-def forget_store(uri: str) -> None:
-    """Remove a store that is gone from those that were used from this machine."""
-    folder = state_folder()
-    with locked(folder):
-        left = [entry for entry in known_stores() if entry["uri"] != uri]
-        replace_private(folder / "stores.json", json.dumps(left))
-
-
 def known_stores() -> list[dict]:
     """Stores used from this machine, the latest last: `{"uri", "storage_options", "pointers"}` each.
 

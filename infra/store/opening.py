@@ -81,6 +81,11 @@ def open_store(
     return Store(named, store.storage_options, schema, pointers=held)
 
 
+def is_store(uri: str, storage_options: Mapping[str, Any]) -> bool:
+    """Whether there is a store at an address; raises as `open_store` for one that no store can have."""
+    return Store(_backend(uri, storage_options), storage_options).exists(layout.STORE)
+
+
 def open_at(address: StoreAddress) -> Store:
     """The existing store at an address that a request names; raises as `open_store`."""
     return open_store(address.uri, address.options, create=False, pointers=address.pointers)

@@ -34,6 +34,10 @@ def _seconds(seconds: float | None) -> str:
     return "–" if seconds is None else f"{seconds:.1f} s"
 
 
+def _moment(at: str) -> str:
+    return f"{datetime.fromisoformat(at):%Y-%m-%d %H:%M:%S}"
+
+
 def sentence(outcomes: Sequence[Outcome]) -> str:
     """How many faults were injected, and how many promises were kept."""
     tried = [one for one in outcomes if one.verdict not in ("not injected", "not tried")]
@@ -65,7 +69,7 @@ def game_day_page(name: str, outcomes: Sequence[Outcome], began: datetime, took_
             "What was struck",
             table(
                 ("fault", "what was done", "when, UTC", "where", "cause named"),
-                [(one.fault, one.what, one.at, one.where, one.cause) for one in outcomes if one.where],
+                [(one.fault, one.what, _moment(one.at), one.where, one.cause) for one in outcomes if one.where],
             ),
         ),
         section("What no game day tries", table(("fault", "why"), list(NOT_TRIED.items()))),

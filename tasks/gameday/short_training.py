@@ -49,7 +49,7 @@ def train_once(
     Raises: what ended the training, once its retry budget is spent.
     """
     options = RunOptions(window=window, fresh=fresh)
-    run = open_run(spec, overrides=overrides, store_uri=store, options=options, recorded=False)
+    run = open_run(spec, overrides=overrides, store_uri=store, options=options, recorded=False, remembered=False)
     resolved = run.resolved.model_copy(update={"lightning": shortened(run.resolved.lightning)})
     run = replace(run, resolved=resolved)
     stage = replace(train, make=partial(run_training, fault=fault))

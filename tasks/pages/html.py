@@ -18,6 +18,10 @@ HEAD = (
 )
 
 
+# Tables of so many columns are too wide for a telephone.
+LISTED_COLUMNS = 4
+
+
 class Markup(str):
     """Markup, all texts in which are escaped."""
 
@@ -56,19 +60,25 @@ def chart(picture: str, caption: str = "") -> Markup:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[int] = ()) -> Markup:
-    """A table; nothing if it has no rows.
+    """A table; nothing if it has no rows. On a telephone, each row of a table of many columns becomes a list.
 
     Args:
         numbers: columns of figures, which are set flush right.
     """
+    kinds = ["number" if at in numbers else "" for at in range(len(head))]
+    listed = len(head) >= LISTED_COLUMNS
     made = [
-        tag("tr", *(tag("td", cell, kind="number" if at in numbers else "") for at, cell in enumerate(row)))
-        for row in rows
+        tag("tr", *(_cell(cell, kinds[at], head[at] if listed else "") for at, cell in enumerate(row))) for row in rows
     ]
     if not made:
         return NOTHING
-    titles = tag("tr", *(tag("th", one, kind="number" if at in numbers else "") for at, one in enumerate(head)))
-    return tag("div", tag("table", tag("thead", titles), tag("tbody", *made)), kind="wide")
+    titles = tag("tr", *(tag("th", one, kind=kinds[at]) for at, one in enumerate(head)))
+    return tag("div", tag("table", tag("thead", titles), tag("tbody", *made)), kind="wide listed" if listed else "wide")
+
+
+def _cell(text: str, kind: str, head: str) -> Markup:
+    """A cell of a table; `head` stands before it where rows become lists."""
+    return tag("td", text, **{"kind": kind, "data-head": head})
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Markup:

@@ -45,14 +45,22 @@ svg{display:block;max-width:100%;height:auto}
 .tag{display:inline-block;border-radius:99px;padding:0 .6rem;font-size:.8rem;font-weight:600;white-space:nowrap;
 color:var(--tone,var(--soft));border:1px solid currentColor}
 footer{color:var(--soft);font-size:.82rem;padding:0 .3rem}footer p{max-width:none}
-@media (max-width:700px){main{padding:.7rem .6rem 2rem}header,section{padding:1rem;border-radius:10px}
-h1{font-size:1.6rem}table{width:max-content;min-width:100%}td{max-width:14rem}.chart svg{max-width:none}}
+@media screen and (max-width:700px){main{padding:.7rem .6rem 2rem}header,section{padding:1rem;border-radius:10px}
+h1{font-size:1.6rem}.chart svg{max-width:none}
+th,th.number{white-space:normal}th,td{min-width:4.7rem;overflow-wrap:anywhere}
+.listed thead{display:none}.listed table,.listed tbody,.listed tr,.listed td{display:block}
+.listed tr{border-bottom:1px solid var(--grid);padding:.5rem 0}.listed tr:last-child{border-bottom:0}
+.listed td,.listed td.number{display:flow-root;border:0;padding:.1rem 0 .1rem 7.5rem;text-align:left;white-space:normal}
+.listed td::before{content:attr(data-head);float:left;width:7rem;margin-left:-7.5rem;color:var(--soft);
+font-size:.82rem;font-weight:400;line-height:1.8}
+.listed td:first-child{font-weight:600}.listed td:empty{display:none}}
 @media print{:root{--ink:#000;--soft:#444;--grid:#bbb;--panel:#f2f2f2;--paper:#fff;--page:#fff;--good:#17713f;
 --bad:#b3301e;--warn:#8f5600;--blue:#245bb0;--orange:#b3530f;--violet:#6a3db3;--pink:#a02c63;--teal:#0d6a74}
 @page{margin:14mm}
 body{font-size:11pt}main{max-width:none;padding:0}
 header,section{border-radius:0;border-width:0 0 1px;padding:.6rem 0}header{border-left-width:6px;padding-left:1rem}
 figure,tr{break-inside:avoid}h2,h3{break-after:avoid}.wide,.chart{overflow:visible}
+th,th.number{white-space:normal}th,td{min-width:0;overflow-wrap:anywhere}
 details::details-content{content-visibility:visible;display:contents}summary{list-style:none}
 svg rect,svg path,svg circle,svg polygon{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """.replace("\n", "")

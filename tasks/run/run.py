@@ -148,6 +148,7 @@ def open_run(
     store_uri: str | None = None,
     options: RunOptions = DEFAULTS,
     recorded: bool = True,
+    remembered: bool = True,
 ) -> Run:
     """Resolve a spec once and name the run; two calls with one idempotency key open the same run.
 
@@ -157,6 +158,7 @@ def open_run(
         overrides: `a.b=c` settings that replace fields of the spec.
         store_uri: store to use instead of the spec's.
         recorded: False for a stage command, which leaves nothing under `runs/`.
+        remembered: False for a store that is removed soon, so that no later command looks for it on this machine.
 
     Raises:
         UsageError: the spec, a source or the store cannot be used as given, the policy forbids its tags, or the key is
@@ -165,7 +167,7 @@ def open_run(
     path = Path(spec_path).resolve()
     spec = load_spec(path, overrides)
     signer = configured_key(spec.promote.sign, path.parent) if recorded else None
-    store = open_spec_store(spec, path.parent, store_uri)
+    store = open_spec_store(spec, path.parent, store_uri, remembered=remembered)
     refuse_by_policy(spec, path, store)
     if recorded and (known := resolved_before(store, options.key)) is not None:
         _own_pages(store, spec.name)
@@ -207,12 +209,13 @@ def not_found(what: str, stores: Sequence[Store]) -> UsageError:
     )
 
 
-def open_spec_store(spec: PipelineSpec, root: Path, store_uri: str | None = None) -> Store:
+def open_spec_store(spec: PipelineSpec, root: Path, store_uri: str | None = None, *, remembered: bool = True) -> Store:
     """The store that `--store` or the spec names; a relative folder is relative to the spec's folder."""
     uri = absolute_address(spec.store.uri, root) if store_uri is None else absolute_address(store_uri)
     pointers = spec.store.pointers if store_uri is None else None
     store = open_store(uri, spec.store.storage_options, pointers=pointers)
-    settings.remember_store(uri, spec.store.storage_options, store.pointers)
+    if remembered:
+        settings.remember_store(uri, spec.store.storage_options, store.pointers)
     return store
 
 

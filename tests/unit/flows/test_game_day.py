@@ -1,111 +1,47 @@
-"""The store of a game day, and how one of its trainings answers."""
+"""A game day: its time, how one of its trainings answers, and what it leaves in the settings of this machine."""
 
 from __future__ import annotations
 
 import json
-import re
 import signal
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from data_contracts.errors import Hung, TrainwrightError, UsageError
+from data_contracts.errors import Hung, TrainwrightError
 from data_contracts.pipeline_spec import PipelineSpec
 from flows import game_day
 from flows.commands.gameday import _error
-from flows.game_day import GameDay, _answer, carry_out, own_store, store_beside
-from infra.machine import settings
-from infra.store import Store, open_store
+from flows.game_day import GameDay, _answer, carry_out
+from infra.machine.settings import known_stores
+from infra.processes.tied_process import TiedProcess
+from infra.store import open_store
+from tasks.gameday import short_training
 from tasks.gameday.faults import chosen
 from tasks.gameday.outcome import Outcome, not_injected
-from tasks.gameday.short_training import STEPS, own_overrides, shortened
-from tests.support.s3 import S3Server, s3_server  # noqa: F401
-from tests.support.tiny import SPEC
-
-
-@pytest.mark.parametrize(
-    ("address", "begins"),
-    [
-        ("/data/.trainwright", "/data/.trainwright-gameday-"),
-        ("/data/store/", "/data/store-gameday-"),
-        ("s3://bucket/team", "s3://bucket/team-gameday-"),
-        ("s3://bucket", "s3://bucket/gameday-"),
-    ],
-)
-def test_the_store_stands_beside_the_pipelines_and_has_a_new_name(address: str, begins: str) -> None:
-    found = store_beside(address)
-    assert re.fullmatch(re.escape(begins) + r"\d{8}-\d{6}-[0-9a-f]{6}", found)
-    assert store_beside(address) != found
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_store_is_removed_however_the_game_day_ends(
-    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    mine = open_store(str(tmp_path / "mine"))
-    settings.remember_store(mine.uri, {})
-    pipeline = PipelineSpec.model_validate({**SPEC, "store": "mine"})
-    try:
-        with own_store(pipeline, tmp_path, None) as store:
-            settings.remember_store(store.uri, {})
-            store.create("trainings/k-0/x", b"x")
-            assert len(list(tmp_path.glob("mine-gameday-*"))) == 1
-            if fails:
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        assert fails
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "mine"]
-    assert [entry["uri"] for entry in settings.known_stores()] == [mine.uri]
-
-
-def test_nothing_stays_in_the_bucket_not_even_what_a_killed_rank_had_begun_to_send(
-    s3_server: S3Server,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    uri = f"s3://{s3_server.bucket()}/team"
-    pipeline = PipelineSpec.model_validate({**SPEC, "store": {"uri": uri, "storage_options": s3_server.options}})
-    mine = open_store(uri, s3_server.options)
-    with own_store(pipeline, tmp_path, None) as store:
-        store.create("trainings/k-0/x", b"x")
-        for one in (mine, store):
-            one._backend._call("create_multipart_upload", "trainings/k-0/checkpoints/weights")
-    assert (store.stored(), store.leftovers()) == ([], [])
-    assert ([file.path for file in mine.stored()], len(mine.leftovers())) == (["store.json"], 1)
-
-
-def test_a_store_that_cannot_be_made_is_refused_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(uri: str, options: dict[str, str], *, create: bool = True) -> Store:
-        raise UsageError("It does not honour conditional writes." if create else f"There is no store at {uri}.")
-
-    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(game_day, "open_store", refused)
-    pipeline = PipelineSpec.model_validate({**SPEC, "store": "s3://bucket/team"})
-    with pytest.raises(UsageError, match="conditional writes"), own_store(pipeline, tmp_path, None):
-        raise AssertionError("there is no store")
+from tasks.gameday.short_training import STEPS, own_overrides, shortened, train_once
+from tasks.run.run import open_run
+from tests.support.tiny import SPEC, write_project
 
 
 def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    started: list[TiedProcess] = []
 
-    def start(*_: Any, **__: Any) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(["sleep", "600"]))
+    def start(self: Any, answer: Path, printed: Path, **_: Any) -> TiedProcess:
+        started.append(TiedProcess("waits", mark=self._mark, output=answer, log=printed))
         return started[0]
 
     monkeypatch.setattr(game_day._Training, "_start", start)
     day = GameDay("pipeline.yaml", [], None, PipelineSpec.model_validate(SPEC), until=time.monotonic())
     outcomes = carry_out(day, open_store(str(tmp_path / "store")), chosen(["rank-killed", "node-killed"]))
     assert [(one.verdict, one.why) for one in outcomes] == [("not injected", "the time was used up")] * 2
-    assert [process.returncode for process in started] == [-signal.SIGINT]
+    assert [process.exit_code for process in started] == [-signal.SIGINT]
 
 
 def test_a_game_day_that_injected_no_fault_ends_with_exit_code_3() -> None:
@@ -151,3 +87,20 @@ def test_a_training_answers_with_its_error_or_with_none(
     with pytest.raises(error, match=sentence) as caught:
         _answer(tmp_path / "answer.txt", tmp_path / "log.txt", -9)
     assert getattr(caught.value, "details", {}).get("log", "it broke") == "it broke"
+
+
+def test_no_later_command_looks_for_the_store_of_a_game_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Opened(Exception):
+        """The run was opened."""
+
+    def opened(*_: Any) -> None:
+        raise Opened
+
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(short_training, "validate", opened)
+    spec = write_project(tmp_path / "tiny")
+    with pytest.raises(Opened):
+        train_once(str(spec), own_overrides("tiny"), None, str(tmp_path / "own"), None, fresh=True)
+    assert ((tmp_path / "own" / "store.json").exists(), known_stores()) == (True, [])
+    open_run(spec, store_uri=str(tmp_path / "mine"), recorded=False)
+    assert [entry["uri"] for entry in known_stores()] == [str(tmp_path / "mine")]

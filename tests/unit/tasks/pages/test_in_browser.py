@@ -6,28 +6,48 @@ import base64
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from data_contracts.drift_report import Bar, ColumnDrift, DriftReport
 from data_contracts.handoffs import Evaluation
-from infra.store import Store
+from data_contracts.messages.profiling import Operation, StepProfile
+from data_contracts.node_standing import NodeMishap
+from data_contracts.objectives import Objectives
+from infra.budgets.rules_versions import apply_rules
+from infra.records.nodes import record_mishap
+from infra.store import Store, open_store
+from tasks.costs.months import month_before, month_costs
+from tasks.gameday.faults import chosen
+from tasks.gameday.outcome import Outcome, not_tried
+from tasks.gameday.page import game_day_page
 from tasks.pages import facts as facts_module
 from tasks.pages.comparison import compare_sides, find_side
 from tasks.pages.comparison_page import comparison_page
+from tasks.pages.cost_page import cost_page
+from tasks.pages.day_page import day_page
 from tasks.pages.facts import Facts, facts_of
 from tasks.pages.rows import Pairs, pairs_of
 from tasks.pages.run_report_page import run_report_page
+from tasks.profile.changes import Change
+from tasks.profile.page import profile_page
+from tasks.profile.profile import Profiled
+from tasks.profile.verdict import PARTS, Comparison, Roofline
+from tasks.queries.day import day_of
 from tasks.run.run import known_store_list, reopen_run
 from tasks.stages.gate_pages import gates_image
 from tests.support.browser import Browser, chromium
+from tests.support.ledger_runs import write_month
 from tests.support.reported import RUNS, reported_store
 
 pytestmark = pytest.mark.apt("chromium")
-# What is wrong with a page, as sentences: whether it scrolls sideways, charts without shapes, texts that overlap or
-# leave their chart, and texts that one can hardly read on their background.
+# What is wrong with a page, as sentences: whether it or a table scrolls sideways, charts without shapes, texts that
+# overlap or leave their chart, and texts that one can hardly read on their background.
 FAULTS = """(() => {
   const found = [];
   if (document.scrollingElement.scrollWidth > innerWidth)
@@ -42,6 +62,10 @@ FAULTS = """(() => {
     const pair = [light(colour), paper].sort((a, b) => b - a);
     return (pair[0] + 0.05) / (pair[1] + 0.05);
   };
+  if (matchMedia("screen").matches)
+    for (const one of document.querySelectorAll(".wide"))
+      if (one.scrollWidth > one.clientWidth + 1)
+        found.push(`a table is ${one.scrollWidth} wide in ${one.clientWidth}: ${one.textContent.slice(0, 60)}`);
   for (const svg of document.querySelectorAll("svg")) {
     const name = svg.querySelector("title").textContent, box = svg.getBoundingClientRect();
     if (svg.querySelectorAll("rect, path, circle, polygon, line").length < 2 || box.width < 20 || box.height < 20)
@@ -112,10 +136,10 @@ def all_right(browser: Browser, page: str, folder: Path) -> None:
     browser.requested.clear()
     colours: dict[bool, str] = {}
     for width, dark, media in (
-        (1200, False, "screen"),
-        (1200, True, "screen"),
-        (400, False, "screen"),
-        (400, True, "screen"),
+        (1100, False, "screen"),
+        (1100, True, "screen"),
+        (390, False, "screen"),
+        (390, True, "screen"),
         (740, False, "print"),
     ):
         browser.open(path, width=width, dark=dark, media=media)
@@ -155,6 +179,59 @@ def test_a_comparison(facts: dict[str, Facts], browser: Browser, tmp_path: Path)
     stores = known_store_list(facts["promoted"].run.store.uri)
     found = compare_sides(find_side(stores, "tiny:1"), find_side(stores, "tiny@2"))
     all_right(browser, comparison_page(found), tmp_path)
+
+
+OBJECTIVES = {"version": 1, "objectives": {"job-success": {"measure": "success", "target": 0.95}}}
+
+
+def test_the_pages_of_a_day_and_a_month(browser: Browser, tmp_path: Path) -> None:
+    store, now = open_store(str(tmp_path / "store")), datetime.now(UTC)
+    write_month(store, 60, now, pipelines=3)
+    content = {"version": 1, "budgets": {"the-team-of-sales-in-europe": {"per": "month", "limit": {"hours": 1.0}}}}
+    apply_rules(store, "budgets", content)
+    node, why = "gpu-node-0017.europe-west4-a.internal.example", "it was slower than the others"
+    about = {"node": node, "kind": "straggler", "cause": "", "sentence": why, "training": "t", "generation": 0}
+    record_mishap(store, NodeMishap(**about, at=now.isoformat()))
+    page = day_page(day_of([store], Objectives.model_validate(OBJECTIVES)))
+    assert node in page
+    all_right(browser, page, tmp_path)
+    all_right(browser, cost_page([month_costs(store, month_before(now), now)]), tmp_path)
+
+
+def test_the_page_of_a_game_day(browser: Browser, tmp_path: Path) -> None:
+    faults = chosen(None)
+    where = "rank 1 of node 0 (gpu-node-0017.europe-west4-a.internal.example), after step 15"
+    struck = Outcome(faults[0].name, faults[0].what, "as promised", where=where, at="2026-11-26T07:41:12+00:00")
+    figures = {"cause": "node_lost", "limit_s": 5.0, "noticed_s": 1.1, "recovered_s": 12.0, "lost_steps": 5}
+    why = "the cause named is hung, not node_lost"
+    outcomes = [
+        replace(struck, **figures, lost_node_s=24.2, same_weights=True),
+        replace(struck, **figures, lost_node_s=24.2, same_weights=False, verdict="not as promised", why=why),
+        *(not_tried(fault, "retry.hung is 0, so it ends the training") for fault in faults[2:]),
+    ]
+    page = game_day_page("a-pipeline", outcomes, datetime(2026, 11, 26, 7, 41, tzinfo=UTC), 341.0)
+    assert "2026-11-26 07:41:12" in page
+    all_right(browser, page, tmp_path)
+
+
+def test_the_page_of_a_profile(browser: Browser, tmp_path: Path) -> None:
+    name = "cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x128_32x3_tn_align8"
+    usual = {"device": "cuda", "world_size": 8, "rows": 64, "accumulate": 1, "steps_per_epoch": 50, "traced": 2}
+    operations = [Operation(name=name, calls=4, seconds=2.0)]
+    profile = StepProfile(**usual, step_s=[1.0] * 20, phases={}, operations=operations)
+    found = Profiled(
+        profile=profile,
+        parts={**dict.fromkeys(PARTS, 0.0), "forward": 0.75, "data": 0.25},
+        roof=Roofline(0.5, 0.75),
+        bound="memory",
+        change=Change("Compile it.", "The same model."),
+        comparison=Comparison(100.0, 150.0, helps=True),
+        after=profile,
+        failed="",
+        trace=b"",
+    )
+    run: Any = SimpleNamespace(spec=SimpleNamespace(name="tiny"), run_id="r")
+    all_right(browser, profile_page(run, found), tmp_path)
 
 
 def test_a_picture_that_stands_alone_can_be_read_on_white_and_on_black(
