@@ -60,7 +60,8 @@ font-size:.82rem;font-weight:400;line-height:1.8}
 body{font-size:11pt}main{max-width:none;padding:0}
 header,section{border-radius:0;border-width:0 0 1px;padding:.6rem 0}header{border-left-width:6px;padding-left:1rem}
 figure,tr{break-inside:avoid}h2,h3{break-after:avoid}.wide,.chart{overflow:visible}
-th,th.number{white-space:normal}th,td{min-width:0;overflow-wrap:anywhere}
+table{font-size:.8rem}th,td,td.number,th.number{min-width:0;overflow-wrap:anywhere;padding-right:.6rem}
+th,th.number{white-space:normal;font-size:.74rem}
 details::details-content{content-visibility:visible;display:contents}summary{list-style:none}
 svg rect,svg path,svg circle,svg polygon{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """.replace("\n", "")
