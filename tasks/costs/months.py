@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from data_contracts.canonical import is_name
 from data_contracts.errors import CorruptError, UsageError
@@ -21,8 +22,9 @@ from data_contracts.times import iso_month, month_of
 from data_contracts.usage import ExecutionUsage
 from infra.machine import machines
 from infra.store import Store, layout
+from infra.store.several import read_several
 from tasks.costs.charges import Charge
-from tasks.costs.histories import usage_of
+from tasks.costs.histories import Usage, usage_of
 from tasks.costs.idle_pools import IdlePool, idle_in_month
 from tasks.costs.resource_costs import JOULES_PER_KWH
 from tasks.costs.sums import charged
@@ -186,12 +188,9 @@ def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
     lines: list[MonthLine] = []
     unreadable, so_far = [], []
     last = f"{month.end:%Y%m%d-%H%M%S}"
-    for run_id in filter(is_name, store.list(layout.runs())):
-        if run_id >= last:
-            continue
-        try:
-            usage = usage_of(store, run_id)
-        except (CorruptError, UsageError):
+    begun = [run_id for run_id in store.list(layout.runs()) if is_name(run_id) and run_id < last]
+    for run_id, usage in zip(begun, read_several(store, partial(_readable_usage, store), begun), strict=True):
+        if usage is None:
             unreadable.append(run_id)
             continue
         mine = lines_of(charged(usage.executions, month.start.timestamp(), month.end.timestamp()))
@@ -201,6 +200,14 @@ def _counted(store: Store, month: Month, now: datetime) -> MonthCosts:
     made = now.isoformat(timespec="seconds")
     about = {"month": month.name, "made": made, "has_pools": True}
     return MonthCosts(lines=lines, unreadable=unreadable, so_far=so_far, **about)
+
+
+def _readable_usage(store: Store, run_id: str) -> Usage | None:
+    """What a run used; None if its records cannot be read."""
+    try:
+        return usage_of(store, run_id)
+    except (CorruptError, UsageError):
+        return None
 
 
 def lines_of(found: Iterable[tuple[ExecutionUsage, Charge]]) -> list[MonthLine]:
