@@ -20,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
 from infra.machine.settings import state_folder
+from infra.orchestrator.password import SERVER_AUTH
 
 REACH_TIMEOUT_S = 5.0
 
@@ -131,7 +132,7 @@ def warn_if_open(server: Server) -> None:
 def _warn_of_open(url: str) -> None:
     log.warning(
         "The Prefect server at %s asks for no password: anyone who reaches it can have its workers run any program. "
-        "Set PREFECT_SERVER_API_AUTH_STRING where it is started, and PREFECT_API_AUTH_STRING here.",
+        f"Set {SERVER_AUTH} where it is started, and PREFECT_API_AUTH_STRING here.",
         url,
     )
 

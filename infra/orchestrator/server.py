@@ -21,6 +21,7 @@ from data_contracts.errors import StorageUnavailable, UsageError
 from infra.machine.settings import state_folder
 from infra.orchestrator import api, password, services
 from infra.orchestrator.api import REACH_TIMEOUT_S, Server
+from infra.orchestrator.password import SERVER_AUTH
 from infra.orchestrator.server_access import ip_address_of
 from infra.orchestrator.services import Service
 from infra.processes.processes import module_command, new_mark
@@ -32,7 +33,6 @@ START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 10.0
 # The caller's Prefect settings that apply to our server, too; all others describe other servers and databases.
 _KEPT = ("PREFECT_LOGGING_", "PREFECT_SERVER_UI_API_URL")
-_AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 
 log = logging.getLogger("trainwright")
 
@@ -124,7 +124,7 @@ def _own_url() -> str | None:
 def _asks_for_password(service: Service) -> bool:
     """Whether the server was started with the password in the state folder; earlier versions' servers were not."""
     known = password.read()
-    return known is not None and service.variable(_AUTH) == known
+    return known is not None and service.variable(SERVER_AUTH) == known
 
 
 def _end_unprotected(service: Service) -> None:
@@ -132,7 +132,7 @@ def _end_unprotected(service: Service) -> None:
     asked = urllib.request.Request(
         f"{service.url}/flow_runs/count",
         data=json.dumps({"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}).encode(),
-        headers={"Content-Type": "application/json", **_authorization(service.variable(_AUTH))},
+        headers={"Content-Type": "application/json", **_authorization(service.variable(SERVER_AUTH))},
     )
     try:
         with _direct().open(asked, timeout=REACH_TIMEOUT_S) as answer:
@@ -169,7 +169,7 @@ def _start() -> Service:
             "PREFECT_API_URL": f"http://{place}/api",
             "PREFECT_SERVER_API_HOST": host,
             "PREFECT_SERVER_API_PORT": str(port),
-            _AUTH: password.ensure(os.environ.get(_AUTH)),
+            SERVER_AUTH: password.ensure(os.environ.get(SERVER_AUTH)),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             # By default leases are in the server's memory: after a restart it would count their slots for ever.
             "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
@@ -192,10 +192,10 @@ def _start() -> Service:
 def _host() -> str:
     """The IP address to listen on: Prefect's own setting, which defaults to this machine alone."""
     address = ip_address_of(os.environ.get("PREFECT_SERVER_API_HOST") or "127.0.0.1")
-    if not address.is_loopback and not os.environ.get(_AUTH):
+    if not address.is_loopback and not os.environ.get(SERVER_AUTH):
         raise UsageError(
             f"PREFECT_SERVER_API_HOST is {address}, which is reachable from the network, but no password is set.",
-            remedy=f"Set {_AUTH} (user:password), or leave the host out.",
+            remedy=f"Set {SERVER_AUTH} (user:password), or leave the host out.",
         )
     return str(address)
 

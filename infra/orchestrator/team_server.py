@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from data_contracts.errors import StorageUnavailable, UsageError
+from infra.orchestrator.password import SERVER_AUTH
 from infra.orchestrator.server_access import ip_address_of
 
-AUTH = "PREFECT_SERVER_API_AUTH_STRING"
 DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 REDIS = "PREFECT_REDIS_MESSAGING_URL"
 LEAST_PASSWORD = 16
-_MAKE_ONE = f"Make one: export {AUTH}=team:$(openssl rand -hex 32)"
+_MAKE_ONE = f"Make one: export {SERVER_AUTH}=team:$(openssl rand -hex 32)"
 _ALWAYS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
@@ -123,15 +123,15 @@ def check(settings: Settings) -> None:
     user, _, password = settings.auth_string.partition(":")
     if not settings.auth_string:
         raise UsageError(
-            f"{AUTH} is not set, and a team's server answers nobody without a password, wherever it listens.",
+            f"{SERVER_AUTH} is not set, and a team's server answers nobody without a password, wherever it listens.",
             remedy=_MAKE_ONE,
         )
     plain = settings.auth_string.isascii() and settings.auth_string.isprintable() and " " not in settings.auth_string
     if not (user and password and plain):
-        raise UsageError(f"{AUTH} is not user:password in ASCII characters without spaces.", remedy=_MAKE_ONE)
+        raise UsageError(f"{SERVER_AUTH} is not user:password in ASCII characters without spaces.", remedy=_MAKE_ONE)
     if len(password) < LEAST_PASSWORD:
         raise UsageError(
-            f"{AUTH} has a password of {len(password)} characters, and {LEAST_PASSWORD} are the least.",
+            f"{SERVER_AUTH} has a password of {len(password)} characters, and {LEAST_PASSWORD} are the least.",
             remedy=_MAKE_ONE,
         )
     if settings.database.partition(":")[0] != "postgresql+asyncpg":

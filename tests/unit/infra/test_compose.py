@@ -88,7 +88,7 @@ def test_the_servers_would_start_with_these_settings() -> None:
     team_server.check(
         team_server.Settings(
             host=given["PREFECT_SERVER_API_HOST"],
-            auth_string=given[team_server.AUTH],
+            auth_string=given[team_server.SERVER_AUTH],
             database=given[team_server.DATABASE],
             redis=given[team_server.REDIS],
         )
