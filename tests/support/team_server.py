@@ -47,7 +47,10 @@ def team_server(server: Mapping[str, str], log: Path) -> Iterator[str]:
     url = client_settings(server)["PREFECT_API_URL"]
     with log.open("wb") as output:
         command = [sys.executable, "-m", "flows.cli", "server", "start"]
-        process = subprocess.Popen(command, env={**os.environ, **server}, stdout=output, stderr=subprocess.STDOUT)
+        # In a session of its own: Ctrl-C is for whoever asks it, who may still read from it.
+        process = subprocess.Popen(
+            command, env={**os.environ, **server}, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             deadline = time.monotonic() + 180
             while not _answers(url):
