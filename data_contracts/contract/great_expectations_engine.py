@@ -1,14 +1,12 @@
 """Measures and judges expectations with Great Expectations: row by row where one allows it, else on whole columns.
 
 Expectations that judge each row alone see one block of rows at a time. The counts are merged and Great Expectations
-then decides on the total, so `mostly` holds over all rows. The others see only the columns they refer to. `python -m
-data_contracts.contract.great_expectations_engine` prints the list that expectations.json beside it keeps.
+then decides on the total, so `mostly` holds over all rows. The others see only the columns they refer to.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from types import MappingProxyType
@@ -28,11 +26,6 @@ from data_contracts.handoffs import Failure
 from data_contracts.quoting import text_of, withhold
 
 _RUNTIME = {"result_format": {"result_format": "SUMMARY", "partial_unexpected_count": EXAMPLES}}
-# Arguments about how GX runs or shows an expectation; a suite has them elsewhere or not at all.
-_NOT_ARGUMENTS = {
-    "batch_id", "catch_exceptions", "description", "id", "library_metadata", "meta", "notes", "rendered_content",
-    "result_format", "severity", "windows",
-}  # fmt: skip
 # They compare values with numbers, or with one another, and so raise for a column that holds words among numbers.
 _OF_NUMBERS = {
     *(f"expect_column_{what}_to_be_between" for what in (
@@ -274,34 +267,3 @@ def _engine(shown: Any = None) -> Any:
     from great_expectations.execution_engine.pandas_execution_engine import PandasExecutionEngine
 
     return PandasExecutionEngine() if shown is None else PandasExecutionEngine(batch_data_dict={"data": shown})
-
-
-def catalogue() -> dict[str, Any]:
-    """The expectations that the installed Great Expectations runs on files, with their arguments; and those that need a
-    SQL database.
-    """
-    import great_expectations  # noqa: F401 - which registers its expectations
-    from great_expectations.expectations import registry
-
-    expectations: dict[str, Any] = {}
-    sql_only = ["expect_table_row_count_to_equal_other_table"]  # its metric exists, but counts one table
-    for name in sorted(registry.list_registered_expectation_implementations()):
-        kind = registry.get_expectation_impl(name)
-        if not kind.__module__.startswith("great_expectations."):  # a user's own, imported meanwhile
-            continue
-        of_rows = getattr(kind, "map_metric", None)
-        metrics = [f"{of_rows}.unexpected_count"] if of_rows else getattr(kind, "metric_dependencies", ())
-        if any("PandasExecutionEngine" not in registry._registered_metrics[one]["providers"] for one in metrics):
-            sql_only.append(name)
-        if name in sql_only:
-            continue
-        arguments = {key: field for key, field in kind.__fields__.items() if key not in _NOT_ARGUMENTS}
-        expectations[name] = {
-            "required": [key for key, field in arguments.items() if field.required],
-            "optional": [key for key, field in arguments.items() if not field.required],
-        }
-    return {"expectations": expectations, "sql_only": sorted(sql_only)}
-
-
-if __name__ == "__main__":
-    print(json.dumps(catalogue(), indent=1, sort_keys=True))
