@@ -17,7 +17,7 @@ import pyarrow as pa
 from data_contracts.arrow_types import is_text
 from data_contracts.contract.expectation_scope import narrowest, packed, scope_of
 from data_contracts.contract.findings import EXAMPLES, Finding
-from data_contracts.contract.frames import Layout, blocks, frame
+from data_contracts.contract.frames import Layout, blocks, frame, names_only, rows_only
 from data_contracts.contract.own_expectations import Classes, own_expectation, own_scope
 from data_contracts.contract.rows import Read
 from data_contracts.contract.syntax import unknown_columns
@@ -181,24 +181,12 @@ def row_by_row(checks: Sequence[Check], read: Read, schema: pa.Schema) -> int:
 def on_whole(checks: Sequence[Check], read: Read, rows: int, schema: pa.Schema) -> None:
     """Measure and judge the others on whole columns, a few columns at a time."""
     for one in (one for one in checks if not one.scope.layout.columns):
-        _judged_on([one], _without_rows(schema) if one.scope.of_names else _without_columns(rows))
+        _judged_on([one], names_only(schema) if one.scope.of_names else rows_only(rows))
     groups = _grouped([one for one in checks if one.scope.layout.columns])
     for layouts in packed(sorted(groups, key=lambda layout: layout.columns), rows, schema):
         table = pa.Table.from_batches(read(sorted({name for layout in layouts for name in layout.columns})))
         for layout in layouts:
             _judged_on(groups[layout], frame(table, layout))
-
-
-def _without_rows(schema: pa.Schema) -> Any:
-    import pandas as pd  # 0.3 s, so only where a frame is needed
-
-    return pd.DataFrame(columns=schema.names)
-
-
-def _without_columns(rows: int) -> Any:
-    import pandas as pd
-
-    return pd.DataFrame(index=pd.RangeIndex(rows))
 
 
 def _grouped(checks: Sequence[Check]) -> dict[Layout, list[Check]]:
