@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from data_contracts.profile.buffers import FIRST, SECOND, buffer
 from data_contracts.profile.numbers import as_arrow, without_nulls
 from data_contracts.profile.record import Bins
-from data_contracts.profile.rooms import FIRST, SECOND, room
 
 MOST = 1024
 # Wider ranges of bins are counted by hashing, not in an array.
@@ -32,11 +32,11 @@ def ordered(values: NDArray[np.float64], *, positive: bool = False) -> Ints:
     """Integers in the order of the values, equal for equal values.
 
     Args:
-        positive: all of them are above zero; then this is their own memory, else the room FIRST.
+        positive: all of them are above zero; then this is their own memory, else the buffer FIRST.
     """
     if positive:
         return values.view(np.int64)
-    patterns, signs = (room(number, len(values)) for number in (FIRST, SECOND))
+    patterns, signs = (buffer(number, len(values)) for number in (FIRST, SECOND))
     np.add(values, 0.0, out=patterns.view(np.float64))  # -0.0 + 0.0 is 0.0
     np.right_shift(patterns, 63, out=signs)
     signs &= _MAGNITUDE
@@ -78,11 +78,11 @@ class BinCounter:
             patterns: from `ordered`.
             low, high: the least and the greatest of the values.
         """
-        # A first part shows about how wide the bins are; then the others need not be told apart to the last bit.
+        # A small first part shows about how wide the bins are, so the rest is not counted to the last bit.
         first = _FIRST_PART if not len(self._keys) else 0
         for part in (patterns[:first], patterns[first:]):
             if len(part):
-                keys = np.right_shift(part, self.shift, out=room(SECOND, len(part)))
+                keys = np.right_shift(part, self.shift, out=buffer(SECOND, len(part)))
                 self._merge(*_counted(keys, *(_pattern(value) >> self.shift for value in (low, high))))
 
     def add_counts(self, patterns: Ints, counts: Ints) -> None:

@@ -38,7 +38,7 @@ def profile_of(
 
 
 def _add(left: Iterator[tuple[Column, pa.Array]]) -> None:
-    """Count columns, of which other threads take some."""
+    """Count the columns that are left; several threads take them from one iterator."""
     for column, values in left:
         column.add(values)
 

@@ -25,7 +25,7 @@ class CodedTexts:
         self._counts: Ints = np.empty(0, np.int64)
 
     def add(self, column: pa.DictionaryArray, lengths: Values) -> bool:
-        """Count the column's texts, and their lengths in order; False, and nothing, if they must be read as texts."""
+        """Count texts, and their lengths in order; False, and nothing, if the column must be read as plain texts."""
         if self._dictionary is None or not column.dictionary.equals(self._dictionary):
             self.flush()
             self._open(column.dictionary)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from data_contracts.profile.rooms import FIRST, SECOND, room
+from data_contracts.profile.buffers import FIRST, SECOND, buffer
 
 # Longer texts are hashed one by one.
 _SHORT = 256
@@ -26,7 +26,7 @@ def mixed(numbers: Hashes) -> Hashes:
 
 
 def _mixed_but_for_the_last_step(mixing: Hashes, shifted: Hashes | None = None) -> Hashes:
-    """In place, with `shifted` as memory for as many; the last step leaves the upper 31 bits as they are."""
+    """In place; `shifted` is memory for as many numbers. The last step leaves the upper 31 bits as they are."""
     shifted = np.right_shift(mixing, np.uint64(30), out=shifted)
     mixing ^= shifted
     mixing *= np.uint64(0xBF58476D1CE4E5B9)
@@ -42,8 +42,8 @@ def of_patterns(patterns: NDArray[np.int64]) -> Hashes:
 
 
 def of_patterns_below(patterns: NDArray[np.int64], bound: int) -> Hashes:
-    """The hashes below a bound, and few more; `patterns` may be the room FIRST, which is overwritten."""
-    mixing, shifted = (room(number, len(patterns)).view(np.uint64) for number in (FIRST, SECOND))
+    """The hashes below a bound, and few more; `patterns` may be the buffer FIRST, which is overwritten."""
+    mixing, shifted = (buffer(number, len(patterns)).view(np.uint64) for number in (FIRST, SECOND))
     np.add(patterns.view(np.uint64), _GOLDEN, out=mixing)
     _mixed_but_for_the_last_step(mixing, shifted)
     least = mixing[mixing <= np.uint64(bound | _LOWER)]

@@ -12,8 +12,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from data_contracts.profile.buffers import FIRST, SECOND, buffer
 from data_contracts.profile.record import Dyadic, Moments
-from data_contracts.profile.rooms import FIRST, SECOND, room
 
 # Values that wait in all columns together, and in one, until they are a block.
 _WAITING = 1 << 22
@@ -61,8 +61,8 @@ class MomentCounter:
         if self._centre is None:
             self._centre = float(block[0])
         with np.errstate(over="ignore", invalid="ignore"):
-            distance = np.subtract(block, self._centre, out=room(FIRST, len(block)).view(np.float64))
-            squares = np.multiply(distance, distance, out=room(SECOND, len(block)).view(np.float64))
+            distance = np.subtract(block, self._centre, out=buffer(FIRST, len(block)).view(np.float64))
+            squares = np.multiply(distance, distance, out=buffer(SECOND, len(block)).view(np.float64))
             self._count += len(block)
             self._totals.append(_halved(distance))
             self._squares.append(_halved(squares))

@@ -110,7 +110,7 @@ class NumberSample:
 
 
 def _different(hashes: Hashes) -> Hashes:
-    """The different ones, ascending, of at least one; `hashes` are sorted (np.unique hashes them first, for longer)."""
+    """Each of at least one hash once, ascending; sorts `hashes`. (np.unique makes a hash table, which is slower.)"""
     hashes.sort()
     return hashes[np.concatenate([[True], hashes[1:] != hashes[:-1]])]
 

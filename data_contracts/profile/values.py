@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data_contracts.profile import bins
+from data_contracts.profile.buffers import BLOCK, FIRST, FLOATS, buffer
 from data_contracts.profile.hashes import of_patterns
 from data_contracts.profile.moments import MomentCounter, mean_and_stdev
 from data_contracts.profile.record import Bins, Moments, Sample
-from data_contracts.profile.rooms import BLOCK, FIRST, FLOATS, room
 from data_contracts.profile.samples import NumberSample, distinct
 
 Floats = NDArray[np.float64]
@@ -57,11 +57,11 @@ class Values:
             self._wait(taken)
 
     def add_coded(self, codes: NDArray[Any], table: Ints) -> Ints:
-        """Count whole numbers by their places in a table of at least one; how often each place occurs."""
+        """Count whole numbers that are given by their places in a table; returns how often each place occurs."""
         total = np.zeros(len(table), np.int64)
         while len(codes):
             taken, codes = codes[: self._size - self._filled], codes[self._size - self._filled :]
-            places = room(FIRST, len(taken))
+            places = buffer(FIRST, len(taken))
             np.copyto(places, taken)
             counts = np.bincount(places, minlength=len(table))
             total += counts
@@ -84,16 +84,16 @@ class Values:
         parts = [one.table[one.codes] if isinstance(one, _Coded) else one for one in waiting]
         block: NDArray[Any] = parts[0]
         if len(parts) > 1:
-            block = np.concatenate(parts, out=room(BLOCK, sum(map(len, parts))).view(block.dtype))
+            block = np.concatenate(parts, out=buffer(BLOCK, sum(map(len, parts))).view(block.dtype))
         if block.dtype == np.int64:
             if self._count_ints(block):
                 return
-            whole, block = block, room(FLOATS, len(block)).view(np.float64)
+            whole, block = block, buffer(FLOATS, len(block)).view(np.float64)
             np.copyto(block, whole)
         self._count_floats(block)
 
     def _count_coded(self, coded: list[_Coded]) -> bool:
-        """Count a block by how often each place of its tables occurs, if they show everything; else False."""
+        """Count a block from how often each entry of its tables occurs; False, and nothing, if that is not enough."""
         used = [np.flatnonzero(one.counts) for one in coded]
         numbers = np.concatenate([one.table[at] for one, at in zip(coded, used, strict=True)])
         times = np.concatenate([one.counts[at] for one, at in zip(coded, used, strict=True)])
@@ -104,15 +104,15 @@ class Values:
         return self._count_whole(low, counts, int(coded[0].table[coded[0].codes[0]]))
 
     def _count_ints(self, block: Ints) -> bool:
-        """Count a block by how often each number occurs, if that shows everything; else False."""
+        """Count a block from how often each number occurs; False, and nothing, if that is not enough."""
         low = int(block.min())
         if not _close(low, int(block.max()), len(block)):
             return False
-        counts = np.bincount(np.subtract(block, low, out=room(FIRST, len(block))))
+        counts = np.bincount(np.subtract(block, low, out=buffer(FIRST, len(block))))
         return self._count_whole(low, counts, int(block[0]))
 
     def _count_whole(self, low: int, counts: Ints, first: int) -> bool:
-        """Count a block by how often each number from the least on occurs; False, and nothing, if sums would round."""
+        """Count a block from how often each number occurs, from `low` on; False, and nothing, if sums would round."""
         present = np.flatnonzero(counts > 0)
         numbers, counts = present + low, counts[present]
         if not self._moments.add_whole(numbers, counts, first):
@@ -157,7 +157,7 @@ class Values:
 
 
 def _close(low: int, high: int, values: int) -> bool:
-    """Whether to count whole numbers in an array from the least to the greatest."""
+    """Whether whole numbers are close enough together to be counted in an array with one place for each."""
     return high - low < min(bins.SPAN, max(values // 2, bins.MOST)) and max(-low, high) <= _EXACT
 
 

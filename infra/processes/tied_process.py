@@ -1,4 +1,4 @@
-"""A process that ends with this one, and that can be interrupted or killed."""
+"""Starts a process that ends with this one (`tied_to_parent`), and interrupts or kills it."""
 
 from __future__ import annotations
 
