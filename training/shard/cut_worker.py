@@ -60,7 +60,7 @@ def _cut(file: SourceFile, request: CutRequest, places: Places, starts: Callable
             remedy="Take fewer tokens, or cut the document by bytes.",
         ) from error
     except BadStarts as error:
-        raise UserCodeError(f"{what}: of {file.uri}, {error.why}.", remedy="Correct its method starts.") from error
+        raise UserCodeError(f"{what}: for {file.uri}, {error.why}.", remedy="Correct its method starts.") from error
     return pack([size for size, _ in pairs], [tokens for _, tokens in pairs])
 
 

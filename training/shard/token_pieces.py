@@ -95,7 +95,7 @@ def piece_ends(starts: NDArray[np.int64], size: int, most: int) -> tuple[list[in
 def checked_starts(returned: Any, text: str) -> NDArray[np.int64]:
     """What a tokenizer returned for a text that is not empty, as numbers; BadStarts says what is wrong with it."""
     if isinstance(returned, str | bytes | dict | set) or not hasattr(returned, "__iter__"):
-        raise BadStarts(f"it returned a {type(returned).__name__}, not a list of numbers")
+        raise BadStarts(f"it returned a value of type {type(returned).__name__}, not a list of numbers")
     values = returned if isinstance(returned, np.ndarray) else list(returned)
     if not len(values):
         if text.isspace():
@@ -105,8 +105,8 @@ def checked_starts(returned: Any, text: str) -> NDArray[np.int64]:
         array = np.asarray(values)
     except ValueError:
         raise BadStarts("it returned a list of lists, not of numbers") from None
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise BadStarts(f"it returned a list of {_kind(array)}, not of whole numbers")
+    if other := _not_whole(array):
+        raise BadStarts(f"it returned a list of {other}, not of whole numbers")
     lowest, highest = int(array.min()), int(array.max())
     if lowest < 0 or highest > len(text):
         wrong = lowest if lowest < 0 else highest
@@ -119,11 +119,13 @@ def checked_starts(returned: Any, text: str) -> NDArray[np.int64]:
     return starts
 
 
-def _kind(array: NDArray[Any]) -> str:
+def _not_whole(array: NDArray[Any]) -> str:
+    """The type of the first value that is not a whole number; "" if all are."""
     if array.ndim != 1:
         return "lists"
-    first = array.tolist()[0]
-    return type(first).__name__
+    if array.dtype.kind in "iu":
+        return ""
+    return next((type(value).__name__ for value in array.tolist() if type(value) is not int), "")
 
 
 def _byte_sizes(text: str, ends: list[int]) -> Iterator[int]:
