@@ -29,10 +29,10 @@ from infra.sources.read import FileFacts, remember_facts
 
 # Of DuckDB's before it spills, at most; what Arrow, Parquet and Great Expectations hold comes on top.
 MEMORY_BYTES = 512 * 2**20
-# Of the files of one piece of work, as stored. To start a piece takes as long as to measure some MB.
+# Of the files of one piece of work, as stored. Starting a piece takes as long as measuring some MB.
 LEAST_PIECE_BYTES, MOST_PIECE_BYTES = 2**22, 2**28
 
-Learnt = tuple[SourceFile, FileFacts]
+KnownFile = tuple[SourceFile, FileFacts]
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def facts_elsewhere(
 
 def parts_elsewhere(cluster: Cluster, wanted: FileMeasures, files: Sequence[SourceFile]) -> Iterator[FilePart | None]:
     """The parts of files, in their order, measured by other machines; this process knows the facts about the files."""
-    learnt = [(file, file_facts(file, wanted.sources, wanted.root)) for file in files]
+    known = [(file, file_facts(file, wanted.sources, wanted.root)) for file in files]
     pieces = in_pieces([file.bytes for file in files], cluster.at_once)
-    return cluster.map(partial(measure_file, wanted), ([learnt[at] for at in piece] for piece in pieces))
+    return cluster.map(partial(measure_file, wanted), ([known[at] for at in piece] for piece in pieces))
 
 
 def read_facts(sources: list[SourceSpec], root: Path, file: SourceFile) -> FileFacts:
@@ -117,9 +117,9 @@ def read_facts(sources: list[SourceSpec], root: Path, file: SourceFile) -> FileF
     return file_facts(file, sources, root)
 
 
-def measure_file(wanted: FileMeasures, learnt: Learnt) -> FilePart | None:
+def measure_file(wanted: FileMeasures, known: KnownFile) -> FilePart | None:
     """A file's part; work of another machine, which reads the file's bytes no more than once for their digest."""
-    file, facts = learnt
+    file, facts = known
     _refuse_unreadable(file)
     remember_facts(file, wanted.sources, facts)
     with scratch.make("contract") as spills:
@@ -138,7 +138,7 @@ def _refuse_unreadable(file: SourceFile) -> None:
 
 
 def in_pieces(sizes: Sequence[int], at_once: int) -> Iterable[range]:
-    """Neighbours that make one piece of work: about as much in each of `at_once` pieces, or more pieces of 256 MB."""
+    """The neighbours in each piece of work: `at_once` pieces of about one size, or more that end at 256 MiB."""
     enough = min(max(sum(sizes) // at_once, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
     start = piece = 0
     for at, size in enumerate(sizes):

@@ -59,9 +59,12 @@ class Cluster:
         self._order(PieceOrder(piece=piece, work=getattr(work, "func", work).__name__.strip("_")))
         return Piece(self.folder, piece, self._on_wait)
 
-    def map(self, work: Callable[[A], B], pieces: Iterable[Sequence[A]]) -> Iterator[B]:
-        """`work` of each item of each piece, in order; raises the first item's error first."""
-        for results in in_order(self.submit, work, pieces, self.at_once):
+    def map(self, work: Callable[[A], B], pieces: Iterable[Sequence[A]], most: int | None = None) -> Iterator[B]:
+        """`work` of each item of each piece, in order, with `most` pieces pending (default `at_once`).
+
+        Raises the first item's error first.
+        """
+        for results in in_order(self.submit, work, pieces, most or self.at_once):
             yield from results
 
 

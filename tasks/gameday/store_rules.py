@@ -41,10 +41,10 @@ def refuse_by_store(
         return
     store = open_store(uri, options, create=False, pointers=pointers)
     refuse_by_policy(game_day, path, store)
-    refuse_over_budget(name, game_day, store, at_most_s)
+    _refuse_over_budget(name, game_day, store, at_most_s)
 
 
-def refuse_over_budget(name: str, game_day: PipelineSpec, store: Store, at_most_s: float) -> None:
+def _refuse_over_budget(name: str, game_day: PipelineSpec, store: Store, at_most_s: float) -> None:
     """Refuse a game day of the pipeline `name` for which a budget has too little left; raises as `refuse_by_store`.
 
     A run that reaches a budget with `stop` ends. A game day is not counted while it works, so all that it may use must

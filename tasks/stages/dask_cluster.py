@@ -201,16 +201,16 @@ class _Pieces:
     def _outcome(self, piece: int, future: distributed.Future) -> PieceOutcome:
         if future.status in ("cancelled", "lost"):
             raise self._lost()
-        subject, cluster = f"piece {piece} of the {self._stage.name} stage", f"the Dask cluster at {self._address}"
+        which, cluster = f"{piece} of the {self._stage.name} stage", f"the Dask cluster at {self._address}"
         error = future.exception()
         if isinstance(error, distributed.scheduler.KilledWorker):
             raise NodeLost(
-                f"P{subject[1:]} ended {error.allowed_failures + 1} workers of {cluster}, one after another.",
+                f"Piece {which} ended {error.allowed_failures + 1} workers of {cluster}, one after another.",
                 remedy=f"Look at their logs; if memory ran out, {self._stage.if_memory_ran_out}. Then resume.",
             )
         if error is not None:
             raise UsageError(
-                f"A worker of {cluster} could not begin {subject} ({type(error).__name__}: {error}).", remedy=SAME
+                f"A worker of {cluster} could not begin piece {which} ({type(error).__name__}: {error}).", remedy=SAME
             )
         state: State = future.result()
         if state.is_completed():
@@ -218,7 +218,7 @@ class _Pieces:
         outcome = state.result(raise_on_failure=False)
         if isinstance(outcome, dict):
             return PieceOutcome(error=outcome)
-        raise NodeLost(f"P{subject[1:]} ended {state.name} on {cluster}: {state.message}.")
+        raise NodeLost(f"Piece {which} ended {state.name} on {cluster}: {state.message}.")
 
     def _lost(self) -> StorageUnavailable:
         return StorageUnavailable(f"{self._stage.field}.dask: the Dask scheduler at {self._address} was lost.")

@@ -60,8 +60,7 @@ class Workers:
             yield from map(work, items)
             return
         if self._elsewhere is not None:
-            for results in in_order(self._elsewhere.submit, work, _chunks(items, together), most):
-                yield from results
+            yield from self._elsewhere.map(work, _chunks(items, together), most)
             return
         try:
             yield from in_order(self._started().submit, work, items, most)

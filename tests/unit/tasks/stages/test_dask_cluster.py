@@ -51,7 +51,7 @@ def test_an_error_of_ours_is_handed_back_and_so_is_the_end(pieces: _Pieces) -> N
     [
         (Told("lost"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
         (Told("cancelled"), StorageUnavailable, f"contract.runner.dask: the Dask scheduler at {ADDRESS} was lost"),
-        (Told("error", KilledWorker("k", None, 3)), NodeLost, f"7 of the validate stage ended 4 workers .* {ADDRESS}"),
+        (Told("error", KilledWorker("k", None, 3)), NodeLost, f"^Piece 7 of the validate stage ended 4 .* {ADDRESS}"),
         (
             Told("error", ModuleNotFoundError("no tasks")),
             UsageError,
