@@ -1,4 +1,4 @@
-"""What columns of an Arrow type hold, and the same values without an encoding."""
+"""What columns of an Arrow type hold, and their values in a plain type."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def decoded(values: pa.Array) -> pa.Array:
-    """The values of a dictionary, of a view as large texts or bytes, and of an extension type as it stores them.
+    """The same values in a plain type; those of views as large texts or bytes, those of an extension type as stored.
 
     A null in a dictionary is a null. A narrow decimal becomes decimal128, for which Arrow has all functions.
     """
@@ -30,5 +30,5 @@ def decoded(values: pa.Array) -> pa.Array:
 
 
 def decoded_column(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """`decoded` of each chunk; chunks that are dictionaries of their own need not have one in common."""
+    """`decoded` of each chunk; the chunks may have different dictionaries."""
     return pa.chunked_array([decoded(chunk) for chunk in column.chunks] or [decoded(pa.nulls(0, column.type))])

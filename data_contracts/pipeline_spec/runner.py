@@ -18,8 +18,8 @@ class DaskRunner(Section):
     dask: str
     """Address of the scheduler, such as tcp://scheduler:8786."""
     scratch: str
-    """Absolute path of a folder that this machine and every worker share; pieces of work lie in it, and rows that
-    shard spills."""
+    """Absolute path of a folder that this machine and every worker share; it holds pieces of work, and the rows that
+    the shard stage spills."""
 
     @model_validator(mode="after")
     def _named_for_all_machines(self) -> DaskRunner:

@@ -77,7 +77,7 @@ def text_batches(
 
 
 def _fitting(file: SourceFile, blocks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The blocks; what does not fit is told once the document is known not to have changed."""
+    """The blocks; CorruptError if a cut does not fit, unless the cause is that the document changed."""
     try:
         yield from blocks
     except Unfit as error:
@@ -171,7 +171,7 @@ def _by_lines(count: int) -> _Cut:
 
 
 def _by_tokens(file: SourceFile) -> _Cut:
-    """Pieces that end where the tokenizer ended them; it is called with a document's bytes in their order."""
+    """Pieces that end where the tokenizer ended them; `cut` gets a document's bytes in their order."""
     ends, start = cut_of(file).ends, 0
 
     def cut(data: bytes, last: bool) -> list[int]:

@@ -1,7 +1,7 @@
 """Where a tokenizer cut documents: packed into a text that travels with a resolved file, and read from it again.
 
-A tokenizer is the user's code and runs in one child (`training.shard.cut_worker`). All that read the rows cut by these
-ends, and run no code of the user's.
+A tokenizer is the user's code, and runs in one child process (`training.shard.cut_worker`). Each reader of the rows
+cuts at the same bytes, and runs no code of the user's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from infra.sources.resolve import base_name
 
 
 class Unfit(ValueError):
-    """A cut is not one of the document that is read; `why` is a clause in our words."""
+    """A cut does not fit the document that is read; `why` is a clause in our words."""
 
     def __init__(self, why: str) -> None:
         self.why = why
@@ -69,7 +69,7 @@ def cut_of(file: SourceFile) -> TokenCut:
 
 
 def unfit(file: SourceFile, error: Unfit) -> CorruptError:
-    """The error for a cut that is not one of this document."""
+    """The error for a cut that does not fit this document."""
     return CorruptError(
         f"The stored cut of {file.uri} into pieces does not fit it: {error.why}.",
         remedy="Remove the directory of kind text_cuts from contracts/ in the store, and run again.",

@@ -19,7 +19,7 @@ SECTIONS = {
 BROKEN = {
     "spark": ": must be 'local' or a mapping, got 'spark'",
     "{dask: 'tcp://scheduler:8786'}": ".scratch: is missing; add it (Absolute path of a folder that this machine and "
-    "every worker share; pieces of work lie in it, and rows that shard spills)",
+    "every worker share; it holds pieces of work, and the rows that the shard stage spills)",
     "{dask: scheduler, scratch: /shared}": ".dask: must be the address of a Dask scheduler such as "
     "tcp://scheduler:8786, got 'scheduler'",
     "{dask: 'tls://scheduler:8786', scratch: scratch}": ".scratch: must be an absolute path, the same on every "
