@@ -7,7 +7,6 @@ cuts at the same bytes, and runs no code of the user's.
 from __future__ import annotations
 
 import base64
-import binascii
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,6 +17,12 @@ from numpy.typing import NDArray
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
 from infra.sources.resolve import base_name
+
+# A piece has at most as many characters as a tokenizer is given at once, of four bytes each.
+MOST_PIECE_BYTES = 1 << 26
+# No text is compressed to a smaller part of its bytes.
+_MOST_COMPRESSED = 1 << 12
+_BYTES_OF_PIECE = 8
 
 
 class Unfit(ValueError):
@@ -48,24 +53,27 @@ def pack(sizes: list[int], tokens: list[int]) -> str:
 
 
 @lru_cache(maxsize=8)
-def unpack(cut: str) -> TokenCut:
-    """What `pack` was given; Unfit for any other text."""
+def unpack(cut: str, most: int) -> TokenCut:
+    """What `pack` was given; Unfit for any other text, or for more than `most` pieces, which are not unpacked."""
+    expanding = zlib.decompressobj()
     try:
-        numbers = np.frombuffer(zlib.decompress(base64.b64decode(cut, validate=True)), "<i4")
-    except (binascii.Error, zlib.error) as error:
+        data = expanding.decompress(base64.b64decode(cut, validate=True), most * _BYTES_OF_PIECE + 1)
+    except (ValueError, zlib.error) as error:
         raise Unfit("it cannot be unpacked") from error
-    if len(numbers) % 2 or (numbers < 0).any():
+    if len(data) > most * _BYTES_OF_PIECE:
+        raise Unfit("it has more pieces than the document can have")
+    if not expanding.eof or len(data) % _BYTES_OF_PIECE:
         raise Unfit("it has no pair of numbers for each piece")
-    sizes, tokens = numbers.reshape(2, -1).astype(np.int64)
-    if not sizes.all():
-        raise Unfit("a piece has no bytes")
+    sizes, tokens = np.frombuffer(data, "<i4").reshape(2, -1).astype(np.int64)
+    if (sizes <= 0).any() or (sizes > MOST_PIECE_BYTES).any() or (tokens < 0).any():
+        raise Unfit("a piece has no bytes, too many, or less than no tokens")
     return TokenCut(np.cumsum(sizes), tokens)
 
 
 def cut_of(file: SourceFile) -> TokenCut:
     """The cut that travels with a file; Unfit if it is damaged."""
     assert file.cut is not None, f"{file.uri} was not cut before it is read"
-    return unpack(file.cut)
+    return unpack(file.cut, file.bytes * (_MOST_COMPRESSED if base_name(file.uri)[1] else 1))
 
 
 def unfit(file: SourceFile, error: Unfit) -> CorruptError:

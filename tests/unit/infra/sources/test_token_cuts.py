@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import tracemalloc
+import zlib
 from typing import Any
 
 import pytest
@@ -10,8 +13,9 @@ import pytest
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
 from infra.sources import texts
-from infra.sources.token_cuts import Unfit, cut_name, pack, unpack
+from infra.sources.token_cuts import MOST_PIECE_BYTES, Unfit, cut_name, pack, unpack
 from tests.unit.infra.sources.conftest import Raw
+from training.shard.token_pieces import MOST
 
 SOURCE = {"uri": "corpus/*", "format": "text", "pieces": {"tokens": 2, "tokenizer": "any.Class"}}
 
@@ -70,15 +74,42 @@ def test_a_document_that_changed_is_the_cause(raw: Raw, block: int, monkeypatch:
         raw.read(SOURCE, files=files)
 
 
-@pytest.mark.parametrize("text", ["not base64!", "AAAA", pack([0], [1]), pack([-1], [1]), pack([1], [-1])])
+def packed(data: bytes) -> str:
+    return base64.b64encode(zlib.compress(data)).decode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("not base64!", "é", "", "AAAA", packed(bytes(3)), packed(bytes(12)), packed(b"1" * 64)[:-12]),
+        *(pack([0], [1]), pack([-1], [1]), pack([1], [-1]), pack([MOST_PIECE_BYTES + 1], [1])),
+    ],
+)
 def test_a_text_that_is_no_cut(text: str) -> None:
     with pytest.raises(Unfit):
-        unpack(text)
+        unpack(text, 100)
+
+
+def test_a_cut_of_more_pieces_than_a_document_has_bytes_is_not_unpacked(raw: Raw) -> None:
+    raw.write("corpus/a", "one")
+    raw.write("corpus/b.gz", gzip.compress(b"two"))
+    million = pack([1] * 1_000_000, [1] * 1_000_000)
+    for file in cut(raw, {"a": million, "b.gz": million}):
+        tracemalloc.start()
+        with pytest.raises(CorruptError, match="it has more pieces than the document can have"):
+            raw.read(SOURCE, files=[file])
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 4_000_000
+
+
+def test_the_largest_piece_of_a_tokenizer_is_read() -> None:
+    assert MOST_PIECE_BYTES == 4 * MOST
 
 
 @pytest.mark.parametrize(("sizes", "tokens"), [([], []), ([1], [0]), ([2**24, 3, 9], [512, 512, 1])])
 def test_what_is_packed_is_unpacked(sizes: list[int], tokens: list[int]) -> None:
-    found = unpack(pack(sizes, tokens))
+    found = unpack(pack(sizes, tokens), 3)
     assert found.tokens.tolist() == tokens
     assert found.ends.tolist() == [sum(sizes[: at + 1]) for at in range(len(sizes))]
 

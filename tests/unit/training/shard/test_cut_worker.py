@@ -96,7 +96,7 @@ def test_documents_are_cut_and_equal_ones_once(project: Path, tmp_path: Path) ->
     cuts = done(asked)
     assert set(cuts.documents) == {cut_name(file) for file in asked.files}
     assert len(cuts.documents) == 3
-    found = [unpack(cuts.documents[cut_name(file)]) for file in asked.files]
+    found = [unpack(cuts.documents[cut_name(file)], 100) for file in asked.files]
     assert [one.ends.tolist() for one in found] == [[8, 13], [8, 13], [6, 8], []]
     assert [one.tokens.tolist() for one in found] == [[2, 1], [2, 1], [2, 1], []]
     # The first text is asked for twice, to see whether the answer is the same; an empty document never.
@@ -108,7 +108,7 @@ def test_arguments_and_progress(project: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(cut_worker, "REPORT_S", 0)
     reports: list[Any] = []
     cuts = cut_worker.main(request(project, tmp_path, "Words", 1, pattern="[a-z]"), reports.append)
-    assert unpack(next(iter(cuts.documents.values()))).ends.tolist() == [2, 4, 5]
+    assert unpack(next(iter(cuts.documents.values())), 3).ends.tolist() == [2, 4, 5]
     assert reports == [Advanced(done=1, long=True)]
 
 
