@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from data_contracts.canonical import canonical, reuse_key
 from data_contracts.errors import CorruptError
@@ -29,6 +29,8 @@ VERSION = 1
 AREA, FILE, KIND = "contracts", "cuts.json", "text_cuts"
 # Sealed directories that are looked through, the newest first.
 MOST = 8
+# Of cuts in a file: the store reads no file above 256 MiB as a whole.
+MOST_FILE_BYTES = 1 << 26
 
 log = logging.getLogger("trainwright")
 
@@ -75,7 +77,8 @@ def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequen
     log.info("%d of %d documents are cut anew by %s", len(made.documents), len(names), request.field)
 
     def fill(writer: Writer) -> Ref:
-        writer.put(FILE, canonical(cuts.to_json()))
+        for name, some in _in_files(cuts.documents):
+            writer.put(name, canonical(some.to_json()))
         return writer.seal(KIND, {"key": key, "version": VERSION, **settings}, run.provenance())
 
     seal_attempt(run.store, AREA, key, fill)
@@ -93,11 +96,29 @@ def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
         if store.exists(layout.tombstone(uri)) or not store.claim(uri):
             continue
         with contextlib.suppress(FileNotFoundError, CorruptError):
-            documents = store.read_sealed_as(store.manifest(uri), FILE, TextCuts.from_json).documents
-            known |= {name: documents[name] for name in wanted & documents.keys()}
-            wanted -= documents.keys()
+            manifest = store.manifest(uri)
+            for file in manifest.file_at:
+                documents = store.read_sealed_as(manifest, file, TextCuts.from_json).documents
+                known |= {name: documents[name] for name in wanted & documents.keys()}
+                wanted -= documents.keys()
             looked += 1
     return known
+
+
+def _in_files(documents: Mapping[str, str]) -> Iterator[tuple[str, TextCuts]]:
+    """The names of the files that keep these cuts, and the cuts in each."""
+    some: dict[str, str] = {}
+    number = size = 0
+    for name in sorted(documents):
+        if some and size + len(documents[name]) > MOST_FILE_BYTES:
+            yield _file(number), TextCuts(documents=some)
+            some, number, size = {}, number + 1, 0
+        some[name], size = documents[name], size + len(name) + len(documents[name])
+    yield _file(number), TextCuts(documents=some)
+
+
+def _file(number: int) -> str:
+    return f"{number}-{FILE}" if number else FILE
 
 
 def _field(run: Run, pieces: PiecesSpec) -> str:

@@ -133,6 +133,16 @@ def test_new_documents_are_cut_alone_and_damage_is_cut_again(project: Project) -
     assert len(project.cut) == 3
 
 
+def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_cuts, "MOST_FILE_BYTES", 50)
+    run = project.run()
+    files = text_cuts.cut_files(run, run.resolved.files, run.spec.data.source)
+    kept = sorted(path.name for path in (project.folder / ".trainwright" / "contracts").glob(f"*/*{text_cuts.FILE}"))
+    assert kept == ["1-cuts.json", "2-cuts.json", "cuts.json"]
+    assert text_cuts.cut_files(run, run.resolved.files, run.spec.data.source) == files
+    assert len(project.cut) == 1
+
+
 def test_what_decides_the_pieces_is_part_of_the_keys(project: Project) -> None:
     def keys(**changes: Any) -> tuple[str | None, str]:
         run = project.run(**changes)
