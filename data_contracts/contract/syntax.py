@@ -20,10 +20,10 @@ OF_PANDAS = {"Inf", "Timestamp", "datetime", "inf", "list", "tuple", "index"}
 def wrong_argument(kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
     """The argument of an expectation that cannot be read, and why; None if there is none."""
     for name in ("column", "column_A", "column_B"):
-        if name in kwargs and not isinstance(kwargs[name], str):
+        if name in kwargs and not _may_be_name(kwargs[name]):
             return name, f"{kwargs[name]!r} is not the name of a column; write it in quotes."
     listed = kwargs.get("column_list", [])
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+    if not _is_parameter(listed) and not (isinstance(listed, list) and all(map(_may_be_name, listed))):
         return "column_list", f"{listed!r} is not a list of columns' names."
     for name in ("regex", "regex_list"):
         given = kwargs.get(name)
@@ -33,6 +33,15 @@ def wrong_argument(kwargs: Mapping[str, Any]) -> tuple[str, str] | None:
     condition = kwargs.get("row_condition")
     reason = _why_no_condition(condition, kwargs.get("condition_parser"))
     return ("row_condition", f"{condition!r} is not a condition that pandas can read: {reason}.") if reason else None
+
+
+def _may_be_name(value: Any) -> bool:
+    return isinstance(value, str) or _is_parameter(value)
+
+
+def _is_parameter(value: Any) -> bool:
+    """Whether it stands for a value that is not known yet, as when a suite is explained without its spec."""
+    return isinstance(value, dict) and "$PARAMETER" in value
 
 
 def unknown_columns(condition: Any, parser: Any, present: Collection[str]) -> list[str]:

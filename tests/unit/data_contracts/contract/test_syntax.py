@@ -56,6 +56,18 @@ def test_what_no_data_can_make_valid_is_refused(case: str, tmp_path: Path) -> No
         load_suite("suite.json", tmp_path, {"bad": "*"})
 
 
+def test_a_column_that_a_parameter_will_name_is_not_refused() -> None:
+    later = {"$PARAMETER": "key"}
+    entries = [
+        E("column_values_to_not_be_null", column=later),
+        E("column_pair_values_to_be_equal", column_A=later, column_B="t"),
+        E("compound_columns_to_be_unique", column_list=["t", later]),
+        E("compound_columns_to_be_unique", column_list=later),
+    ]
+    suite = load_suite({"name": "s", "expectations": entries}, Path(), None)
+    assert [one["kwargs"] for one in suite["expectations"]] == [one["kwargs"] for one in entries]
+
+
 def test_what_one_of_the_engines_reads_is_not_refused() -> None:
     conditions = ("n == 1;", "`n` > 1", " n > 1", "n > 1 & not n > 2", "t.str.contains(r'\\d')", "n > 1 # c")
     of_pandas = [E("column_values_to_be_null", column="n", row_condition=text, **PANDAS) for text in conditions]
