@@ -6,7 +6,7 @@ Run as `python -m training.shard.cut_worker REQUEST ANSWER` by `infra.child`. It
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from infra.sources import Places
 from infra.sources.streams import stream
 from infra.sources.texts import not_utf8
 from infra.sources.token_cuts import cut_name, pack
-from training.shard.token_pieces import MOST, BadStarts, NotText, TooLarge, checked_starts, cut_document
+from training.shard.token_pieces import MOST, BadStarts, NotText, TooLarge, checked_starts, cut_document, listed
 from training.user.imports import add_project, make_object, user_code
 
 REPORT_S = 0.5
@@ -84,8 +84,7 @@ def _tokenizer(request: CutRequest) -> Callable[[str], NDArray[np.int64]]:
 
     def once(text: str) -> NDArray[np.int64]:
         with user_code(what, root):
-            returned = method(text)
-            returned = list(returned) if isinstance(returned, Iterator) else returned
+            returned = listed(method(text))
         return checked_starts(returned, text)
 
     def starts(text: str) -> NDArray[np.int64]:

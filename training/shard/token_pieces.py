@@ -92,11 +92,20 @@ def piece_ends(starts: NDArray[np.int64], size: int, most: int) -> tuple[list[in
     return [*ends, size], [*tokens, len(starts) - first]
 
 
+def listed(returned: Any) -> Any:
+    """What a tokenizer returned, with its items in a list; as it is if it cannot be a list of numbers.
+
+    The user's code may give them one by one, and so may raise here.
+    """
+    kept = isinstance(returned, str | bytes | dict | set | list | np.ndarray) or not hasattr(returned, "__iter__")
+    return returned if kept else list(returned)
+
+
 def checked_starts(returned: Any, text: str) -> NDArray[np.int64]:
     """What a tokenizer returned for a text that is not empty, as numbers; BadStarts says what is wrong with it."""
-    if isinstance(returned, str | bytes | dict | set) or not hasattr(returned, "__iter__"):
-        raise BadStarts(f"it returned a value of type {type(returned).__name__}, not a list of numbers")
-    values = returned if isinstance(returned, np.ndarray) else list(returned)
+    values = listed(returned)
+    if not isinstance(values, list | np.ndarray) or (isinstance(values, np.ndarray) and not values.ndim):
+        raise BadStarts(f"it returned a value of type {type(values).__name__}, not a list of numbers")
     if not len(values):
         if text.isspace():
             return np.zeros(0, np.int64)

@@ -52,6 +52,14 @@ class RaisesLate:
         yield 0
         raise KeyError("no vocabulary")
 
+class Lazy:
+    def __iter__(self):
+        raise KeyError("no vocabulary")
+
+class RaisesWhenRead:
+    def starts(self, text):
+        return Lazy()
+
 class Nothing: ...
 
 def function(text): ...
@@ -127,6 +135,7 @@ NAMED = f"{FIELD} \\(tokenizers_of_a_test"
         ("Words", {"other": 1}, UserCodeError, rf"{NAMED}.Words\) raised TypeError: .*'other'"),
         ("Raises", {}, UserCodeError, rf"{NAMED}.Raises\) raised KeyError: 'no vocabulary'"),
         ("RaisesLate", {}, UserCodeError, rf"{NAMED}.RaisesLate\) raised KeyError: 'no vocabulary'"),
+        ("RaisesWhenRead", {}, UserCodeError, rf"{NAMED}.RaisesWhenRead\) raised KeyError: 'no vocabulary'"),
         ("Returns", {"value": None}, UserCodeError, rf"{NAMED}.Returns\): for .*/corpus/a, it returned a value of "),
         ("Returns", {"value": []}, UserCodeError, "it returned no token for a text that is not blank"),
         ("Returns", {"value": [0, 0.5]}, UserCodeError, "not of whole numbers"),

@@ -139,6 +139,7 @@ def test_a_piece_that_does_not_end_is_refused_before_the_document_is_read_whole(
     [
         (None, "a value of type NoneType, not a list of numbers"),
         (7, "a value of type int, not a list of numbers"),
+        (np.array(7), "a value of type ndarray, not a list of numbers"),
         ("0 1", "a value of type str, not a list of numbers"),
         ({0: 1}, "a value of type dict, not a list of numbers"),
         ([], "no token for a text that is not blank"),
