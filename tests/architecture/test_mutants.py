@@ -6,7 +6,9 @@ import ast
 import tomllib
 from pathlib import Path
 
-from tests.support.mutants.bench import chosen_tests
+import pytest
+
+from tests.support.mutants.bench import chosen_tests, keep_to_oneself
 from tests.support.mutants.imports import dependents
 from tests.support.mutants.kinds import Mutant, mutants_of
 
@@ -98,3 +100,16 @@ def test_the_survivors_that_are_listed_exist(repository: Path) -> None:
     files = {name.split("::")[0] for name in listed}
     found = {mutant.id for file in files for mutant in mutants_of(file, repository, frozenset())}
     assert [name for name, reason in listed.items() if name not in found or len(reason) < 20] == []
+
+
+def test_a_folder_that_somebody_else_prepared_is_refused(tmp_path: Path) -> None:
+    own, open_to_all, link = tmp_path / "own", tmp_path / "open", tmp_path / "link"
+    for _ in range(2):
+        keep_to_oneself(own)
+    assert own.stat().st_mode & 0o777 == 0o700
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    link.symlink_to(own)
+    for place in (open_to_all, link):
+        with pytest.raises(SystemExit, match=f"{place.name} belongs to somebody else"):
+            keep_to_oneself(place)

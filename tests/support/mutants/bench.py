@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,14 @@ OPEN = {"survived", "unreached", "broken"}
 BATCH = 8
 # A test that took longer comes after those that did not.
 SLOW_S = 1.0
+
+
+def keep_to_oneself(folder: Path) -> None:
+    """Make a folder whose name others can guess; SystemExit if somebody else may decide what runs there."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+        raise SystemExit(f"{folder} belongs to somebody else, or others may write to it: remove it.")
 
 
 class Bench:
@@ -125,6 +134,7 @@ class Bench:
 
     def _copy(self) -> None:
         """The scratch copy as the tree is now; what has not changed keeps its compiled code."""
+        keep_to_oneself(self.scratch)
         shutil.rmtree(self.scratch / "trial", ignore_errors=True)
         listed = subprocess.run(
             ["git", "ls-files", "-z", "-co", "--exclude-standard"], cwd=self.root, capture_output=True, check=True
