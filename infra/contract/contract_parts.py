@@ -5,6 +5,7 @@ Known parts lie in a private folder that the caller filled from the store; new o
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 from typing import TypeVar
@@ -82,14 +83,21 @@ class FileParts:
         for folder in (KNOWN, NEW) if name is not None else ():
             path = self._folder / folder / str(name)
             if path.exists():
-                stored = kind.model_validate_json(path.read_bytes())
-                if seen is None or stored.schema_of_all == seen:
-                    return stored
+                # What cannot be read as a part is measured again: a writer of the store may have sealed anything.
+                with contextlib.suppress(ValueError):
+                    stored = kind.model_validate_json(path.read_bytes())
+                    self._read_schemas(stored.schemas if isinstance(stored, PartGroup) else [stored.own])
+                    if seen is None or stored.schema_of_all == seen:
+                        return stored
         return None
 
+    def _read_schemas(self, serialized: list[str]) -> None:
+        """Read the schemas of files from their hexadecimal digits; ValueError for what is not one."""
+        for own in serialized:
+            if own not in self._schemas:
+                self._schemas[own] = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(own)))
+
     def _remember(self, at: int, own: str, facts: FilePart | GroupedFile) -> None:
-        if own not in self._schemas:
-            self._schemas[own] = pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(own)))
         groups = tuple((rows, size) for rows, size in facts.row_groups)
         known = FileFacts(self._schemas[own], facts.text_from, groups)
         remember_facts(self._request.files[at], self._request.sources, known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,16 @@ def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.Mon
         values = [one for value in part.values.values() for one in (value if isinstance(value, list) else [value])]
         assert all(type(value) is int for value in values)
         assert next(one for one in part.profile.columns if one.name == "x").minimum is None
+
+
+@pytest.mark.parametrize("change", [{"own": "zz"}, {"own": "00" * 40}, {"rows": None}, {"profile": {}}])
+def test_what_cannot_be_read_as_a_part_is_measured_again(tmp_path: Path, change: dict[str, Any]) -> None:
+    draw = np.random.default_rng(1)
+    files = [written(tmp_path, number, 20, draw) for number in range(2)]
+    suite = load_suite({"expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}]},
+                       tmp_path)  # fmt: skip
+    asked, parts = request(tmp_path, files, suite, []), tmp_path / "parts"
+    found = outcome(asked, parts)
+    for path in (parts / KNOWN).iterdir():
+        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert outcome(asked, parts) == found
