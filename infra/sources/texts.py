@@ -140,7 +140,8 @@ def _cut_of(pieces: PiecesSpec, file: SourceFile) -> _Cut:
         return _by_bytes(pieces.bytes)
     if pieces.lines is not None:
         return _by_lines(pieces.lines)
-    return _by_tokens(file)
+    assert pieces.tokens is not None
+    return _by_tokens(file, pieces.tokens)
 
 
 def _by_bytes(most: int) -> _Cut:
@@ -170,9 +171,12 @@ def _by_lines(count: int) -> _Cut:
     return cut
 
 
-def _by_tokens(file: SourceFile) -> _Cut:
+def _by_tokens(file: SourceFile, most: int) -> _Cut:
     """Pieces that end where the tokenizer ended them; `cut` gets a document's bytes in their order."""
-    ends, start = cut_of(file).ends, 0
+    stored = cut_of(file)
+    ends, start = stored.ends, 0
+    if (stored.tokens > most).any():
+        raise Unfit(f"a piece has more than {most} tokens")
 
     def cut(data: bytes, last: bool) -> list[int]:
         nonlocal start

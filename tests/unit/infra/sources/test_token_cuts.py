@@ -65,6 +65,14 @@ def test_a_cut_of_another_document(
 
 
 @pytest.mark.parametrize("block", [4, 1 << 22])
+def test_a_cut_by_more_tokens(raw: Raw, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "_BLOCK", block)
+    raw.write("corpus/a", "one two three")
+    with pytest.raises(CorruptError, match="into pieces does not fit it: a piece has more than 2 tokens"):
+        raw.read(SOURCE, files=cut(raw, {"a": pack([8, 5], [3, 1])}))
+
+
+@pytest.mark.parametrize("block", [4, 1 << 22])
 def test_a_document_that_changed_is_the_cause(raw: Raw, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(texts, "_BLOCK", block)
     raw.write("corpus/a", "one é two")
