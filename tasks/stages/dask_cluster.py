@@ -268,7 +268,8 @@ def _shared_folder(stage: ClusterStage, scratch: str) -> Iterator[Path]:
             yield made.path
         finally:
             # Pieces that are still running end themselves.
-            made.rename(f"{made.path.name}.gone")
+            # A name that nobody who sees the folder can take first.
+            made.rename(f"{made.path.name}.{uuid.uuid4().hex}")
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from data_contracts.errors import NodeLost, StorageUnavailable, UsageError
 from data_contracts.messages.raw_data import PieceOutcome
 from tasks.run.run import open_run
 from tasks.stages.contract_check import ON_CLUSTER
-from tasks.stages.dask_cluster import _Pieces
+from tasks.stages.dask_cluster import _Pieces, _shared_folder
 from tasks.stages.shard import dataset_key
 from tests.support.tiny import write_project
 
@@ -79,3 +79,10 @@ def test_the_runner_is_no_part_of_the_key(tmp_path: Path) -> None:
 
     cluster = f"shards.runner={{dask: '{ADDRESS}', scratch: /shared}}"
     assert key(cluster) == key("shards.runner=local") != key("shards.seed=1")
+
+
+def test_nobody_else_can_keep_the_folder_from_going(tmp_path: Path) -> None:
+    with _shared_folder(ON_CLUSTER, str(tmp_path)) as folder:
+        taken = tmp_path / f"{folder.name}.gone"
+        (taken / "not empty").mkdir(parents=True)
+    assert list(tmp_path.iterdir()) == [taken]
