@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from data_contracts.canonical import canonical, reuse_key
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref, SourceFile
 from data_contracts.messages.raw_data import CUT, CutRequest
 from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
@@ -86,7 +86,7 @@ def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequen
 
 
 def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
-    """The cuts of these documents that the store has; those that are damaged or gone are made again."""
+    """The cuts of these documents that the store has; what is damaged, gone or another user's alone is made again."""
     store, wanted, looked = run.store, set(names), 0
     known: dict[str, str] = {}
     for n in reversed(store.attempts(AREA, key)):
@@ -95,7 +95,7 @@ def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
             break
         if store.exists(layout.tombstone(uri)) or not store.claim(uri):
             continue
-        with contextlib.suppress(FileNotFoundError, CorruptError):
+        with contextlib.suppress(FileNotFoundError, CorruptError, UsageError):
             manifest = store.manifest(uri)
             for file in manifest.file_at:
                 documents = store.read_sealed_as(manifest, file, TextCuts.from_json).documents

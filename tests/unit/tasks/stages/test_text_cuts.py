@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from data_contracts.errors import SpecError, UserCodeError
+from data_contracts.errors import CorruptError, SpecError, UsageError, UserCodeError
 from data_contracts.handoffs import ContractReport, Dataset
 from infra.records.datasets import local_dataset
 from tasks.run.run import Run, open_run
@@ -141,6 +142,17 @@ def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, mo
     assert kept == ["1-cuts.json", "2-cuts.json", "cuts.json"]
     assert text_cuts.cut_files(run, run.resolved.files, run.spec.data.source) == files
     assert len(project.cut) == 1
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(), CorruptError("damaged"), UsageError("not permitted")])
+def test_what_cannot_be_read_is_as_if_it_were_not_there(error: Exception) -> None:
+    def manifest(uri: str) -> None:
+        raise error
+
+    store = SimpleNamespace(
+        attempts=lambda area, key: [0, 1], exists=lambda path: False, claim=lambda uri: True, manifest=manifest
+    )
+    assert text_cuts._known(SimpleNamespace(store=store), "key", ["document"]) == {}  # type: ignore[arg-type]
 
 
 def test_what_decides_the_pieces_is_part_of_the_keys(project: Project) -> None:
