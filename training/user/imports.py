@@ -83,12 +83,26 @@ def load_callable(dotted: str, args: Mapping[str, Any], field: str, root: Path) 
 
 
 def make_object(dotted: str, init_args: Mapping[str, Any], field: str, root: Path) -> Any:
-    """An object of the class that `dotted` names; errors as in `load_class`, and UserCodeError if making it raises."""
+    """An object of the class that `dotted` names; errors as in `load_class`.
+
+    Raises:
+        UsageError: the class does not take these arguments.
+        UserCodeError: making it raises.
+    """
     loaded = _load(dotted, field, root)
     if not isinstance(loaded, type):
         raise UsageError(f"{field}: {dotted} is not a class.", remedy="Name a class.")
     with user_code(f"{field} ({dotted})", root):
-        return loaded(**init_args)
+        try:
+            return loaded(**init_args)
+        except TypeError as error:
+            # Without a further frame, the call itself was refused: the spec is wrong, not the code.
+            if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                raise
+            raise UsageError(
+                f"{field}: {dotted} cannot be made with its init_args: {describe(error, root)}.",
+                remedy="Write `{class_path: …, init_args: {…}}` with the arguments of its __init__.",
+            ) from error
 
 
 @contextmanager

@@ -60,6 +60,10 @@ class RaisesWhenRead:
     def starts(self, text):
         return Lazy()
 
+class RaisesMade:
+    def __init__(self):
+        len(1)
+
 class Nothing: ...
 
 def function(text): ...
@@ -132,7 +136,9 @@ NAMED = f"{FIELD} \\(tokenizers_of_a_test"
         ("raises_on_import_of_a_test.Words", {}, UserCodeError, f"{FIELD}: importing .* raised ZeroDivisionError"),
         ("function", {}, UsageError, f"{FIELD}: tokenizers_of_a_test.function is not a class"),
         ("Nothing", {}, UsageError, f"{FIELD}: tokenizers_of_a_test.Nothing has no method starts"),
-        ("Words", {"other": 1}, UserCodeError, rf"{NAMED}.Words\) raised TypeError: .*'other'"),
+        ("Words", {"other": 1}, UsageError, f"{FIELD}: .*.Words cannot be made with its init_args: .*'other'"),
+        ("Returns", {}, UsageError, "tokenizers_of_a_test.Returns cannot be made with its init_args: .*'value'"),
+        ("RaisesMade", {}, UserCodeError, rf"{NAMED}.RaisesMade\) raised TypeError: "),
         ("Raises", {}, UserCodeError, rf"{NAMED}.Raises\) raised KeyError: 'no vocabulary'"),
         ("RaisesLate", {}, UserCodeError, rf"{NAMED}.RaisesLate\) raised KeyError: 'no vocabulary'"),
         ("RaisesWhenRead", {}, UserCodeError, rf"{NAMED}.RaisesWhenRead\) raised KeyError: 'no vocabulary'"),
