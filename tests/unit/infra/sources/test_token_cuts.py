@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
+import bz2
 import gzip
 import tracemalloc
 import zlib
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import SourceFile
 from infra.sources import texts
-from infra.sources.token_cuts import MOST_PIECE_BYTES, Unfit, cut_name, pack, unpack
+from infra.sources.resolve import COMPRESSIONS
+from infra.sources.token_cuts import _MOST_COMPRESSED, MOST_PIECE_BYTES, Unfit, cut_name, cut_of, pack, unpack
 from tests.unit.infra.sources.conftest import Raw
 from training.shard.token_pieces import MOST
 
@@ -109,6 +112,17 @@ def test_a_cut_of_more_pieces_than_a_document_has_bytes_is_not_unpacked(raw: Raw
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 4_000_000
+
+
+@pytest.mark.parametrize("ending", [".bz2", ".zst"])
+def test_a_text_that_repeats_has_more_pieces_than_its_compressed_form_suggests(ending: str) -> None:
+    number = 2_000_000
+    text = b"a " * number
+    data = bz2.compress(text) if ending == ".bz2" else pa.compress(text, codec="zstd", asbytes=True)
+    cut = pack([2] * number, [1] * number)
+    file = SourceFile(uri=f"corpus/a.txt{ending}", bytes=len(data), blake3="0f", format="text", cut=cut)
+    assert len(cut_of(file).ends) == number
+    assert set(_MOST_COMPRESSED) == {"", *COMPRESSIONS}
 
 
 def test_the_largest_piece_of_a_tokenizer_is_read() -> None:
