@@ -106,7 +106,8 @@ SOME = st.sampled_from(
 REGEXES = st.lists(REGEX, min_size=1, max_size=2)
 PAIR = ["both_values_are_missing", "either_value_is_missing", "neither"]
 MANY = ["all_values_are_missing", "any_value_is_missing", "never"]
-ALIKE = [["few", "byte", "whole", "unsigned"], ["real", "tame", "halves"], ["text", "long", "letter"], SCHEMA.names]
+SUMMABLE = [["few", "byte", "whole", "unsigned"], ["real", "tame", "halves"], SCHEMA.names]
+ALIKE = [*SUMMABLE, ["text", "long", "letter"]]
 
 
 def _several(least: int, most: int, ignored: list[str], **more: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -118,9 +119,7 @@ def _several(least: int, most: int, ignored: list[str], **more: st.SearchStrateg
     def named(names: list[str], more: dict[str, Any]) -> dict[str, Any]:
         return {**({"column_A": names[0], "column_B": names[1]} if most == 2 else {"column_list": names}), **more}
 
-    alike = (
-        ALIKE if not required else [one for one in ALIKE if "letter" not in one or "few" in one]
-    )  # texts have no sum
+    alike = SUMMABLE if required else ALIKE
     lists = [st.lists(st.sampled_from(one), min_size=least, max_size=most, unique=True) for one in alike]
     return st.builds(named, st.one_of(*lists), st.fixed_dictionaries(required, optional=optional))
 
