@@ -1,12 +1,14 @@
-"""Seals a directory under a reuse key, while another process may seal other content under the same key."""
+"""Attempts at a reuse key: seals one, while another process may seal other content, and finds the newest ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
-from data_contracts.errors import CorruptError
+from data_contracts.errors import CorruptError, UsageError
 from data_contracts.handoffs import Ref
 from infra.store import layout
+from infra.store.seal import Manifest
 from infra.store.store import Store
 from infra.store.writer import Writer
 
@@ -27,3 +29,20 @@ def seal_attempt(store: Store, area: str, key: str, fill: Callable[[Writer], Ref
         except CorruptError:
             uri = layout.attempt(area, key, max(store.attempts(area, key), default=-1) + 1)
     return fill(store.writer(uri))
+
+
+def newest_sealed(store: Store, area: str, key: str, most: int) -> Iterator[Manifest]:
+    """The manifests of up to `most` sealed attempts at a key, the newest first.
+
+    Those that are deleted, damaged or readable for another user alone are left out.
+    """
+    left = most
+    for n in reversed(store.attempts(area, key)):
+        uri = layout.attempt(area, key, n)
+        if store.exists(layout.tombstone(uri)) or not store.claim(uri):
+            continue
+        with contextlib.suppress(FileNotFoundError, CorruptError, UsageError):
+            yield store.manifest(uri)
+            left -= 1
+        if not left:
+            return

@@ -18,8 +18,8 @@ from data_contracts.messages.raw_data import ContractRequest
 from data_contracts.part_group import cut
 from infra import scratch
 from infra.contract.contract_parts import KNOWN, NEW, part_names
-from infra.store import Manifest, Store, layout
-from infra.store.attempts import seal_attempt
+from infra.store import Manifest, Store
+from infra.store.attempts import newest_sealed, seal_attempt
 from infra.store.writer import Writer
 from tasks.run.run import Run
 from tasks.stages.raw_rows import reading_settings
@@ -65,9 +65,9 @@ def why_no_parts(request: ContractRequest) -> str:
     if len(request.files) < 2:
         return "there is one file"
     if any(file.format == "files" for file in request.files):
-        return "its files are single rows (format: files)"
+        return "the files are single rows (format: files)"
     if sum(file.bytes for file in request.files) < LEAST_BYTES * len(request.files):
-        return f"its files have less than {LEAST_BYTES / 2**20:g} MiB on average"
+        return f"the files have less than {LEAST_BYTES / 2**20:g} MiB on average"
     return "" if request.profile else "no profile is made of them"
 
 
@@ -91,26 +91,12 @@ class _KeptDirectories:
         self._having: dict[str, list[Manifest]] = {}
         self._last_used = 0
         wanted = self._names | self._groups.keys()
-        for looked, manifest in enumerate(self._newest(key), 1):
+        for looked, manifest in enumerate(newest_sealed(store, AREA, key, MOST), 1):
             having = wanted.intersection(manifest.file_at)
             if having - self._having.keys():
                 self._last_used = looked
             for name in having:
                 self._having.setdefault(name, []).append(manifest)
-
-    def _newest(self, key: str) -> Iterator[Manifest]:
-        """The manifests that are looked through, the newest first."""
-        looked = 0
-        for n in reversed(self._store.attempts(AREA, key)):
-            uri = layout.attempt(AREA, key, n)
-            if self._store.exists(layout.tombstone(uri)) or not self._store.claim(uri):
-                continue
-            with contextlib.suppress(FileNotFoundError, CorruptError):
-                manifest = self._store.manifest(uri)
-                yield manifest
-                looked += 1
-            if looked == MOST:
-                return
 
     def fetch(self, folder: Path) -> None:
         """Copy the groups of the request's files, and the parts of files that are in none of them."""

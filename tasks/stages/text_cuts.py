@@ -18,8 +18,8 @@ from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
 from data_contracts.text_cuts import TextCuts
 from data_contracts.yaml_document import dotted
 from infra.sources.token_cuts import cut_name
-from infra.store import Writer, layout
-from infra.store.attempts import seal_attempt
+from infra.store import Writer
+from infra.store.attempts import newest_sealed, seal_attempt
 from tasks.run.run import Run
 from tasks.run.spec_check import named_tokenizers
 from tasks.stages.placement import run_here
@@ -87,21 +87,15 @@ def _cuts(run: Run, pieces: PiecesSpec, files: list[SourceFile], sources: Sequen
 
 def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
     """The cuts of these documents that the store has; what is damaged, gone or another user's alone is made again."""
-    store, wanted, looked = run.store, set(names), 0
-    known: dict[str, str] = {}
-    for n in reversed(store.attempts(AREA, key)):
-        uri = layout.attempt(AREA, key, n)
-        if looked == MOST or not wanted:
-            break
-        if store.exists(layout.tombstone(uri)) or not store.claim(uri):
-            continue
+    wanted, known = set(names), dict[str, str]()
+    for manifest in newest_sealed(run.store, AREA, key, MOST):
         with contextlib.suppress(FileNotFoundError, CorruptError, UsageError):
-            manifest = store.manifest(uri)
             for file in manifest.file_at:
-                documents = store.read_sealed_as(manifest, file, TextCuts.from_json).documents
+                documents = run.store.read_sealed_as(manifest, file, TextCuts.from_json).documents
                 known |= {name: documents[name] for name in wanted & documents.keys()}
                 wanted -= documents.keys()
-            looked += 1
+        if not wanted:
+            break
     return known
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from data_contracts.errors import CorruptError
 from data_contracts.handoffs import Ref
-from infra.store import Store
-from infra.store.attempts import TRIES, seal_attempt
+from infra.store import Store, layout
+from infra.store.attempts import TRIES, newest_sealed, seal_attempt
 from infra.store.writer import Writer
 
 
@@ -89,3 +89,15 @@ def test_it_ends_where_each_attempt_holds_other_content(store: Store) -> None:
     with pytest.raises(CorruptError, match=f"contracts/k-{TRIES - 1}/a exists already with other bytes"):
         seal_attempt(store, "contracts", "k", fill)
     assert met == [f"contracts/k-{n}" for n in range(TRIES)]
+
+
+def test_the_newest_sealed_attempts_are_found_without_deleted_unsealed_and_damaged_ones(store: Store) -> None:
+    for number in range(6):
+        seal_attempt(store, "contracts", "k", filling({"a": f"{number}".encode()}))
+    store.writer("contracts/k-6").put("a", b"not sealed")
+    store.create(layout.tombstone("contracts/k-5"), b"{}")
+    store.forget(layout.manifest("contracts/k-4"))
+    store.create(layout.manifest("contracts/k-4"), b"{}")
+    for most, found in ((1, [3]), (3, [3, 2, 1]), (9, [3, 2, 1, 0])):
+        uris = [manifest.uri for manifest in newest_sealed(store, "contracts", "k", most)]
+        assert uris == [f"contracts/k-{number}" for number in found]
