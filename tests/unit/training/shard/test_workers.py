@@ -19,8 +19,16 @@ from training.shard.workers import Workers
 ROOT = Path(__file__).parents[4]
 
 
-def slow_first(item: int) -> tuple[int, int]:
-    time.sleep(0.3 if item == 0 else 0)
+def first_waits(others: Path, item: int) -> tuple[int, int]:
+    """The item and the process that had it; the first ends after another, which leaves the file `others`."""
+    if item:
+        others.touch()
+    while not others.exists():
+        time.sleep(0.01)
+    return item, os.getpid()
+
+
+def done_by(item: int) -> tuple[int, int]:
     return item, os.getpid()
 
 
@@ -39,9 +47,9 @@ def add(more: int, item: int) -> int:
     return item + more
 
 
-def test_results_come_in_the_items_order_from_other_processes():
+def test_results_come_in_the_items_order_from_other_processes(tmp_path: Path) -> None:
     with Workers(2) as workers:
-        found = list(workers.map(slow_first, iter(range(8))))
+        found = list(workers.map(partial(first_waits, tmp_path / "others"), iter(range(8))))
         assert [item for item, _ in found] == list(range(8))
         assert os.getpid() not in {pid for _, pid in found}
         assert len({pid for _, pid in found}) == 2
@@ -52,7 +60,7 @@ def test_results_come_in_the_items_order_from_other_processes():
 @pytest.mark.parametrize(("count", "items", "most"), [(1, [0, 1], None), (3, [0], None), (3, [0, 1], 1)])
 def test_little_work_is_done_here(count, items, most):
     with Workers(count) as workers:
-        assert list(workers.map(slow_first, items, most)) == [(item, os.getpid()) for item in items]
+        assert list(workers.map(done_by, items, most)) == [(item, os.getpid()) for item in items]
 
 
 def test_the_first_items_error_comes_first_as_it_was():
@@ -67,18 +75,21 @@ def test_a_process_that_is_killed_is_said_so():
 
 
 HELD = """
-import time
+import sys, time
+from functools import partial
+from pathlib import Path
 from infra.processes.processes import is_alive
 from training.shard.workers import Workers
-from tests.unit.training.shard.test_workers import slow_first
+from tests.unit.training.shard.test_workers import first_waits
 with Workers(2) as workers:
-    print(*{pid for _, pid in workers.map(slow_first, range(4))}, flush=True)
+    print(*{pid for _, pid in workers.map(partial(first_waits, Path(sys.argv[1])), range(4))}, flush=True)
     time.sleep(60)
 """
 
 
-def test_none_outlives_a_parent_that_is_killed():
-    parent = subprocess.Popen([sys.executable, "-c", HELD], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+def test_none_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HELD, str(tmp_path / "others")]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(pids) == 2
     parent.kill()
