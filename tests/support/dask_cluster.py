@@ -46,10 +46,10 @@ for overrides in sys.argv[3:]:
         # What tasks report reaches the server's list some time after.
         for _ in range(50):
             runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id={"any_": [told["run"]]}))
-            if runs and all(one.state.is_final() for one in runs):
+            if runs and all(one.state and one.state.is_final() for one in runs):
                 break
             time.sleep(0.2)
-    told["pieces"] = {one.name: one.state.name for one in runs if one.name[-1].isdigit()}
+    told["pieces"] = {one.name: one.state.name for one in runs if one.state and one.name[-1].isdigit()}
     print(json.dumps(told))
 """
 

@@ -37,7 +37,7 @@ MISTAKES = {
         "contract: {suite: suite.json}",
         "contract: {suite: suite.json, zzz: 1}",
         "6: contract.zzz: unknown key; contract has arrival, contamination, drift, fail_on, features, parameters, "
-        "predictions, quarantine and suite",
+        "predictions, quarantine, runner and suite",
     ),
     "no version": ("version: 1\n", "", "1: version: is missing; write `version: 1` as the first line"),
     "unknown key at the top": (
