@@ -39,7 +39,8 @@ def test_the_golden_spec_sets_every_field(repository: Path) -> None:
     spec = load_spec(repository / "tests" / "golden" / "spec-v1.yaml")
     # What one entry of a list leaves out, another has; what another field excludes cannot stand beside it.
     excluded = ["spec.contract.contamination.columns", "spec.contract.features", "spec.contract.predictions",
-                "spec.contract.runner", "spec.data.window.column", "spec.mirrors.mlflow.token", "spec.mirrors.openlineage.file",
+                "spec.contract.runner", "spec.data.window.column",
+                "spec.mirrors.mlflow.token", "spec.mirrors.openlineage.file",
                 "spec.promote.canary.min_gain",
                 "spec.shards.split.by", "spec.shards.split.column",
                 "spec.shards.split.fractions", "spec.shards.split.gap", "spec.train.loader.mixture"]  # fmt: skip
