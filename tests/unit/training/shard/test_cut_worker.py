@@ -17,6 +17,7 @@ from data_contracts.pipeline_spec import PiecesSpec, SourceSpec
 from data_contracts.text_cuts import TextCuts
 from infra.sources import resolve_sources
 from infra.sources.token_cuts import cut_name, unpack
+from tests.support.own_modules import own_modules
 from training.shard import cut_worker
 
 CODE = """
@@ -75,12 +76,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("project")
     (folder / "tokenizers_of_a_test.py").write_text(CODE)
     (folder / "raises_on_import_of_a_test.py").write_text("1 / 0\n")
-    path, known = list(sys.path), set(sys.modules)
-    yield folder
-    sys.path[:] = path
-    for name in set(sys.modules) - known:
-        if name.endswith("_of_a_test"):
-            del sys.modules[name]
+    with own_modules():
+        yield folder
 
 
 def request(project: Path, folder: Path, name: str, tokens: int = 2, **init_args: Any) -> CutRequest:

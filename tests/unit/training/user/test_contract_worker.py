@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from data_contracts.handoffs import SourceFile
 from data_contracts.messages.raw_data import ContractOutcome, ContractRequest
 from data_contracts.pipeline_spec import QuarantineSpec, SourceSpec
 from infra.sources import resolve_sources
+from tests.support.own_modules import own_modules
 from training.user.contract_worker import main
 
 CODE = '''
@@ -79,12 +79,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("project")
     (folder / "checks_of_a_test.py").write_text(CODE)
     (folder / "rows.csv").write_text("id,name\n1,a\n2,b\n,c\n4,d\n5,e\n")
-    path, known = list(sys.path), set(sys.modules)
-    yield folder
-    sys.path[:] = path
-    for name in set(sys.modules) - known:
-        if name == "checks_of_a_test":
-            del sys.modules[name]
+    with own_modules():
+        yield folder
 
 
 def asked(project: Path, *entries: dict[str, Any], **more: Any) -> ContractOutcome:
