@@ -6,7 +6,6 @@ all documents of the run that found a new one, so that the next run cuts new doc
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -89,11 +88,13 @@ def _known(run: Run, key: str, names: Iterable[str]) -> dict[str, str]:
     """The cuts of these documents that the store has; what is damaged, gone or another user's alone is made again."""
     wanted, known = set(names), dict[str, str]()
     for manifest in newest_sealed(run.store, AREA, key, MOST):
-        with contextlib.suppress(FileNotFoundError, CorruptError, UsageError):
+        try:
             for file in manifest.file_at:
                 documents = run.store.read_sealed_as(manifest, file, TextCuts.from_json).documents
                 known |= {name: documents[name] for name in wanted & documents.keys()}
                 wanted -= documents.keys()
+        except (FileNotFoundError, CorruptError, UsageError) as error:
+            log.warning("Documents are cut again, because where they were cut before cannot be read: %s", error)
         if not wanted:
             break
     return known

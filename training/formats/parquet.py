@@ -50,33 +50,26 @@ class _Written(io.RawIOBase):
 
 def encode(table: pa.Table) -> Iterator[memoryview]:
     """The bytes of a file with normalised rows; the same rows give the same bytes however they are chunked."""
-    written = _Written()
+    schema = table.schema.remove_metadata()
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    rows, written = _row_group_rows(table), _Written()
     # A page's header has a few bytes, so pieces are joined before they reach Python.
     with pa.output_stream(written, buffer_size=_PIECE_BYTES) as stream:
-        for _ in _row_groups(table, stream):
-            yield from written.taken()
+        # Uncompressed: training waits for reading, and a dictionary pays only where strings repeat.
+        with pq.ParquetWriter(stream, schema, compression="none", use_dictionary=texts or False, version="2.6") as file:
+            for start in range(0, table.num_rows, rows):
+                # Pages of fixed-size binary end where chunks end, so the chunks are joined first.
+                group = table.slice(start, rows).combine_chunks()
+                file.write_table(group.replace_schema_metadata(None), row_group_size=rows)
+                yield from written.taken()
         stream.flush()
         yield from written.taken()
 
 
 def write_shard(table: pa.Table, path: Path) -> None:
     """Write what `encode` gives to a new file."""
-    for _ in _row_groups(table, path):
-        pass
-
-
-def _row_groups(table: pa.Table, where: Path | pa.NativeFile) -> Iterator[None]:
-    """Write a file, a row group at each step."""
-    schema = table.schema.remove_metadata()
-    texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    rows = _row_group_rows(table)
-    # Uncompressed: training waits for reading, and a dictionary pays only where strings repeat.
-    with pq.ParquetWriter(where, schema, compression="none", use_dictionary=texts or False, version="2.6") as writer:
-        for start in range(0, table.num_rows, rows):
-            # Pages of fixed-size binary end where chunks end, so the chunks are joined first.
-            group = table.slice(start, rows).combine_chunks()
-            writer.write_table(group.replace_schema_metadata(None), row_group_size=rows)
-            yield
+    with path.open("wb") as file:
+        file.writelines(encode(table))
 
 
 def _row_group_rows(table: pa.Table) -> int:

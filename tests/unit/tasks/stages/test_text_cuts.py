@@ -117,7 +117,9 @@ def test_contract_and_shards_see_the_same_pieces(project: Project) -> None:
     assert shard.find_dataset(project.run()) == dataset
 
 
-def test_new_documents_are_cut_alone_and_damage_is_cut_again(project: Project) -> None:
+def test_new_documents_are_cut_alone_and_damage_is_told_and_cut_again(
+    project: Project, caplog: pytest.LogCaptureFixture
+) -> None:
     first = project.run()
     files = text_cuts.cut_files(first, first.resolved.files, first.spec.data.source)
     (project.folder / "corpus" / "new.txt").write_text("x y z")
@@ -132,6 +134,7 @@ def test_new_documents_are_cut_alone_and_damage_is_cut_again(project: Project) -
         overwrite(path, b"{}")
     assert text_cuts.cut_files(again, again.resolved.files, again.spec.data.source) == more
     assert len(project.cut) == 3
+    assert "Documents are cut again, because where they were cut before cannot be read" in caplog.text
 
 
 def test_cuts_that_one_file_cannot_hold_are_kept_in_several(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
