@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from data_contracts.handoffs import HandOff
 from data_contracts.profile.record import Profile
 
@@ -23,6 +25,6 @@ class FilePart(HandOff):
     text_from: dict[str, int]
     row_groups: list[tuple[int, int]]
     schema_of_all: str
-    rows: int
+    rows: int = Field(ge=0)
     values: dict[str, int | float | None]
     profile: Profile

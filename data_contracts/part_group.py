@@ -6,6 +6,9 @@ Files are grouped by the names of their parts alone. So a file that comes or goe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from data_contracts.canonical import digest
 from data_contracts.file_part import FilePart
@@ -46,9 +49,17 @@ class PartGroup(HandOff):
     schemas: list[str]
     files: list[GroupedFile]
     schema_of_all: str
-    rows: int
+    rows: int = Field(ge=0)
     values: dict[str, list[Value]]
     profile: Profile
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not all(0 <= one.schema_at < len(self.schemas) for one in self.files):
+            raise ValueError("a file has none of the group's schemas")
+        if not all(len(every) == len(self.files) for every in self.values.values()):
+            raise ValueError("a measure does not have one value for each file")
+        return self
 
 
 def cut(names: Sequence[str]) -> Iterator[tuple[range, str | None]]:

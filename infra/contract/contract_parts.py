@@ -62,7 +62,7 @@ class FileParts:
         self._unmeasured: set[str] = set()
         new: list[SourceFile] = []
         for positions, name in self._groups:
-            group = self._stored(PartGroup, name)
+            group = self._group(positions, name)
             if group is not None:
                 for at, one in zip(positions, group.files, strict=True):
                     self._remember(at, group.schemas[one.schema_at], one)
@@ -77,6 +77,11 @@ class FileParts:
             sources = request.sources
             for file, facts in zip(new, facts_elsewhere(cluster, sources, Path(request.root), new), strict=True):
                 remember_facts(file, sources, facts)
+
+    def _group(self, positions: range, name: str | None, seen: str | None = None) -> PartGroup | None:
+        """The group of the files at these positions, as `_stored`."""
+        group = self._stored(PartGroup, name, seen)
+        return group if group is not None and len(group.files) == len(positions) else None
 
     def _stored(self, kind: type[P], name: str | None, seen: str | None = None) -> P | None:
         """A part or group that is known or new, under this schema of all files if one is given; else None."""
@@ -111,7 +116,7 @@ class FileParts:
         measures = FileMeasures(request.sources, Path(request.root), request.sensitive, wanted, schema, seen)
         total, new = PartSum(), self._measured_elsewhere(measures)
         for positions, name in self._groups:
-            group = self._stored(PartGroup, name, seen)
+            group = self._group(positions, name, seen)
             if group is not None:
                 total.add(group)
                 continue
@@ -155,7 +160,7 @@ class FileParts:
             return 0
         have: set[str] = set()
         for positions, name in self._groups:
-            if self._stored(PartGroup, name, wanted.schema_digest) is not None:
+            if self._group(positions, name, wanted.schema_digest) is not None:
                 have.update(self._names[at] for at in positions)
         new = {
             name: at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,10 @@ def test_no_part_holds_a_sensitive_value(tmp_path: Path, monkeypatch: pytest.Mon
         assert next(one for one in part.profile.columns if one.name == "x").minimum is None
 
 
-@pytest.mark.parametrize("change", [{"own": "zz"}, {"own": "00" * 40}, {"rows": None}, {"profile": {}}])
+@pytest.mark.parametrize(
+    "change",
+    [{"own": "zz"}, {"own": "00" * 40}, {"rows": None}, {"rows": -5}, {"profile": {}}],
+)
 def test_what_cannot_be_read_as_a_part_is_measured_again(tmp_path: Path, change: dict[str, Any]) -> None:
     draw = np.random.default_rng(1)
     files = [written(tmp_path, number, 20, draw) for number in range(2)]
@@ -222,4 +226,31 @@ def test_what_cannot_be_read_as_a_part_is_measured_again(tmp_path: Path, change:
     found = outcome(asked, parts)
     for path in (parts / KNOWN).iterdir():
         path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert outcome(asked, parts) == found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda group: group["files"].pop(),
+        lambda group: [group["files"].pop(), *(every.pop() for every in group["values"].values())],
+        lambda group: group["files"][0].update(schema_at=9),
+        lambda group: group.update(rows=-5),
+    ],
+    ids=["fewer-files", "fewer-files-and-values", "no-such-schema", "negative-rows"],
+)
+def test_a_group_that_does_not_fit_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], object]
+) -> None:
+    monkeypatch.setattr(part_group, "LARGEST", 2)
+    draw = np.random.default_rng(1)
+    files = [written(tmp_path, number, 20, draw) for number in range(2)]
+    suite = load_suite({"expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}]},
+                       tmp_path)  # fmt: skip
+    asked, parts = request(tmp_path, files, suite, []), tmp_path / "parts"
+    found = outcome(asked, parts)
+    [path] = (parts / KNOWN).glob("group-*")
+    group = json.loads(path.read_text())
+    change(group)
+    path.write_text(json.dumps(group))
     assert outcome(asked, parts) == found
