@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -32,3 +33,9 @@ class DaskRunner(Section):
 
 
 Runner = Literal["local"] | DaskRunner
+
+
+def run_locally(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain data of a spec, with `local` as the runner of each section that has one."""
+    sections = {name: {**spec[name], "runner": "local"} for name in ("contract", "shards") if spec.get(name)}
+    return {**spec, **sections}

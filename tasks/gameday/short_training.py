@@ -9,6 +9,7 @@ from typing import Any
 
 from data_contracts.handoffs import Checkpoint
 from data_contracts.messages.faults import PlannedFault
+from data_contracts.pipeline_spec.runner import run_locally
 from tasks.gameday.faults import EVERY_STEPS, STEPS
 from tasks.run.options import RunOptions
 from tasks.run.run import open_run
@@ -50,7 +51,8 @@ def train_once(
     """
     options = RunOptions(window=window, fresh=fresh)
     run = open_run(spec, overrides=overrides, store_uri=store, options=options, recorded=False, remembered=False)
-    resolved = run.resolved.model_copy(update={"lightning": shortened(run.resolved.lightning)})
-    run = replace(run, resolved=resolved)
+    # What conducts a game day is no flow run of Prefect's tasks, which a Dask cluster would need.
+    changes = {"lightning": shortened(run.resolved.lightning), "spec": run_locally(run.resolved.spec)}
+    run = replace(run, resolved=run.resolved.model_copy(update=changes))
     stage = replace(train, make=partial(run_training, fault=fault))
     return stage(run, shard(run, validate(run)))

@@ -10,11 +10,11 @@ import json
 import logging
 import sys
 from pathlib import Path
-from typing import Any
 
 from data_contracts.errors import TrainwrightError
 from data_contracts.handoffs import Checkpoint, ContractReport, Dataset, Evaluation, Record, Ref
 from data_contracts.messages.children import StoreAddress
+from data_contracts.pipeline_spec.runner import run_locally
 from data_contracts.quoting import type_and_text
 from data_contracts.resolved import Resolved
 from infra.audit import actor, now
@@ -99,12 +99,9 @@ def remake(request: RemakeRequest, folder: Path) -> Made:
 
 def inputs_here(resolved: Resolved, store: Store) -> Resolved:
     """A run's inputs for an empty store on this machine: all work is done here, and there is no champion."""
-    spec: dict[str, Any] = {**resolved.spec, "store": {"uri": store.uri}}
+    spec = {**run_locally(resolved.spec), "store": {"uri": store.uri}}
     for section in ("train", "verify", "evaluate"):
         spec[section] = {**spec[section], "launcher": "local", "pool": None}
-    for section in ("contract", "shards"):
-        if spec.get(section):
-            spec[section] = {**spec[section], "runner": "local"}
     changes = {"run_id": new_run_id(), "spec": spec, "store": store.uri, "champion": None, "fresh": False}
     changes |= {"actor": actor(), "trigger": "cli", "started": now()}
     return resolved.model_copy(update=changes)

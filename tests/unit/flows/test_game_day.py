@@ -22,7 +22,7 @@ from tasks.gameday import short_training
 from tasks.gameday.faults import chosen
 from tasks.gameday.outcome import Outcome, not_injected
 from tasks.gameday.short_training import STEPS, own_overrides, shortened, train_once
-from tasks.run.run import open_run
+from tasks.run.run import Run, open_run
 from tests.support.tiny import SPEC, write_project
 
 
@@ -104,3 +104,22 @@ def test_no_later_command_looks_for_the_store_of_a_game_day(tmp_path: Path, monk
     assert ((tmp_path / "own" / "store.json").exists(), known_stores()) == (True, [])
     open_run(spec, store_uri=str(tmp_path / "mine"), recorded=False)
     assert [entry["uri"] for entry in known_stores()] == [str(tmp_path / "mine")]
+
+
+def test_the_rows_of_a_game_day_are_read_here_although_the_spec_names_a_dask_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Opened(Exception):
+        """The run was opened."""
+
+    def opened(run: Run) -> None:
+        raise Opened(run.spec.contract.runner, run.spec.shards.runner)  # type: ignore[union-attr]
+
+    monkeypatch.setenv("TRAINWRIGHT_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(short_training, "validate", opened)
+    runner = {"dask": "tcp://scheduler:8786", "scratch": str(tmp_path)}
+    changes = {name: {**SPEC[name], "runner": runner} for name in ("contract", "shards")}
+    spec = write_project(tmp_path / "tiny", changes)
+    with pytest.raises(Opened) as caught:
+        train_once(str(spec), own_overrides("tiny"), None, str(tmp_path / "own"), None, fresh=True)
+    assert caught.value.args == ("local", "local")
