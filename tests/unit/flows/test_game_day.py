@@ -29,12 +29,17 @@ from tests.support.tiny import SPEC, write_project
 def test_what_is_not_begun_within_the_time_is_not_tried_and_what_was_begun_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "waits.py").write_text("import time\ntime.sleep(600)\n")
+    begun = tmp_path / "begun"
+    (tmp_path / "waits.py").write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     started: list[TiedProcess] = []
 
     def start(self: Any, answer: Path, printed: Path, **_: Any) -> TiedProcess:
         started.append(TiedProcess("waits", mark=self._mark, output=answer, log=printed))
+        # Python that is interrupted while it starts ends with exit code 1.
+        while not begun.exists():
+            assert started[0].exit_code is None, printed.read_text()
+            time.sleep(0.01)
         return started[0]
 
     monkeypatch.setattr(game_day._Training, "_start", start)

@@ -334,7 +334,8 @@ def test_a_killed_command_continues_and_two_at_once_are_refused(
     first = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 240
     while not list(folder.glob("part-*")) and first.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
+        time.sleep(0.001)
+    first.send_signal(signal.SIGSTOP)  # else it could write all parts before it is killed
     assert first.poll() is None
     monkeypatch.setattr(draft, "WAIT_S", 0.2)
     with pytest.raises(TrainwrightError, match="Another process is writing"):
