@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
@@ -335,13 +337,18 @@ def test_a_killed_command_continues_and_two_at_once_are_refused(
     deadline = time.monotonic() + 240
     while not list(folder.glob("part-*")) and first.poll() is None and time.monotonic() < deadline:
         time.sleep(0.001)
-    first.send_signal(signal.SIGSTOP)  # else it could write all parts before it is killed
     assert first.poll() is None
+    writers = psutil.Process(first.pid).children(recursive=True)
+    for process in writers:  # else they could write all parts before they notice that their parent was killed
+        process.suspend()
     monkeypatch.setattr(draft, "WAIT_S", 0.2)
     with pytest.raises(TrainwrightError, match="Another process is writing"):
         draft.Draft(out, {})
     first.send_signal(signal.SIGKILL)
     first.wait()
+    for process in writers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
     done = trainwright(*words, out, *options)
     assert done.returncode == 0, done.stderr
     told = answer(done)
