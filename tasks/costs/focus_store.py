@@ -15,10 +15,12 @@ from data_contracts.resources import NOTHING
 from data_contracts.times import month_of
 from data_contracts.usage import ExecutionUsage
 from tasks.costs.charges import DAY_US, Charge, by_day, charges
-from tasks.costs.focus import ALWAYS, Row, Version, columns, in_period, number, of_run, priced
+from tasks.costs.focus import ALWAYS, US, Row, Version, columns, in_period, number, of_run, priced
 from tasks.costs.resource_shares import MICRO
 
 _GB = Decimal(10**9)
+# A service has one category, so the store is a service of its own.
+STORE = f"{US} Store"
 Charged = tuple[ExecutionUsage, Charge]
 
 
@@ -152,6 +154,7 @@ def _row(
         "RegionId": rates.region or None,
         "RegionName": rates.region or None,
         "ServiceCategory": "Storage",
+        "ServiceName": STORE,
         "ServiceSubcategory": "Other (Storage)",
         "SkuId": meter.sku,
         "SkuMeter": meter.name,

@@ -77,8 +77,11 @@ def check_row(row: dict[str, Any], version: Any) -> None:
 
 
 def check_prices(made: list[dict[str, Any]]) -> None:
-    """The rules about rows beside each other: a price belongs to one SKU, and a SKU has one meter."""
-    for whole, part in (("SkuPriceId", "SkuId"), ("SkuId", "SkuMeter"), ("SkuId", "PricingUnit")):
+    """The rules about rows beside each other: a price belongs to one SKU, a SKU has one meter, a service one category."""
+    for whole, part in (
+        ("SkuPriceId", "SkuId"), ("SkuId", "SkuMeter"), ("SkuId", "PricingUnit"),
+        ("ServiceName", "ServiceCategory"), ("ServiceName", "ServiceSubcategory"),
+    ):  # fmt: skip
         pairs = {(row[whole], row[part]) for row in made}
         assert len(pairs) == len({row[whole] for row in made}), (whole, part)
 
