@@ -40,8 +40,7 @@ def budget(arguments: argparse.Namespace) -> Answer:
             lines += [f"{store.uri}: {_of(version)}", table(_HEAD, [_row(one) for one in found], _HEAD[3:7])]
             lines += [f"{name}: … and {count} earlier runs (all of them with --json)" for name, count in more.items()]
             lines.append("")
-        about = None if version is None else _json(version)
-        value.append({"store": store.uri, "edition": about, "budgets": [one.to_json() for one in found]})
+        value.append({"store": store.uri, **_in_force(version), "budgets": [one.to_json() for one in found]})
     nothing = "No budget is set; `trainwright budget apply FILE` sets them."
     return Answer("\n".join(lines).rstrip() or nothing, {"month": wanted, "stores": value})
 
@@ -61,7 +60,7 @@ def policy(arguments: argparse.Namespace) -> Answer:
             tags = Policy.model_validate(version.content).tags
             rows = [[name, allowed if allowed == "any" else ", ".join(allowed)] for name, allowed in tags.items()]
             lines += [f"{store.uri}: {_of(version)}", table(["tag", "values"], rows), ""]
-        value.append({"store": store.uri, "edition": None if version is None else _json(version)})
+        value.append({"store": store.uri, **_in_force(version)})
     nothing = "No policy is set; `trainwright policy apply FILE` sets one."
     return Answer("\n".join(lines).rstrip() or nothing, {"stores": value})
 
@@ -112,6 +111,12 @@ def _of(version: RulesVersion) -> str:
     checked = "signed" if configured_key() is not None else "with a signature that is not checked here, without the key"
     signed = f", {checked}" if version.signature is not None else ""
     return f"version {version.n} of the {kind}, applied by {version.by} at {version.at[:16]} UTC{signed}"
+
+
+def _in_force(version: RulesVersion | None) -> dict[str, Any]:
+    """The version that holds, also under the key that it had in earlier releases."""
+    value = None if version is None else _json(version)
+    return {"version": value, "edition": value}
 
 
 def _json(version: RulesVersion) -> dict[str, Any]:

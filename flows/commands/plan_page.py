@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from flows.commands.tables import table
 from infra.quantities import SECONDS, in_words, size
 from tasks.costs.resource_costs import JOULES_PER_KWH
@@ -41,7 +43,7 @@ def _time(found: Estimate) -> list[str]:
         missing = [one.stage for one in found.stages if one.time is None]
         lines.append(f"  The time of the whole run is unknown, because that of {_listed(missing)} is unknown.")
     else:
-        ready = "" if found.ready_at is None else f": ready at {found.ready_at:%Y-%m-%d %H:%M} UTC if it starts now"
+        ready = "" if found.ready_at is None else f": ready at {_moment(found.ready_at)}"
         whole = f"{in_words(found.whole.expected, SECONDS)}{_in_brackets(_range(found.whole))}"
         lines.append(f"  In all {whole}{ready}. Cost: {_whole_cost(found)}.")
     if found.energy is not None and (found.energy.known or found.energy.unmetered):
@@ -50,6 +52,10 @@ def _time(found: Estimate) -> list[str]:
         runs, records = ("run is", "its") if found.unreadable == 1 else ("runs are", "their")
         lines.append(f"  {found.unreadable} earlier {runs} left out: {records} records are damaged.")
     return lines
+
+
+def _moment(ready: datetime) -> str:
+    return f"{ready:%Y-%m-%d %H:%M} UTC if it starts now"
 
 
 def _figures(one: StageEstimate) -> tuple[str, str, str]:
@@ -126,16 +132,17 @@ def _machines(found: Estimate) -> list[str]:
     said = table(head, [_offer(one) for one in found.offers], ("memory", "an hour", "training", "cost"))
     lines += [f"  {line}" for line in said.splitlines()]
     lines.append(f"  {found.verdict}")
+    if found.offers and (ready := found.ready_on(found.offers[0])) is not None:
+        lines.append(f"  On {found.offers[0].nodes} × {found.offers[0].place} the run is ready at {_moment(ready)}.")
     return [*lines, *([f"  Interruptions of spot nodes: {found.spot_source}."] if found.spot_source else [])]
 
 
 def _offer(one: Offer) -> tuple[str, ...]:
-    name = f"{one.machine}{' (spot)' if one.term == 'spot' else ''}"
     time = "unknown" if one.time_s is None else in_words(one.time_s, SECONDS)
     if one.term == "spot" and one.interruptions is not None:
         time += f", {one.interruptions:.2g} interruptions"
     return (
-        name,
+        one.place,
         f"{one.nodes} × {one.devices}",
         one.strategy,
         f"{size(one.per_device_bytes)} of {size(one.memory_bytes)}",

@@ -87,6 +87,15 @@ class Estimate:
             return None if self.whole is None else self.now + timedelta(seconds=self.whole.expected)
         return None
 
+    def ready_on(self, offer: Offer) -> datetime | None:
+        """When the result would be there if the run began now and trained there; None as in `ready_at`."""
+        others = [one.time for one in self.stages if one.stage != TRAIN]
+        if offer.time_s is None or None in others:
+            return None
+        with contextlib.suppress(OverflowError):
+            return self.now + timedelta(seconds=offer.time_s + sum(one.expected for one in others if one is not None))
+        return None
+
     def to_json(self) -> dict[str, Any]:
         """For a program; what is unknown is null."""
         amounts = self.amounts
@@ -100,7 +109,7 @@ class Estimate:
             },
             "stages": [one.to_json() for one in self.stages],
             "time": None if self.whole is None else self.whole.to_json("run_s"),
-            "ready_at": None if self.ready_at is None else self.ready_at.isoformat(timespec="seconds"),
+            "ready_at": _iso(self.ready_at),
             "amounts": None
             if amounts is None
             else {
@@ -108,11 +117,15 @@ class Estimate:
                 for currency, span in amounts.items()
             },
             "energy": None if self.energy is None else self.energy.to_json(),
-            "offers": [one.to_json() for one in self.offers],
+            "offers": [{**one.to_json(), "ready_at": _iso(self.ready_on(one))} for one in self.offers],
             "cheapest": self.verdict,
             "spot_source": self.spot_source,
             "unreadable_runs": self.unreadable,
         }
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="seconds")
 
 
 def estimate(run: Run, ahead: Sequence[str]) -> Estimate | None:
@@ -215,8 +228,8 @@ def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tu
         times = {name: span.expected for name, span in spans.items() if span is not None}
         return time_by_speeds(times, speeds, machine)
 
-    def spot(machine: Machine, seconds: float) -> SpotInterruptions:
-        found = _interruptions(run, past, machine, seconds, samples)
+    def spot(machine: Machine, region: str, seconds: float) -> SpotInterruptions:
+        found = _interruptions(run, past, (machine, region), seconds, samples)
         sources.add(found.source)
         return found
 
@@ -231,8 +244,11 @@ def _offers(run: Run, sizes: ModuleSizes, past: Past, samples: int | None) -> tu
     return listed, "; ".join(sorted(sources))
 
 
-def _interruptions(run: Run, past: Past, machine: Machine, time_s: float, samples: int | None) -> SpotInterruptions:
-    """How often a spot node is taken away, by the book and by the pipeline's runs on spot nodes."""
+def _interruptions(
+    run: Run, past: Past, place: tuple[Machine, str], time_s: float, samples: int | None
+) -> SpotInterruptions:
+    """How often a spot node of a machine in a region is taken away, by the book and by the runs on spot nodes."""
+    machine, region = place
     own, auto = run.spec.train.checkpoint, run.resolved.checkpoint
     every_s = own.every_s if auto is None else auto.every_s
     known = [float(every_s)] if isinstance(every_s, int | float) else []
@@ -241,7 +257,7 @@ def _interruptions(run: Run, past: Past, machine: Machine, time_s: float, sample
     # No interruption costs more than what was done.
     between_s = min([*(known or [CHECKPOINT_S]), time_s])
     lost_s = between_s / 2 + (max(past.start_s) if past.start_s else 0.0)
-    price = price_on(machine.prices, run.resolved.started[:10], term="spot")
+    price = price_on(machine.prices, run.resolved.started[:10], region, "spot")
     stated = None if price is None else price.interruptions_per_hour
     rate, source = spot_rate(past.interruptions, past.spot_s / 3600, stated)
     return SpotInterruptions(rate, lost_s, source)

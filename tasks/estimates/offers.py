@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from data_contracts.price_book import Term
+from data_contracts.price_book import MachinePrice, Term, price_on
 from infra.machine.machines import Machine
 from tasks.estimates.memory import MemoryNeed
 
 MOST_OFFERS = 8
 # Without a rate in the price book, fewer node-hours on spot nodes than these say nothing.
 ENOUGH_H = 24.0
-_TERMS: tuple[Term, ...] = ("on-demand", "spot")
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,7 @@ class Offer:
         per_hour: of all nodes, in `currency`.
         time_s: of the training; None if it is unknown. With interruptions, if they are known.
         interruptions: expected during the training; None if unknown, and 0 on demand.
+        region: where the price holds; "": everywhere.
     """
 
     machine: str
@@ -38,6 +38,13 @@ class Offer:
     currency: str
     time_s: float | None = None
     interruptions: float | None = 0.0
+    region: str = ""
+
+    @property
+    def place(self) -> str:
+        """The machine, with its term and region if the price is not on demand and for everywhere."""
+        words = [word for word in ("spot" if self.term == "spot" else "", self.region) if word]
+        return f"{self.machine} ({', '.join(words)})" if words else self.machine
 
     @property
     def amount(self) -> float | None:
@@ -102,7 +109,7 @@ def offers(
     layouts: Callable[[int], Iterable[tuple[int, int]]],
     needs: Callable[[int, int], Sequence[MemoryNeed]],
     time_s: Callable[[str, int], float | None],
-    spot: Callable[[Machine, float], SpotInterruptions],
+    spot: Callable[[Machine, str, float], SpotInterruptions],
 ) -> list[Offer]:
     """Every offer of machines whose memory and price the book knows, by currency; the cheapest first, unknown last.
 
@@ -110,29 +117,26 @@ def offers(
         layouts: devices of a node → the nodes and devices to look at.
         needs: nodes and devices → what strategies need there.
         time_s: machine and ranks → how long the training takes, without interruptions.
-        spot: machine and that time → how often its spot nodes are taken away.
+        spot: machine, region and that time → how often its spot nodes are taken away.
     """
     found: list[Offer] = []
     for machine in machines:
         if not machine.memory_bytes or not machine.devices:
             continue
-        for term in _TERMS:
-            price = machine.price(day, term=term)
-            if price.per_hour is None:
-                continue
+        for price in _prices(machine, day):
             for nodes, devices in layouts(machine.devices):
                 need = next((one for one in needs(nodes, devices) if one.fits(machine.memory_bytes)), None)
                 if need is None:
                     continue
-                seconds, breaks = time_s(machine.name, nodes * devices), 0.0 if term == "on-demand" else None
-                if term == "spot" and seconds is not None:
-                    seconds, breaks = with_interruptions(seconds, nodes, spot(machine, seconds))
+                seconds, breaks = time_s(machine.name, nodes * devices), 0.0 if price.term == "on-demand" else None
+                if price.term == "spot" and seconds is not None:
+                    seconds, breaks = with_interruptions(seconds, nodes, spot(machine, price.region, seconds))
                 found.append(
                     Offer(
                         machine=machine.name,
                         nodes=nodes,
                         devices=devices,
-                        term=term,
+                        term=price.term,
                         strategy=need.strategy,
                         per_device_bytes=need.bytes,
                         memory_bytes=machine.memory_bytes,
@@ -140,10 +144,19 @@ def offers(
                         currency=price.currency,
                         time_s=seconds,
                         interruptions=breaks,
+                        region=price.region,
                     )
                 )
     # Some spot nodes are taken away so often that it would never end.
     return sorted((one for one in found if one.time_s != float("inf")), key=_order)
+
+
+def _prices(machine: Machine, day: str) -> Iterator[MachinePrice]:
+    """The prices of a machine that hold on a day: one for each term and region."""
+    for term, region in sorted({(one.term, one.region) for one in machine.prices}):
+        price = price_on(machine.prices, day, region, term)
+        if price is not None and price.region == region:
+            yield price
 
 
 def shortlist(found: Sequence[Offer]) -> list[Offer]:
@@ -179,7 +192,7 @@ def verdict(found: Sequence[Offer]) -> str:
 
 def _of_currency(found: Sequence[Offer]) -> str:
     cheapest = found[0]
-    place = f"{cheapest.nodes} × {cheapest.machine}{' (spot)' if cheapest.term == 'spot' else ''}"
+    place = f"{cheapest.nodes} × {cheapest.place}"
     alone = next((one for one in found if one.nodes * one.devices == 1), None)
     if cheapest.amount is None:
         sentence = (
@@ -192,7 +205,7 @@ def _of_currency(found: Sequence[Offer]) -> str:
         return sentence
     if alone is cheapest:
         return f"{sentence} Do not distribute: one device is the cheapest."
-    return f"{sentence} One device ({alone.machine}) would take {_hours(alone)} and cost {_money(alone)}."
+    return f"{sentence} One device on {alone.place} would take {_hours(alone)} and cost {_money(alone)}."
 
 
 def time_by_speeds(times: Mapping[str, float], speeds: Mapping[str, float], machine: str) -> float | None:

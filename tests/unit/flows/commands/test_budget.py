@@ -93,7 +93,8 @@ def test_budgets_are_applied_shown_and_raised(store: Store, tmp_path: Path, caps
     written(tmp_path, f"sales: {MONEY.replace('500', '600')}")
     said(capsys, "budget", "apply", file, "--store", store.uri)
     value = json.loads(said(capsys, "budget", "--store", store.uri, "--json"))["stores"][0]
-    assert (value["edition"]["n"], value["edition"]["by"]) == (1, "ada")
+    assert (value["version"]["n"], value["version"]["by"]) == (1, "ada")
+    assert value["edition"] == value["version"], "the key of earlier releases"
     [sales_now] = value["budgets"]
     # Nobody carries out the run that reserved, so it is settled, with what it held.
     assert (sales_now["spent"], sales_now["reserved"], sales_now["left"]) == (25.0, 0.0, 575.0)

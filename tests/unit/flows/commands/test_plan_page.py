@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 25, 22, 0, tzinfo=UTC)
 NEEDS = [MemoryNeed("ddp", 2, 4, 16, 2**30), MemoryNeed("fsdp", 2, 4, 16, 2**29)]
 OFFER = Offer("gpu", 1, 4, "on-demand", "ddp", 2**30, 2**34, 36.0, "USD", 3600.0, 0.0)
 MEASURED = Energy(Span(3.6e6, 1.8e6, 7.2e6), Span(400, 200, 800), measured=True)
-SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, 0.25)
+SPOT = Offer("gpu", 1, 4, "spot", "ddp", 2**30, 2**34, 9.0, "USD", 3960.0, 0.25, "eu")
 
 KNOWN = Estimate(
     now=NOW,
@@ -54,10 +54,11 @@ time and cost
   Energy: 1 kWh (0.5 to 2 kWh), measured by earlier runs. Carbon: 400 g CO2e at the stated intensity of the region.
 
 machines of the price book on which the training fits
-  machine     nodes × devices  strategy               memory    an hour                   training       cost
-  gpu (spot)  1 × 4            ddp       1.0 GiB of 16.0 GiB   9.00 USD  1.1 h, 0.25 interruptions   9.90 USD
-  gpu         1 × 4            ddp       1.0 GiB of 16.0 GiB  36.00 USD                        1 h  36.00 USD
+  machine         nodes × devices  strategy               memory    an hour                   training       cost
+  gpu (spot, eu)  1 × 4            ddp       1.0 GiB of 16.0 GiB   9.00 USD  1.1 h, 0.25 interruptions   9.90 USD
+  gpu             1 × 4            ddp       1.0 GiB of 16.0 GiB  36.00 USD                        1 h  36.00 USD
   The cheapest is …
+  On 1 × gpu (spot, eu) the run is ready at 2026-11-25 23:07 UTC if it starts now.
   Interruptions of spot nodes: the price book."""
     )
 

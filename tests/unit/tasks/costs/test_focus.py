@@ -77,7 +77,7 @@ def check_row(row: dict[str, Any], version: Any) -> None:
 
 
 def check_prices(made: list[dict[str, Any]]) -> None:
-    """The rules about rows beside each other: a price belongs to one SKU, a SKU has one meter, a service one category."""
+    """The rules about rows beside each other: a price has one SKU, a SKU one meter, a service one category."""
     for whole, part in (
         ("SkuPriceId", "SkuId"), ("SkuId", "SkuMeter"), ("SkuId", "PricingUnit"),
         ("ServiceName", "ServiceCategory"), ("ServiceName", "ServiceSubcategory"),

@@ -86,7 +86,7 @@ def test_without_an_earlier_run_nothing_is_guessed(golden: Path, asked: list[Any
     assert found is not None
     assert (found.whole, found.amounts, found.ready_at) == (None, None, None)
     assert found.recommendation.startswith("single fits on 1 × here with ")
-    assert found.verdict.startswith("The cheapest that fits is 1 × aws-g5.xlarge at 1.006 USD an hour; how long it ")
+    assert found.verdict.startswith("The cheapest that fits is 1 × aws-g5.xlarge (us-east-1) at 1.006 USD an hour; ")
     [(dataset, rows)] = asked
     assert (dataset.rows("train"), 32 in rows) == (492, True)
 
@@ -119,6 +119,11 @@ def test_times_and_costs_from_an_earlier_run(golden: Path, asked: list[Any], mon
         "the price book",
     )
     assert found.ready_at is not None
+    ready = found.ready_on(spot)
+    assert ready is not None
+    assert round((ready - found.now).total_seconds()) == 30 + 10 + 1 + 4, "the other stages take as long as they did"
+    listed = {(one["machine"], one["term"]): one["ready_at"] for one in found.to_json()["offers"]}
+    assert listed["twice", "spot"] == ready.isoformat(timespec="seconds")
 
 
 def test_json_has_units_and_null_for_the_unknown(golden: Path, asked: list[Any]) -> None:
@@ -156,5 +161,5 @@ def test_an_interruption_costs_half_an_interval(golden: Path, overrides: list[st
         {"date": day, "currency": "USD", "per_hour": 1, "term": "spot", "interruptions_per_hour": n} for day, n in dated
     ]
     known = Machine(name="m", prices=tuple(MachinePrice.model_validate(one) for one in prices))
-    found = module._interruptions(run, Past(), known, 36_000, 32 * 1000)
+    found = module._interruptions(run, Past(), (known, ""), 36_000, 32 * 1000)
     assert (found.lost_s, found.per_hour) == (lost_s, 0.5), "the price of today"

@@ -82,6 +82,17 @@ def test_what_is_not_offered(one: Machine, bytes: int) -> None:
     assert made(one, bytes=bytes) == []
 
 
+def test_each_region_has_its_own_price_and_the_cheapest_is_named() -> None:
+    regions = machine(
+        "m", 1, 100, price(2.0, region="us"), price(1.0, region="eu"), price(0.5, region="eu", date="2026-12-01")
+    )
+    found = made(regions, time_s=lambda *_: 3600.0)
+    assert [(one.region, one.amount) for one in found if one.nodes == 1][::2] == [("eu", 1.0), ("us", 2.0)]
+    assert verdict(found).startswith("The cheapest is 1 × m (eu) with single: 1.00 USD in 1 h.")
+    beside = machine("m", 1, 100, price(2.0), price(9.0, region="eu", date="2026-12-01"))
+    assert {(one.region, one.per_hour / one.nodes) for one in made(beside)} == {("", 2.0)}
+
+
 def test_the_table_is_short_and_shows_what_nothing_beats() -> None:
     short = shortlist(made(SMALL, LARGE))
     # One device costs four times as much and takes four times as long, and is shown all the same.
@@ -165,8 +176,8 @@ SENTENCES: dict[str, tuple[list[Offer], str]] = {
     ),
     "distributed": (
         made(LARGE),
-        "The cheapest is 1 × large (spot) with ddp: 7.50 USD in 2.5 h. One device (large) would take 10 h and cost "
-        "30.00 USD.",
+        "The cheapest is 1 × large (spot) with ddp: 7.50 USD in 2.5 h. One device on large (spot) would take 10 h "
+        "and cost 30.00 USD.",
     ),
     "two currencies": (
         made(
