@@ -26,7 +26,8 @@ def _gc(command: argparse.ArgumentParser) -> None:
 def _nodes(command: argparse.ArgumentParser) -> None:
     """`nodes`: which store."""
     help_ = "store to look at; default: .trainwright in this folder, and the stores used from this machine"
-    command.add_argument("store", nargs="?", metavar="STORE", help=help_)
+    command.add_argument("place", nargs="?", metavar="STORE", help=help_)
+    command.add_argument("--store", help="the same as STORE")
 
 
 def _status(command: argparse.ArgumentParser) -> None:

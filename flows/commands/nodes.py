@@ -20,7 +20,7 @@ def nodes(arguments: argparse.Namespace) -> Answer:
     """The `nodes` command; a figure counts what happened since the node was last restored."""
     lines: list[str] = []
     value: list[dict[str, Any]] = []
-    for store in known_store_list(arguments.store):
+    for store in known_store_list(arguments.store or arguments.place):
         if found := nodes_of(store):
             lines += [f"{store.uri}", table(_HEAD, [_row(one) for one in found], right=_HEAD[2:5]), ""]
         value.append({"store": store.uri, "nodes": [_json(one) for one in found]})

@@ -50,7 +50,7 @@ def test_a_node_is_listed_drained_and_restored(store: Store, capsys: pytest.Capt
     )
     assert list(drained_nodes(store)) == ["gpu-1"]
     assert "drained" in said(capsys, "nodes", store.uri)
-    assert "its fan" in said(capsys, "nodes", store.uri)
+    assert "its fan" in said(capsys, "nodes", "--store", store.uri), "as drain and restore name it"
     said(capsys, "restore", "gpu-1", "--reason", "a new fan", "--store", store.uri)
     assert drained_nodes(store) == {}
     (known,) = json.loads(said(capsys, "nodes", store.uri, "--json"))["stores"][0]["nodes"]
